@@ -1,0 +1,46 @@
+# Every target makes the virtual environment and installs what is missing; the second time that takes no time.
+# PYTHON: the interpreter it is made with. INSTALL: arguments for pip, for example
+#   make test INSTALL='--extra-index-url https://download.pytorch.org/whl/cpu'
+
+PYTHON ?= python3
+INSTALL ?=
+VENV := .venv
+STAMP := $(VENV)/.installed
+PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt $(INSTALL)
+TYPES := build/types/cutset
+FOLDERS := models partition ps runtime tools
+
+.PHONY: demo test lint types format clean
+.DELETE_ON_ERROR:
+
+demo: $(STAMP)
+	$(VENV)/bin/cutset demo
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest
+
+lint: $(STAMP) types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+# mypy sees the folders under the names they are imported by
+types: $(STAMP)
+	rm -rf $(TYPES)
+	mkdir -p $(TYPES)
+	ln -s $(FOLDERS:%=$(CURDIR)/%) $(wildcard $(CURDIR)/api/*.py) $(TYPES)
+	cd build/types && $(CURDIR)/$(VENV)/bin/mypy --config-file $(CURDIR)/pyproject.toml -p cutset
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf build dist $(VENV) *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(FOLDERS) api tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch first and alone, so that a failure there is seen as one
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) 'torch==2.13.*'
+	$(PIP) -e '.[dev]'
+	touch $@

@@ -1,0 +1,96 @@
+"""Locally connected layers: a convolution whose filters are not shared between positions.
+
+These are the layers of DistBelief's image nets (Dean et al., NIPS 2012, section 5). Every output position has its own
+filters, so a cut into image tiles needs only the halos of the tiles.
+
+Shapes: b batch, c channels in, o maps out, h/w image, p/q output rows and columns, i/j rows and columns of a filter.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, int stride) -> Tensor"
+
+
+def local2d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """y [b, o, p, q] from x [b, c, h, w], weight [p, q, o, c, i, j] and bias [o, p, q]; no padding.
+
+    This is the body of the operator `cutset::local2d`, written as one matrix product a position; call the operator
+    (`torch.ops.cutset.local2d`) so that torch.export keeps it whole. The batch goes last because that makes the copy of
+    the patches run over contiguous memory.
+    """
+    rows, columns, maps, channels, height, width = weight.shape
+    _check_shapes(x, weight, bias, stride)
+    image = x.permute(2, 3, 1, 0).contiguous()  # [h, w, c, b]
+    patches = image.unfold(0, height, stride).unfold(1, width, stride)  # [p, q, c, b, i, j]
+    patches = patches.permute(0, 1, 2, 4, 5, 3).reshape(rows * columns, channels * height * width, x.shape[0])
+    filters = weight.reshape(rows * columns, maps, channels * height * width)
+    if bias is None:
+        y = torch.bmm(filters, patches)
+    else:
+        y = torch.baddbmm(bias.permute(1, 2, 0).reshape(rows * columns, maps, 1), filters, patches)
+    return y.reshape(rows, columns, maps, x.shape[0]).permute(3, 2, 0, 1).contiguous()
+
+
+def _check_shapes(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> None:
+    rows, columns, maps, channels, height, width = weight.shape
+    fits = x.ndim == 4 and (
+        x.shape[1] == channels
+        and (x.shape[2] - height) // stride + 1 == rows
+        and (x.shape[3] - width) // stride + 1 == columns
+        and (bias is None or tuple(bias.shape) == (maps, rows, columns))
+    )
+    if not fits:
+        raise ValueError(
+            f"local2d: x {tuple(x.shape)} does not fit weight {tuple(weight.shape)}, stride {stride}"
+            + ("" if bias is None else f" and bias {tuple(bias.shape)}")
+        )
+
+
+def _register() -> None:
+    """Defines the operator once a process; importing this file again, or reloading it, leaves the first one in place.
+
+    An implicit composite: autograd sees through it, torch.export does not.
+    """
+    if hasattr(torch.ops.cutset, "local2d"):
+        return
+    torch.library.define("cutset::local2d", SCHEMA)
+    torch.library.impl("cutset::local2d", "CompositeImplicitAutograd", local2d)
+
+
+_register()
+
+
+class LocallyConnected2d(nn.Module):
+    """x [b, in_channels, h, w] to y [b, out_channels, p, q] with filters of its own for each position; no padding.
+
+    size: (h, w), fixed since the weights depend on it.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, size: tuple[int, int], kernel: int, stride: int = 1
+    ) -> None:
+        super().__init__()
+        if stride < 1 or not 1 <= kernel <= min(size):
+            raise ValueError(f"LocallyConnected2d: kernel {kernel}, stride {stride} do not fit an image of {size}")
+        self.stride = stride
+        self.out_size = ((size[0] - kernel) // stride + 1, (size[1] - kernel) // stride + 1)
+        self.weight = nn.Parameter(torch.empty(*self.out_size, out_channels, in_channels, kernel, kernel))
+        self.bias = nn.Parameter(torch.empty(out_channels, *self.out_size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(fan-in), as nn.Linear draws its weights."""
+        bound = 1 / math.sqrt(self.weight.shape[3:].numel())
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.cutset.local2d(x, self.weight, self.bias, self.stride)
+        return y
+
+    def extra_repr(self) -> str:
+        rows, columns, maps, channels, kernel, _ = self.weight.shape
+        return f"{channels}, {maps}, kernel={kernel}, stride={self.stride}, positions={rows}x{columns}"

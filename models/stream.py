@@ -1,0 +1,62 @@
+"""`SampleStream`: which samples each global batch holds, the same in every process without asking another."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from .task import TaskError
+
+EPOCHS_KEPT = 4
+
+
+class SampleStream:
+    """Epoch after epoch of `count` samples, each a fresh permutation drawn from `seed`, cut into batches of `batch`.
+
+    Every batch is full: it may reach over the end of an epoch. Access is random: a replica that takes every fourth
+    batch asks for those alone.
+    """
+
+    def __init__(self, count: int, *, batch: int, seed: int) -> None:
+        if count < 1 or batch < 1:
+            raise TaskError(
+                f"a stream needs samples and a batch of at least 1, got {count} samples, batch {batch}",
+                fix="check the training data and the batch size",
+            )
+        self.count = count
+        self.batch = batch
+        self.seed = seed
+        self._permutations: dict[int, Tensor] = {}
+
+    def __repr__(self) -> str:
+        return f"SampleStream({self.count}, batch={self.batch}, seed={self.seed})"
+
+    def steps(self, epochs: int) -> int:
+        """Whole batches in so many epochs; the samples after the last whole batch are left out."""
+        return epochs * self.count // self.batch
+
+    def indices(self, step: int) -> Tensor:
+        """Samples of global batch `step` (from 0): int64 [batch]."""
+        if step < 0:
+            raise IndexError(f"batches are numbered from 0, got {step}")
+        start, end = step * self.batch, (step + 1) * self.batch
+        parts = []
+        while start < end:
+            epoch, first = divmod(start, self.count)
+            last = min(self.count, first + end - start)
+            parts.append(self._permutation(epoch)[first:last])
+            start += last - first
+        return torch.cat(parts)
+
+    def _permutation(self, epoch: int) -> Tensor:
+        if epoch not in self._permutations:
+            while len(self._permutations) >= EPOCHS_KEPT:
+                self._permutations.pop(next(iter(self._permutations)))
+            self._permutations[epoch] = torch.randperm(self.count, generator=_generator(self.seed, epoch))
+        return self._permutations[epoch]
+
+
+def _generator(seed: int, epoch: int) -> torch.Generator:
+    """Hashed, so that seed 1 does not repeat seed 0 an epoch later."""
+    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -1,0 +1,94 @@
+"""`Task`: what the user brings to be planned and trained - model, loss, data and an example batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+
+class TaskError(ValueError):
+    """Something the user brought cannot be used. facts: what is wrong; fix: what to do."""
+
+    def __init__(self, facts: str, *, fix: str = "") -> None:
+        super().__init__(facts)
+        self.facts = facts
+        self.fix = fix
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples in memory: every tensor has the samples along its first dimension."""
+
+    inputs: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        shapes = [tuple(t.shape) for t in (*self.inputs, *self.targets)]
+        if not self.inputs or () in shapes or len({shape[0] for shape in shapes}) > 1:
+            raise TaskError(
+                f"inputs and targets of shapes {shapes} do not have one number of samples along their first dimension",
+                fix="give at least one input, and every tensor as [samples, ...]",
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs[0])
+
+    def rows(self, index: Tensor) -> "Data":
+        """The samples at `index` (int64, shape [batch])."""
+        return Data(tuple(t[index] for t in self.inputs), tuple(t[index] for t in self.targets))
+
+
+def correct_classes(outputs: Tensor, *targets: Tensor) -> int:
+    """How many samples have their largest output [batch, classes] at the target class [batch]."""
+    return int((outputs.argmax(1) == targets[0]).sum())
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its loss, its data and an example batch.
+
+    model: makes the module; called on the meta device for planning, so it must not read weights from disk.
+    loss: `loss(outputs, *targets)` gives a scalar, the mean over the batch.
+    example: `example(batch)` gives a batch of the right shapes and dtypes; the values do not matter.
+    data: `data(split)` with split "train" or "test"; None for a task that is only planned.
+    correct: `correct(outputs, *targets)` counts right answers in a batch, for test accuracy.
+    batch: samples of a step and replica, where the command line names no other.
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    loss: Callable[..., Tensor]
+    example: Callable[[int], Data]
+    data: Callable[[str], Data] | None = None
+    correct: Callable[..., int] = field(default=correct_classes)
+    batch: int = 32
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise TaskError(f"task {self.name!r} has batch {self.batch}", fix="give a batch of at least 1")
+
+    def build(self, *, seed: int, device: str = "cpu") -> nn.Module:
+        """The module with weights drawn from `seed`, or without storage on device "meta"."""
+        with torch.random.fork_rng(devices=[]), torch.device(device):
+            torch.manual_seed(seed)
+            module = self.model()
+        if not isinstance(module, nn.Module):
+            raise TaskError(
+                f"the model of task {self.name!r} gives {type(module).__name__}, not a torch.nn.Module",
+                fix="let `model` be a function without arguments that returns the module",
+            )
+        return module
+
+
+def example_like(
+    inputs: tuple[tuple[int, ...], ...], *, classes: int | None = None, dtype: torch.dtype = torch.float32
+) -> Callable[[int], Data]:
+    """Example batches of zeros: inputs of these shapes (without the batch), and class labels if there are `classes`."""
+
+    def example(batch: int) -> Data:
+        tensors = tuple(torch.zeros((batch, *shape), dtype=dtype) for shape in inputs)
+        targets = () if classes is None else (torch.zeros(batch, dtype=torch.int64),)
+        return Data(tensors, targets)
+
+    return example

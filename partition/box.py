@@ -1,0 +1,132 @@
+"""Boxes: products of half-open intervals, one per axis; the arithmetic that cuts, halos and messages are made of.
+
+A box is a tuple of (start, stop). The box of a scalar is the empty tuple, with volume one.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+Ints = npt.NDArray[np.int64]
+
+
+def whole(sizes: Sequence[int]) -> Box:
+    """The box that covers axes of these sizes."""
+    return tuple((0, size) for size in sizes)
+
+
+def volume(box: Box) -> int:
+    """Number of points."""
+    points = 1
+    for start, stop in box:
+        points *= stop - start
+    return points
+
+
+def intersect(a: Box, b: Box) -> Box | None:
+    """The common points, or None where there are none."""
+    common = []
+    for (start, stop), (other_start, other_stop) in zip(a, b, strict=True):
+        low, high = max(start, other_start), min(stop, other_stop)
+        if low >= high:
+            return None
+        common.append((low, high))
+    return tuple(common)
+
+
+def hull(boxes: Sequence[Box]) -> Box:
+    """The smallest box that holds all of `boxes`."""
+    return tuple((min(i[0] for i in axis), max(i[1] for i in axis)) for axis in zip(*boxes, strict=True))
+
+
+def relative(inner: Box, outer: Box) -> Box:
+    """`inner` in coordinates that start at the corner of `outer`."""
+    return tuple((a - o, b - o) for (a, b), (o, _) in zip(inner, outer, strict=True))
+
+
+def slices(box: Box) -> tuple[slice, ...]:
+    """The index that cuts `box` out of a tensor."""
+    return tuple(slice(start, stop) for start, stop in box)
+
+
+def sizes(box: Box) -> tuple[int, ...]:
+    """Length of each interval."""
+    return tuple(stop - start for start, stop in box)
+
+
+def fuse(boxes: Iterable[Box]) -> list[Box]:
+    """Merge disjoint boxes that share a whole face, until none do; the result is sorted."""
+    merged = sorted(boxes)
+    before = len(merged) + 1
+    while len(merged) < before:
+        before = len(merged)
+        for axis in range(len(merged[0]) if merged else 0):
+            merged = _fuse_along(merged, axis)
+    return sorted(merged)
+
+
+def _fuse_along(boxes: list[Box], axis: int) -> list[Box]:
+    ordered = sorted(boxes, key=lambda b: (b[:axis], b[axis + 1 :], b[axis]))
+    out: list[Box] = []
+    for box in ordered:
+        if out and _touches(out[-1], box, axis):
+            out[-1] = (*box[:axis], (out[-1][axis][0], box[axis][1]), *box[axis + 1 :])
+        else:
+            out.append(box)
+    return out
+
+
+def _touches(a: Box, b: Box, axis: int) -> bool:
+    return a[axis][1] == b[axis][0] and a[:axis] == b[:axis] and a[axis + 1 :] == b[axis + 1 :]
+
+
+def cells(boxes: Sequence[Box]) -> tuple[list[list[int]], list[tuple[slice, ...]]]:
+    """The grid on which every box is a block of cells: break points per axis, and each box's index into the grid."""
+    if not boxes:
+        return [], []
+    breaks = [sorted({edge for interval in axis for edge in interval}) for axis in zip(*boxes, strict=True)]
+    place = [{edge: i for i, edge in enumerate(axis)} for axis in breaks]
+    index = [tuple(slice(place[d][a], place[d][b]) for d, (a, b) in enumerate(box)) for box in boxes]
+    return breaks, index
+
+
+def cell_box(breaks: list[list[int]], cell: Sequence[int]) -> Box:
+    """The box of one cell of a grid."""
+    return tuple((axis[i], axis[i + 1]) for axis, i in zip(breaks, cell, strict=True))
+
+
+def cover(boxes: Sequence[Box]) -> list[Box]:
+    """Disjoint fused boxes with the same points as `boxes`, which may overlap."""
+    distinct = sorted(set(boxes))
+    if len(distinct) <= 1:
+        return distinct
+    around = hull(distinct)
+    if around in distinct:
+        return [around]
+    breaks, index = cells(distinct)
+    marked = np.zeros([len(axis) - 1 for axis in breaks], dtype=bool)
+    for where in index:
+        marked[where] = True
+    return fuse(cell_box(breaks, cell) for cell in np.argwhere(marked).tolist())
+
+
+def split_evenly(size: int, parts: int) -> list[Interval]:
+    """At most `parts` intervals that cover [0, size) and differ in length by at most one."""
+    parts = min(parts, size)
+    edges = [size * i // parts for i in range(parts + 1)]
+    return list(zip(edges, edges[1:], strict=False))
+
+
+def overlaps(a: Sequence[Box], b: Sequence[Box]) -> Ints:
+    """Points that every box of `a` shares with every box of `b`: int64 [len(a), len(b)]."""
+    if not a or not b:
+        return np.zeros((len(a), len(b)), dtype=np.int64)
+    rank = len(a[0])
+    left = np.array(a, dtype=np.int64).reshape(len(a), 1, rank, 2)
+    right = np.array(b, dtype=np.int64).reshape(1, len(b), rank, 2)
+    extent = np.minimum(left[..., 1], right[..., 1]) - np.maximum(left[..., 0], right[..., 0])
+    points: Ints = np.clip(extent, 0, None).prod(axis=-1, dtype=np.int64)
+    return points

@@ -1,0 +1,131 @@
+"""`Cut`: which machine runs which box of every operator, who owns the sums, and who owns the parameters."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .box import Box, cells, fuse, intersect, volume
+from .errors import BadInput
+from .graph import Graph, Op, is_partial, output_box, reads
+
+Placed = tuple[Box, int]  # a box and its machine
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A block-to-machine assignment, fused to rectangles.
+
+    boxes: operator -> disjoint boxes that cover its loops, each with its machine.
+    folds: operator whose reduction loops are cut -> boxes of its output with the machine that adds the parts.
+    owners: parameter, buffer or constant -> boxes with the machine that holds them.
+    """
+
+    machines: int
+    boxes: Mapping[str, Sequence[Placed]]
+    folds: Mapping[str, Sequence[Placed]] = field(default_factory=dict)
+    owners: Mapping[str, Sequence[Placed]] = field(default_factory=dict)
+
+
+def fused(machines: int, placed: Mapping[str, Sequence[Placed]]) -> dict[str, list[Placed]]:
+    """The same assignment with the boxes of each machine merged to the largest rectangles."""
+    return {name: _fuse_per_machine(machines, pieces) for name, pieces in placed.items()}
+
+
+def _fuse_per_machine(machines: int, pieces: Sequence[Placed]) -> list[Placed]:
+    by_machine: list[list[Box]] = [[] for _ in range(machines)]
+    for box, machine in pieces:
+        by_machine[machine].append(box)
+    return [(box, machine) for machine, boxes in enumerate(by_machine) for box in fuse(boxes)]
+
+
+def one_machine(graph: Graph) -> Cut:
+    """The uncut model."""
+    return Cut(1, {op.name: [(op.nest.box, 0)] for op in graph.ops})
+
+
+def check(graph: Graph, cut: Cut) -> None:
+    """Raise BadInput, naming the operator, unless boxes cover every operator's loops exactly once."""
+    for op in graph.ops:
+        pieces = cut.boxes.get(op.name)
+        if pieces is None:
+            raise BadInput("E341", f"the placement says nothing about operator {op.name} ({op.target})")
+        _check_cover(f"operator {op.name}", [box for box, _ in pieces], op.nest.box)
+        _check_machines(op.name, pieces, cut.machines)
+        for box, _ in pieces:
+            _check_loops(op, box)
+        if op.name in cut.folds:
+            _check_cover(f"the sums of {op.name}", [b for b, _ in cut.folds[op.name]], graph.tensors[op.outputs[0]].box)
+            _check_machines(op.name, cut.folds[op.name], cut.machines)
+    for name, pieces in cut.owners.items():
+        if name not in graph.tensors:
+            raise BadInput("E341", f"the placement owns {name}, which the model does not have")
+        _check_cover(f"parameter {name}", [box for box, _ in pieces], graph.tensors[name].box)
+        _check_machines(name, pieces, cut.machines)
+
+
+def _check_machines(name: str, pieces: Sequence[Placed], machines: int) -> None:
+    for _, machine in pieces:
+        if not 0 <= machine < machines:
+            raise BadInput("E341", f"{name} is placed on machine {machine}; there are {machines}")
+
+
+def _check_loops(op: Op, box: Box) -> None:
+    for loop, interval in zip(op.nest.loops, box, strict=True):
+        if loop.kind == "fixed" and interval != (0, loop.size):
+            raise BadInput(
+                "E341", f"operator {op.name} ({op.target}) is cut along a loop of {loop.size} that must stay whole"
+            )
+
+
+def _check_cover(what: str, boxes: Sequence[Box], whole_box: Box) -> None:
+    if any(len(box) != len(whole_box) or intersect(box, whole_box) != box for box in boxes):
+        raise BadInput("E341", f"a box of {what} lies outside its loops {whole_box}")
+    if sum(volume(box) for box in boxes) != volume(whole_box) or _overlap(boxes):
+        raise BadInput("E341", f"the boxes of {what} do not cover {whole_box} exactly once")
+
+
+def _overlap(boxes: Sequence[Box]) -> bool:
+    if len(boxes) < 2:
+        return False
+    breaks, index = cells(boxes)
+    marked = np.zeros([len(axis) - 1 for axis in breaks], dtype=np.int32)
+    for where in index:
+        marked[where] += 1
+    return bool((marked > 1).any())
+
+
+def partial_ops(graph: Graph, boxes: Mapping[str, Sequence[Placed]]) -> list[Op]:
+    """Operators of which some box gives only a part of a sum."""
+    return [op for op in graph.ops if any(is_partial(op.nest, box) for box, _ in boxes[op.name])]
+
+
+def with_folds(graph: Graph, cut: Cut) -> Cut:
+    """The cut with an owner for every sum: whoever reads it first, box by box, else the machine with most of the work."""
+    folds = dict(cut.folds)
+    for op in partial_ops(graph, cut.boxes):
+        if op.name not in folds:
+            folds[op.name] = _first_readers(graph, cut, op) or _busiest(graph, cut, op)
+    return Cut(cut.machines, cut.boxes, folds, cut.owners)
+
+
+def _first_readers(graph: Graph, cut: Cut, op: Op) -> list[Placed]:
+    name = op.outputs[0]
+    info = graph.tensors[name]
+    for reader in graph.ops:
+        operand = next((o for o in reader.nest.operands if o.tensor == name), None)
+        if operand is None:
+            continue
+        regions = [(reads(reader.nest, operand, box, info.extents), m) for box, m in cut.boxes[reader.name]]
+        found = [(box, machine) for box, machine in regions if box is not None]
+        exact = sum(volume(b) for b, _ in found) == volume(info.box) and not _overlap([b for b, _ in found])
+        return _fuse_per_machine(cut.machines, found) if exact else []
+    return []
+
+
+def _busiest(graph: Graph, cut: Cut, op: Op) -> list[Placed]:
+    work = [0] * cut.machines
+    for box, machine in cut.boxes[op.name]:
+        work[machine] += volume(box)
+    info = graph.tensors[op.outputs[0]]
+    return [(output_box(op, info, op.nest.box), work.index(max(work)))]

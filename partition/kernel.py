@@ -1,0 +1,64 @@
+"""Runs one box of one operator on local tensors: the whole operator as torch has it, else the row's local form."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .arguments import call, decode
+from .box import Box
+from .graph import Op, TensorInfo, at_origin
+from .resolve import OPAQUE
+from .signature import Call
+from .table import TABLE
+
+
+def run_box(
+    op: Op, box: Box, operands: Mapping[str, Tensor | None], tensors: Mapping[str, TensorInfo]
+) -> Sequence[Tensor]:
+    """The outputs of a box of `op`, each in the shape of its dimensions.
+
+    operands: by argument name, in the shape of their dimensions; None where the box reads nothing of it.
+    Partial results are returned as they are, to be added up by the caller.
+    """
+    arguments = _arguments(op, box, operands)
+    if op.row == OPAQUE:
+        result = call(op.target, arguments)
+        return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
+    row, noise = TABLE[op.row], operands.get("@noise")
+    one_box = Call(
+        op,
+        box,
+        arguments,
+        tensors,
+        lambda changed: call(op.target, changed),
+        noise,
+        {name.removesuffix("@whole"): t for name, t in operands.items() if name.endswith("@whole") and t is not None},
+    )
+    if row.local is None or (one_box.uncut and noise is None and not row.moves):
+        return [one_box.plain()]
+    return [row.local(one_box)]
+
+
+def _arguments(op: Op, box: Box, operands: Mapping[str, Tensor | None]) -> dict[str, Any]:
+    once = {operand.argument for operand in op.nest.operands if operand.once}
+    kept = at_origin(op.nest, box)
+    out: dict[str, Any] = {}
+    for name, value in op.arguments.items():
+        if isinstance(value, list):
+            out[name] = [
+                operands[f"{name}[{i}]"] if _is_tensor(item) else decode(item, _never) for i, item in enumerate(value)
+            ]
+        elif _is_tensor(value):
+            out[name] = operands[name] if kept or name not in once else None
+        else:
+            out[name] = decode(value, _never)
+    return out
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, dict) and "tensor" in value
+
+
+def _never(name: str) -> Any:
+    raise AssertionError(f"tensor {name} is not an operand")

@@ -1,0 +1,1 @@
+"""Sharded parameter servers and the methods that train through them."""

@@ -1,0 +1,1 @@
+"""Executes a cut model: programs, channels, workers, and the launcher. The only folder that imports zmq."""

@@ -1,0 +1,118 @@
+"""The life of one role's process: `python -m cutset.runtime.child`, started by `Launcher` and told the rest over stdin.
+
+It says hello, waits for the directory, runs the role's entry `entry(channel, setup, beacon)`, and reports how it ended.
+It ends at once when the launcher does, however that ended. Slow imports come after that is sure.
+"""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from . import assignment as assignments
+from .assignment import LAUNCHER, Assignment
+
+if TYPE_CHECKING:
+    from .message import Message
+    from .zmq_channel import ZmqChannel
+
+TRACEBACK_CHARACTERS = 50_000
+
+
+def main() -> int:
+    """Run the role that stdin tells; the exit code."""
+    launcher = _take_stdin()
+    assignment = assignments.read(launcher)
+    threading.Thread(target=_end_with, args=(launcher,), name="cutset-watch", daemon=True).start()
+    sys.path[:] = assignment.path
+    from .zmq_channel import ZmqChannel
+
+    with ZmqChannel(assignment.name, assignment.job, assignment.keys, host=assignment.host) as channel:
+        channel.introduce({LAUNCHER: assignment.launcher})
+        return _live(assignment, channel)
+
+
+def _take_stdin() -> int:
+    """Move the pipe from the launcher away from descriptor 0, where the role's own code could read it."""
+    launcher = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return launcher
+
+
+def _end_with(launcher: int) -> None:
+    """End this process, and what it has started, when the pipe from the launcher closes."""
+    while os.read(launcher, 4096):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _live(assignment: Assignment, channel: "ZmqChannel") -> int:
+    from .mailbox import Stopped
+    from .message import Message
+
+    try:
+        value = _work(assignment, channel)
+        channel.send(LAUNCHER, Message("finished", body={"value": value}))
+    except Stopped as stop:
+        channel.send(LAUNCHER, Message("finished", body={"value": None, "stopped": stop.facts}))
+    except BaseException as error:  # whatever ends the role is the launcher's to know
+        traceback.print_exc()
+        report, exit_code = _report(error)
+        channel.send(LAUNCHER, report)
+        return exit_code
+    return 0
+
+
+def _work(assignment: Assignment, channel: "ZmqChannel") -> Any:
+    from .beacon import Beacon, Pulse
+    from .message import Message
+
+    entry = _load(assignment.entry)
+    channel.send(LAUNCHER, Message("hello", body={"endpoint": channel.endpoint}))
+    _await_start(channel, assignment.start_timeout_s)
+    beacon = Beacon()
+    link = channel.side_link(LAUNCHER)
+    with Pulse(beacon, link, job=assignment.job, name=assignment.name, interval_s=assignment.beacon_interval_s):
+        return entry(channel, assignment.setup, beacon)
+
+
+def _load(entry: str) -> Any:
+    module, _, function = entry.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _await_start(channel: "ZmqChannel", timeout_s: float) -> None:
+    """Learn where the others are. Some may have learnt it before and have sent something: that is for the role."""
+    early: list[Message] = []
+    while (message := channel.receive(timeout_s)).kind not in ("start", "stop"):
+        early.append(message)
+    if message.kind == "start":
+        channel.introduce(message.body["directory"])
+        channel.put_back(early)
+        return
+    from .mailbox import Stopped
+
+    raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
+
+
+def _report(error: BaseException) -> tuple["Message", int]:
+    from ..partition.errors import CutsetError
+    from .message import Message
+
+    text = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    if isinstance(error, CutsetError):
+        said = {"code": error.code, "exit_code": error.exit_code, "facts": error.facts, "fix": error.fix}
+    else:
+        said = {"code": "", "exit_code": 1, "facts": f"{type(error).__name__}: {error}", "fix": ""}
+    return Message("failed", body={**said, "traceback": text}), int(str(said["exit_code"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

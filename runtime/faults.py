@@ -1,0 +1,93 @@
+"""Scripted faults of a `MemoryNetwork`, as data. Messages of a link (sender, receiver) are counted from 0."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Message `nth` of the link never arrives."""
+
+    sender: str
+    receiver: str
+    nth: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Message `nth` of the link arrives `times` more times."""
+
+    sender: str
+    receiver: str
+    nth: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """Message `nth` of the link arrives after the one that follows it."""
+
+    sender: str
+    receiver: str
+    nth: int
+
+
+@dataclass(frozen=True)
+class Delay:
+    """From message `nth` the link stands still until `by` later messages were sent on other links, or all roles wait.
+
+    Its order is kept, so a delay is no fault of the network: the roles must bear it.
+    """
+
+    sender: str
+    receiver: str
+    nth: int
+    by: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Nothing passes between `a` and `b`, both ways, once `after` messages went between them."""
+
+    a: str
+    b: str
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The channel of `role` raises ProcessLost at the first message of step `step`, or at message `nth` in or out."""
+
+    role: str
+    step: int | None = None
+    nth: int | None = None
+
+
+Fault = Drop | Repeat | Reorder | Delay | Cut | Kill
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one message: how often it arrives, whether after the next, how long its link then stops."""
+
+    copies: int = 1
+    after_next: bool = False
+    held_by: int = 0
+
+
+def fate(faults: Iterable[Fault], link: tuple[str, str], *, nth: int, between: int) -> Fate:
+    """What the script says for message `nth` of `link`. between: messages sent before between the two, both ways."""
+    result = Fate()
+    for fault in faults:
+        match fault:
+            case Cut(a, b, after) if {a, b} == set(link) and between >= after:
+                result = replace(result, copies=0)
+            case Drop(sender, receiver, at) if (sender, receiver, at) == (*link, nth):
+                result = replace(result, copies=0)
+            case Repeat(sender, receiver, at, times) if (sender, receiver, at) == (*link, nth):
+                result = replace(result, copies=result.copies + times)
+            case Reorder(sender, receiver, at) if (sender, receiver, at) == (*link, nth):
+                result = replace(result, after_next=True)
+            case Delay(sender, receiver, at, by) if (sender, receiver, at) == (*link, nth):
+                result = replace(result, held_by=by)
+    return result

@@ -1,0 +1,253 @@
+"""`Launcher`: starts the processes of all roles, watches over them, and ends them all, whatever happens."""
+
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from .assignment import LAUNCHER, Assignment, write
+from .coordinator import Coordinator, Limits, Report
+from .keys import make_keys
+from .message import Message
+from .process import RoleProcess, environment
+from .zmq_channel import SIDE, ZmqChannel
+
+TICK_S = 0.25
+BEACON_INTERVAL_S = 0.5
+STOP_S = 2.0
+TERM_S = 1.0
+_BURST = 10_000  # messages that are read before the clock is looked at again
+
+
+@dataclass(frozen=True)
+class Role:
+    """One process. entry: "package.module:function", called as `entry(channel, setup, beacon)`; setup: plain data.
+
+    threads: for torch; serves: it runs until it is told to stop, which happens once all others have finished.
+    """
+
+    name: str
+    entry: str
+    setup: Any = None
+    threads: int = 1
+    serves: bool = False
+
+
+class Launcher:
+    """Runs `roles` as processes, while entered: `start` them, follow their `events`, `stop` them or let them finish.
+
+    folder: where each role's log is kept; without one the logs are temporary. environ: the environment the roles get,
+    this process's own by default. limits: how long what may take; `start` sets its own.
+    """
+
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        *,
+        job: str,
+        folder: Path | None = None,
+        host: str = "127.0.0.1",
+        limits: Limits | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        _check_names([role.name for role in roles])
+        self.roles = tuple(roles)
+        self.job = job
+        self._folder = folder
+        self._limits = limits or Limits()
+        self._environ = os.environ if environ is None else environ
+        self._keys = make_keys([LAUNCHER, *(role.name for role in roles)])
+        self._processes: list[RoleProcess] = []
+        self._watched: list[RoleProcess] = []
+        self._stopped = False
+        self._servers_told = False
+        self._coordinator = Coordinator([], now=0.0)
+        self._channel = ZmqChannel(LAUNCHER, job, self._keys[LAUNCHER], host=host)
+        self._host = host
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What each role that has finished returned."""
+        return self._coordinator.results
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process of each role."""
+        return {process.name: process.pid for process in self._processes}
+
+    def start(self, *, timeout_s: float = 60.0) -> None:
+        """Start every process and introduce them to each other; ProcessLost where one is not ready in time."""
+        now = time.monotonic()
+        names = [role.name for role in self.roles]
+        self._coordinator = Coordinator(names, now=now, limits=replace(self._limits, start_s=timeout_s))
+        for role in self.roles:
+            process = RoleProcess(
+                role.name, environment=environment(self._environ, threads=role.threads), log=self._log(role.name)
+            )
+            self._processes.append(process)
+            self._watched.append(process)
+        for role, process in zip(self.roles, self._processes, strict=True):
+            write(self._assignment(role, timeout_s), process.stdin, deadline=now + timeout_s)
+        while not self._coordinator.ready:
+            self._turn()
+            if self._coordinator.verdict is not None:
+                raise self._coordinator.verdict
+        directory = self._coordinator.directory
+        self._channel.introduce(directory)
+        for name in names:
+            self._channel.send(name, Message("start", body={"directory": directory}))
+        self._coordinator.started(time.monotonic())
+
+    def events(self) -> Iterator[Message]:
+        """What the roles send to "launcher", and "finished" with the value of each, until all have ended.
+
+        The first failure of a role is raised: ProcessLost where it died or hangs or raised an exception outside the
+        tree of errors, with its traceback; else its own error, of its own class and code.
+        """
+        workers = [role.name for role in self.roles if not role.serves]
+        while not self._stopped and not self._coordinator.ended():
+            yield from self._turn()
+            if self._coordinator.verdict is not None:
+                raise self._coordinator.verdict
+            if not self._servers_told and self._coordinator.ended(workers):
+                self._servers_told = True
+                self._tell([role.name for role in self.roles if role.serves], "all others have finished")
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send a message to a role."""
+        self._channel.send(peer, message)
+
+    def stop(self, why: str) -> None:
+        """End every role: by a message, after two seconds by SIGTERM, after one more by SIGKILL. `events` ends, too."""
+        self._stopped = True
+        try:
+            self._tell([process.name for process in self._running()], why)
+            self._await_ends(STOP_S)
+        finally:
+            self._end()
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Messages and tensor bytes to and from each role."""
+        return self._channel.statistics()
+
+    def __enter__(self) -> "Launcher":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop("the run ended" if error is None else f"the run ended: {error}")
+        finally:
+            self._channel.close()
+
+    def __repr__(self) -> str:
+        return f"Launcher({self.job}, {self._processes}, {self._coordinator})"
+
+    def _log(self, name: str) -> IO[bytes]:
+        if self._folder is None:
+            return tempfile.TemporaryFile()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return (self._folder / f"{name.replace(' ', '-')}.log").open("w+b")
+
+    def _assignment(self, role: Role, timeout_s: float) -> Assignment:
+        return Assignment(
+            name=role.name,
+            job=self.job,
+            entry=role.entry,
+            setup=role.setup,
+            keys=self._keys[role.name],
+            launcher=self._channel.endpoint,
+            host=self._host,
+            path=sys.path,
+            start_timeout_s=timeout_s,
+            beacon_interval_s=BEACON_INTERVAL_S,
+        )
+
+    def _turn(self) -> list[Message]:
+        """Wait for something to happen and tell the coordinator; the messages that are the caller's."""
+        ends = [process.end_file for process in self._watched if process.end_file is not None]
+        self._channel.wait(TICK_S, files=ends)
+        messages = self._read()
+        for process in [p for p in self._watched if p.returncode() is not None]:
+            messages += self._read()  # what it sent before it ended comes first
+            self._watched.remove(process)
+            code = process.returncode()
+            assert code is not None
+            self._coordinator.exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
+        self._coordinator.tick(time.monotonic())
+        return messages
+
+    def _read(self) -> list[Message]:
+        messages: list[Message] = []
+        for _ in range(_BURST):
+            message = self._channel.poll()
+            if message is None:
+                break
+            if self._take(message):
+                messages.append(message)
+        return messages
+
+    def _take(self, message: Message) -> bool:
+        """Tell the coordinator what concerns it; whether the message is the caller's, too."""
+        name, now, body = message.sender.partition(SIDE)[0], time.monotonic(), message.body
+        match message.kind:
+            case "hello":
+                self._coordinator.hello(name, body["endpoint"])
+            case "beacon":
+                self._coordinator.beacon(name, now, body["progress"])
+            case "failed":
+                self._coordinator.failed(name, now, Report(**body))
+            case "finished":
+                self._coordinator.finished(name, now, body["value"])
+                return True
+            case _:
+                return True
+        return False
+
+    def _running(self) -> list[RoleProcess]:
+        return [process for process in self._processes if process.returncode() is None]
+
+    def _tell(self, names: Sequence[str], why: str) -> None:
+        """Tell roles to stop; those that nobody has heard of yet lose their pipe, at which they end."""
+        directory = self._coordinator.directory
+        self._channel.introduce(directory)
+        for process in self._processes:
+            if process.name in names and process.name in directory:
+                self._channel.send(process.name, Message("stop", body={"why": why}))
+            elif process.name in names:
+                process.hang_up()
+
+    def _await_ends(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (running := self._running()) and (left := deadline - time.monotonic()) > 0:
+            poller = select.poll()
+            for process in running:
+                if process.end_file is not None:
+                    poller.register(process.end_file, select.POLLIN)
+            poller.poll(min(left, TICK_S) * 1000)
+
+    def _end(self) -> None:
+        """End whatever still runs, even if this is interrupted, and reap it."""
+        try:
+            for process in self._running():
+                process.signal(signal.SIGTERM)
+            self._await_ends(TERM_S)
+        finally:
+            while self._processes:
+                self._processes.pop().kill()
+
+
+def _check_names(names: list[str]) -> None:
+    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or names.count(name) > 1]
+    if bad or not names:
+        raise ValueError(
+            f"roles need names of their own, without {SIDE!r} and '/', and not {LAUNCHER!r}: {bad or names}"
+        )

@@ -1,0 +1,206 @@
+"""`Message`: a typed header and raw tensor frames. Nothing is ever unpickled.
+
+On the wire a message is one msgpack header frame (msgspec) followed by one raw frame a tensor. Nothing is copied:
+`encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ..partition.errors import NetworkError
+
+WIRE_VERSION = 1
+MAX_HEADER_BYTES = 16 << 20
+
+Buffer = bytes | bytearray | memoryview
+_T = TypeVar("_T")
+
+# Every dtype with plain elements of whole bytes; not complex32, which torch itself warns of.
+DTYPES: dict[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.complex64, torch.complex128),
+        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    )
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    """What travels before the tensors. `frames` holds (dtype name, shape) of each raw frame that follows."""
+
+    version: int
+    job: str
+    sender: str
+    sequence: int
+    kind: str
+    step: int
+    micro: int
+    edge: int
+    body: dict[str, Any]
+    frames: list[tuple[str, list[int]]]
+
+
+class _Origin(msgspec.Struct, array_like=True, frozen=True):
+    """The fields that a header of every wire version begins with."""
+
+    version: int
+    job: str
+    sender: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as the roles see it.
+
+    kind says what it is ("forward", "backward", "fetch", ...); step, micro (micro-batch) and edge place it; body holds
+    plain values (numbers, strings, lists, maps); tensors are the payload. `sender` is filled in by the channel.
+
+    A tensor that was sent must not be written afterwards: the channel may still be reading it. Nor may one that was
+    received: in memory it is the sender's own.
+    """
+
+    kind: str
+    step: int = 0
+    micro: int = 0
+    edge: int = 0
+    body: dict[str, Any] = field(default_factory=dict)
+    tensors: tuple[Tensor, ...] = ()
+    sender: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+
+class MalformedError(NetworkError):
+    """Frames that are no message."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Header)
+_origin = msgspec.msgpack.Decoder(_Origin)
+
+
+def encode(message: Message, *, job: str, sender: str, sequence: int) -> list[Buffer]:
+    """The frames of `message`: its header, then one buffer a tensor, over the tensor's memory and keeping it alive.
+
+    NetworkError where the header is too large; ValueError for a tensor that is not a dense CPU tensor.
+    """
+    header = Header(
+        version=WIRE_VERSION,
+        job=job,
+        sender=sender,
+        sequence=sequence,
+        kind=message.kind,
+        step=message.step,
+        micro=message.micro,
+        edge=message.edge,
+        body=message.body,
+        frames=[(_dtype_name(t), list(t.shape)) for t in message.tensors],
+    )
+    head = _encoder.encode(header)
+    if len(head) > MAX_HEADER_BYTES:
+        raise NetworkError(
+            "E503",
+            f"{sender} has a header of {len(head)} bytes in a message {message.kind!r}; {MAX_HEADER_BYTES} are allowed",
+            fix="send large data as tensors, not in the body",
+        )
+    return [head, *(_buffer(t) for t in message.tensors)]
+
+
+def decode(frames: Sequence[Buffer], *, job: str) -> tuple[Header, Message]:
+    """The message in `frames`, its tensors over the frames' memory where that is writable and aligned.
+
+    MalformedError where the frames do not fit together; NetworkError where the peer is of another version or job.
+    """
+    header = _header(frames, job)
+    if len(frames) - 1 != len(header.frames):
+        raise MalformedError(
+            "E504", f"{header.sender} sent {len(frames) - 1} tensor frames; the header says {len(header.frames)}"
+        )
+    described = zip(header.frames, frames[1:], strict=True)
+    tensors = tuple(_tensor(name, shape, frame, header.sender) for (name, shape), frame in described)
+    message = Message(
+        header.kind, header.step, header.micro, header.edge, header.body, tensors=tensors, sender=header.sender
+    )
+    return header, message
+
+
+def _header(frames: Sequence[Buffer], job: str) -> Header:
+    if not frames:
+        raise MalformedError("E504", "a message without frames arrived")
+    size = len(frames[0])
+    if size > MAX_HEADER_BYTES:
+        raise MalformedError("E504", f"a header of {size} bytes arrived; {MAX_HEADER_BYTES} are allowed")
+    origin = _parse(_origin, frames[0])
+    if origin.version != WIRE_VERSION:
+        raise NetworkError(
+            "E505",
+            f"peer {origin.sender!r} speaks wire version {origin.version}, this is {WIRE_VERSION}",
+            fix="install the same version of cutset on every machine",
+        )
+    if origin.job != job:
+        raise NetworkError(
+            "E506",
+            f"peer {origin.sender!r} belongs to job {origin.job!r}, this is {job!r}",
+            fix="end the other job, or give each its own directory",
+        )
+    return _parse(_decoder, frames[0])
+
+
+def _parse(decoder: "msgspec.msgpack.Decoder[_T]", frame: Buffer) -> _T:
+    try:
+        return decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError("E504", f"a header arrived that cannot be read: {error}") from error
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.dtype not in _NAMES:
+        raise ValueError(
+            f"cannot send a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}: dense CPU tensors only"
+        )
+    return _NAMES[tensor.dtype]
+
+
+def _buffer(tensor: Tensor) -> Buffer:
+    if tensor.numel() == 0:
+        return b""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    flat = flat.as_strided((flat.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
+    return flat.view(torch.uint8).numpy().data
+
+
+def _tensor(name: str, shape: list[int], frame: Buffer, sender: str) -> Tensor:
+    dtype = DTYPES.get(name)
+    if dtype is None:
+        raise MalformedError("E504", f"{sender} sent a tensor of unknown dtype {name!r}")
+    if any(size < 0 for size in shape) or math.prod(size or 1 for size in shape) >= 1 << 62:
+        raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
+    size = math.prod(shape) * dtype.itemsize
+    if len(frame) != size:
+        raise MalformedError(
+            "E504", f"{sender} sent {len(frame)} bytes for a {name} tensor of shape {shape}, which has {size}"
+        )
+    if size == 0:
+        return torch.empty(shape, dtype=dtype)
+    return _bytes(frame, dtype.itemsize).view(dtype).view(shape)
+
+
+def _bytes(frame: Buffer, alignment: int) -> Tensor:
+    """The frame's memory as uint8; a copy where it is read-only or not aligned, which the kernels of torch rely on."""
+    if memoryview(frame).readonly:
+        return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
+    flat = torch.frombuffer(frame, dtype=torch.uint8)
+    return flat if flat.data_ptr() % alignment == 0 else flat.clone()

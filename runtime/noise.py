@@ -1,0 +1,36 @@
+"""Dropout masks that do not depend on the cut: those that plain torch draws after `torch.manual_seed(draw_seed(...))`.
+
+Every machine draws all masks of a step whole, in the model's order, and cuts its boxes out of them.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from ..partition.graph import TensorInfo
+from .program import Program
+
+
+def draw_seed(seed: int, step: int, micro: int) -> int:
+    """The seed of one micro-batch of one step: what `torch.manual_seed` would be given to draw the same masks."""
+    digest = hashlib.sha256(f"{seed}/{step}/{micro}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def draw(program: Program, seed: int) -> dict[str, Tensor]:
+    """All masks that the machine's program needs, scaled by 1 / (1 - p), in the shape of their axes."""
+    if not program.noises or not program.training:
+        return {}
+    generator = torch.Generator().manual_seed(seed)
+    masks = {}
+    for noise in program.noises:
+        info = program.tensors[noise.tensor]
+        masks[noise.tensor] = _mask(info, noise.p, generator).reshape(info.extents)
+    return masks
+
+
+def _mask(info: TensorInfo, p: float, generator: torch.Generator) -> Tensor:
+    """As aten::dropout: empty_like(x).bernoulli_(1 - p).div_(1 - p)."""
+    empty = torch.empty_strided(info.shape, info.stride, dtype=getattr(torch, info.dtype))
+    return empty.bernoulli_(1 - p, generator=generator).div_(1 - p)

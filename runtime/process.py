@@ -1,0 +1,96 @@
+"""`RoleProcess`: the process of one role and its log, in a session of its own: Ctrl-C reaches only the launcher."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import IO
+
+LAST_LINES = 20
+_TAIL_BYTES = 8192
+_COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.child")
+
+
+def environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]:
+    """The environment of a role.
+
+    Spinning OpenMP teams of several processes would starve each other. glibc would give large buffers back to the
+    kernel and fault them in again at every message; told not to, it keeps them.
+    """
+    return {
+        **base,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+        "MALLOC_ARENA_MAX": "1",
+    }
+
+
+class RoleProcess:
+    """A spawned process. log: a file that takes what it prints; closed with it."""
+
+    def __init__(self, name: str, *, environment: Mapping[str, str], log: IO[bytes]) -> None:
+        self.name = name
+        self._log = log
+        self._process = subprocess.Popen(
+            _COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self.end_file = _pidfd(self.pid)
+
+    @property
+    def stdin(self) -> int:
+        """The pipe to it; it ends when this is closed."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    def returncode(self) -> int | None:
+        """Its exit code, -9 for SIGKILL; None while it runs."""
+        return self._process.poll()
+
+    def last_lines(self) -> str:
+        """The end of what it printed."""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _TAIL_BYTES))
+        text = self._log.read().decode(errors="replace")
+        return "\n".join(text.splitlines()[-LAST_LINES:])
+
+    def hang_up(self) -> None:
+        """Close the pipe to it, at which it ends at once."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to what it has started; nothing where it is gone."""
+        if self.returncode() is None:
+            os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """End it for certain and release what belongs to it."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self.hang_up()
+        self._log.close()
+        if self.end_file is not None:
+            os.close(self.end_file)
+            self.end_file = None
+
+    def __repr__(self) -> str:
+        code = self.returncode()
+        return f"RoleProcess({self.name}, pid {self.pid}, {'running' if code is None else f'ended with {code}'})"
+
+
+def _pidfd(pid: int) -> int | None:
+    """A descriptor that is readable once the process has ended, where the system has such."""
+    if sys.platform != "linux":
+        return None
+    return os.pidfd_open(pid)

@@ -1,0 +1,148 @@
+"""Runs one segment of one micro-batch, forward and backward. No channel here: what must travel is returned as tensors.
+
+Each segment is one autograd graph. What enters it from peers or earlier segments is a detached leaf whose gradient adds up;
+backward starts from the gradients of what left it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..models.task import Data
+from ..partition.box import Box, relative, sizes, slices
+from ..partition.kernel import run_box
+from .assemble import add_up, gather
+from .program import Link, Operand, Program, Segment, Step
+from .states import States
+
+
+@dataclass
+class MicroBatch:
+    """One micro-batch on its way. forward, backward: segments done, backward counted from the last."""
+
+    index: int
+    batch: dict[str, Tensor]
+    masks: dict[str, Tensor]
+    forward: int = 0
+    backward: int = 0
+    loss: float = 0.0
+    made: dict[int, Tensor] = field(default_factory=dict)  # pieces as computed, with their autograd graph
+    inputs: dict[int, Tensor] = field(default_factory=dict)  # leaves: from peers, or kept from earlier segments
+    arrived: set[int] = field(default_factory=set)  # edges
+    returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
+
+
+def batch_tensors(program: Program, batch: Data, rows: slice) -> dict[str, Tensor]:
+    """The inputs and targets of some rows of a batch by name, in the shape of their axes."""
+    tensors = {}
+    for kind, given in (("input", batch.inputs), ("target", batch.targets)):
+        for i, tensor in enumerate(given):
+            info = program.tensors.get(f"{kind}.{i}")
+            if info is not None:
+                tensors[info.name] = tensor[rows].reshape(info.extents)
+    return tensors
+
+
+def flowing(program: Program, link: Link) -> list[int]:
+    """Positions of the frames of a link whose gradient comes back."""
+    return [i for i, piece in enumerate(link.pieces) if program.pieces[piece].gradient]
+
+
+class SegmentRunner:
+    """Runs segments of one program on one machine's state."""
+
+    def __init__(self, program: Program, states: States) -> None:
+        self.program, self.states = program, states
+        self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
+
+    def forward(self, micro: MicroBatch, segment: Segment) -> list[list[Tensor]]:
+        """Run the steps; the frames to send, one list a link of `segment.sends`."""
+        with torch.set_grad_enabled(self.program.training):
+            for step in segment.steps:
+                self._execute(micro, step)
+        for piece in segment.keeps:
+            self.enter(micro, piece, micro.made[piece].detach())
+        if self.program.training:
+            micro.loss += sum(float(micro.made[piece].detach()) for piece in self._results(segment))
+        return [self.frames(link, micro.made) for link in segment.sends]
+
+    def enter(self, micro: MicroBatch, piece: int, tensor: Tensor) -> None:
+        """Make a tensor a leaf of this micro-batch."""
+        micro.inputs[piece] = tensor.requires_grad_(self.program.pieces[piece].gradient)
+
+    def frames(self, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
+        """The boxes of a link, cut out of the pieces that hold them."""
+        pairs = zip(link.pieces, link.boxes, strict=True)
+        return [held[p].detach()[slices(relative(box, self.program.pieces[p].box))] for p, box in pairs]
+
+    def _results(self, segment: Segment) -> list[int]:
+        made = {piece for step in segment.steps for piece in step.makes}
+        return [piece for piece in self.program.results if piece in made]
+
+    def _execute(self, micro: MicroBatch, step: Step) -> None:
+        if not step.op:
+            (operand,) = step.operands
+            micro.made[step.makes[0]] = add_up(step.box, self._held(micro, operand))
+            return
+        operands = {operand.argument: self._operand(micro, operand) for operand in step.operands}
+        outputs = run_box(self.program.ops[step.op], step.box, operands, self.program.tensors)
+        for piece, output in zip(step.makes, outputs, strict=True):
+            micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
+
+    def _operand(self, micro: MicroBatch, operand: Operand) -> Tensor | None:
+        """What a step reads, in the shape of its dimensions."""
+        if operand.box is None:
+            return None
+        info = self.program.tensors[operand.tensor]
+        if info.kind == "noise":
+            tensor = micro.masks[info.name][slices(operand.box)]
+        elif info.kind in ("input", "target"):
+            tensor = micro.batch[info.name][slices(operand.box)]
+        else:
+            tensor = gather(operand.box, self._held(micro, operand))
+        return tensor.reshape(info.local_shape(operand.box))
+
+    def _held(self, micro: MicroBatch, operand: Operand) -> list[tuple[Box, Tensor]]:
+        return [(self.program.pieces[i].box, self._piece(micro, i)) for i in operand.sources]
+
+    def _piece(self, micro: MicroBatch, index: int) -> Tensor:
+        for place in (micro.inputs, micro.made, self.taken):
+            if index in place:
+                return place[index]
+        info = self.program.pieces[index]
+        return self.states.pieces[info.tensor, info.box]
+
+    def backward(self, micro: MicroBatch, position: int, micros: int) -> None:
+        """Backward of the segment at `position`, once all gradients of what left it are there; frees what it made."""
+        segment = self.program.segments[position]
+        gradients = {piece: torch.full_like(micro.made[piece], 1.0 / micros) for piece in self._results(segment)}
+        for piece in segment.keeps:
+            gradient = micro.inputs[piece].grad
+            if gradient is not None:
+                gradients[piece] = gradient
+        for link in segment.sends:
+            returned = micro.returned.pop(link.edge, ())
+            for i, tensor in zip(flowing(self.program, link), returned, strict=True):
+                self._add(gradients, link.pieces[i], link.boxes[i], tensor)
+        roots = [piece for piece in gradients if micro.made[piece].requires_grad]
+        if roots:
+            torch.autograd.backward([micro.made[p] for p in roots], [gradients[p] for p in roots])
+        for step in segment.steps:
+            for piece in step.makes:
+                del micro.made[piece]
+
+    def _add(self, gradients: dict[int, Tensor], piece: int, box: Box, tensor: Tensor) -> None:
+        outer = self.program.pieces[piece].box
+        if box != outer:
+            padded = tensor.new_zeros(sizes(outer))
+            padded[slices(relative(box, outer))] = tensor
+            tensor = padded
+        gradients[piece] = gradients[piece] + tensor if piece in gradients else tensor
+
+
+def gradients_of(program: Program, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
+    """The gradients that go back over a link; zero where nothing downstream depended on the piece."""
+    tensors = [held[link.pieces[i]] for i in flowing(program, link)]
+    return [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]

@@ -1,0 +1,78 @@
+"""One thread for torch, repeatable hypothesis examples, and a check after every test that it left nothing behind."""
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("cutset", deadline=None, derandomize=True, database=None)
+settings.load_profile("cutset")
+torch.set_num_threads(1)
+
+GRACE_S = 2.0
+SHARED_MEMORY = Path("/dev/shm")
+OUR_SEGMENTS = ("cutset", "psm_", "torch_", "sem.mp-")
+
+
+def children() -> set[int]:
+    """Processes that this one started and that have not ended and been waited for."""
+    multiprocessing.active_children()  # waits for those that have ended
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        found |= {int(pid) for pid in task.read_text().split()}
+    return found - {getattr(resource_tracker._resource_tracker, "_pid", None)}
+
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+def segments() -> set[str]:
+    if not SHARED_MEMORY.is_dir():
+        return set()
+    return {name for name in os.listdir(SHARED_MEMORY) if name.startswith(OUR_SEGMENTS)}
+
+
+def mapped_elsewhere(segment: str) -> bool:
+    """Whether a process that is no child of this one has it mapped, another test run for example."""
+    mine = {os.getpid(), *children()}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if int(maps.parent.name) not in mine and segment in maps.read_text():
+                return True
+        except OSError:  # ended meanwhile, or another user's
+            continue
+    return False
+
+
+def left_behind(processes: set[int], running: set[threading.Thread], shared: set[str]) -> str:
+    """What there is now and was not before, in words; empty if nothing."""
+    found = [f"process {describe(pid)}" for pid in sorted(children() - processes)]
+    found += [f"thread {thread.name}" for thread in threads() - running]
+    found += [f"segment /dev/shm/{name}" for name in sorted(segments() - shared) if not mapped_elsewhere(name)]
+    return ", ".join(found)
+
+
+def describe(pid: int) -> str:
+    try:
+        return f"{pid} ({Path(f'/proc/{pid}/cmdline').read_text().replace(chr(0), ' ').strip() or 'not waited for'})"
+    except OSError:
+        return str(pid)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> Iterator[None]:
+    """Fails a test after which a process, a thread or shared memory of its own is still there."""
+    before = children(), threads(), segments()
+    yield
+    deadline = time.monotonic() + GRACE_S  # ending takes a moment, on a loaded machine longer
+    while (left := left_behind(*before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left, f"left behind: {left}"

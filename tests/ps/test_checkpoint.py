@@ -1,0 +1,288 @@
+"""Checkpoints: what was written comes back, and what is missing, damaged or too new is named."""
+
+import json
+import math
+from itertools import pairwise, product
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutset.partition.errors import CheckpointError
+from cutset.ps.checkpoint import Manifest, load, whole_state, write_manifest, write_shard
+from cutset.ps.holding import Holding
+from cutset.ps.layout import layout, of_shard
+from cutset.ps.region import Region, assemble
+from cutset.ps.rule import SGD, Adagrad
+from cutset.ps.shard import Shard, serve
+from cutset.runtime.memory_channel import MemoryNetwork
+from cutset.runtime.message import Message
+
+
+def cut(name, whole, *, axes, cuts, machines):
+    """(machine, region, values) of the grid of boxes that `cuts` makes of the axes, dealt out in turn."""
+    sides = [
+        list(pairwise([0, *sorted({c for c in inner if 0 < c < size}), size]))
+        for size, inner in zip(axes, cuts, strict=True)
+    ]
+    for number, box in enumerate(product(*sides)):
+        values = whole.reshape(axes)[tuple(slice(*side) for side in box)].reshape(-1)
+        yield number % machines, Region(name, list(whole.shape), list(axes), list(box), 0), values
+
+
+def packed(pieces, machines):
+    """The flat buffer and the regions of every machine."""
+    buffers, regions = [torch.empty(0) for _ in range(machines)], [[] for _ in range(machines)]
+    for machine, region, values in pieces:
+        offset = len(buffers[machine])
+        regions[machine].append(Region(region.name, region.shape, region.axes, region.box, offset))
+        buffers[machine] = torch.cat([buffers[machine], values])
+    return buffers, regions
+
+
+def example(machines=2):
+    """A weight (192, 64) = axes (3, 4, 16, 64) cut along heads and model, and a bias of one region."""
+    whole = {"weight": torch.randn(192, 64, generator=torch.Generator().manual_seed(0)), "bias": torch.arange(192.0)}
+    pieces = [
+        *cut("weight", whole["weight"], axes=(3, 4, 16, 64), cuts=([], [1, 2, 3], [], [32]), machines=machines),
+        *cut("bias", whole["bias"], axes=(192,), cuts=([],), machines=machines),
+    ]
+    return whole, *packed(pieces, machines)
+
+
+def filled(buffers, shards, rule):
+    """Shards that hold the buffers, after three pushes of the worker of each machine."""
+    slices = layout([len(buffer) for buffer in buffers], shards)
+    servers = [Shard(s, of_shard(slices, s), rule) for s in range(shards)]
+    for piece in slices:
+        values = buffers[piece.machine][piece.start : piece.stop]
+        servers[piece.shard].handle(Message("put", edge=piece.machine, tensors=(values,), sender="worker-0.0"))
+        for number in (1, 2, 3):
+            body = {"base": 0, "number": number}
+            push = Message("push", edge=piece.machine, body=body, tensors=(values * 0,), sender="worker-0.0")
+            servers[piece.shard].handle(push)
+    return slices, servers
+
+
+def written(folder, *, shards=3, rule=None, machines=2):
+    """A checkpoint in `folder`; the whole parameters and the shards that it holds."""
+    whole, buffers, regions = example(machines)
+    slices, servers = filled(buffers, shards, rule or Adagrad(0.1))
+    files = [write_shard(folder, s, server.holdings(), server.rule) for s, server in enumerate(servers)]
+    write_manifest(folder, Manifest(slices, regions, files, about={"step": 3}))
+    return whole, servers
+
+
+def equal(state, expected):
+    return state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 7])
+@pytest.mark.parametrize("machines", [1, 2, 3])
+@pytest.mark.parametrize("rule", [SGD(0.1), Adagrad(0.1)])
+def test_the_whole_state_comes_back(tmp_path, shards, machines, rule):
+    whole, _ = written(tmp_path / "run" / "checkpoint", shards=shards, machines=machines, rule=rule)
+    assert equal(whole_state(tmp_path / "run" / "checkpoint"), whole)
+
+
+def test_more_shards_than_there_is_to_hold(tmp_path):
+    _, servers = filled([torch.ones(20)], 3, SGD(0.1))
+    files = [write_shard(tmp_path, s, server.holdings(), server.rule) for s, server in enumerate(servers)]
+    region = Region("w", [20], [20], [(0, 20)], 0)
+    write_manifest(tmp_path, Manifest(layout([20], 3), [[region]], files))
+    assert equal(whole_state(tmp_path), {"w": torch.ones(20)})
+
+
+def test_a_shard_goes_on_as_if_it_had_not_ended(tmp_path):
+    _, servers = written(tmp_path)
+    checkpoint = load(tmp_path)
+    assert checkpoint.manifest.about == {"step": 3}
+    for index, before in enumerate(servers):
+        slices = of_shard(checkpoint.manifest.slices, index)
+        after = Shard(index, slices, checkpoint.rule(index), held=checkpoint.holdings(index))
+        for piece in slices:
+            gradient = torch.linspace(-1, 1, piece.size)
+            for number in (3, 4):  # the third was applied already
+                push = Message(
+                    "push",
+                    edge=piece.machine,
+                    body={"base": 3, "number": number},
+                    tensors=(gradient,),
+                    sender="worker-0.0",
+                )
+                assert after.handle(push)[0][1].body == before.handle(push)[0][1].body
+        for ours, theirs in zip(after.holdings(), before.holdings(), strict=True):
+            assert torch.equal(ours.value, theirs.value)
+            assert torch.equal(ours.state["sum"], theirs.state["sum"])
+            assert (ours.version, ours.applied) == (theirs.version, theirs.applied) == (4, {"worker-0.0": 4})
+
+
+def test_serve_writes_its_file_at_finish(tmp_path):
+    whole, buffers, regions = example()
+    slices, servers = filled(buffers, 2, SGD(0.1))
+    network = MemoryNetwork()
+    channels = [network.channel(f"shard-{s}") for s in range(2)]
+    launcher = network.channel("launcher")
+    files = []
+    for server, channel in zip(servers, channels, strict=True):
+        launcher.send(channel.name, Message("finish", body={"path": str(tmp_path)}))
+        files.append(serve(server, channel)["file"])
+    plain = msgspec.to_builtins({"slices": slices, "regions": regions, "files": files})
+    write_manifest(tmp_path, msgspec.convert(plain, type=Manifest))
+    assert equal(whole_state(tmp_path), whole)
+
+
+def test_writing_again_keeps_the_old_checkpoint_until_the_manifest(tmp_path):
+    whole, servers = written(tmp_path)
+    old = {path.name for path in tmp_path.iterdir()}
+    for server in servers:
+        for holding in server.holdings():
+            holding.value.zero_()
+    files = [write_shard(tmp_path, s, server.holdings(), server.rule) for s, server in enumerate(servers)]
+    assert equal(whole_state(tmp_path), whole)
+    before = load(tmp_path).manifest
+    write_manifest(tmp_path, Manifest(before.slices, before.regions, files))
+    assert all((tensor == 0).all() for tensor in whole_state(tmp_path).values())
+    new = {path.name for path in tmp_path.iterdir()}
+    assert old & new == {"manifest.json"}
+    assert len(new) == 4
+
+
+def failure(folder):
+    with pytest.raises(CheckpointError) as caught:
+        whole_state(folder)
+    assert caught.value.exit_code == 8
+    return str(caught.value)
+
+
+def shard_path(folder, number):
+    [path] = folder.glob(f"shard-{number}.*.safetensors")
+    return path
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    assert "manifest.json" in failure(tmp_path / "nowhere")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    written(tmp_path)
+    path = shard_path(tmp_path, 1)
+    path.unlink()
+    assert str(path) in failure(tmp_path)
+
+
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_a_damaged_file_is_named(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    written(folder)
+    path = shard_path(folder, data.draw(st.integers(0, 2)))
+    content = bytearray(path.read_bytes())
+    if data.draw(st.booleans()):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    path.write_bytes(content)
+    words = failure(folder)
+    assert "E802" in words
+    assert str(path) in words
+
+
+def edit(folder, change):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+EDITS = {
+    "newer format": (
+        lambda m: m.update(format=2, files="elsewhere"),
+        "E804",
+        "format 2; this cutset reads formats up to 1",
+    ),
+    "no slices": (lambda m: m.pop("slices"), "E802", "slices"),
+    "a hash that is a path": (lambda m: m["files"][0].update(sha256="../" * 22), "E802", "sha256"),
+    "a shard less": (lambda m: m["files"].pop(), "E803", "do not hold all parameters of machine 1"),
+    "a machine without its regions": (lambda m: m["regions"].pop(), "E806", "not in exactly one region"),
+    "a region twice": (lambda m: m["regions"][0].append(m["regions"][0][0]), "E806", "1536 of 12288"),
+    "a region off the buffer": (
+        lambda m: m["regions"][0][-1].update(offset=12_300),
+        "E806",
+        "outside of the machine's",
+    ),
+    "a region off the axes": (lambda m: m["regions"][0][-1].update(box=[[0, 193]]), "E806", "outside of its axes"),
+    "axes of another size": (lambda m: m["regions"][0][-1].update(axes=[191]), "E806", "do not make up its shape"),
+    "a box of two intervals": (
+        lambda m: m["regions"][0][-1].update(box=[[0, 1], [0, 1]]),
+        "E806",
+        "one interval for each",
+    ),
+    "another shape elsewhere": (lambda m: m["regions"][1][0].update(shape=[64, 192]), "E806", "another region says"),
+}
+
+
+@pytest.mark.parametrize(("change", "code", "words"), EDITS.values(), ids=EDITS.keys())
+def test_a_wrong_manifest_says_what_is_wrong(tmp_path, change, code, words):
+    written(tmp_path)
+    edit(tmp_path, change)
+    said = failure(tmp_path)
+    assert code in said
+    assert words in said
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"format": "new"}'])
+def test_a_damaged_manifest_is_named(tmp_path, content):
+    written(tmp_path)
+    (tmp_path / "manifest.json").write_bytes(content)
+    assert "manifest.json is damaged" in failure(tmp_path)
+
+
+def test_a_shard_that_is_not_there_is_named(tmp_path):
+    written(tmp_path)
+    with pytest.raises(CheckpointError, match="has no shard 5"):
+        load(tmp_path).holdings(5)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="cannot write shard 0") as caught:
+        write_shard(tmp_path / "file", 0, [], SGD(0.1))
+    assert "--out" in caught.value.fix
+    with pytest.raises(CheckpointError, match=r"cannot write .*manifest\.json"):
+        write_manifest(tmp_path / "file", Manifest([], [], []))
+
+
+def test_holdings_of_every_dtype_come_back(tmp_path):
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        [piece] = layout([5], 1)
+        holding = Holding(
+            piece, torch.arange(5, dtype=dtype), {"sum": torch.ones(5, dtype=dtype)}, 7, {"worker-0.0": 7}
+        )
+        files = [write_shard(tmp_path, 0, [holding], Adagrad(0.1))]
+        write_manifest(tmp_path, Manifest([piece], [[Region("w", [5], [5], [(0, 5)], 0)]], files))
+        [found] = load(tmp_path).holdings(0)
+        assert found.value.dtype == dtype
+        assert torch.equal(found.value, holding.value)
+        assert torch.equal(found.state["sum"], holding.state["sum"])
+        assert (found.slice, found.version, found.applied) == (piece, 7, {"worker-0.0": 7})
+        assert whole_state(tmp_path)["w"].dtype == dtype
+
+
+axes_and_cuts = st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(1, 4), max_size=2)), min_size=1, max_size=4)
+
+
+@given(axes_and_cuts, st.integers(1, 3), st.integers(1, 3))
+def test_any_grid_of_regions_comes_back(described, merged, machines):
+    axes, cuts = [size for size, _ in described], [inner for _, inner in described]
+    shape = [math.prod(axes[:merged]), *axes[merged:]]  # the first axes make up one dimension
+    whole = torch.arange(float(math.prod(axes))).reshape(shape)
+    buffers, regions = packed(cut("w", whole, axes=axes, cuts=cuts, machines=machines), machines)
+    assert equal(assemble(buffers, regions), {"w": whole})
+
+
+def test_a_scalar_parameter_comes_back():
+    buffers, regions = packed(cut("scale", torch.tensor(3.0), axes=(), cuts=(), machines=1), 1)
+    assert equal(assemble(buffers, regions), {"scale": torch.tensor(3.0)})

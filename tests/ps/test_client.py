@@ -1,0 +1,301 @@
+"""The client against real shards, pumped one message at a time so that every interleaving can be played."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutset.partition.errors import NetworkError
+from cutset.ps.client import Client
+from cutset.ps.layout import layout, of_machine, of_shard
+from cutset.ps.rule import SGD, Adagrad
+from cutset.ps.shard import Shard
+from cutset.runtime.channel import SilenceError
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.memory_channel import MemoryNetwork
+from cutset.runtime.message import Message
+
+SIZE = 40
+
+
+class Bench:
+    """Shards whose messages are handled when the test says so, and the clients of machine 0 in some replicas."""
+
+    def __init__(self, *, replicas=1, shards=2, rule=None, local_rate=None, copies=False, **options):
+        network = MemoryNetwork(copies=copies)
+        rule = rule or SGD(0.5)
+        slices = layout([SIZE], shards, align=8)
+        self.shards = [Shard(s, of_shard(slices, s), rule) for s in range(shards)]
+        self.channels = [network.channel(f"shard-{s}") for s in range(shards)]
+        rate = rule.local_rate if local_rate is None else local_rate
+        self.clients = []
+        for r in range(replicas):
+            mailbox = Mailbox(network.channel(f"worker-{r}.0"), timeout_s=0.01)
+            values = torch.zeros(SIZE, dtype=torch.float64)
+            self.clients.append(Client(mailbox, of_machine(slices, 0), values, local_rate=rate, **options))
+
+    def pump(self, shard=None, messages=None):
+        """Let one shard, or all, handle so many messages, or all."""
+        for index in range(len(self.shards)) if shard is None else [shard]:
+            left = messages
+            while left != 0 and (message := self.channels[index].poll()) is not None:
+                for peer, reply in self.shards[index].handle(message):
+                    self.channels[index].send(peer, reply)
+                left = None if left is None else left - 1
+
+    def staleness(self):
+        """Of every push: tau."""
+        slices = [piece for shard in self.shards for piece in shard.statistics()["slices"]]
+        return [tau for piece in slices for part in piece["staleness"].values() for tau, _ in part["histogram"]]
+
+    def values(self):
+        return torch.cat([holding.value for shard in self.shards for holding in shard.holdings()])
+
+
+def ramp(scale=1.0):
+    return torch.arange(SIZE, dtype=torch.float64) * scale
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_put_then_fetch(copies):
+    bench = Bench(replicas=2, copies=copies)
+    first, second = bench.clients
+    first.values.copy_(ramp())
+    second.fetch()
+    bench.pump()
+    assert not second.arrived()
+    first.put()
+    first.values.zero_()
+    bench.pump()
+    second.wait()
+    assert torch.equal(second.values, ramp())
+    assert not second.fetching
+
+
+def test_fetch_returns_at_once_and_slices_arrive_apart():
+    bench = Bench()
+    [client] = bench.clients
+    client.values.fill_(1.0)
+    client.put()
+    client.values.zero_()
+    client.fetch()
+    assert not client.arrived()
+    bench.pump(shard=1)
+    assert not client.arrived()
+    assert client.values.unique(return_counts=True)[1].tolist() == [16, 24]
+    bench.pump(shard=0)
+    assert client.arrived()
+    assert (client.values == 1).all()
+    client.wait()  # nothing is under way: returns
+
+
+def test_a_second_fetch_while_one_is_under_way_is_a_bug():
+    [client] = Bench().clients
+    client.fetch()
+    with pytest.raises(RuntimeError, match=r"worker-0\.0 fetches while a fetch is under way"):
+        client.fetch()
+
+
+def test_pushed_gradients_are_copies():
+    bench = Bench()
+    [client] = bench.clients
+    gradient = ramp()
+    client.put()
+    client.push(gradient, 0)
+    gradient.zero_()
+    bench.pump()
+    assert torch.equal(bench.values(), ramp(-0.5))
+
+
+def test_push_waits_when_too_many_are_not_acknowledged():
+    bench = Bench(unacknowledged=3)
+    [client] = bench.clients
+    client.put()
+    for step in range(3):
+        client.push(ramp(), step)
+    with pytest.raises(SilenceError, match="pushed of shard-0"):
+        client.push(ramp(), 3)
+    bench.pump(messages=2)  # the put and one push
+    client.push(ramp(), 3)
+    with pytest.raises(SilenceError):
+        client.drain()
+    bench.pump()
+    client.drain()
+    assert torch.equal(bench.values(), ramp(-2.0))
+
+
+def test_drain_does_not_take_a_repeated_acknowledgement_for_another():
+    bench = Bench(shards=1)
+    [client] = bench.clients
+    client.put()
+    client.push(ramp(), 0)
+    bench.pump()
+    client.push(ramp(), 1)
+    bench.channels[0].send("worker-0.0", Message("pushed", body={"version": 1, "number": 1}))
+    with pytest.raises(SilenceError):
+        client.drain()
+    bench.pump()
+    client.drain()
+
+
+def test_an_acknowledgement_of_what_was_not_pushed_is_named():
+    bench = Bench(shards=1)
+    [client] = bench.clients
+    client.put()
+    client.push(ramp(), 0)
+    bench.channels[0].send("worker-0.0", Message("pushed", body={"version": 2, "number": 2}))
+    with pytest.raises(NetworkError, match=r"worker-0\.0: shard-0 acknowledges push 2; the last was 1"):
+        client.drain()
+
+
+def test_later_pushes_and_unpushed_gradients_are_applied_again():
+    bench = Bench()
+    [client] = bench.clients
+    client.put()
+    bench.pump()
+    client.fetch()
+    client.values.sub_(ramp(), alpha=0.5)
+    client.push(ramp(), 0)
+    bench.pump()
+    client.wait(unpushed=ramp(10.0))
+    torch.testing.assert_close(client.values, ramp(-5.5))
+    client.push(ramp(10.0), 1)
+    bench.pump()
+    assert bench.staleness() == [0, 0]
+
+
+def test_without_a_local_rate_nothing_is_applied_again_and_own_pushes_are_stale():
+    bench = Bench(rule=Adagrad(0.5))
+    [client] = bench.clients
+    client.put()
+    client.fetch()
+    client.push(ramp(), 0)
+    bench.pump()
+    client.wait(unpushed=ramp())
+    assert torch.equal(client.values, torch.zeros_like(client.values))
+    client.push(ramp(), 1)
+    bench.pump()
+    assert set(bench.staleness()) == {0, 1}
+
+
+def test_a_fetch_that_waited_at_the_shard_contains_later_pushes():
+    bench = Bench()
+    [client] = bench.clients
+    client.put()
+    client.fetch(at_least=2)
+    for step in range(3):
+        client.values.sub_(ramp(), alpha=0.5)
+        client.push(ramp(), step)
+    bench.pump()
+    client.wait()
+    torch.testing.assert_close(client.values, ramp(-1.5))
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["push", "accrue", "fetch", "arrived"]), st.integers(0, 1)),
+        st.tuples(st.sampled_from(["pump"]), st.integers(0, 1), st.integers(1, 3)),
+    ),
+    max_size=40,
+)
+
+
+@given(actions)
+def test_a_lone_client_always_sees_all_its_gradients(script):
+    bench = Bench(unacknowledged=100)
+    [client] = bench.clients
+    generator = torch.Generator().manual_seed(0)
+    expected, accrued = torch.zeros_like(client.values), torch.zeros_like(client.values)
+    client.put()
+    for action, *arguments in script:
+        match action:
+            case "push":
+                client.push(accrued, 0)
+                accrued.zero_()
+            case "accrue":
+                gradient = torch.randn(SIZE, dtype=torch.float64, generator=generator)
+                accrued += gradient
+                for values in (client.values, expected):
+                    values.sub_(gradient, alpha=0.5)
+            case "fetch" if not client.fetching:
+                client.fetch()
+            case "arrived":
+                client.arrived(accrued)
+            case "pump":
+                bench.pump(*arguments)
+        torch.testing.assert_close(client.values, expected, rtol=0, atol=1e-12)
+    bench.pump()
+    client.wait(accrued)
+    client.drain()
+    torch.testing.assert_close(client.values, expected, rtol=0, atol=1e-12)
+    assert set(bench.staleness()) <= {0}
+
+
+@given(actions)
+def test_two_clients_see_all_of_their_own_and_each_push_of_the_other_at_most_once(script):
+    bench = Bench(replicas=2, unacknowledged=100, rule=SGD(1.0))
+    bench.clients[0].put()
+    pushed = [0, 0]  # client 0 counts in ones, client 1 in thousands
+    for action, *arguments in script:
+        me = arguments[0]
+        client = bench.clients[me]
+        match action:
+            case "push":
+                gradient = torch.full_like(client.values, -(1000.0**me))
+                client.values.sub_(gradient)
+                client.push(gradient, 0)
+                pushed[me] += 1
+            case "fetch" if not client.fetching:
+                client.fetch()
+            case "arrived":
+                client.arrived()
+            case "pump":
+                bench.pump(*arguments)
+        for r, each in enumerate(bench.clients):
+            seen = torch.stack([each.values % 1000, each.values // 1000]).long()
+            assert (seen[r] == pushed[r]).all()
+            assert (seen[1 - r] <= pushed[1 - r]).all()
+    bench.pump()
+    assert (bench.values() == pushed[0] + 1000 * pushed[1]).all()
+
+
+def test_a_fetch_that_waits_for_others_is_more_patient_than_the_mailbox():
+    ticks = iter(range(100))
+    bench = Bench(patience_s=5.0, clock=lambda: float(next(ticks)))
+    [client] = bench.clients
+    client.put()
+    client.fetch(at_least=1)
+    with pytest.raises(SilenceError, match=r"waited 5 s .*pushes of replica 0"):
+        client.wait()
+    assert next(ticks) == 6  # it looked at the clock at the start and after five silences
+
+
+def test_statistics():
+    ticks = iter(range(100))
+    bench = Bench(clock=lambda: float(next(ticks)))
+    [client] = bench.clients
+    client.put()
+    client.fetch()
+    bench.pump()
+    client.wait()
+    client.push(ramp(), 0)
+    bench.pump()
+    client.drain()
+    shards = {f"shard-{s}": {"bytes_in": 8 * n, "bytes_out": 16 * n} for s, n in enumerate([16, 24])}
+    blocked = {"fetch_blocked_s": 1.0, "push_blocked_s": 2.0}
+    assert client.statistics() == {"fetches": 1, "pushes": 1, **blocked, "shards": shards}
+
+
+def test_slices_must_cover_the_values():
+    mailbox = Mailbox(MemoryNetwork().channel("worker-0.0"))
+    with pytest.raises(ValueError, match="slices of 8 elements for 9 values"):
+        Client(mailbox, layout([8], 1), torch.zeros(9), local_rate=0.0)
+
+
+def test_a_machine_without_parameters_waits_for_nothing():
+    client = Client(Mailbox(MemoryNetwork().channel("worker-0.0")), [], torch.zeros(0), local_rate=0.1)
+    client.put()
+    client.fetch()
+    client.wait()
+    client.push(torch.zeros(0), 0)
+    client.drain()

@@ -1,0 +1,57 @@
+"""Every element in exactly one slice, whatever the machines and shards."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutset.partition.errors import UsageError
+from cutset.ps.layout import Slice, layout, of_machine, of_shard
+
+SIZES = st.lists(st.integers(0, 200), max_size=6)
+
+
+@given(SIZES, st.integers(1, 9), st.integers(1, 32))
+def test_every_element_is_in_exactly_one_slice(sizes, shards, align):
+    slices = layout(sizes, shards, align=align)
+    for machine, size in enumerate(sizes):
+        pieces = of_machine(slices, machine)
+        bounds = [0, *(piece.stop for piece in pieces)]
+        assert [piece.start for piece in pieces] == bounds[:-1]
+        assert bounds[-1] == size
+    assert all(piece.size > 0 for piece in slices)
+    assert all(0 <= piece.shard < shards for piece in slices)
+
+
+@given(SIZES, st.integers(1, 9), st.integers(1, 32))
+def test_shards_hold_contiguous_aligned_and_nearly_equal_ranges(sizes, shards, align):
+    slices = layout(sizes, shards, align=align)
+    begins = [sum(sizes[:machine]) for machine in range(len(sizes))]
+    assert slices == sorted(slices)
+    assert all(
+        before.shard <= after.shard for before, after in pairwise(sorted(slices, key=lambda s: (s.machine, s.start)))
+    )
+    assert all(s.start % align == 0 and (s.stop % align == 0 or s.stop == sizes[s.machine]) for s in slices)
+    for shard in range(shards):
+        held = of_shard(slices, shard)
+        assert abs(sum(piece.size for piece in held) - sum(sizes) / shards) < align + 1
+        spans = sorted((begins[s.machine] + s.start, begins[s.machine] + s.stop) for s in held)
+        assert all(stop == start for (_, stop), (start, _) in pairwise(spans))
+        assert len({piece.machine for piece in held}) == len(held)
+
+
+def test_an_example():
+    assert layout([100, 60], 2) == [Slice(0, 0, 0, 80), Slice(1, 0, 80, 100), Slice(1, 1, 0, 60)]
+
+
+def test_more_shards_than_elements_leaves_some_empty():
+    slices = layout([3], 8, align=1)
+    assert sorted(piece.size for piece in slices) == [1, 1, 1]
+    assert layout([], 2) == layout([0, 0], 3) == []
+
+
+@pytest.mark.parametrize("call", [lambda: layout([4], 0), lambda: layout([4, -1], 1), lambda: layout([4], 1, align=0)])
+def test_impossible_layouts_are_usage_errors(call):
+    with pytest.raises(UsageError):
+        call()

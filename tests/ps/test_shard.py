@@ -1,0 +1,265 @@
+"""The shard's protocol as a table: messages in, answers out; and its loop over a channel."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+import torch
+
+from cutset.partition.errors import Diverged, NetworkError
+from cutset.ps.layout import Slice
+from cutset.ps.rule import SGD, Adagrad
+from cutset.ps.shard import Shard, serve
+from cutset.ps.staleness import merged
+from cutset.runtime.beacon import Beacon
+from cutset.runtime.channel import SilenceError
+from cutset.runtime.mailbox import Stopped
+from cutset.runtime.memory_channel import MemoryNetwork
+from cutset.runtime.message import Message
+
+SLICES = [Slice(0, 0, 0, 3), Slice(0, 2, 16, 18)]
+
+
+def vector(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def put(*numbers, machine=0):
+    return Message("put", edge=machine, tensors=(vector(*numbers),), sender=f"worker-0.{machine}")
+
+
+def fetch(at_least=0, machine=0, sender="worker-0.0"):
+    return Message("fetch", edge=machine, body={"at_least": at_least}, sender=sender)
+
+
+def push(number, *numbers, base=0, machine=0, sender="worker-0.0", step=7):
+    return Message("push", step, 0, machine, {"base": base, "number": number}, (vector(*numbers),), sender)
+
+
+def shard_with_values(rule=None):
+    shard = Shard(0, SLICES, rule or SGD(1.0))
+    assert shard.handle(put(0.0, 10.0, 20.0)) == []
+    return shard
+
+
+def told(replies):
+    """(peer, kind, body, values) of each reply."""
+    return [(peer, m.kind, m.body, [t.tolist() for t in m.tensors]) for peer, m in replies]
+
+
+def test_put_fetch_push():
+    shard = shard_with_values()
+    assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
+    assert told(shard.handle(push(1, 1.0, 2.0, 3.0))) == [("worker-0.0", "pushed", {"version": 1, "number": 1}, [])]
+    values = ("worker-1.0", "values", {"version": 1, "applied": 0}, [[-1, 8, 17]])
+    assert told(shard.handle(fetch(sender="worker-1.0"))) == [values]
+    assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]])]
+
+
+def test_replies_carry_the_machine_and_the_step_of_the_question():
+    shard = shard_with_values()
+    [(_, reply)] = shard.handle(replace(fetch(), step=5))
+    assert (reply.step, reply.edge) == (5, 0)
+    shard.handle(put(1.0, 2.0, machine=2))
+    [(_, reply)] = shard.handle(fetch(machine=2))
+    assert (reply.step, reply.edge) == (0, 2)
+
+
+def test_what_was_sent_or_put_is_never_overwritten():
+    shard, first = Shard(0, SLICES, SGD(1.0)), put(0.0, 10.0, 20.0)
+    shard.handle(first)
+    [(_, reply)] = shard.handle(fetch())
+    shard.handle(push(1, 1.0, 1.0, 1.0))
+    assert first.tensors[0].tolist() == reply.tensors[0].tolist() == [0, 10, 20]
+
+
+def test_fetch_waits_for_the_initial_values():
+    shard = Shard(0, SLICES, SGD(1.0))
+    assert shard.handle(fetch(sender="worker-1.0")) == []
+    assert shard.handle(fetch(sender="worker-2.0", at_least=1)) == []
+    assert [peer for peer, _ in shard.handle(put(1.0, 2.0, 3.0))] == ["worker-1.0"]
+
+
+def test_fetch_waits_for_its_version():
+    shard = shard_with_values()
+    assert shard.handle(fetch(at_least=2, sender="worker-1.0")) == []
+    assert [m.kind for _, m in shard.handle(push(1, 1.0, 1.0, 1.0))] == ["pushed"]
+    replies = told(shard.handle(push(2, 1.0, 1.0, 1.0, base=1)))
+    assert replies[1] == ("worker-1.0", "values", {"version": 2, "applied": 0}, [[-2, 8, 18]])
+    assert len(shard.handle(push(3, 0.0, 0.0, 0.0, base=2))) == 1
+
+
+def test_slices_have_versions_of_their_own():
+    shard = shard_with_values()
+    shard.handle(put(1.0, 2.0, machine=2))
+    shard.handle(push(1, 1.0, 1.0, 1.0))
+    assert shard.handle(fetch(machine=2, at_least=1)) == []
+    assert [s["version"] for s in shard.statistics()["slices"]] == [1, 0]
+
+
+@pytest.mark.parametrize("rule", [SGD(0.5), Adagrad(0.5)])
+def test_a_repeated_push_is_acknowledged_and_not_applied(rule):
+    shard = shard_with_values(rule)
+    shard.handle(push(1, 1.0, 2.0, 3.0))
+    shard.handle(push(2, 1.0, 2.0, 3.0, base=1))
+    before = told(shard.handle(fetch()))
+    for number in (1, 2):
+        again = told(shard.handle(push(number, 1.0, 2.0, 3.0)))
+        assert again == [("worker-0.0", "pushed", {"version": 2, "number": number}, [])]
+    assert told(shard.handle(fetch())) == before
+    assert shard.statistics()["slices"][0]["duplicates"] == 2
+    assert shard.statistics()["slices"][0]["pushes"] == 2
+
+
+def test_push_numbers_are_counted_for_each_client():
+    shard = shard_with_values()
+    for sender in ("worker-0.0", "worker-1.0"):
+        assert [m.kind for _, m in shard.handle(push(1, 0.0, 0.0, 0.0, sender=sender))] == ["pushed"]
+    assert shard.statistics()["slices"][0]["version"] == 2
+
+
+def test_a_gap_names_client_slice_expected_and_got():
+    shard = shard_with_values()
+    shard.handle(push(1, 0.0, 0.0, 0.0))
+    with pytest.raises(NetworkError, match=r"shard-0: .*worker-0\.0 .*machine 0 .*number 4; expected 2, so 2 are lost"):
+        shard.handle(push(4, 0.0, 0.0, 0.0))
+    assert shard.statistics()["slices"][0]["version"] == 1
+
+
+BROKEN = {
+    "slice of another shard": (fetch(machine=1), r"machine 1; this shard has slices of \[0, 2\]"),
+    "unknown kind": (Message("pull", sender="worker-0.0"), "'pull' .*unknown kind"),
+    "put twice": (put(1.0, 2.0, 3.0), "twice"),
+    "push before put": (push(1, 1.0, 2.0, machine=2), "before the initial values"),
+    "gradient of another size": (push(1, 1.0, 2.0), r"shapes \[\[2\]\]; the slice is one of \[3\]"),
+    "no gradient": (replace(push(1, 1.0), tensors=()), r"shapes \[\]"),
+    "gradient of another dtype": (
+        replace(push(1, 1.0), tensors=(torch.zeros(3),)),
+        "float32 gradient for torch.float64",
+    ),
+    "base from the future": (push(1, 1.0, 2.0, 3.0, base=1), "builds on version 1; the slice has 0"),
+    "no base": (replace(push(1, 1.0, 2.0, 3.0), body={"number": 1}), "base = None"),
+    "no number": (replace(push(1, 1.0, 2.0, 3.0), body={"base": 0}), "number = None"),
+    "words for a version": (replace(fetch(), body={"at_least": "now"}), "at_least = 'now'"),
+    "negative version": (replace(fetch(), body={"at_least": -1}), "at_least = -1"),
+}
+
+
+@pytest.mark.parametrize(("message", "words"), BROKEN.values(), ids=BROKEN.keys())
+def test_broken_messages_are_network_errors_and_change_nothing(message, words):
+    shard = shard_with_values()
+    with pytest.raises(NetworkError, match=words) as caught:
+        shard.handle(message)
+    assert caught.value.exit_code == 5
+    assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("rule", [SGD(0.5), Adagrad(0.5)])
+def test_a_gradient_that_is_not_finite_names_its_worker(rule, number):
+    shard = shard_with_values(rule)
+    with pytest.raises(Diverged) as caught:
+        shard.handle(push(1, 1.0, number, 3.0, sender="worker-3.0", step=41))
+    words = str(caught.value)
+    assert caught.value.exit_code == 7
+    for part in ("gradient", "worker-3.0", "shard-0", "machine 0", "step 41", "version 0", "--lr 0.05"):
+        assert part in words
+    assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
+
+
+def test_parameters_that_overflow_are_named():
+    shard = shard_with_values(SGD(1e10))
+    with pytest.raises(Diverged, match=r"the parameters .*version 1"):
+        shard.handle(push(1, 1e300, 0.0, 0.0))
+
+
+def test_sums_of_squares_that_overflow_are_named():
+    with pytest.raises(Diverged, match="the rule's sum"):
+        shard_with_values(Adagrad(1.0)).handle(push(1, 1e200, 0.0, 0.0))
+
+
+def test_large_finite_gradients_are_no_fault():
+    shard = shard_with_values(SGD(1e-300))
+    assert len(shard.handle(push(1, 1.7e308, 1.7e308, 0.0))) == 1
+
+
+def test_staleness_is_the_difference_of_versions():
+    shard = shard_with_values()
+    for number, (first, second) in enumerate([(0, 0), (0, 0), (4, 2)], start=1):
+        shard.handle(push(number, 0.0, 0.0, 0.0, base=first))
+        shard.handle(push(number, 0.0, 0.0, 0.0, base=second, sender="worker-1.0"))
+    staleness = shard.statistics()["slices"][0]["staleness"]
+    assert staleness["worker-0.0"] == {"mean": 2 / 3, "max": 2, "histogram": [[0, 2], [2, 1]]}
+    assert staleness["worker-1.0"] == {"mean": 7 / 3, "max": 3, "histogram": [[1, 1], [3, 2]]}
+    assert merged(staleness.values()) == {"mean": 1.5, "max": 3, "histogram": [[0, 2], [1, 1], [2, 1], [3, 2]]}
+    assert merged([]) == {"mean": 0.0, "max": 0, "histogram": []}
+
+
+def test_statistics_are_plain_data():
+    shard = shard_with_values()
+    shard.handle(push(1, 0.0, 0.0, 0.0))
+    shard.handle(fetch())
+    statistics = shard.statistics()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(statistics)) == statistics
+    assert statistics["shard"] == 0
+    assert statistics["rule"] == {"type": "sgd", "lr": 1.0}
+    first = {key: value for key, value in statistics["slices"][0].items() if key != "staleness"}
+    place = {"shard": 0, "machine": 0, "start": 0, "stop": 3, "version": 1}
+    assert first == {**place, "pushes": 1, "duplicates": 0, "fetches": 1, "bytes_in": 48, "bytes_out": 24}
+    assert statistics["slices"][1]["version"] is None
+
+
+def test_checkpoint_before_the_values_came_names_them():
+    with pytest.raises(NetworkError, match=r"shard-0 never got initial values of machines \[2\]"):
+        shard_with_values().holdings()
+
+
+def channels(*names):
+    network = MemoryNetwork()
+    return [network.channel(name) for name in names]
+
+
+def test_serve_answers_until_finish():
+    server, worker, launcher = channels("shard-0", "worker-0.0", "launcher")
+    for message in (put(0.0, 10.0, 20.0), push(1, 1.0, 1.0, 1.0), fetch()):
+        worker.send("shard-0", message)
+    launcher.send("shard-0", Message("finish"))
+    beacon = Beacon()
+    statistics = serve(Shard(0, SLICES, SGD(1.0)), server, beacon=beacon)
+    assert statistics["slices"][0]["pushes"] == 1
+    assert beacon.progress == "3 messages"
+    assert [worker.receive(0).kind for _ in range(2)] == ["pushed", "values"]
+
+
+def test_serve_ends_at_stop():
+    server, launcher = channels("shard-0", "launcher")
+    launcher.send("shard-0", Message("stop", body={"why": "worker-1.0 died"}))
+    with pytest.raises(Stopped, match=r"worker-1\.0 died"):
+        serve(Shard(0, SLICES, SGD(1.0)), server)
+
+
+def test_only_the_launcher_finishes_a_shard():
+    server, worker = channels("shard-0", "worker-0.0")
+    worker.send("shard-0", Message("finish"))
+    with pytest.raises(NetworkError, match="unknown kind"):
+        serve(Shard(0, SLICES, SGD(1.0)), server)
+
+
+class Quiet:
+    """A channel on which nothing comes, at once."""
+
+    def __init__(self, channel):
+        self.name = channel.name
+        self._channel = channel
+
+    def receive(self, timeout_s):
+        assert timeout_s == 1.0
+        return self._channel.receive(0)
+
+
+def test_serve_beats_while_it_is_idle_and_gives_up_in_the_end():
+    [server] = channels("shard-0")
+    beacon = Beacon()
+    with pytest.raises(SilenceError, match=r"shard-0 waited 3 s"):
+        serve(Shard(0, SLICES, SGD(1.0)), Quiet(server), beacon=beacon, interval_s=1.0, timeout_s=3.0)
+    assert beacon.progress == "0 messages, then idle for 2 s"

@@ -1,0 +1,269 @@
+"""The verdict over a run, as tables of events: the first cause wins, and consequences are not blamed."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cutset.partition.errors import CheckpointError, CutsetError, Diverged, NetworkError, ProcessLost
+from cutset.runtime.coordinator import Coordinator, Limits, Report
+
+LIMITS = Limits(start_s=60.0, beacon_s=5.0, progress_s=120.0, overdue_s=1.5, grace_s=1.0, exit_s=15.0)
+Event = Callable[[Coordinator, float], None]
+
+BUG = Report(
+    "", 1, "ValueError: bad shape", "", "Traceback (most recent call last):\n  line 7\nValueError: bad shape\n"
+)
+NAN = Report("E701", 7, "the loss is NaN at step 12", "lower the rate", "Traceback: diverged")
+SILENT = Report("E501", 5, "waited 60 s and no message came", "see the logs", "Traceback: silence")
+DAMAGED = Report("E801", 8, "the checkpoint is damaged", "", "")
+
+
+def running(*names: str, now: float = 0.0) -> Coordinator:
+    coordinator = Coordinator(names, now=now, limits=LIMITS)
+    for name in names:
+        coordinator.hello(name, f"tcp://{name}")
+    coordinator.started(now)
+    return coordinator
+
+
+def alive(*names: str, progress: int | None = None) -> Event:
+    def event(coordinator: Coordinator, now: float) -> None:
+        for name in names:
+            coordinator.beacon(name, now, progress)
+
+    return event
+
+
+def fails(name: str, report: Report) -> Event:
+    return lambda coordinator, now: coordinator.failed(name, now, report)
+
+
+def exits(name: str, code: int, lines: str = "") -> Event:
+    return lambda coordinator, now: coordinator.exited(name, now, code, last_lines=lines)
+
+
+def finishes(name: str) -> Event:
+    return lambda coordinator, now: coordinator.finished(name, now, f"result of {name}")
+
+
+def passes(coordinator: Coordinator, now: float) -> None:
+    """Nothing but time."""
+
+
+def play(coordinator: Coordinator, events: list[tuple[float, Event]]) -> tuple[float, CutsetError | None]:
+    """Let the events happen at their times; the verdict and when it was there."""
+    for now, event in events:
+        event(coordinator, now)
+        if coordinator.tick(now) is not None:
+            return now, coordinator.verdict
+    return events[-1][0], None
+
+
+# when and what: the time of the verdict, its class, the code, and what it says
+TABLE: dict[str, tuple[list[tuple[float, Event]], float, type[CutsetError], str, str]] = {
+    "killed": ([(3.0, exits("a", -9))], 3.0, ProcessLost, "E602", "a was killed by SIGKILL"),
+    "crashed": ([(3.0, exits("a", -11, "Fatal: segfault"))], 3.0, ProcessLost, "E602", "SIGSEGV (it told no progress)"),
+    "killed, then its peer fails": (
+        [(3.0, exits("a", -9)), (3.1, fails("b", SILENT))],
+        3.0,
+        ProcessLost,
+        "E602",
+        "a was killed",
+    ),
+    "its peer fails first, then it is seen killed": (
+        [(3.0, fails("b", SILENT)), (3.5, exits("a", -9)), (4.0, passes)],
+        3.5,
+        ProcessLost,
+        "E602",
+        "a was killed",
+    ),
+    "its peer fails first and exits, then it is seen killed": (
+        [(3.0, fails("b", SILENT)), (3.2, exits("b", 5)), (3.5, exits("a", -9)), (4.0, passes)],
+        3.5,
+        ProcessLost,
+        "E602",
+        "a was killed",
+    ),
+    "its peer fails first, then it raises": (
+        [(3.0, fails("b", SILENT)), (3.9, fails("a", BUG))],
+        3.9,
+        ProcessLost,
+        "E605",
+        "a raised ValueError: bad shape\nTraceback",
+    ),
+    "its peer fails first, and it has been silent": (
+        [(0.0, alive("a", "b")), (2.0, fails("b", SILENT)), (3.1, passes), (4.9, passes), (5.1, passes)],
+        5.1,
+        ProcessLost,
+        "E606",
+        "a stopped answering 5.1 s ago",
+    ),
+    "its peer fails, and it was only slow": (
+        [(0.0, alive("a", "b")), (2.0, fails("b", SILENT)), (3.1, passes), (4.0, alive("a")), (4.1, passes)],
+        4.0,
+        NetworkError,
+        "E501",
+        "b: waited 60 s",
+    ),
+    "a network error alone": (
+        [(3.0, fails("b", SILENT)), (3.1, exits("b", 5)), (3.2, alive("a")), (4.0, passes)],
+        4.0,
+        NetworkError,
+        "E501",
+        "b: waited 60 s and no message came",
+    ),
+    "diverged": ([(3.0, fails("b", NAN))], 3.0, Diverged, "E701", "b: the loss is NaN at step 12"),
+    "damaged checkpoint": ([(3.0, fails("b", DAMAGED))], 3.0, CheckpointError, "E801", "b: the checkpoint"),
+    "exits, and its report comes later": (
+        [(3.0, exits("a", 1)), (3.2, fails("a", BUG))],
+        3.2,
+        ProcessLost,
+        "E605",
+        "a raised ValueError",
+    ),
+    "exits without a report": (
+        [(2.0, exits("a", 3, "1\n2")), (2.5, alive("b")), (3.0, passes)],
+        3.0,
+        ProcessLost,
+        "E603",
+        "a ended with exit code 3 without a word (it told no progress)\nlast lines of its log:\n1\n2",
+    ),
+    "exits without a report, its peer fails first": (
+        [(2.0, fails("b", SILENT)), (2.1, exits("a", 3)), (3.1, passes)],
+        3.1,
+        ProcessLost,
+        "E603",
+        "a ended with exit code 3",
+    ),
+    "exits with 0 but without a result": (
+        [(2.0, exits("a", 0)), (2.1, alive("b")), (3.1, passes)],
+        3.1,
+        ProcessLost,
+        "E603",
+        "a ended with exit code 0 without a word",
+    ),
+    "crashes after it has finished": (
+        [(2.0, finishes("a")), (2.1, exits("a", -6)), (9.0, passes)],
+        2.1,
+        ProcessLost,
+        "E602",
+        "a was killed by SIGABRT",
+    ),
+    "does not end after it has finished": (
+        [(2.0, finishes("a")), (16.0, alive("b")), (17.1, alive("b"))],
+        17.1,
+        ProcessLost,
+        "E608",
+        "a finished 15 s ago, but its process does not end",
+    ),
+    "stopped": (
+        [(4.0, alive("b")), (5.0, passes), (5.1, passes)],
+        5.1,
+        ProcessLost,
+        "E606",
+        "a stopped answering 5.1 s ago",
+    ),
+    "the one that stopped first is named": (
+        [(1.0, alive("a")), (1.2, alive("b")), (7.0, passes)],
+        7.0,
+        ProcessLost,
+        "E606",
+        "a stopped answering 6.0 s ago",
+    ),
+}
+
+
+@pytest.mark.parametrize("story", TABLE)
+def test_the_first_cause_is_blamed(story: str) -> None:
+    events, when, kind, code, said = TABLE[story]
+    now, verdict = play(running("a", "b"), events)
+    assert verdict is not None
+    assert (now, type(verdict), verdict.code) == (when, kind, code)
+    assert said in verdict.facts
+
+
+def test_the_verdict_stays() -> None:
+    coordinator = running("a", "b")
+    coordinator.exited("a", 1.0, -9)
+    first = coordinator.tick(1.0)
+    coordinator.failed("b", 2.0, BUG)
+    assert coordinator.tick(60.0) is first
+
+
+def test_one_that_lives_but_does_not_go_on_is_stuck() -> None:
+    coordinator = running("a", "b", "shard")
+    for now in range(200):
+        coordinator.beacon("a", now, "epoch 2 step 31" if now >= 7 else f"epoch 2 step {24 + now}")
+        coordinator.beacon("b", now, now)
+        coordinator.beacon("shard", now, None)  # it only serves, and tells no progress
+        if coordinator.tick(now):
+            break
+    assert now == 128
+    assert coordinator.verdict is not None
+    assert coordinator.verdict.code == "E607"
+    assert (
+        "a lives but is stuck: no progress for 121 s, its last progress was 'epoch 2 step 31'"
+        in coordinator.verdict.facts
+    )
+
+
+def test_a_killed_role_is_named_with_its_last_progress_and_a_hint() -> None:
+    coordinator = running("a")
+    coordinator.beacon("a", 1.0, 17)
+    coordinator.exited("a", 1.0, -9)
+    assert coordinator.verdict is not None
+    assert "its last progress was 17" in coordinator.verdict.facts
+    assert "out-of-memory" in coordinator.verdict.fix
+
+
+def test_a_report_keeps_its_fix_and_its_traceback() -> None:
+    coordinator = running("a")
+    coordinator.failed("a", 1.0, NAN)
+    assert coordinator.verdict is not None
+    assert coordinator.verdict.fix == "lower the rate"
+    assert coordinator.verdict.__notes__ == ["in a:\nTraceback: diverged"]
+
+
+def test_roles_become_ready_and_know_each_other() -> None:
+    coordinator = Coordinator(["a", "b"], now=0.0, limits=LIMITS)
+    coordinator.hello("a", "tcp://a")
+    assert not coordinator.ready
+    assert coordinator.tick(59.0) is None
+    coordinator.hello("b", "tcp://b")
+    assert coordinator.ready
+    assert coordinator.directory == {"a": "tcp://a", "b": "tcp://b"}
+    assert coordinator.tick(61.0) is None
+
+
+def test_one_that_is_never_ready_is_named() -> None:
+    coordinator = Coordinator(["a", "b"], now=0.0, limits=LIMITS)
+    coordinator.hello("a", "tcp://a")
+    verdict = coordinator.tick(60.1)
+    assert isinstance(verdict, ProcessLost)
+    assert verdict.facts == "b not ready after 60 s"
+
+
+def test_one_that_ends_before_it_is_ready_is_named_with_its_log() -> None:
+    coordinator = Coordinator(["a", "b"], now=0.0, limits=LIMITS)
+    coordinator.exited("a", 1.0, 1, last_lines="ModuleNotFoundError: No module named 'x'\n")
+    assert coordinator.tick(1.5) is None
+    verdict = coordinator.tick(2.0)
+    assert verdict is not None
+    assert "a ended with exit code 1 before it was ready" in verdict.facts
+    assert "No module named 'x'" in verdict.facts
+
+
+@pytest.mark.parametrize("order", [[finishes("a"), exits("a", 0)], [exits("a", 0), finishes("a")]])
+def test_a_finished_role_has_a_result_whatever_was_seen_first(order: list[Event]) -> None:
+    coordinator = running("a", "b")
+    assert play(coordinator, [(1.0 + n / 10, event) for n, event in enumerate(order)])[1] is None
+    assert coordinator.results == {"a": "result of a"}
+    assert coordinator.ended(["a"])
+    assert not coordinator.ended()
+    coordinator.beacon("b", 4.0, None)
+    assert coordinator.tick(4.0) is None
+    assert "'a': 'gone', 'b': 'running'" in repr(coordinator)
+
+
+def test_no_names_at_all_have_ended() -> None:
+    assert running("a").ended([])

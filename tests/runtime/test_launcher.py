@@ -1,0 +1,249 @@
+"""Real processes: they start, work, fail, are killed, stopped and orphaned; the launcher names the culprit."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutset.partition.errors import CutsetError, Diverged, NetworkError, ProcessLost
+from cutset.runtime.coordinator import Limits
+from cutset.runtime.launcher import Launcher, Role
+from cutset.runtime.message import Message
+
+HERE = Path(__file__).parent
+QUICK = Limits(beacon_s=2.0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The roles can import this folder, and afterwards no process, thread or descriptor is left."""
+    monkeypatch.syspath_prepend(HERE)
+    files = open_files()
+    yield
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("cutset")]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert not [target for _, target in open_files() - files if target.startswith(("anon_inode:", "pipe:", "socket:"))]
+
+
+def open_files() -> set[tuple[str, str]]:
+    """Descriptors of this process and what they are; none where the system does not tell."""
+    folder = Path("/proc/self/fd")
+    files = folder.iterdir() if folder.exists() else []
+    return {(file.name, os.readlink(file)) for file in files if file.is_symlink()}
+
+
+def run(*roles: Role, **more: Any) -> tuple[list[Message], Launcher]:
+    with Launcher(roles, job="test", **more) as launcher:
+        launcher.start()
+        return list(launcher.events()), launcher
+
+
+def failure(*roles: Role, **more: Any) -> CutsetError:
+    with pytest.raises(CutsetError) as caught:
+        run(*roles, **more)
+    return caught.value
+
+
+def waiting(launcher: Launcher, *names: str) -> None:
+    """Start, and follow the events until these roles wait."""
+    launcher.start()
+    missing = set(names)
+    for message in launcher.events():
+        missing.discard(message.sender)
+        if not missing:
+            return
+
+
+def gone(pid: int, *, timeout_s: float = 10.0) -> bool:
+    """Whether a process that is not our child ends in time."""
+    try:
+        end = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([end], [], [], timeout_s)[0])
+    finally:
+        os.close(end)
+
+
+def test_roles_work_together_and_finish_with_results() -> None:
+    def member(name: str, number: float, *, next: str, previous: str) -> Role:
+        return Role(name, "role_examples:ring", {"number": number, "next": next, "previous": previous, "steps": 5})
+
+    messages, launcher = run(
+        member("worker 0", 1.0, next="worker 1", previous="worker 2"),
+        member("worker 1", 2.0, next="worker 2", previous="worker 0"),
+        member("worker 2", 4.0, next="worker 0", previous="worker 1"),
+    )
+    assert launcher.results == {"worker 0": 20.0, "worker 1": 5.0, "worker 2": 10.0}
+    totals = [m.body["total"] for m in messages if m.kind == "progress" and m.sender == "worker 1"]
+    assert totals == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert {m.sender: m.body["value"] for m in messages if m.kind == "finished"} == launcher.results
+
+
+def test_a_role_gets_its_threads_and_no_secret_where_others_can_look() -> None:
+    _, launcher = run(Role("worker 0", "role_examples:environment", threads=2), environ={**os.environ, "MARK": "kept"})
+    got = launcher.results["worker 0"]
+    environ = got["environ"]
+    assert (got["threads"], environ["OMP_NUM_THREADS"], environ["OMP_WAIT_POLICY"]) == (2, "2", "passive")
+    assert environ["MARK"] == "kept"
+    secret = launcher._keys["worker 0"].secret
+    assert secret not in str(environ) + str(got["argv"])
+    assert got["stdin"] == ""
+    assert got["leader"]
+    assert got["modules"] == []
+
+
+def test_a_server_is_told_when_the_others_have_finished() -> None:
+    messages, launcher = run(
+        Role("shard 0", "role_examples:serves", serves=True), Role("worker 0", "role_examples:asks", "shard 0")
+    )
+    assert launcher.results == {"shard 0": None, "worker 0": sum(range(20))}
+    assert [m.body["why"] for m in messages if m.kind == "result"] == ["all others have finished"]
+
+
+def test_a_role_that_raises_is_shown_with_its_own_traceback() -> None:
+    error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:raises", "somehow"))
+    assert isinstance(error, ProcessLost)
+    assert error.exit_code == 6
+    assert "worker 1 raised ValueError: no such way to fail: somehow" in error.facts
+    assert "role_examples.py" in error.facts
+    assert "in raises" in error.facts
+
+
+def test_an_error_of_the_tree_keeps_its_class_code_and_fix() -> None:
+    error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:raises", "diverged"))
+    assert isinstance(error, Diverged)
+    assert (error.code, error.facts, error.fix) == ("E701", "worker 1: the loss is NaN at step 3", "lower the rate")
+    assert "in raises" in error.__notes__[0]
+
+
+def test_a_network_error_alone_is_raised_after_the_grace() -> None:
+    error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:raises", "network"))
+    assert isinstance(error, NetworkError)
+    assert error.facts == "worker 1: waited 1 s and no message came"
+
+
+@pytest.mark.parametrize("entry", ["raises", "returns_what_is_not_plain"])
+def test_what_cannot_be_sent_is_the_roles_own_error(entry: str) -> None:
+    error = failure(Role("worker 0", f"role_examples:{entry}", "unplain"))
+    assert "worker 0 raised TypeError" in error.facts
+    assert "Generator" in error.facts
+
+
+def test_a_role_that_just_exits_is_named_with_its_last_lines() -> None:
+    error = failure(Role("worker 0", "role_examples:raises", "exit"))
+    assert isinstance(error, ProcessLost)
+    assert "worker 0 ended with exit code 3 without a word" in error.facts
+    assert "something odd was printed" in error.facts
+
+
+def test_a_role_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "no_such_module:f"), folder=tmp_path)
+    assert "worker 1 raised ModuleNotFoundError: No module named 'no_such_module'" in error.facts
+    assert "No module named 'no_such_module'" in (tmp_path / "worker-1.log").read_text()
+
+
+def test_a_process_that_dies_before_hello_is_shown_with_what_it_printed() -> None:
+    broken = {**os.environ, "PYTHONHOME": "/nowhere"}
+    error = failure(Role("worker 0", "role_examples:waits"), environ=broken)
+    assert isinstance(error, ProcessLost)
+    assert "worker 0 ended with exit code 1 before it was ready" in error.facts
+    assert "/nowhere" in error.facts
+
+
+def test_one_that_is_not_ready_in_time_is_named() -> None:
+    launcher = Launcher([Role("worker 0", "role_examples:waits")], job="test")
+    with launcher, pytest.raises(ProcessLost, match=r"worker 0 not ready after 0.1 s"):
+        launcher.start(timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGKILL, "worker 1 was killed by SIGKILL"), (signal.SIGSTOP, "worker 1 stopped answering")],
+)
+def test_a_killed_and_a_stopped_role_are_named_in_time(number: signal.Signals, said: str) -> None:
+    roles = [Role(f"worker {n}", "role_examples:waits") for n in range(2)]
+    with Launcher(roles, job="test", limits=QUICK) as launcher:
+        waiting(launcher, "worker 0", "worker 1")
+        os.kill(launcher.pids["worker 1"], number)
+        began = time.monotonic()
+        with pytest.raises(ProcessLost, match=said):
+            list(launcher.events())
+        assert time.monotonic() - began < 10
+        pids = launcher.pids
+    assert all(gone(pid, timeout_s=0) for pid in pids.values())
+
+
+def test_a_consequence_is_not_blamed() -> None:
+    """Worker 0 gives up waiting while worker 1 stands still, before anybody knows."""
+    roles = [Role("worker 0", "role_examples:waits", 1.0), Role("worker 1", "role_examples:waits")]
+    with Launcher(roles, job="test", limits=QUICK) as launcher:
+        waiting(launcher, "worker 0", "worker 1")
+        os.kill(launcher.pids["worker 1"], signal.SIGSTOP)
+        with pytest.raises(ProcessLost, match="worker 1 stopped answering"):
+            list(launcher.events())
+
+
+def test_a_stop_ends_all_at_once() -> None:
+    with Launcher([Role(f"worker {n}", "role_examples:waits") for n in range(2)], job="test") as launcher:
+        waiting(launcher, "worker 0", "worker 1")
+        began = time.monotonic()
+        launcher.stop("enough")
+        assert time.monotonic() - began < 1.9
+        assert list(launcher.events()) == []
+
+
+def test_a_message_stops_one_role_quietly() -> None:
+    with Launcher([Role("worker 0", "role_examples:waits")], job="test") as launcher:
+        waiting(launcher, "worker 0")
+        launcher.send("worker 0", Message("stop", body={"why": "enough"}))
+        assert [m.body["stopped"] for m in launcher.events()] == ["worker 0 was told to stop: enough"]
+        assert launcher.results == {"worker 0": None}
+
+
+def test_one_that_minds_nothing_is_killed_with_what_it_started() -> None:
+    with Launcher([Role("worker 0", "role_examples:ignores_everything")], job="test") as launcher:
+        launcher.start()
+        body = next(launcher.events()).body
+    assert gone(body["pid"], timeout_s=0)
+    assert gone(body["child"])
+
+
+def test_an_interrupt_ends_all() -> None:
+    pids: list[int] = []
+
+    def interrupted() -> None:
+        with Launcher([Role("worker 0", "role_examples:waits")], job="test") as launcher:
+            waiting(launcher, "worker 0")
+            pids.extend(launcher.pids.values())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert all(gone(pid, timeout_s=0) for pid in pids)
+
+
+def test_the_roles_end_when_the_launcher_is_killed() -> None:
+    command = [sys.executable, str(HERE / "launch_and_wait.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        pids = [int(word) for word in launcher.stdout.readline().split()]
+        assert len(pids) == 3
+        launcher.kill()
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"], ["launcher"], ["a#b"], ["../a"]])
+def test_names_that_will_not_do_are_refused(names: list[str]) -> None:
+    with pytest.raises(ValueError, match="roles need names"):
+        Launcher([Role(name, "role_examples:waits") for name in names], job="test")

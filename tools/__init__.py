@@ -1,0 +1,1 @@
+"""The command line, pictures and benchmarks; the only place that wires objects together."""

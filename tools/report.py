@@ -1,0 +1,156 @@
+"""The pages: one for a placement (`cutset show`), one for a run (`cutset train` and `demo`)."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from ..partition.placement import Placement, Score
+from .cutedges import crossings
+from .page import Column, Row, card, facts, fold, header, notes, page, settings, table
+from .picture import (
+    accuracy_curves,
+    cut_map,
+    gantt,
+    link_matrix,
+    load_bars,
+    loss_curves,
+    staleness_histograms,
+    traffic_matrix,
+)
+from .rows import RESULT_COLUMNS, ranked, result_cells
+from .units import bytes_text, count_text, percent_text, seconds_text
+
+_MOST_LINKS = 16
+
+
+def placement_page(placement: Placement) -> str:
+    """A placement as one HTML file: verdict, cut map, load, traffic, the predicted step and the candidates."""
+    versions = ", ".join(f"{name} {version}" for name, version in placement.versions.items())
+    foot = f"Placement format {placement.format}, batch {placement.batch}, seed {placement.seed}; {versions}"
+    body = header(f"Cut of {placement.model}", placement.verdict) + _key_facts(placement) + _plan(placement)
+    return page(f"cutset: cut of {placement.model}", body + f"<footer>{escape(foot)}</footer>")
+
+
+def run_page(placement: Placement | None, result: Mapping[str, Any]) -> str:
+    """A run as one HTML file: the result table and curves first, then the cut it ran with, if it had one."""
+    rows = card("Result", "", result_rows(result) + notes(result.get("notes") or ()))
+    curves = "".join(
+        card(title, "", figure, scroll=True)
+        for title, figure in (
+            ("Test accuracy", accuracy_curves(result, standalone=False)),
+            ("Loss", loss_curves(result, standalone=False)),
+        )
+    )
+    late = card(
+        "Staleness",
+        "Updates by others between a worker's fetch and its push, as part of its pushes.",
+        staleness_histograms(result.get("staleness") or {}, standalone=False),
+        scroll=True,
+    )
+    plan = "" if placement is None else _plan(placement)
+    used = settings(result.get("settings") or {}) + settings(result.get("versions") or {})
+    body = header(f"Run of {result['task']}", result["verdict"]) + rows + f'<div class="pair">{curves}</div>\n' + late
+    return page(
+        f"cutset: run of {result['task']}", body + _links(result) + plan + card("Settings and versions", "", used)
+    )
+
+
+def result_rows(result: Mapping[str, Any]) -> str:
+    """The result table as HTML."""
+    columns = [Column(label, number=i > 0) for i, label in enumerate(RESULT_COLUMNS)]
+    return table(columns, [Row(result_cells(row)) for row in result["rows"]])
+
+
+def _key_facts(placement: Placement) -> str:
+    predicted = placement.predicted
+    ratio = predicted.one_machine_s / predicted.step_s if predicted.step_s else 1.0
+    fullest = max((m.memory_used_bytes / m.memory_bytes for m in placement.machines if m.memory_bytes), default=0.0)
+    work = sum(machine.flops for machine in placement.machines)
+    return facts(
+        [
+            ("Machines", str(len(placement.machines)), f"{count_text(work)}FLOP a step"),
+            ("Predicted step", seconds_text(predicted.step_s), f"{placement.batch} samples"),
+            ("Against one machine", f"{ratio:.2f} times", f"one takes {seconds_text(predicted.one_machine_s)}"),
+            ("Crossing, forward", bytes_text(predicted.bytes_forward), f"{predicted.messages_forward} messages"),
+            ("Fullest memory", percent_text(fullest), "of its machine"),
+        ]
+    )
+
+
+def _plan(placement: Placement) -> str:
+    """The pictures of a placement, and the same in tables."""
+    pair = card(
+        "Load",
+        "What a step gives each machine, forward and backward.",
+        load_bars(placement, standalone=False),
+        scroll=True,
+    ) + card(
+        "Traffic",
+        "Bytes from row to column in a forward pass; the backward pass returns as many.",
+        traffic_matrix(placement, standalone=False),
+        scroll=True,
+    )
+    return (
+        card(
+            "Cut map",
+            "Operators in order of execution, each divided into its machines' territory. Point at one for details.",
+            cut_map(placement, standalone=False) + fold("All crossing tensors", _crossing_table(placement)),
+            scroll=True,
+        )
+        + f'<div class="pair">{pair}</div>\n'
+        + card("Predicted step", "Compute above, sends below.", gantt(placement, standalone=False), scroll=True)
+        + card("Candidates", "Plans that were compared; the fastest that fits wins.", candidate_table(placement))
+    )
+
+
+def candidate_table(placement: Placement) -> str:
+    """All candidate plans, fastest first, as HTML."""
+    columns = [
+        Column("plan"),
+        *(Column(label, number=True) for label in ("machines", "predicted step", "bytes forward")),
+    ]
+    columns += [Column("fullest memory", number=True), Column("fits")]
+    return table(columns, [_candidate(score, placement.winner) for score in ranked(placement)])
+
+
+def _candidate(score: Score, winner: str) -> Row:
+    won = score.name == winner
+    cells = (
+        score.name,
+        str(score.machines),
+        seconds_text(score.step_s),
+        bytes_text(score.bytes_forward),
+        bytes_text(score.memory_max_bytes),
+        "yes" if score.fits else "no",
+    )
+    return Row(cells, tag="winner" if won else "", best=won, bad=() if score.fits else (4, 5))
+
+
+def _crossing_table(placement: Placement) -> str:
+    items = sorted(crossings(placement).values(), key=lambda item: (-item.total, item.tensor))
+    columns = [
+        Column("tensor"),
+        Column("bytes forward", number=True),
+        Column("pairs", number=True),
+        Column("busiest pair"),
+    ]
+    rows = []
+    for item in items:
+        (source, target), count = max(item.pairs.items(), key=lambda pair: (pair[1], pair[0]))
+        busiest = f"{source} → {target}, {bytes_text(count)}"
+        rows.append(Row((item.tensor, bytes_text(item.total), str(len(item.pairs)), busiest)))
+    return table(columns, rows)
+
+
+def _links(result: Mapping[str, Any]) -> str:
+    """Measured bytes between processes: a matrix, and all links as a table."""
+    links = result.get("links") or ()
+    if not links:
+        return ""
+    busiest = sorted(links, key=lambda link: (-link["bytes"], link["source"], link["target"]))
+    columns = [Column("from"), Column("to"), Column("bytes", number=True), Column("messages", number=True)]
+    rows = [Row((str(x["source"]), str(x["target"]), bytes_text(x["bytes"]), str(x["messages"]))) for x in busiest]
+    names = {link[end] for link in links for end in ("source", "target")}
+    matrix = link_matrix(links, standalone=False) if len(names) <= _MOST_LINKS else ""
+    listed = fold("All links", table(columns, rows)) if matrix else table(columns, rows)
+    return card("Traffic, measured", "Bytes from row to column in the whole run.", matrix + listed, scroll=True)

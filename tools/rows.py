@@ -1,0 +1,48 @@
+"""The tables that pages and terminal share, as rows of words: results of a run, and candidates of a plan."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..partition.placement import Placement, Score
+from .units import NONE, bytes_text, percent_text, seconds_text
+
+RESULT_COLUMNS = (
+    "run",
+    "processes",
+    "threads each",
+    "samples",
+    "seconds",
+    "samples/s",
+    "test accuracy",
+    "time to target",
+    "staleness mean / max",
+    "bytes a step",
+)
+
+
+def result_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """One row of the result table in words, under `RESULT_COLUMNS`."""
+    target = "" if row.get("target") is None else f" to {percent_text(row['target'])}"
+    reached = row.get("time_to_target_s")
+    mean, most = row.get("staleness_mean"), row.get("staleness_max")
+    return (
+        str(row["name"]),
+        str(row["processes"]),
+        str(row["threads"]),
+        str(row["samples"]),
+        f"{row['seconds']:.1f}",
+        f"{row['samples_per_s']:.0f}",
+        percent_text(row["test_accuracy"], digits=1),
+        "not reached"
+        if reached is None and target
+        else NONE
+        if reached is None
+        else f"{seconds_text(reached)}{target}",
+        NONE if mean is None or most is None else f"{mean:.2f} / {most}",
+        bytes_text(row.get("bytes_per_step")),
+    )
+
+
+def ranked(placement: Placement) -> list[Score]:
+    """Candidates by predicted step, those that fit before those that do not."""
+    return sorted(placement.candidates, key=lambda score: (not score.fits, score.step_s, score.name))
