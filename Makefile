@@ -19,9 +19,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest
 
-lint: $(STAMP) types
+lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(MAKE) --no-print-directory types
 
 # mypy sees the folders under the names they are imported by
 types: $(STAMP)
@@ -34,12 +35,14 @@ format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# keeps the virtual environment; `rm -r .venv` starts afresh
 clean:
-	rm -rf build dist $(VENV) *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(FOLDERS) api tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first and alone, so that a failure there is seen as one
 $(STAMP): pyproject.toml constraints.txt
+	@echo "installing into $(VENV): a minute or two, this once"
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'torch==2.13.*'
 	$(PIP) -e '.[dev]'

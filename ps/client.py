@@ -86,6 +86,11 @@ class Client:
         """Whether a fetch was asked for and is not installed yet."""
         return any(line.fetching for line in self._lines)
 
+    @property
+    def in_flight(self) -> int:
+        """Pushes that are not acknowledged yet, of the slice that has most of them."""
+        return max((line.sent - line.acknowledged for line in self._lines), default=0)
+
     def put(self) -> None:
         """Give the shards the initial values; one replica does, once."""
         for line in self._lines:
@@ -138,10 +143,8 @@ class Client:
         return {"fetches": self._fetches, "pushes": self._pushes, **blocked, "shards": shards}
 
     def __repr__(self) -> str:
-        lines = {
-            line.shard: f"version {line.version}, {line.sent - line.acknowledged} in flight" for line in self._lines
-        }
-        return f"Client({self.name}, {lines}, fetching={self.fetching})"
+        versions = {line.shard: line.version for line in self._lines}
+        return f"Client({self.name}, versions={versions}, fetching={self.fetching}, in_flight={self.in_flight})"
 
     def _push(self, line: _Line, gradient: Tensor, step: int) -> None:
         line.sent += 1

@@ -36,14 +36,14 @@ class Mailbox:
         """Queue `message` for `peer`; its tensors must not be written afterwards."""
         self.channel.send(peer, message)
 
-    def wait(self, wanted: Collection[Key]) -> Message:
+    def wait(self, wanted: Collection[Key], *, timeout_s: float | None = None) -> Message:
         """The first message with one of the wanted keys; NetworkError after `timeout_s` seconds of silence."""
         while True:
             for key in wanted:
                 if self._kept.get(key):
                     return self._pop(key)
             try:
-                message = self.channel.receive(self.timeout_s)
+                message = self.channel.receive(self.timeout_s if timeout_s is None else timeout_s)
             except SilenceError as error:
                 raise SilenceError(error.code, f"{error.facts}; wanted: {_in_words(wanted)}", fix=error.fix) from None
             self._keep(message)

@@ -1,5 +1,6 @@
 """`RoleProcess`: the process of one role and its log, in a session of its own: Ctrl-C reaches only the launcher."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from typing import IO
 
 LAST_LINES = 20
 _TAIL_BYTES = 8192
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # do not reap yet: until then its number is nobody else's
 _COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.child")
 
 
@@ -54,7 +56,10 @@ class RoleProcess:
         return self._process.stdin.fileno()
 
     def returncode(self) -> int | None:
-        """Its exit code, -9 for SIGKILL; None while it runs."""
+        """Its exit code, -9 for SIGKILL; None while it runs. What it has started ends with it."""
+        if self._process.returncode is None and os.waitid(os.P_PID, self.pid, _LOOK) is not None:
+            with contextlib.suppress(PermissionError):  # some systems say so where nobody else is left
+                os.killpg(self.pid, signal.SIGKILL)
         return self._process.poll()
 
     def last_lines(self) -> str:

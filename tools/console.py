@@ -62,8 +62,8 @@ def placement_summary(placement: Placement, *, console: Console | None = None) -
     rows = [_machine(i, machine, work) for i, machine in enumerate(placement.machines)]
     _print_table(console, _table(columns, rows))
     _print_crossings(placement, console)
-    columns = ("  candidate", "machines", "step", "bytes forward", "memory", "fits")
-    _print_table(console, _table(columns, _candidates(placement)))
+    listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits")
+    _print_table(console, _table(listed, _candidates(placement)))
     console.print(Text(f"* chosen: {placement.winner}"))
 
 

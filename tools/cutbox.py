@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ..partition.placement import OpPlacement
+from .axisname import AxisNames
 from .cutlayout import LINE_HEIGHT, Node, Scale
 from .style import MACHINE_COLOURS
-from .svg import Point, Rect, fit, rect, tag, tiles, tooltip, words
+from .svg import Point, Rect, fit, fit_end, rect, tag, tiles, tooltip, words
 from .territory import cut_loops, shares, territory
 from .units import count_text, percent_text
 
@@ -13,8 +14,9 @@ _LIBRARY = frozenset(("aten", "torch", "ops", "default", "Tensor", "Scalar", "in
 _SHORT = {
     "scaled_dot_product_attention": "attention",
     "cross_entropy_loss": "cross entropy",
-    "native_layer_norm": "layer_norm",
-    "native_batch_norm": "batch_norm",
+    "layer_norm": "norm",
+    "native_layer_norm": "norm",
+    "batch_norm": "norm",
     "max_pool2d_with_indices": "max_pool2d",
 }
 
@@ -46,7 +48,7 @@ def sheets(box: Box) -> list[tuple[OpPlacement, Rect]]:
     return list(zip(box.node.ops, frames, strict=True))
 
 
-def draw(name: str, box: Box, scale: Scale) -> str:
+def draw(name: str, box: Box, scale: Scale, axes: AxisNames) -> str:
     """The box as markup. name: of the figure, for the hatches."""
     out = []
     for i, (op, frame) in reversed(list(enumerate(sheets(box)))):
@@ -54,10 +56,11 @@ def draw(name: str, box: Box, scale: Scale) -> str:
         drawn = [tiles(name, machine, rects, "tile") for machine, rects in land.items()] or [rect(frame, "none")]
         if i == 0:
             drawn += [_number(machine, max(rects, key=area)) for machine, rects in land.items()]
-        out.append(tag("g", tooltip(_details(op)), *drawn, rect(frame, "frame", rx=1), data_op=op.name))
+        out.append(tag("g", tooltip(_details(op, axes)), *drawn, rect(frame, "frame", rx=1), data_op=op.name))
     x, y, width, height = box.frame
-    for i, (line, cls) in enumerate(_labels(box.node, scale)):
-        shown = fit(line, width + scale.gap * 0.74, 12 if i == 0 else 10)
+    room = width + scale.gap * 0.74
+    for i, (line, cls) in enumerate(_labels(box.node, scale, axes)):
+        shown = fit(line, room, 12) if i == 0 else fit_end(line, room, 10) if i == 1 else fit(line, room, 10)
         out.append(words(x, y + height + 14 + LINE_HEIGHT * i, shown, cls))
     return tag("g", *out, cls="node")
 
@@ -85,22 +88,23 @@ def short(op: OpPlacement) -> str:
     return _SHORT.get(kind, kind)
 
 
-def _labels(node: Node, scale: Scale) -> list[tuple[str, str]]:
+def _labels(node: Node, scale: Scale, axes: AxisNames) -> list[tuple[str, str]]:
     first, tail = node.ops[0], node.ops[1:]
-    cut = [first.loops[i].axis for i in cut_loops(first)]
-    rows = [(short(first), "strong"), (first.module or first.name, "muted tiny")]
+    cut = axes.loops(first, cut_loops(first))
+    where = f"layer {first.module}" if first.module.isdigit() else first.module or first.name
+    rows = [(short(first), "strong"), (where, "muted tiny")]
     if scale.labels > 2:
-        rows.append(("by " + " × ".join(cut) if cut else "whole", "muted tiny"))
+        rows.append((f"by {cut}" if cut else "whole", "muted tiny"))
     if scale.names_fused and tail:
         rows.append(("+ " + ", ".join(short(op) for op in tail), "muted tiny"))
     return rows
 
 
-def _details(op: OpPlacement) -> str:
-    loops = " × ".join(f"{loop.axis} {loop.size}" for loop in op.loops)
+def _details(op: OpPlacement, axes: AxisNames) -> str:
+    loops = " × ".join(f"{axes[loop.axis]} {loop.size}" for loop in op.loops)
     held = ", ".join(f"machine {machine}: {percent_text(part)}" for machine, part in shares(op).items())
     where = f" in {op.module}" if op.module else ""
-    return f"{op.name} ({short(op)}){where}\n{count_text(op.flops)}FLOP, {loops or 'no loops'}\n{held}"
+    return f"{op.name} ({op.op}){where}\n{count_text(op.flops)}FLOP, {loops or 'no loops'}\n{held}"
 
 
 def anchors(box: Box) -> dict[int, Point]:
@@ -112,5 +116,5 @@ def anchors(box: Box) -> dict[int, Point]:
         x, y, wide, high = max(rects, key=area)
         at_edge = x + wide > x0 + width - 1
         middle = (x + wide / 2 - x0) / width
-        out[machine] = (box.right if at_edge else x + wide - 9, y + high * (0.25 + 0.5 * middle))
+        out[machine] = (box.right if at_edge else x + max(wide - 9, wide / 2), y + high * (0.25 + 0.5 * middle))
     return out

@@ -80,10 +80,13 @@ def _toward(here: Point, there: Point, step: float) -> Point:
 
 def crossing(source: Box, target: Box, item: Crossing, *, points: list[Point] | None, scale: Scale, most: int) -> str:
     """A tensor that changes machines: threads from tile to tile where they can be told apart, else one bold line."""
+    holders = {piece.machine for piece in target.node.ops[0].boxes}
+    if not any(receiver in holders for _, receiver in item.pairs):
+        return wire(source, target, points)
     if points is None and len(item.pairs) <= scale.pairs:
         drawn = _threads(source, target, item, most)
     else:
-        weight = 1.75 + 3 * sqrt(item.total / max(most, 1))
+        weight = 1.5 + 2.5 * sqrt(item.total / max(most, 1))
         x = target.frame[0]
         y = target.middle if points is None else points[-1][1]
         start = (source.right + 4, source.middle)
@@ -93,21 +96,21 @@ def crossing(source: Box, target: Box, item: Crossing, *, points: list[Point] | 
 
 
 def _threads(source: Box, target: Box, item: Crossing, most: int) -> str:
-    """One thread a pair of machines, from the sender's tile to the receiver's, in the sender's colour."""
+    """One thread a pair of machines that ends in this box, from tile to tile, in the sender's colour."""
     starts = anchors(source)
-    frame = lead_frame(target)
-    stops = {m: max(rects, key=area) for m, rects in territory(target.node.ops[0], frame).items()}
+    stops = {m: max(rects, key=area) for m, rects in territory(target.node.ops[0], lead_frame(target)).items()}
+    last = max(sender for sender, _ in item.pairs)
     out = []
     for (sender, receiver), count in sorted(item.pairs.items()):
+        if receiver not in stops:
+            continue
+        _, top, _, height = stops[receiver]
         start = (source.right, starts[sender][1] if sender in starts else source.middle)
-        goal = stops.get(receiver, frame)
-        share = (sender + 1) / (2 + max(pair[0] for pair in item.pairs))
-        stop = (frame[0] - 6, goal[1] + goal[3] * (0.25 + 0.5 * share))
+        stop = (target.frame[0] - 6, top + height * (0.25 + 0.5 * (sender + 1) / (last + 2)))
         weight = 1.75 + 3 * sqrt(count / max(most, 1))
         path = curve(start, stop)
-        colour = f"w{sender % MACHINE_COLOURS}"
         out.append(tag("path", d=path, cls="casing", stroke_width=weight + 2))
-        out.append(tag("path", d=path, cls=colour, stroke_width=weight))
+        out.append(tag("path", d=path, cls=f"w{sender % MACHINE_COLOURS}", stroke_width=weight))
         out.append(_arrow((stop[0] + 5, stop[1]), f"f{sender % MACHINE_COLOURS}", 3.6))
     return "".join(out)
 

@@ -1,6 +1,7 @@
 """The cut map: every operator as a box divided into its machines' territory, and the tensors that cross between."""
 
 from ..partition.placement import Placement
+from .axisname import learn
 from .cutbox import Box, anchors, draw
 from .cutedges import Crossing, crossing, crossing_details, crossings, curve, wire
 from .cutlayout import WIDTH, Node, Scale, Seat, choose_scale, fuse, is_light, layers, node_width, seat
@@ -17,6 +18,7 @@ def cut_map(placement: Placement, *, standalone: bool = True) -> str:
     """The map as an SVG. standalone: with its own style and background, as a file; otherwise the page brings them."""
     head, head_height = legend(NAME, placement, WIDTH - 2 * _MARGIN, standalone=standalone)
     top = head_height + _MARGIN
+    axes = learn(placement)
     nodes = fuse(placement)
     columns = layers(nodes)
     heaviest = max((op.flops for op in placement.ops), default=0.0)
@@ -42,7 +44,13 @@ def cut_map(placement: Placement, *, standalone: bool = True) -> str:
         else:
             threads.append(crossing(boxes[source], boxes[target], item, points=moved, scale=scale, most=most))
     marks = [_senders(box, crossed, scale, last=not _is_read(i, nodes)) for i, box in enumerate(boxes)]
-    body = head + "".join(wires) + "".join(threads) + "".join(draw(NAME, box, scale) for box in boxes) + "".join(marks)
+    body = (
+        head
+        + "".join(wires)
+        + "".join(threads)
+        + "".join(draw(NAME, box, scale, axes) for box in boxes)
+        + "".join(marks)
+    )
     foot, foot_height = _elsewhere(placement, crossed, y=top + routes.height)
     return figure(
         NAME,

@@ -18,7 +18,7 @@ from .picture import (
     traffic_matrix,
 )
 from .rows import RESULT_COLUMNS, ranked, result_cells
-from .units import bytes_text, count_text, percent_text, seconds_text
+from .units import NONE, bytes_text, count_text, percent_text, seconds_text
 
 _MOST_LINKS = 16
 
@@ -63,18 +63,28 @@ def result_rows(result: Mapping[str, Any]) -> str:
 
 def _key_facts(placement: Placement) -> str:
     predicted = placement.predicted
-    ratio = predicted.one_machine_s / predicted.step_s if predicted.step_s else 1.0
     fullest = max((m.memory_used_bytes / m.memory_bytes for m in placement.machines if m.memory_bytes), default=0.0)
     work = sum(machine.flops for machine in placement.machines)
     return facts(
         [
             ("Machines", str(len(placement.machines)), f"{count_text(work)}FLOP a step"),
             ("Predicted step", seconds_text(predicted.step_s), f"{placement.batch} samples"),
-            ("Against one machine", f"{ratio:.2f} times", f"one takes {seconds_text(predicted.one_machine_s)}"),
-            ("Crossing, forward", bytes_text(predicted.bytes_forward), f"{predicted.messages_forward} messages"),
+            (
+                "Against one machine",
+                _against(predicted.one_machine_s, predicted.step_s),
+                f"one takes {seconds_text(predicted.one_machine_s)}",
+            ),
+            ("Crossing, forward", bytes_text(predicted.bytes_forward), f"{predicted.messages_forward} message{'' if predicted.messages_forward == 1 else 's'}"),
             ("Fullest memory", percent_text(fullest), "of its machine"),
         ]
     )
+
+
+def _against(one_s: float, step_s: float) -> str:
+    """One machine's step against the plan's: "1.62 × faster"."""
+    if not one_s or not step_s:
+        return NONE
+    return f"{one_s / step_s:.2f} × faster" if step_s <= one_s else f"{step_s / one_s:.2f} × slower"
 
 
 def _plan(placement: Placement) -> str:

@@ -62,6 +62,12 @@ def fit(content: str, width: float, size: float = 12) -> str:
     return kept.rstrip() + "…" if kept.strip() else ""
 
 
+def fit_end(content: str, width: float, size: float = 12) -> str:
+    """As `fit`, but keeping the end, which tells modules apart."""
+    kept = fit(content[::-1], width, size)
+    return kept[::-1]
+
+
 def tiles(figure: str, machine: int, rects: list[Rect], cls: str = "") -> str:
     """Rectangles in a machine's colour, with its hatch where the colours have run out."""
     path = "".join(f"M{number(x)} {number(y)}h{number(w)}v{number(h)}h{number(-w)}z" for x, y, w, h in rects)

@@ -219,6 +219,16 @@ def test_one_that_minds_nothing_is_killed_with_what_it_started() -> None:
     assert gone(body["child"])
 
 
+def test_what_a_killed_role_has_started_ends_too() -> None:
+    with Launcher([Role("worker 0", "role_examples:ignores_everything")], job="test") as launcher:
+        launcher.start()
+        body = next(launcher.events()).body
+        os.kill(body["pid"], signal.SIGKILL)
+        with pytest.raises(ProcessLost, match="SIGKILL"):
+            list(launcher.events())
+        assert gone(body["child"])
+
+
 def test_an_interrupt_ends_all() -> None:
     pids: list[int] = []
 

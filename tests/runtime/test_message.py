@@ -57,7 +57,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
+    return tensor.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
 def sent(message: Message) -> list[Any]:

@@ -1,0 +1,50 @@
+"""`PlainWorker`: a whole model on one machine as plain torch runs it - the baseline, and what cannot be cut.
+
+Its parameters lie in one flat buffer like those of a cut model, so that rules and parameter servers treat both alike.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..models.task import Data
+from .noise import draw_seed
+
+
+class PlainWorker:
+    """Trains `model` with plain autograd; random numbers are those of a cut model with the same seed.
+
+    values, gradients: flat, in the order of `parameters`; the module's parameters are views of them.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, seed: int = 0) -> None:
+        self.model, self.loss, self.seed = model, loss, seed
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        trained = list(self.parameters.values())
+        dtype = trained[0].dtype if trained else torch.float32
+        self.values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in trained)])
+        self.gradients = torch.zeros_like(self.values)
+        offset = 0
+        for parameter in trained:
+            span = slice(offset, offset + parameter.numel())
+            parameter.data = self.values[span].view(parameter.shape)
+            parameter.grad = self.gradients[span].view(parameter.shape)
+            offset += parameter.numel()
+
+    def step(self, batch: Data, step: int) -> float:
+        """Add the gradient of the batch's mean loss to `gradients`; the loss."""
+        self.model.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draw_seed(self.seed, step, 0))
+            loss = self.loss(self.model(*batch.inputs), *batch.targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def predict(self, batch: Data) -> Tensor:
+        """The output for a batch, in evaluation mode: the first tensor of what the model gives."""
+        self.model.eval()
+        output = self.model(*batch.inputs)
+        leaves = torch.utils._pytree.tree_leaves(output)
+        return next(leaf for leaf in leaves if isinstance(leaf, Tensor))

@@ -1,0 +1,363 @@
+"""The `cutset` command. Heavy imports happen inside the commands, so that `--help` answers at once.
+
+Exit codes: 0 ok, 1 bug, 2 usage, 3 bad input, 4 infeasible plan, 5 network, 6 worker or shard lost, 7 diverged, 8 checkpoint,
+130 interrupted, 143 terminated.
+"""
+
+import json
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from ..partition.errors import CutsetError
+
+if TYPE_CHECKING:
+    from ..partition.placement import Placement
+    from .load import TaskSpec
+    from .train import Options
+
+INTERRUPTED, TERMINATED = 130, 143
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def main() -> NoReturn:
+    """The console script: runs a command and turns errors into messages and exit codes."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; every process of the run is ended", err=True)
+        code = INTERRUPTED
+    except CutsetError as error:
+        from .console import print_error
+
+        print_error(error)
+        code = error.exit_code
+    except BrokenPipeError:
+        code = 0
+    except Exception:
+        traceback.print_exc()
+        click.echo("this is a bug in cutset; please report it with the lines above", err=True)
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cutset")
+def cli() -> None:
+    """Cuts a PyTorch model over the machines you have and trains it without a fast network.
+
+    TASK names a model: pkg.module:factory or file.py:factory, giving a cutset.Task or an nn.Module. Bundled tasks:
+    cutset.models:digits, :digits_local, :mnist, :mnist_conv.
+    """
+
+
+def task_options(command: F) -> F:
+    """TASK and the options that say what it is made of."""
+    for option in (
+        click.option("--batch", type=click.IntRange(min=1), help="Samples of a step; by default the task's own."),
+        click.option("--input", "inputs", multiple=True, metavar="SHAPE", help="For a bare module: 32x3x224x224, or 32x128:int64."),
+        click.option("--data", metavar="KIND:DIR", help="Data on disk, for tasks that need it: mnist:DIR."),
+        click.argument("task"),
+    ):
+        command = option(command)
+    return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+machines_option = click.option(
+    "--machines", type=int, default=2, show_default=True, help="Machines to cut the model over; all are used."
+)
+
+
+def _spec(task: str, data: str | None, inputs: tuple[str, ...], batch: int | None) -> "TaskSpec":
+    from .load import TaskSpec
+
+    return TaskSpec(task, data, inputs, batch)
+
+
+@cli.command()
+@task_options
+@machines_option
+@seed_option
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the placement.")
+@json_option
+def plan(
+    task: str,
+    data: str | None,
+    inputs: tuple[str, ...],
+    batch: int | None,
+    machines: int,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Cut TASK over machines and write the placement file.
+
+    Every candidate cut is simulated; the fastest that fits in memory and gives every machine a share of the work wins. The
+    verdict says whether the machines pay.
+    """
+    from ..partition.cluster import alike
+    from ..partition.placement import to_json
+    from .console import placement_summary
+    from .planning import captured, planned
+
+    cluster = alike(machines)
+    spec = _spec(task, data, inputs, batch)
+    placement = planned(captured(spec), spec, cluster, seed=seed)
+    if out is not None:
+        placement.save(out)
+    if as_json:
+        click.echo(to_json(placement), nl=False)
+        return
+    placement_summary(placement)
+    if out is not None:
+        click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
+
+
+@cli.command()
+@click.argument("placement", type=click.Path(path_type=Path))
+@click.argument("task", required=False)
+@click.option("--data", metavar="KIND:DIR", help="Data on disk, where the task needs it.")
+@click.option("--input", "inputs", multiple=True, metavar="SHAPE", help="For a bare module.")
+@json_option
+def check(placement: Path, task: str | None, data: str | None, inputs: tuple[str, ...], as_json: bool) -> None:
+    """Check that a PLACEMENT file is whole and fits its model (or TASK)."""
+    from ..partition.placement import load
+    from .planning import captured, matched
+
+    found = load(placement)
+    ready = captured(_spec(task or found.model, data, inputs, found.batch))
+    cut = matched(ready, found)
+    facts = {"placement": str(placement), "model": task or found.model, "machines": cut.machines, "ok": True}
+    click.echo(json.dumps(facts) if as_json else f"{placement} fits {facts['model']}: {cut.machines} machines")
+
+
+@cli.command()
+@click.argument("placement", type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the cut map alone.")
+@json_option
+def show(placement: Path, html: Path | None, svg: Path | None, as_json: bool) -> None:
+    """Show a PLACEMENT file: in words, and as a picture with --html or --svg."""
+    from ..partition.placement import load, to_json
+    from .console import placement_summary
+    from .picture import cut_map
+    from .report import placement_page
+
+    found = load(placement)
+    for path, picture in ((html, placement_page), (svg, cut_map)):
+        if path is not None:
+            _write(path, picture(found))
+    if as_json:
+        click.echo(to_json(found), nl=False)
+        return
+    placement_summary(found)
+    for path in (html, svg):
+        if path is not None:
+            click.echo(f"written to {path}")
+    if html is None and svg is None:
+        click.echo(f"\na picture of the cut: cutset show {placement} --html cut.html")
+
+
+@cli.command()
+@task_options
+@json_option
+def inspect(task: str, data: str | None, inputs: tuple[str, ...], batch: int | None, as_json: bool) -> None:
+    """List TASK's operators: their row in the table, loops and axes, FLOPs, and what share of the FLOPs can be cut."""
+    from .inspection import inspection, print_inspection
+    from .planning import captured
+
+    facts = inspection(captured(_spec(task, data, inputs, batch)))
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+    else:
+        print_inspection(facts)
+
+
+@cli.command()
+def schema() -> None:
+    """Print the JSON Schema of the placement file."""
+    from ..partition import placement
+
+    click.echo(json.dumps(placement.schema(), indent=1))
+
+
+def training_options(command: F) -> F:
+    """How to train."""
+    for option in (
+        click.option("--target", type=click.FloatRange(0, 1), help="Test accuracy to report the time to, as 0.95."),
+        click.option("--baseline/--no-baseline", default=True, help="Also train in one process, to compare."),
+        click.option("--epochs", type=int, default=1, show_default=True, help="Passes over the training samples, all replicas together."),
+        click.option("--warm-start", type=int, default=0, show_default=True, help="Pushes that replica 0 makes alone first."),
+        click.option("--overlap/--no-overlap", default=True, help="Fetch while computing, or wait for it."),
+        click.option("--push", type=int, default=1, show_default=True, help="Steps between two pushes (n_push)."),
+        click.option("--fetch", type=int, default=1, show_default=True, help="Steps between two fetches (n_fetch)."),
+        click.option("--lr", type=float, default=0.02, show_default=True, help="Learning rate of the rule."),
+        click.option("--rule", default="adagrad", show_default=True, help="How shards apply a push: adagrad or sgd."),
+        click.option("--method", default="downpour", show_default=True, help="How replicas train together: downpour."),
+        click.option("--shards", type=int, default=1, show_default=True, help="Parameter server shards."),
+        click.option("--replicas", type=int, default=1, show_default=True, help="Copies of the cut model."),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@task_options
+@click.option("--machines", type=int, help="Machines to cut each replica over; 1 where nothing is said.")
+@click.option("--placement", "placement_file", type=click.Path(path_type=Path), help="A placement file, instead of --machines.")
+@training_options
+@seed_option
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/last"), show_default=True, help="The run folder.")
+@json_option
+def train(
+    task: str,
+    data: str | None,
+    inputs: tuple[str, ...],
+    batch: int | None,
+    machines: int | None,
+    placement_file: Path | None,
+    method: str,
+    rule: str,
+    lr: float,
+    fetch: int,
+    push: int,
+    overlap: bool,
+    warm_start: int,
+    replicas: int,
+    shards: int,
+    epochs: int,
+    baseline: bool,
+    target: float | None,
+    seed: int,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Train TASK: replicas of the cut model through parameter server shards, beside one process with the same samples.
+
+    The run folder then holds result.json, report.html, placement.json, model.safetensors (a plain state_dict),
+    checkpoint/ and logs/.
+    """
+    from ..partition.placement import load
+    from ..ps.downpour import Downpour
+    from ..ps.rule import rule as rule_named
+    from .train import Options
+
+    _check_method(method)
+    if machines is not None and placement_file is not None:
+        raise click.UsageError("give --machines or --placement, not both")
+    options = Options(
+        spec=_spec(task, data, inputs, batch),
+        method=Downpour(fetch=fetch, push=push, warm_start=warm_start, overlap=overlap),
+        rule=rule_named(rule, lr),
+        out=out,
+        machines=1 if machines is None else machines,
+        placement=load(placement_file) if placement_file is not None else None,
+        replicas=replicas,
+        shards=shards,
+        epochs=epochs,
+        seed=seed,
+        target=target,
+        baseline=baseline,
+    )
+    _train(options, as_json=as_json)
+
+
+def _check_method(method: str) -> None:
+    from ..partition.errors import UsageError
+
+    if method != "downpour":
+        raise UsageError("E224", f"no method {method!r}; there is downpour", fix="--method downpour")
+
+
+@cli.command()
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/demo"), show_default=True, help="The run folder.")
+@json_option
+def demo(out: Path, as_json: bool) -> None:
+    """Train on real handwritten digits: a model cut over 2 machines, 2 replicas, 2 shards, beside one process."""
+    from ..ps.downpour import Downpour
+    from ..ps.rule import Adagrad
+    from .load import TaskSpec
+    from .train import Options
+
+    options = Options(
+        spec=TaskSpec("cutset.models:digits_local"),
+        method=Downpour(),
+        rule=Adagrad(0.05),
+        out=out,
+        machines=2,
+        replicas=2,
+        shards=2,
+        epochs=20,
+        target=0.95,
+    )
+    _train(options, as_json=as_json)
+
+
+def _train(options: "Options", *, as_json: bool) -> None:
+    from .console import result_table
+    from .report import run_page
+    from .train import prepare, run
+
+    job = prepare(options)
+    if not as_json and job.placement is not None:
+        click.echo(f"cut of {job.placement.model}: {job.placement.winner}. {job.placement.verdict}\n", err=True)
+    with _Follow() as follow:
+        result = run(job, follow.tell)
+    _write(options.out / "result.json", json.dumps(result, indent=1) + "\n")
+    _write(options.out / "report.html", run_page(job.placement, result))
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    result_table(result)
+    click.echo(f"\nreport: {options.out / 'report.html'}    weights: {options.out / 'model.safetensors'}")
+
+
+class _Follow:
+    """Shows one progress line a run, one after the other."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._name = ""
+
+    def __enter__(self) -> "_Follow":
+        return self
+
+    def __exit__(self, *exit_: Any) -> None:
+        if self._shown is not None:
+            self._shown.__exit__(*exit_)
+
+    def tell(self, name: str, step: int, steps: int, loss: float) -> None:
+        """Show that run `name` has done `step` of `steps`."""
+        from .console import Progress
+
+        if name != self._name:
+            self.__exit__(None, None, None)
+            self._name, self._shown = name, Progress(name, steps).__enter__()
+        self._shown.update(step, f"loss {loss:.4f}")
+
+
+def _write(path: Path, text: str) -> None:
+    from ..partition.errors import UsageError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError("E222", f"cannot write {path}: {error.strerror}", fix="name a folder that exists") from error
+
+

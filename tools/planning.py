@@ -1,0 +1,79 @@
+"""From a task to graphs, a placement and programs: what `plan`, `check`, `inspect` and `train` share."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..partition.capture import capture
+from ..partition.cluster import Cluster
+from ..partition.cut import Cut
+from ..partition.errors import BadInput
+from ..partition.exchange import flow
+from ..partition.graph import Graph
+from ..partition.placement import Placement
+from ..partition.planner import carry_over, cut_of, plan
+from ..runtime.program import Program, programs
+from .load import TaskSpec, build_model, example_batch, load_task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..models.task import Data, Task
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A task with its graphs. constants: values that the model's code made."""
+
+    task: "Task"
+    batch: int
+    train: Graph
+    evaluation: Graph
+    constants: "dict[str, Tensor]"
+
+
+def captured(spec: TaskSpec) -> Captured:
+    """Load a task and capture its training and evaluation graphs at its batch size, without allocating weights."""
+    task = load_task(spec)
+    batch = spec.batch or task.batch
+    example = example_batch(task, batch)
+    train, constants = _graph(task, example, training=True)
+    evaluation, more = _graph(task, example, training=False)
+    return Captured(task, batch, train, evaluation, constants | more)
+
+
+def _graph(task: "Task", example: "Data", *, training: bool) -> "tuple[Graph, dict[str, Tensor]]":
+    """Of a model built on meta; a model that keeps plain tensors needs their values, so it is built for real."""
+    model = build_model(task, seed=0, device="meta")
+    if _plain_tensors(model):
+        model = build_model(task, seed=0)
+    return capture(model, task.loss if training else None, example.inputs, example.targets)
+
+
+def _plain_tensors(model: object) -> bool:
+    import torch
+
+    modules = model.modules()  # type: ignore[attr-defined]
+    return any(isinstance(value, torch.Tensor) for module in modules for value in vars(module).values())
+
+
+def planned(ready: Captured, spec: TaskSpec, cluster: Cluster, *, seed: int) -> Placement:
+    """The best placement of a captured task."""
+    return plan(ready.train, cluster, model=spec.model, seed=seed)
+
+
+def matched(ready: Captured, placement: Placement) -> Cut:
+    """The cut of a placement file for a captured task; BadInput names the first difference."""
+    if placement.batch != ready.batch:
+        raise BadInput(
+            "E344",
+            f"the placement was planned for batches of {placement.batch}, the run has batches of {ready.batch}",
+            fix=f"--batch {placement.batch}",
+        )
+    return cut_of(placement, ready.train)
+
+
+def compiled(ready: Captured, cut: Cut) -> tuple[list[Program], list[Program]]:
+    """The training and evaluation programs of every machine."""
+    spelled = flow(ready.train, cut)
+    evaluated = carry_over(ready.train, spelled.cut, ready.evaluation)
+    return programs(spelled, training=True), programs(flow(ready.evaluation, evaluated), training=False)
