@@ -14,7 +14,7 @@ from .box import Box, volume
 from .candidates import Candidate, candidates, require
 from .cluster import Cluster
 from .cut import Cut, Placed, check, one_machine, with_folds
-from .errors import BadInput, Infeasible
+from .errors import BadInput, Infeasible, UsageError
 from .exchange import Flow, flow
 from .graph import Graph, Op
 from .placement import (
@@ -45,13 +45,20 @@ class _Judged:
     flow: Flow
     simulation: Simulation
     fits: bool
-    fair: bool
+    least_share: float
+
+    @property
+    def rank(self) -> tuple[bool, bool, float, int, str]:
+        """The best plan has the smallest."""
+        seconds, sent = self.simulation.step_s, self.flow.bytes_forward
+        return (not self.fits, self.least_share < FAIR_SHARE, seconds, sent, self.name)
 
 
-def plan(graph: Graph, cluster: Cluster, *, model: str, seed: int = 0) -> Placement:
+def plan(graph: Graph, cluster: Cluster, *, model: str, seed: int = 0, only: str = "") -> Placement:
     """The best cut of `graph` over all machines of `cluster`.
 
-    model: the import string to note in the file. Raises Infeasible where no candidate uses every machine or fits in memory.
+    model: the import string to note in the file. only: consider the candidates whose name begins so ("metis").
+    Raises Infeasible where no candidate uses every machine or fits in memory.
     """
     require(graph, len(cluster))
     alone = _judge(Candidate("one machine", one_machine(graph)), graph, cluster.first(1))
@@ -59,13 +66,17 @@ def plan(graph: Graph, cluster: Cluster, *, model: str, seed: int = 0) -> Placem
         judged = [alone]
     else:
         judged = [_judge(candidate, graph, cluster) for candidate in candidates(graph, cluster, seed=seed)]
+    names = [j.name for j in judged]
+    judged = [j for j in judged if len(cluster) == 1 or j.name.startswith(only)]
+    if names and not judged:
+        raise UsageError("E202", f"no candidate begins with {only!r}; there are {', '.join(names)}", fix="--only metis")
     if not judged:
         raise Infeasible(
             "E403",
             f"no way was found to give each of {len(cluster)} machines a part",
             fix=f"--machines {len(cluster) - 1}",
         )
-    winner = min(judged, key=lambda j: (not j.fits, not j.fair, j.simulation.step_s, j.flow.bytes_forward, j.name))
+    winner = min(judged, key=lambda j: j.rank)
     if not winner.fits:
         raise _too_small(winner, cluster)
     others = [alone, *judged] if len(cluster) > 1 else judged
@@ -78,8 +89,8 @@ def _judge(candidate: Candidate, graph: Graph, cluster: Cluster) -> _Judged:
     fits = all(n <= m.memory_bytes for n, m in zip(simulation.memory_bytes, cluster.machines, strict=True))
     total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
     due = [total * m.flops_per_s / speed for m in cluster.machines]
-    fair = all(done >= FAIR_SHARE * share for done, share in zip(simulation.flops, due, strict=True))
-    return _Judged(candidate.name, spelled, simulation, fits, fair)
+    share = min((done / even for done, even in zip(simulation.flops, due, strict=True) if even), default=1.0)
+    return _Judged(candidate.name, spelled, simulation, fits, share)
 
 
 def _too_small(winner: _Judged, cluster: Cluster) -> Infeasible:
@@ -149,6 +160,7 @@ def _placement(
                 j.flow.bytes_forward,
                 max(j.simulation.memory_bytes),
                 j.fits,
+                j.least_share,
             )
             for j in others
         ],

@@ -34,17 +34,17 @@ def _parallel(op: OpPlacement) -> list[str]:
     return [loop.axis for loop in op.loops if loop.kind != "reduction"]
 
 
-def _image(op: OpPlacement, _batch: int) -> dict[str, str]:
+def _image(op: OpPlacement, batch: int) -> dict[str, str]:
     """Convolution, local filters and pooling put out batch, channels, rows, columns."""
     axes = _parallel(op)
-    if "2d" not in op.op or "norm" in op.op or len(axes) != 4:
+    if "2d" not in op.op or "norm" in op.op or len(axes) != 4 or op.loops[0].size != batch:
         return {}
     return dict(zip(axes, ("batch", "channels", "rows", "columns"), strict=True))
 
 
-def _attention(op: OpPlacement, _batch: int) -> dict[str, str]:
+def _attention(op: OpPlacement, batch: int) -> dict[str, str]:
     axes = _parallel(op)
-    if "scaled_dot_product" not in op.op or len(axes) != 4:
+    if "scaled_dot_product" not in op.op or len(axes) != 4 or op.loops[0].size != batch:
         return {}
     return dict(zip(axes, ("batch", "heads", "tokens", "head size"), strict=True))
 

@@ -1,7 +1,7 @@
 """The `cutset` command. Heavy imports happen inside the commands, so that `--help` answers at once.
 
-Exit codes: 0 ok, 1 bug, 2 usage, 3 bad input, 4 infeasible plan, 5 network, 6 worker or shard lost, 7 diverged, 8 checkpoint,
-130 interrupted, 143 terminated.
+Exit codes: 0 ok, 1 bug, 2 usage, 3 bad input, 4 infeasible plan, 5 network, 6 worker or shard lost, 7 diverged,
+8 checkpoint, 130 interrupted, 143 terminated.
 """
 
 import json
@@ -18,7 +18,6 @@ import click
 from ..partition.errors import CutsetError
 
 if TYPE_CHECKING:
-    from ..partition.placement import Placement
     from .load import TaskSpec
     from .train import Options
 
@@ -69,7 +68,13 @@ def task_options(command: F) -> F:
     """TASK and the options that say what it is made of."""
     for option in (
         click.option("--batch", type=click.IntRange(min=1), help="Samples of a step; by default the task's own."),
-        click.option("--input", "inputs", multiple=True, metavar="SHAPE", help="For a bare module: 32x3x224x224, or 32x128:int64."),
+        click.option(
+            "--input",
+            "inputs",
+            multiple=True,
+            metavar="SHAPE",
+            help="For a bare module: 32x3x224x224, or 32x128:int64.",
+        ),
         click.option("--data", metavar="KIND:DIR", help="Data on disk, for tasks that need it: mnist:DIR."),
         click.argument("task"),
     ):
@@ -82,6 +87,9 @@ seed_option = click.option("--seed", type=int, default=0, show_default=True, hel
 machines_option = click.option(
     "--machines", type=int, default=2, show_default=True, help="Machines to cut the model over; all are used."
 )
+only_option = click.option(
+    "--only", default="", metavar="KIND", help="Choose among plans of this kind: metis, slices, stages, tiles."
+)
 
 
 def _spec(task: str, data: str | None, inputs: tuple[str, ...], batch: int | None) -> "TaskSpec":
@@ -93,6 +101,7 @@ def _spec(task: str, data: str | None, inputs: tuple[str, ...], batch: int | Non
 @cli.command()
 @task_options
 @machines_option
+@only_option
 @seed_option
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the placement.")
 @json_option
@@ -102,14 +111,15 @@ def plan(
     inputs: tuple[str, ...],
     batch: int | None,
     machines: int,
+    only: str,
     seed: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Cut TASK over machines and write the placement file.
 
-    Every candidate cut is simulated; the fastest that fits in memory and gives every machine a share of the work wins. The
-    verdict says whether the machines pay.
+    Every candidate cut is simulated; the fastest that fits in memory and gives every machine a share of the work wins.
+    The verdict says whether the machines pay.
     """
     from ..partition.cluster import alike
     from ..partition.placement import to_json
@@ -118,7 +128,7 @@ def plan(
 
     cluster = alike(machines)
     spec = _spec(task, data, inputs, batch)
-    placement = planned(captured(spec), spec, cluster, seed=seed)
+    placement = planned(captured(spec), spec, cluster, seed=seed, only=only)
     if out is not None:
         placement.save(out)
     if as_json:
@@ -202,8 +212,16 @@ def training_options(command: F) -> F:
     for option in (
         click.option("--target", type=click.FloatRange(0, 1), help="Test accuracy to report the time to, as 0.95."),
         click.option("--baseline/--no-baseline", default=True, help="Also train in one process, to compare."),
-        click.option("--epochs", type=int, default=1, show_default=True, help="Passes over the training samples, all replicas together."),
-        click.option("--warm-start", type=int, default=0, show_default=True, help="Pushes that replica 0 makes alone first."),
+        click.option(
+            "--epochs",
+            type=int,
+            default=1,
+            show_default=True,
+            help="Passes over the training samples, all replicas together.",
+        ),
+        click.option(
+            "--warm-start", type=int, default=0, show_default=True, help="Pushes that replica 0 makes alone first."
+        ),
         click.option("--overlap/--no-overlap", default=True, help="Fetch while computing, or wait for it."),
         click.option("--push", type=int, default=1, show_default=True, help="Steps between two pushes (n_push)."),
         click.option("--fetch", type=int, default=1, show_default=True, help="Steps between two fetches (n_fetch)."),
@@ -220,10 +238,19 @@ def training_options(command: F) -> F:
 @cli.command()
 @task_options
 @click.option("--machines", type=int, help="Machines to cut each replica over; 1 where nothing is said.")
-@click.option("--placement", "placement_file", type=click.Path(path_type=Path), help="A placement file, instead of --machines.")
+@click.option(
+    "--placement", "placement_file", type=click.Path(path_type=Path), help="A placement file, instead of --machines."
+)
+@only_option
 @training_options
 @seed_option
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/last"), show_default=True, help="The run folder.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/last"),
+    show_default=True,
+    help="The run folder.",
+)
 @json_option
 def train(
     task: str,
@@ -232,6 +259,7 @@ def train(
     batch: int | None,
     machines: int | None,
     placement_file: Path | None,
+    only: str,
     method: str,
     rule: str,
     lr: float,
@@ -267,6 +295,7 @@ def train(
         rule=rule_named(rule, lr),
         out=out,
         machines=1 if machines is None else machines,
+        only=only,
         placement=load(placement_file) if placement_file is not None else None,
         replicas=replicas,
         shards=shards,
@@ -286,10 +315,16 @@ def _check_method(method: str) -> None:
 
 
 @cli.command()
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/demo"), show_default=True, help="The run folder.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="The run folder.",
+)
 @json_option
 def demo(out: Path, as_json: bool) -> None:
-    """Train on real handwritten digits: a model cut over 2 machines, 2 replicas, 2 shards, beside one process."""
+    """Train on real handwritten digits: 2 replicas of a model that METIS cuts over 2 machines, beside one process."""
     from ..ps.downpour import Downpour
     from ..ps.rule import Adagrad
     from .load import TaskSpec
@@ -301,6 +336,7 @@ def demo(out: Path, as_json: bool) -> None:
         rule=Adagrad(0.05),
         out=out,
         machines=2,
+        only="metis",
         replicas=2,
         shards=2,
         epochs=20,
@@ -359,5 +395,3 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError("E222", f"cannot write {path}: {error.strerror}", fix="name a folder that exists") from error
-
-

@@ -60,10 +60,10 @@ def placement_summary(placement: Placement, *, console: Console | None = None) -
     work = sum(machine.flops for machine in placement.machines) or 1.0
     columns = ("machine", "FLOP a step", "part", "busy", "memory", "of its limit", "parameters")
     rows = [_machine(i, machine, work) for i, machine in enumerate(placement.machines)]
-    _print_table(console, _table(columns, rows))
+    print_columns(console, columns, rows)
     _print_crossings(placement, console)
-    listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits")
-    _print_table(console, _table(listed, _candidates(placement)))
+    listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits", "least share")
+    print_columns(console, listed, _candidates(placement))
     console.print(Text(f"* chosen: {placement.winner}"))
 
 
@@ -73,6 +73,11 @@ def print_error(error: CutsetError, *, console: Console | None = None) -> None:
     console.print(Text.assemble(("error ", "bold red"), (error.code, "bold red"), ": ", error.facts), soft_wrap=True)
     if error.fix:
         console.print(Text.assemble(("  fix: ", "bold"), error.fix), soft_wrap=True)
+
+
+def print_columns(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table of plain texts, the first `left` columns to the left and the others to the right."""
+    _print_table(console, _table(columns, rows, left=left))
 
 
 class Progress:
@@ -149,11 +154,11 @@ def _make_bar(console: Console, label: str, total: int) -> "Bar":
     return bar
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of plain texts: the first column to the left and the others to the right, no line broken."""
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Table:
+    """A table of plain texts: the first columns to the left and the others to the right, no line broken."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for i, label in enumerate(columns):
-        table.add_column(Text(label), justify="left" if i == 0 else "right", no_wrap=True)
+        table.add_column(Text(label), justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -166,7 +171,8 @@ def _width(console: Console, table: Table) -> int:
 
 def _print_table(console: Console, table: Table) -> None:
     """Never cut a number: where a table is wider than the terminal, the terminal breaks its lines."""
-    console.print(table, width=max(_width(console, table), 1), crop=False, soft_wrap=True)
+    table.width = _width(console, table)
+    console.print(table, soft_wrap=True)
     console.print()
 
 
@@ -189,7 +195,7 @@ def _print_crossings(placement: Placement, console: Console) -> None:
         console.print(Text("Nothing crosses between machines."))
         return
     rows = [(item.tensor, bytes_text(item.total), str(len(item.pairs))) for item in items[:_MOST_CROSSINGS]]
-    _print_table(console, _table(("crossing tensor", "bytes forward", "pairs of machines"), rows))
+    print_columns(console, ("crossing tensor", "bytes forward", "pairs of machines"), rows)
     total = sum(item.total for item in items)
     rest = f", {len(items) - _MOST_CROSSINGS} more not shown" if len(items) > _MOST_CROSSINGS else ""
     console.print(Text(f"{len(items)} tensors cross, {bytes_text(total)} forward{rest}\n"))
@@ -204,6 +210,7 @@ def _candidates(placement: Placement) -> list[tuple[str, ...]]:
             bytes_text(score.bytes_forward),
             bytes_text(score.memory_max_bytes),
             "yes" if score.fits else "no",
+            percent_text(score.least_share),
         )
         for score in ranked(placement)
     ]

@@ -1,4 +1,4 @@
-"""What `cutset inspect` tells of a model: each operator with its row, loops and FLOPs, and how much of it can be cut."""
+"""What `cutset inspect` tells of a model: each operator's row, loops and FLOPs, and how much of it can be cut."""
 
 from typing import Any
 
@@ -64,11 +64,12 @@ def print_inspection(facts: dict[str, Any]) -> None:
         )
         for op in facts["ops"]
     ]
-    print_columns(console, ("operator", "module", "row", "loops", "FLOP", "share"), rows)
+    print_columns(console, ("operator", "module", "row", "loops", "FLOP", "share"), rows, left=4)
     console.print(
         Text(
-            f"{facts['task']}: {count_text(facts['parameters'])} parameters, {count_text(facts['flops_forward'])}FLOP forward for "
-            f"{facts['batch']} samples; {percent_text(facts['cuttable_share'])} of the FLOPs can be cut inside an operator.",
+            f"{facts['task']}: {count_text(facts['parameters'])} parameters, "
+            f"{count_text(facts['flops_forward'])}FLOP forward for {facts['batch']} samples; "
+            f"{percent_text(facts['cuttable_share'])} of the FLOPs can be cut inside an operator.",
             style="bold",
         )
     )

@@ -41,7 +41,9 @@ def load_task(spec: TaskSpec) -> "Task":
     module_name, colon, attribute = spec.model.rpartition(":")
     if not colon or not module_name or not attribute:
         raise UsageError(
-            "E210", f"{spec.model!r} does not name a model", fix="use pkg.module:factory or file.py:factory, as cutset.models:digits"
+            "E210",
+            f"{spec.model!r} does not name a model",
+            fix="use pkg.module:factory or file.py:factory, as cutset.models:digits",
         )
     factory = _attribute(_module(module_name), attribute, module_name)
     made = _make(factory, spec)
@@ -49,7 +51,9 @@ def load_task(spec: TaskSpec) -> "Task":
         return made
     if not isinstance(made, nn.Module):
         raise BadInput(
-            "E304", f"{spec.model} gives {_article(made)}, not a cutset.Task or a torch.nn.Module", fix="return one of these"
+            "E304",
+            f"{spec.model} gives {_article(made)}, not a cutset.Task or a torch.nn.Module",
+            fix="return one of these",
         )
     return _bare(spec, factory)
 
@@ -98,7 +102,9 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput(
-                "E301", f"there is no module {error.name!r}", fix="check the spelling, or name a file: path/to/file.py:factory"
+                "E301",
+                f"there is no module {error.name!r}",
+                fix="check the spelling, or name a file: path/to/file.py:factory",
             ) from error
         raise BadInput("E303", f"{name} cannot be imported{_line(error)}: {_said(error)}") from error
     except Exception as error:
@@ -128,7 +134,9 @@ def _attribute(module: ModuleType, name: str, module_name: str) -> Any:
     if hasattr(module, name):
         return getattr(module, name)
     there = sorted(n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n, None)))
-    raise BadInput("E302", f"{module_name} has no {name!r}; it has {', '.join(there) or 'no functions'}", fix="check the spelling")
+    raise BadInput(
+        "E302", f"{module_name} has no {name!r}; it has {', '.join(there) or 'no functions'}", fix="check the spelling"
+    )
 
 
 def _make(factory: Any, spec: TaskSpec) -> Any:
@@ -138,7 +146,9 @@ def _make(factory: Any, spec: TaskSpec) -> Any:
         return factory
     accepts_data = "data" in _parameters(factory)
     if spec.data is not None and not accepts_data:
-        raise UsageError("E211", f"{spec.model} takes no data, but --data {spec.data} was given", fix="leave --data out")
+        raise UsageError(
+            "E211", f"{spec.model} takes no data, but --data {spec.data} was given", fix="leave --data out"
+        )
     try:
         return factory(data=spec.data) if spec.data is not None else factory()
     except TaskError as error:

@@ -56,9 +56,9 @@ def _plain_tensors(model: object) -> bool:
     return any(isinstance(value, torch.Tensor) for module in modules for value in vars(module).values())
 
 
-def planned(ready: Captured, spec: TaskSpec, cluster: Cluster, *, seed: int) -> Placement:
-    """The best placement of a captured task."""
-    return plan(ready.train, cluster, model=spec.model, seed=seed)
+def planned(ready: Captured, spec: TaskSpec, cluster: Cluster, *, seed: int, only: str = "") -> Placement:
+    """The best placement of a captured task, of the candidates whose name begins with `only`."""
+    return plan(ready.train, cluster, model=spec.model, seed=seed, only=only)
 
 
 def matched(ready: Captured, placement: Placement) -> Cut:

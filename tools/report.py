@@ -21,6 +21,10 @@ from .rows import RESULT_COLUMNS, ranked, result_cells
 from .units import NONE, bytes_text, count_text, percent_text, seconds_text
 
 _MOST_LINKS = 16
+_CANDIDATES = (
+    "Plans that were compared: the fastest wins of those that fit and leave no machine nearly idle. "
+    "The least share is the smallest work of a machine against its even part."
+)
 
 
 def placement_page(placement: Placement) -> str:
@@ -74,7 +78,11 @@ def _key_facts(placement: Placement) -> str:
                 _against(predicted.one_machine_s, predicted.step_s),
                 f"one takes {seconds_text(predicted.one_machine_s)}",
             ),
-            ("Crossing, forward", bytes_text(predicted.bytes_forward), f"{predicted.messages_forward} message{'' if predicted.messages_forward == 1 else 's'}"),
+            (
+                "Crossing, forward",
+                bytes_text(predicted.bytes_forward),
+                f"{predicted.messages_forward} message{'' if predicted.messages_forward == 1 else 's'}",
+            ),
             ("Fullest memory", percent_text(fullest), "of its machine"),
         ]
     )
@@ -109,7 +117,7 @@ def _plan(placement: Placement) -> str:
         )
         + f'<div class="pair">{pair}</div>\n'
         + card("Predicted step", "Compute above, sends below.", gantt(placement, standalone=False), scroll=True)
-        + card("Candidates", "Plans that were compared; the fastest that fits wins.", candidate_table(placement))
+        + card("Candidates", _CANDIDATES, candidate_table(placement))
     )
 
 
@@ -119,7 +127,7 @@ def candidate_table(placement: Placement) -> str:
         Column("plan"),
         *(Column(label, number=True) for label in ("machines", "predicted step", "bytes forward")),
     ]
-    columns += [Column("fullest memory", number=True), Column("fits")]
+    columns += [Column("fullest memory", number=True), Column("fits"), Column("least share of a machine", number=True)]
     return table(columns, [_candidate(score, placement.winner) for score in ranked(placement)])
 
 
@@ -132,6 +140,7 @@ def _candidate(score: Score, winner: str) -> Row:
         bytes_text(score.bytes_forward),
         bytes_text(score.memory_max_bytes),
         "yes" if score.fits else "no",
+        percent_text(score.least_share),
     )
     return Row(cells, tag="winner" if won else "", best=won, bad=() if score.fits else (4, 5))
 

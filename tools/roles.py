@@ -35,7 +35,11 @@ REPORT_S = 0.2  # between two progress messages of a worker
 
 
 class Course(msgspec.Struct, frozen=True):
-    """What all trainers of a run share. steps: of each replica; evaluate_every: steps between two tests, 0 for the end only."""
+    """What all trainers of a run share.
+
+    steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. initial: file of the first
+    weights.
+    """
 
     spec: TaskSpec
     batch: int
@@ -172,7 +176,7 @@ class _Uncut:
 
 
 def accuracy(trainer: _Trainer, task: Task, test: Data, batch: int) -> float | None:
-    """Share of right answers on the test samples, batch by batch, the last one filled up; None on a machine without output."""
+    """Share of right answers on the test samples, batch by batch, the last one filled up; None without the output."""
     right: int | None = 0
     for start in range(0, len(test), batch):
         index = torch.arange(start, start + batch).clamp(max=len(test) - 1)
@@ -318,5 +322,3 @@ def baseline(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     seconds = time.monotonic() - log.began
     log.tested(course.steps - 1, accuracy(trainer, task, tests, course.batch))
     return {"seconds": seconds, "losses": log.losses, "curve": log.curve}
-
-

@@ -9,14 +9,14 @@ HATCHES = 3
 
 # fill in light mode, fill in dark mode, text on it in light mode, text on it in dark mode
 _MACHINES = (
-    ("#2B5FC4", "#4478DC", "#fff", "#fff"),
+    ("#2B5FC4", "#386BD2", "#ffffff", "#ffffff"),
     ("#F2A93B", "#F2A93B", "#10131a", "#10131a"),
-    ("#A8304A", "#BF3F5B", "#fff", "#fff"),
+    ("#A8304A", "#B93A56", "#ffffff", "#ffffff"),
     ("#A9BEF5", "#B4C6F7", "#10131a", "#10131a"),
-    ("#9B7DE3", "#9B7DE3", "#10131a", "#10131a"),
+    ("#A184EA", "#AB90F0", "#10131a", "#10131a"),
     ("#3FD6B4", "#3FD6B4", "#10131a", "#10131a"),
-    ("#C4620E", "#CB6A18", "#fff", "#10131a"),
-    ("#0B8577", "#14998A", "#fff", "#10131a"),
+    ("#C9670F", "#CF6D17", "#10131a", "#10131a"),
+    ("#1E9C84", "#2FA07E", "#10131a", "#10131a"),
 )
 SERIES_COLOURS = 6
 _SERIES = (
@@ -103,9 +103,9 @@ h2{font-size:17px;margin:0 0 4px}
 .lead{color:var(--muted);margin:0 0 14px;max-width:80ch}
 .card{background:var(--paper);border:1px solid var(--line);border-radius:12px;padding:20px;margin:0 0 20px;min-width:0}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:0 20px}
-.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:1px;background:var(--line);
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:1px;background:var(--paper);
 border:1px solid var(--line);border-radius:12px;overflow:hidden;margin:0 0 20px;padding:0}
-.facts div{background:var(--paper);padding:14px 18px}
+.facts div{box-shadow:0 0 0 1px var(--line);padding:14px 18px}
 .facts dt{color:var(--muted);font-size:13px}
 .facts dd{margin:0;font-size:21px;font-weight:600;font-variant-numeric:tabular-nums}
 .facts dd small{display:block;font-size:13px;font-weight:400;color:var(--muted)}

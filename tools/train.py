@@ -5,10 +5,8 @@
 
 import os
 import platform
-import time
 import uuid
 from collections.abc import Callable, Sequence
-
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -40,13 +38,18 @@ UNTRACEABLE = "E320"
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for. machines: per replica; placement: instead of a new plan; baseline: also train in one process."""
+    """What is asked for.
+
+    machines: per replica. only: the kind of candidate plans. placement: instead of a new plan. baseline: also train in
+    one process. target: test accuracy to report the time to.
+    """
 
     spec: TaskSpec
     method: Downpour
     rule: AnyRule
     out: Path
     machines: int = 1
+    only: str = ""
     placement: Placement | None = None
     replicas: int = 1
     shards: int = 1
@@ -93,7 +96,11 @@ def prepare(options: Options) -> Prepared:
 
 
 def _check(options: Options) -> None:
-    for name, value, least in (("replicas", options.replicas, 1), ("shards", options.shards, 1), ("epochs", options.epochs, 1)):
+    for name, value, least in (
+        ("replicas", options.replicas, 1),
+        ("shards", options.shards, 1),
+        ("epochs", options.epochs, 1),
+    ):
         if value < least:
             raise UsageError("E220", f"--{name} {value}; it must be at least {least}", fix=f"--{name} {least}")
     machines = len(options.placement.machines) if options.placement else options.machines
@@ -101,16 +108,22 @@ def _check(options: Options) -> None:
     roles = machines * options.replicas + options.shards
     if roles > ROLES_MAX:
         raise UsageError(
-            "E221", f"{roles} processes on this host; {ROLES_MAX} at most", fix="fewer --machines, --replicas or --shards"
+            "E221",
+            f"{roles} processes on this host; {ROLES_MAX} at most",
+            fix="fewer --machines, --replicas or --shards",
         )
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError("E222", f"cannot make the run folder {options.out}: {error.strerror}", fix="--out FOLDER") from error
+        raise UsageError(
+            "E222", f"cannot make the run folder {options.out}: {error.strerror}", fix="--out FOLDER"
+        ) from error
 
 
 def _cut(options: Options, ready: Captured) -> Prepared:
-    placement = options.placement or planned(ready, options.spec, alike(options.machines), seed=options.seed)
+    placement = options.placement or planned(
+        ready, options.spec, alike(options.machines), seed=options.seed, only=options.only
+    )
     cut = matched(ready, placement)
     trained, evaluated = compiled(ready, cut)
     placement.save(options.out / "placement.json")
@@ -210,7 +223,10 @@ def run(job: Prepared, tell: Tell) -> dict[str, Any]:
     row = _row(job, name, main, processes=job.machines * job.options.replicas + job.options.shards)
     late = _staleness(outcome["shards"])
     links = _links(workers)
-    row["staleness_mean"], row["staleness_max"] = _mean(late), max((int(t) for h in late.values() for t in h), default=0)
+    row["staleness_mean"], row["staleness_max"] = (
+        _mean(late),
+        max((int(t) for h in late.values() for t in h), default=0),
+    )
     row["bytes_per_step"] = sum(link["bytes"] for link in links) / (job.course.steps * job.options.replicas)
     rows.append(row)
     return {
@@ -221,7 +237,8 @@ def run(job: Prepared, tell: Tell) -> dict[str, Any]:
         "staleness": late,
         "links": links,
         "settings": _settings(job),
-        "versions": {name: version(name) for name in ("cutset", "torch", "pyzmq")} | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in ("cutset", "torch", "pyzmq")}
+        | {"python": platform.python_version()},
         "out": str(job.options.out),
     }
 
@@ -269,10 +286,8 @@ def _run_method(job: Prepared, tell: Tell) -> dict[str, Any]:
     testers = workers[: job.machines]
     following = f"worker-0.{_loss_machine(job)}"
     trained, state = set[str](), list[Message]()
-    began = ended = time.monotonic()
     with Launcher(_roles(job), job=_job_name(), folder=options.out / "logs") as launcher:
         launcher.start()
-        began = time.monotonic()
         for message in launcher.events():
             if message.sender == following:
                 _tell(tell, "downpour", message)
@@ -282,7 +297,6 @@ def _run_method(job: Prepared, tell: Tell) -> dict[str, Any]:
                 before = len(trained)
                 trained.add(message.sender)
                 if before < len(workers) == len(trained):
-                    ended = time.monotonic()
                     for name in testers:
                         launcher.send(name, Message("all trained"))
             if message.kind == "finished" and all(name in launcher.results for name in workers):
@@ -291,7 +305,7 @@ def _run_method(job: Prepared, tell: Tell) -> dict[str, Any]:
     served = [results[name] for name in shards]
     _write_checkpoint(job, served, state)
     return {
-        "seconds": ended - began,
+        "seconds": max(results[name]["seconds"] for name in workers),
         "workers": {name: results[name] for name in workers},
         "shards": served,
     }
@@ -402,9 +416,13 @@ def _links(workers: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     for name, outcome in workers.items():
         for peer, counts in outcome["links"].items():
             if counts["bytes_out"]:
-                links.append({"source": name, "target": peer, "bytes": counts["bytes_out"], "messages": counts["messages_out"]})
+                links.append(
+                    {"source": name, "target": peer, "bytes": counts["bytes_out"], "messages": counts["messages_out"]}
+                )
             if counts["bytes_in"] and peer.startswith("shard"):
-                links.append({"source": peer, "target": name, "bytes": counts["bytes_in"], "messages": counts["messages_in"]})
+                links.append(
+                    {"source": peer, "target": name, "bytes": counts["bytes_in"], "messages": counts["messages_in"]}
+                )
     return links
 
 
@@ -416,8 +434,8 @@ def _verdict(job: Prepared, rows: Sequence[dict[str, Any]]) -> str:
     ratio = last["samples_per_s"] / first["samples_per_s"]
     points = 100 * (last["test_accuracy"] - first["test_accuracy"])
     return (
-        f"{last['test_accuracy']:.1%} test accuracy, {abs(points):.1f} points {'above' if points >= 0 else 'below'} one process at the "
-        f"same number of samples; {ratio:.2f} times its samples a second."
+        f"{last['test_accuracy']:.1%} test accuracy, {abs(points):.1f} points {'above' if points >= 0 else 'below'} "
+        f"one process at the same number of samples; {ratio:.2f} times its samples a second."
     )
 
 
@@ -426,7 +444,8 @@ def _notes(job: Prepared, rows: Sequence[dict[str, Any]]) -> list[str]:
     cores, processes = os.cpu_count() or 1, rows[-1]["processes"]
     if processes > cores:
         notes.append(
-            f"{processes} processes share {cores} cores here: the seconds say nothing about as many machines, the accuracy does."
+            f"{processes} processes share {cores} cores here: the seconds say nothing about as many machines, "
+            "the accuracy does."
         )
     if job.placement is not None and job.machines > 1:
         notes.append(f"The plan: {job.placement.verdict}")

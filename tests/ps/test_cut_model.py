@@ -1,0 +1,124 @@
+"""Downpour on a model that is really cut: two machines a replica, and a checkpoint that gives the plain model back."""
+
+import pytest
+import torch
+from torch import nn
+
+from cutset.models.task import Data
+from cutset.partition.capture import capture, state_values
+from cutset.partition.cut import Cut
+from cutset.partition.exchange import flow
+from cutset.ps.checkpoint import Manifest, whole_state, write_manifest, write_shard
+from cutset.ps.client import Client
+from cutset.ps.downpour import Downpour, train
+from cutset.ps.layout import layout, of_machine, of_shard
+from cutset.ps.region import Region
+from cutset.ps.rule import SGD
+from cutset.ps.shard import Shard, serve
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.memory_channel import MemoryNetwork
+from cutset.runtime.message import Message
+from cutset.runtime.program import programs
+from cutset.runtime.worker import Worker
+
+MACHINES, SHARDS, BATCH = 2, 2, 8
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 5)).double()
+
+
+def batch_of(number):
+    generator = torch.Generator().manual_seed(number)
+    inputs = torch.randn(BATCH, 12, dtype=torch.float64, generator=generator)
+    return Data((inputs,), (inputs[:, :5].argmax(1),))
+
+
+def halves(graph):
+    """Every operator cut in two along the first loop that may be, so both machines hold parameters and exchange."""
+    boxes = {}
+    for op in graph.ops:
+        whole = op.nest.box
+        loop = next((i for i, info in enumerate(op.nest.loops) if info.kind == "parallel" and info.size == 20), None)
+        if loop is None:
+            boxes[op.name] = [(whole, 1)]
+            continue
+        parts = [(0, 10), (10, 20)]
+        boxes[op.name] = [((*whole[:loop], part, *whole[loop + 1 :]), machine) for machine, part in enumerate(parts)]
+    return Cut(MACHINES, boxes)
+
+
+def regions_of(program):
+    """Where a machine's parameters lie in its flat buffer."""
+    found = []
+    for state in program.states:
+        if state.offset >= 0:
+            piece = program.pieces[state.piece]
+            info = program.tensors[piece.tensor]
+            found.append(Region(info.name, list(info.shape), list(info.extents), list(piece.box), state.offset))
+    return found
+
+
+def run(method, rule, folder, *, replicas, steps):
+    """Train the cut model and write a checkpoint; the losses of replica 0."""
+    batch = batch_of(0)
+    graph, constants = capture(mlp(), nn.functional.cross_entropy, batch.inputs, batch.targets)
+    made = programs(flow(graph, halves(graph)), training=True)
+    start = state_values(mlp(), nn.functional.cross_entropy, constants)
+    slices = layout([program.elements for program in made], SHARDS, align=4)
+    assert all(program.elements for program in made)
+    losses = []
+
+    def worker(replica, machine):
+        def life(channel):
+            mailbox = Mailbox(channel, timeout_s=30.0)
+            one = Worker(made[machine], mailbox, [f"worker-{replica}.{m}" for m in range(MACHINES)])
+            one.states.load(lambda name: start[name])
+            client = Client(mailbox, of_machine(slices, machine), one.values, local_rate=rule.local_rate)
+            if replica == 0:
+                client.put()
+            span = {"replica": replica, "replicas": replicas, "steps": range(steps)}
+            train(method, one, client, batch_of, **span, report=report if replica == 0 else None)
+            channel.send("launcher", Message("done"))
+
+        return life
+
+    def report(step, loss, samples):
+        if loss is not None:
+            losses.append(loss)
+
+    def launcher(channel):
+        for _ in range(replicas * MACHINES):
+            channel.receive(30.0)
+        for s in range(SHARDS):
+            channel.send(f"shard-{s}", Message("finish"))
+
+    servers = [Shard(s, of_shard(slices, s), rule) for s in range(SHARDS)]
+    roles = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel, interval_s=30.0) for s in range(SHARDS)}
+    roles |= {f"worker-{r}.{m}": worker(r, m) for r in range(replicas) for m in range(MACHINES)}
+    MemoryNetwork().run({**roles, "launcher": launcher})
+    files = [write_shard(folder, s, server.holdings(), rule) for s, server in enumerate(servers)]
+    write_manifest(folder, Manifest(slices, [regions_of(program) for program in made], files))
+    return losses
+
+
+@pytest.mark.parametrize("method", [Downpour(), Downpour(overlap=False), Downpour(fetch=3, push=2)])
+def test_one_replica_of_a_cut_model_equals_plain_sgd(method, tmp_path):
+    losses = run(method, SGD(0.1), tmp_path, replicas=1, steps=50)
+    model, expected = mlp(), []
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(50):
+        batch = batch_of(step)
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(model(*batch.inputs), *batch.targets)
+        loss.backward()
+        optimiser.step()
+        expected.append(float(loss.detach()))
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=0, atol=1e-10)
+    torch.testing.assert_close(whole_state(tmp_path), dict(model.state_dict()), rtol=0, atol=1e-10)
+
+
+def test_replicas_of_a_cut_model_learn_together(tmp_path):
+    losses = run(Downpour(warm_start=3), SGD(0.2), tmp_path, replicas=2, steps=200)
+    assert sum(losses[-20:]) < 0.8 * sum(losses[:20])
