@@ -1,9 +1,10 @@
 """Operator arguments as plain data, so that a graph can be hashed, saved and sent.
 
-A tensor is {"tensor": name}; dtypes, devices and memory formats are named. Devices of the trace are not kept: what was
-captured on meta runs on the CPU.
+A tensor is {"tensor": name}; dtypes, devices and memory formats are named, and so are infinity and NaN, which JSON does not
+have. Devices of the trace are not kept: what was captured on meta runs on the CPU.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,22 +18,24 @@ def named(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
     """All arguments of an operator by the name that its schema gives, defaults filled in."""
     schema = overload._schema.arguments
     given = {parameter.name: value for parameter, value in zip(schema, args, strict=False)} | dict(kwargs)
-    return {p.name: given[p.name] if p.name in given else p.default_value for p in schema}
+    return {p.name: given.get(p.name, p.default_value) for p in schema}
 
 
-def encode(arguments: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments as plain data; graph nodes become tensor names."""
-    return {name: _encode(value, names) for name, value in arguments.items()}
+def encode(arguments: Mapping[str, Any], tensor: Callable[[Node], str]) -> dict[str, Any]:
+    """Arguments as plain data; graph nodes become tensors, whose names `tensor` gives."""
+    return {name: _encode(value, tensor) for name, value in arguments.items()}
 
 
-def _encode(value: Any, names: Mapping[str, str]) -> Any:
+def _encode(value: Any, tensor: Callable[[Node], str]) -> Any:
     match value:
+        case float() if not math.isfinite(value):
+            return {"number": str(value)}
         case None | bool() | int() | float() | str():
             return value
         case Node():
-            return {"tensor": names[value.name]}
+            return {"tensor": tensor(value)}
         case list() | tuple():
-            return [_encode(item, names) for item in value]
+            return [_encode(item, tensor) for item in value]
         case torch.dtype() | torch.memory_format() | torch.layout():
             return {type(value).__name__: str(value).removeprefix("torch.")}
         case torch.device():
@@ -49,6 +52,8 @@ def decode(value: Any, tensor: Callable[[str], Any]) -> Any:
     ((kind, name),) = value.items()
     if kind == "tensor":
         return tensor(name)
+    if kind == "number":
+        return float(name)
     return torch.device(name) if kind == "device" else getattr(torch, name)
 
 

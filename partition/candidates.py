@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .block import CutAxes, block_graph, blocks, paired_axes, placed, spatial_axes, unit_axes
 from .box import Box, split_evenly, volume
 from .cluster import Cluster
-from .cut import Cut, Placed, fused
+from .cut import Cut, Placed, fused, together
 from .errors import Infeasible
 from .graph import Graph, Op
 from .metis import metis
@@ -43,8 +43,9 @@ def candidates(graph: Graph, cluster: Cluster, *, seed: int) -> Iterator[Candida
 
 
 def _whole_cluster(graph: Graph, name: str, count: int, boxes: Mapping[str, Sequence[Placed]]) -> Iterator[Candidate]:
-    if len({machine for pieces in boxes.values() for _, machine in pieces}) == count:
-        yield Candidate(name, Cut(count, fused(count, boxes)))
+    joined = together(graph, boxes)
+    if len({machine for pieces in joined.values() for _, machine in pieces}) == count:
+        yield Candidate(name, Cut(count, fused(count, joined)))
 
 
 def _by_metis(graph: Graph, cluster: Cluster, axes: CutAxes, seed: int) -> Iterator[Candidate]:

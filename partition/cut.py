@@ -44,6 +44,27 @@ def one_machine(graph: Graph) -> Cut:
     return Cut(1, {op.name: [(op.nest.box, 0)] for op in graph.ops})
 
 
+def together(graph: Graph, boxes: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Placed]]:
+    """The same assignment with the operators that touch an overwritten buffer where the first of them is.
+
+    They keep its boxes if they read the buffer alike, as a batch norm that is used twice does; else they stay whole.
+    """
+    out = dict(boxes)
+    for name, ops in graph.companions:
+        first = ops[0]
+        alike = all(_reads_alike(first, op, name) for op in ops)
+        home = out[first.name][0][1]
+        out |= {op.name: out[first.name] if alike else [(op.nest.box, home)] for op in ops}
+    return out
+
+
+def _reads_alike(a: Op, b: Op, name: str) -> bool:
+    """Whether equal boxes of two operators touch the same part of a buffer."""
+    loops = [[(loop.size, loop.kind == "fixed") for loop in op.nest.loops] for op in (a, b)]
+    readings = [[o.readings for o in op.nest.operands if o.tensor == name] for op in (a, b)]
+    return loops[0] == loops[1] and readings[0] == readings[1]
+
+
 def check(graph: Graph, cut: Cut) -> None:
     """Raise BadInput, naming the operator, unless boxes cover every operator's loops exactly once."""
     for op in graph.ops:
@@ -57,11 +78,24 @@ def check(graph: Graph, cut: Cut) -> None:
         if op.name in cut.folds:
             _check_cover(f"the sums of {op.name}", [b for b, _ in cut.folds[op.name]], graph.tensors[op.outputs[0]].box)
             _check_machines(op.name, cut.folds[op.name], cut.machines)
+    for name, ops in graph.companions:
+        _check_together(name, ops, cut)
     for name, pieces in cut.owners.items():
         if name not in graph.tensors:
             raise BadInput("E341", f"the placement owns {name}, which the model does not have")
         _check_cover(f"parameter {name}", [box for box, _ in pieces], graph.tensors[name].box)
         _check_machines(name, pieces, cut.machines)
+
+
+def _check_together(name: str, ops: Sequence[Op], cut: Cut) -> None:
+    first = ops[0]
+    for op in ops[1:]:
+        whole_at = {machine for o in (first, op) for _, machine in cut.boxes[o.name]}
+        alike = _reads_alike(first, op, name) and sorted(cut.boxes[op.name]) == sorted(cut.boxes[first.name])
+        if len(whole_at) > 1 and not alike:
+            raise BadInput(
+                "E341", f"operators {first.name} and {op.name} must be on one machine: the step overwrites {name}"
+            )
 
 
 def _check_machines(name: str, pieces: Sequence[Placed], machines: int) -> None:

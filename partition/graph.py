@@ -118,7 +118,10 @@ class Nest(msgspec.Struct, frozen=True):
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One operator. arguments: by name as plain data, a tensor as {"tensor": name}; source: file and line of the model."""
+    """One operator. arguments: by name as plain data, a tensor as {"tensor": name}; source: file and line of the model.
+
+    writes: buffers that it overwrites.
+    """
 
     name: str
     target: str
@@ -128,6 +131,7 @@ class Op(msgspec.Struct, frozen=True):
     row: str
     module: str
     source: str
+    writes: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -163,6 +167,13 @@ class Graph(msgspec.Struct, frozen=True):
     def states(self) -> list[TensorInfo]:
         """Parameters, frozen parameters, buffers and constants: what must be given before a step."""
         return [t for t in self.tensors.values() if t.kind in STATE_KINDS]
+
+    @property
+    def companions(self) -> list[tuple[str, tuple["Op", ...]]]:
+        """Overwritten buffers that several operators touch, with these: they must see each other's writes."""
+        written = {name for op in self.ops for name in op.writes}
+        touching = {name: tuple(op for op in self.ops if name in op.inputs) for name in sorted(written)}
+        return [(name, ops) for name, ops in touching.items() if len(ops) > 1]
 
     @property
     def producers(self) -> dict[str, str]:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .arguments import call, decode
 from .box import Box
 from .graph import Op, TensorInfo, at_origin
+from .randomness import drawing
 from .resolve import OPAQUE
 from .signature import Call
 from .table import TABLE
@@ -21,11 +23,10 @@ def run_box(
     operands: by argument name, in the shape of their dimensions; None where the box reads nothing of it.
     Partial results are returned as they are, to be added up by the caller.
     """
-    arguments = _arguments(op, box, operands)
+    arguments, noise = _arguments(op, box, operands), operands.get("@noise")
     if op.row == OPAQUE:
-        result = call(op.target, arguments)
-        return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
-    row, noise = TABLE[op.row], operands.get("@noise")
+        return _opaque(op, arguments) if noise is None else drawing(noise, lambda: _opaque(op, arguments))[0]
+    row = TABLE[op.row]
     one_box = Call(
         op,
         box,
@@ -38,6 +39,24 @@ def run_box(
     if row.local is None or (one_box.uncut and noise is None and not row.moves):
         return [one_box.plain()]
     return [row.local(one_box)]
+
+
+def rehearse(op: Op, state: Tensor, tensors: Mapping[str, TensorInfo]) -> Tensor:
+    """The state of the generator after an operator without a row has drawn from it, found by running it on any values."""
+    operands = {o.argument: _any_values(tensors[o.tensor]) for o in op.nest.operands}
+    arguments = _arguments(op, op.nest.box, operands)
+    with torch.no_grad():
+        return drawing(state, lambda: _opaque(op, arguments))[1]
+
+
+def _any_values(info: TensorInfo) -> Tensor:
+    dtype = getattr(torch, info.dtype)
+    return torch.full(info.shape, 0.5 if dtype.is_floating_point else 0, dtype=dtype)
+
+
+def _opaque(op: Op, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
+    result = call(op.target, arguments)
+    return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
 
 
 def _arguments(op: Op, box: Box, operands: Mapping[str, Tensor | None]) -> dict[str, Any]:

@@ -193,8 +193,28 @@ def load(path: str | Path) -> Placement:
             fix="pip install --upgrade cutset",
         )
     try:
-        return msgspec.json.decode(data, type=Placement)
-    except msgspec.ValidationError as error:
+        placement = msgspec.json.decode(data, type=Placement)
+        _demand_whole(placement)
+    except ValueError as error:  # msgspec's errors are such, too
         raise BadInput(
             "E332", f"the placement {path} is damaged: {error}", fix=f"cutset plan TASK -o {path}"
         ) from error
+    return placement
+
+
+def _demand_whole(placement: Placement) -> None:
+    """ValueError where a box does not have an interval for each loop or axis, or names a machine that is not there."""
+    sized: list[tuple[str, list[int], list[Piece]]] = [
+        (op.name, [loop.size for loop in op.loops], op.boxes) for op in placement.ops
+    ]
+    sized += [(p.name, [size for _, size in p.axes], p.boxes) for p in placement.parameters]
+    for name, sizes, pieces in sized:
+        for piece in pieces:
+            if len(piece.box) != len(sizes) or any(
+                not 0 <= a < b <= n for (a, b), n in zip(piece.box, sizes, strict=True)
+            ):
+                raise ValueError(f"{name} has box {piece.box} for sizes {sizes}")
+    for name, pieces in [*((op.name, [*op.boxes, *op.fold]) for op in placement.ops), *((n, p) for n, _, p in sized)]:
+        for piece in pieces:
+            if not 0 <= piece.machine < len(placement.machines):
+                raise ValueError(f"{name} is on machine {piece.machine} of {len(placement.machines)}")

@@ -33,7 +33,6 @@ from .placement import (
 )
 from .simulator import Simulation, simulate
 
-
 # Who asks for k machines wants them used. Where the network is so slow that the fastest plan would leave a machine idle, it has
 # at least this part of its even share of the work; the verdict says that one machine would be faster.
 FAIR_SHARE = 0.25

@@ -12,9 +12,11 @@ import torch
 
 from .arguments import decode, tensors_in
 from .axis import Axes
+from .errors import BadInput
 from .graph import Fixed, Follow, Graph, LoopInfo, Nest, Op, Operand, Reading, TensorInfo, Window
+from .randomness import DRAWS_BY_VALUE, GENERATOR_BYTES, draws, noise_name
 from .signature import At, DraftTensor, Flat, Label, Labels, Signature, Site, Sliding
-from .table import find
+from .table import STORE, find
 
 OPAQUE = "opaque"
 FLOATING = ("float", "double", "half", "bfloat", "complex")
@@ -22,7 +24,7 @@ FLOATING = ("float", "double", "half", "bfloat", "complex")
 
 @dataclass(frozen=True)
 class DraftOp:
-    """An operator before its loops are known."""
+    """An operator before its loops are known. writes: buffers that it overwrites."""
 
     name: str
     target: str
@@ -30,6 +32,7 @@ class DraftOp:
     outputs: tuple[str, ...]
     module: str
     source: str
+    writes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -53,18 +56,37 @@ def resolve(draft: Draft) -> Graph:
     signatures: dict[str, Signature] = {}
     for op in ops:
         signature = _sign(op, draft)
-        if signature is None:
-            continue
-        if signature.noise is not None:
-            noise = signature.noise
-            # torch draws into `empty_like(x)`, in memory order: the layout decides which number goes where.
-            laid_out = torch.empty_like(torch.empty_strided(noise.shape, noise.stride, device="meta")).stride()
-            extra = DraftTensor(f"{op.name}.noise", noise.shape, noise.dtype, "noise", laid_out, 4)
-            draft.tensors[extra.name] = extra
-            dims[extra.name] = _fresh(axes, extra)
-        if _equate(op, signature, axes, dims):
+        noise = _noise(op, signature)
+        if noise is not None:
+            draft.tensors[noise.name] = noise
+            dims[noise.name] = _fresh(axes, noise)
+        if signature is not None and _equate(op, signature, axes, dims):
             signatures[op.name] = signature
+        elif draws(op.target, op.arguments):
+            _check_count(op)
+            state = DraftTensor(noise_name(op.name), (GENERATOR_BYTES,), "uint8", "noise", (1,), 1)
+            draft.tensors[state.name] = state
+            dims[state.name] = _fresh(axes, state)
     return _finish(draft, ops, axes, dims, signatures)
+
+
+def _noise(op: DraftOp, signature: Signature | None) -> DraftTensor | None:
+    """The tensor of the random numbers that a signature asks for."""
+    if signature is None or signature.noise is None:
+        return None
+    noise = signature.noise
+    # torch draws into `empty_like(x)`, in memory order: the layout decides which number goes where.
+    laid_out = torch.empty_like(torch.empty_strided(noise.shape, noise.stride, device="meta")).stride()
+    return DraftTensor(noise_name(op.name), noise.shape, noise.dtype, "noise", laid_out, getattr(torch, noise.dtype).itemsize)
+
+
+def _check_count(op: DraftOp) -> None:
+    if op.target.split(".")[1] in DRAWS_BY_VALUE:
+        raise BadInput(
+            "E324",
+            f"{op.target} at {op.source} draws as many random numbers as its input makes it, which cannot be repeated",
+            fix="use another operator; or train it uncut, data parallel only, with --machines 1",
+        )
 
 
 def _fresh(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
@@ -72,13 +94,10 @@ def _fresh(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
 
 
 def _needed(draft: Draft) -> list[DraftOp]:
-    """Operators that lead to a result or write a buffer."""
+    """Operators that lead to a result or overwrite a buffer."""
     wanted, kept = set(draft.results), []
     for op in reversed(draft.ops):
-        writes = op.target.split(".")[1].endswith("_") or any(
-            draft.tensors[t].kind == "buffer" for t in tensors_in(op.arguments).values()
-        )
-        if writes or wanted.intersection(op.outputs):
+        if op.writes or wanted.intersection(op.outputs):
             kept.append(op)
             wanted.update(tensors_in(op.arguments).values())
     return kept[::-1]
@@ -103,7 +122,7 @@ def _read_dims(op: DraftOp, signature: Signature, dims: Dims) -> list[tuple[Labe
     pairs = [(signature.output, dims[op.outputs[0]])]
     pairs += [(labels, dims[tensors[argument]]) for argument, labels in signature.operands.items()]
     if signature.noise is not None:
-        pairs.append((signature.noise.labels, dims[f"{op.name}.noise"]))
+        pairs.append((signature.noise.labels, dims[noise_name(op.name)]))
     return pairs
 
 
@@ -127,7 +146,7 @@ def _labelled(labels: Labels, shape: list[tuple[int, ...]]) -> list[tuple[str, S
 
 def _finish(draft: Draft, ops: list[DraftOp], axes: Axes, dims: Dims, signatures: dict[str, Signature]) -> Graph:
     used = {name for op in ops for name in (*op.outputs, *tensors_in(op.arguments).values())}
-    used |= {f"{op.name}.noise" for op in ops} | set(draft.results)
+    used |= {noise_name(op.name) for op in ops} | set(draft.results)
     kept = [t for t in draft.tensors.values() if t.name in used or t.kind in ("parameter", "frozen", "buffer")]
     roots = sorted({axis for t in kept for dim in dims[t.name] for axis in axes.resolve(dim)})
     number = {axis: i for i, axis in enumerate(roots)}
@@ -162,6 +181,7 @@ def _finish(draft: Draft, ops: list[DraftOp], axes: Axes, dims: Dims, signatures
                 op.target.rsplit(".", 1)[0] if op.name in signatures else OPAQUE,
                 op.module,
                 op.source,
+                op.writes,
             )
             for op, nest in zip(ops, nests, strict=True)
         ),
@@ -175,7 +195,7 @@ def _flowing(draft: Draft, ops: list[DraftOp]) -> set[str]:
     """Names of the tensors through which a gradient flows."""
     flowing = {t.name for t in draft.tensors.values() if t.kind == "parameter"}
     for op in ops:
-        if ".detach." in op.target or not flowing.intersection(tensors_in(op.arguments).values()):
+        if ".detach." in op.target or op.target == STORE or not flowing.intersection(tensors_in(op.arguments).values()):
             continue
         flowing.update(name for name in op.outputs if draft.tensors[name].dtype.startswith(FLOATING))
     return flowing
@@ -231,7 +251,7 @@ def _operands(
             extents = tensors[names[argument]].extents
             operands.append(Operand(f"{argument}@whole", names[argument], (None,) * len(extents), False))
     if signature.noise is not None:
-        noise = f"{op.name}.noise"
+        noise = noise_name(op.name)
         operands.append(Operand("@noise", noise, _readings(signature.noise.labels, dims[noise], at, blocked), False))
     return operands
 
@@ -269,5 +289,7 @@ def _opaque(op: DraftOp, sizes: list[int], dims: Dims, tensors: dict[str, Tensor
         for argument, name in tensors_in(op.arguments).items()
     ]
     elements = sum(math.prod(tensors[name].shape) for name in (*op.outputs, *(o.tensor for o in operands)))
+    if noise_name(op.name) in tensors:
+        operands.append(Operand("@noise", noise_name(op.name), (None,), False))
     points = math.prod(loop.size for loop in loops)
     return Nest(tuple(loops), tuple(operands), elements / points)

@@ -106,7 +106,7 @@ def _reshape(call: Call) -> Tensor:
 
 
 @row(
-    *(f"aten.{name}" for name in "view reshape _unsafe_view flatten unflatten unsqueeze squeeze".split()),
+    *(f"aten.{name}" for name in ("reshape", "flatten", "unflatten", "unsqueeze", "squeeze")),
     local=_reshape,
 )
 def view(site: Site) -> Signature | None:
@@ -198,6 +198,22 @@ def cat(site: Site) -> Signature | None:
         offset += tensor.shape[dim]
     small = any(tensor.shape[dim] <= 1 for tensor in site["tensors"])
     return Signature(operands, labels, fixed=frozenset({labels[dim]} if small else ()), work=0.0)
+
+
+STORE = "aten.copy_.default"
+
+
+def _store(call: Call) -> Tensor:
+    with torch.no_grad():
+        return call["self"].copy_(call["src"])  # type: ignore[no-any-return]
+
+
+@row("aten.copy_", local=_store, moves=True)
+def store(site: Site) -> Signature | None:
+    """The buffer `self` becomes `src`: how a model's state changes in a step."""
+    out = site.output.shape
+    labels = dims(len(out))
+    return Signature({"self": labels, "src": aligned(site.shape("src"), out, labels)}, labels, work=0.0)
 
 
 # Contractions ------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class RoleProcess:
         self.name = name
         self._log = log
         self._process = subprocess.Popen(
-            _COMMAND,
+            (*_COMMAND, name),  # the name is for `ps` alone; what the role needs comes over stdin
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,

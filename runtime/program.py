@@ -12,6 +12,8 @@ from ..partition.box import Box, volume
 from ..partition.errors import BadInput
 from ..partition.exchange import SUM, Edge, Flow, Instruction
 from ..partition.graph import Graph, Op, TensorInfo
+from ..partition.randomness import noise_name
+from ..partition.resolve import OPAQUE
 
 
 class PieceInfo(msgspec.Struct, frozen=True):
@@ -74,10 +76,14 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Noise(msgspec.Struct, frozen=True):
-    """A dropout mask of probability p. Masks are drawn whole and in the model's order, as torch would."""
+    """A dropout mask of probability p, or the state of the generator from which operator `op` draws.
+
+    All is drawn whole and in the model's order, as torch would.
+    """
 
     tensor: str
     p: float
+    op: str = ""
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -122,8 +128,9 @@ def _program(flow: Flow, machine: int, training: bool) -> Program:
     }
     states = _states(flow, machine)
     noises = _noises(graph, mine)
-    names = {p.tensor for p in pieces.values()} | {r.tensor for i in mine for r in i.reads} | {n.tensor for n in noises}
-    needed = {i.op for i in mine if i.kind != SUM}
+    needed = {i.op for i in mine if i.kind != SUM} | {n.op for n in noises}
+    names = {p.tensor for p in pieces.values()} | {n.tensor for n in noises}
+    names |= {name for op in graph.ops if op.name in needed for name in op.inputs}
     segments = _segments(flow, machine, mine)
     return Program(
         machine=machine,
@@ -174,10 +181,13 @@ def _noises(graph: Graph, mine: list[Instruction]) -> tuple[Noise, ...]:
     draws: list[Noise] = []
     last = 0
     for op in graph.ops:
-        name = f"{op.name}.noise"
+        name = noise_name(op.name)
         if name not in graph.tensors:
             continue
-        draws.append(Noise(name, op.arguments["p"] if "p" in op.arguments else op.arguments["dropout_p"]))
+        if op.row == OPAQUE:
+            draws.append(Noise(name, 0.0, op.name))
+        else:
+            draws.append(Noise(name, op.arguments["p"] if "p" in op.arguments else op.arguments["dropout_p"]))
         last = len(draws) if name in needed else last
     return tuple(draws[:last])
 

@@ -222,7 +222,12 @@ def training_options(command: F) -> F:
         click.option(
             "--warm-start", type=int, default=0, show_default=True, help="Pushes that replica 0 makes alone first."
         ),
-        click.option("--overlap/--no-overlap", default=True, help="Fetch while computing, or wait for it."),
+        click.option(
+            "--overlap/--no-overlap",
+            default=False,
+            show_default=True,
+            help="Fetch one step ahead, while computing: hides a slow network, at the price of staler parameters.",
+        ),
         click.option("--push", type=int, default=1, show_default=True, help="Steps between two pushes (n_push)."),
         click.option("--fetch", type=int, default=1, show_default=True, help="Steps between two fetches (n_fetch)."),
         click.option("--lr", type=float, default=0.02, show_default=True, help="Learning rate of the rule."),

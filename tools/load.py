@@ -3,12 +3,15 @@
 Whatever the user's code does wrong becomes BadInput that names the line; TaskError is the models' own word for it.
 """
 
+import difflib
 import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,9 +21,11 @@ import msgspec
 from ..partition.errors import BadInput, UsageError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ..models.task import Data, Task
+
+OWN = tuple(f"{Path(__file__).parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools"))
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
@@ -40,14 +45,17 @@ def load_task(spec: TaskSpec) -> "Task":
 
     module_name, colon, attribute = spec.model.rpartition(":")
     if not colon or not module_name or not attribute:
+        named = f"{spec.model}:FACTORY" if spec.model.endswith(".py") else "cutset.models:digits"
         raise UsageError(
-            "E210",
-            f"{spec.model!r} does not name a model",
-            fix="use pkg.module:factory or file.py:factory, as cutset.models:digits",
+            "E210", f"{spec.model!r} names no factory", fix=f"pkg.module:FACTORY or file.py:FACTORY, as {named}"
         )
-    factory = _attribute(_module(module_name), attribute, module_name)
+    factory = _attribute(_module(module_name, attribute), attribute, module_name)
     made = _make(factory, spec)
     if isinstance(made, Task):
+        if spec.inputs:
+            raise UsageError(
+                "E214", f"{spec.model} is a task, which has an example of its own", fix="leave --input out"
+            )
         return made
     if not isinstance(made, nn.Module):
         raise BadInput(
@@ -55,60 +63,97 @@ def load_task(spec: TaskSpec) -> "Task":
             f"{spec.model} gives {_article(made)}, not a cutset.Task or a torch.nn.Module",
             fix="return one of these",
         )
-    return _bare(spec, factory)
+    return _bare(spec, lambda: _make(factory, spec))
 
 
 def read_split(task: "Task", split: str) -> "Data":
     """The samples of a split; BadInput where the task has none or its files are wrong."""
-    from ..models.task import TaskError
+    from ..models.task import Data
 
     if task.data is None:
         raise BadInput("E310", f"task {task.name} has no data to train on", fix="return a cutset.Task with data=...")
-    try:
-        return task.data(split)
-    except TaskError as error:
-        raise BadInput("E311", error.facts, fix=error.fix) from error
+    with blame("E311", f"data({split!r}) of task {task.name}"):
+        found = task.data(split)
+    if not isinstance(found, Data):
+        raise BadInput(
+            "E311",
+            f"data({split!r}) of task {task.name} gives {_article(found)}, not a cutset.Data",
+            fix="return cutset.Data((inputs,), (targets,))",
+        )
+    if not len(found):
+        raise BadInput("E311", f"data({split!r}) of task {task.name} has no samples", fix="give at least one")
+    return found
 
 
-def build_model(task: "Task", *, seed: int, device: str = "cpu") -> Any:
+def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
     """The task's module; BadInput names the line where its factory fails."""
-    from ..models.task import TaskError
+    from torch import nn
 
-    try:
+    if isinstance(task.model, nn.Module):
+        raise BadInput(
+            "E304",
+            f"the model of task {task.name} is {_article(task.model)}, not a function that makes one",
+            fix="model=lambda: ..., so that each process makes its own",
+        )
+    with blame("E303", f"the model of task {task.name}", stated="E304"):
         return task.build(seed=seed, device=device)
-    except TaskError as error:
-        raise BadInput("E304", error.facts, fix=error.fix) from error
-    except Exception as error:
-        raise BadInput("E303", f"the model of task {task.name} fails{_line(error)}: {_said(error)}") from error
 
 
 def example_batch(task: "Task", batch: int) -> "Data":
     """The task's example batch; BadInput where the task's own code fails."""
+    from ..models.task import Data
+
+    with blame("E312", f"example({batch}) of task {task.name}"):
+        found = task.example(batch)
+    if not isinstance(found, Data):
+        raise BadInput(
+            "E312",
+            f"example({batch}) of task {task.name} gives {_article(found)}, not a cutset.Data",
+            fix="return cutset.Data((inputs,), (targets,))",
+        )
+    if len(found) != batch:
+        raise BadInput(
+            "E312",
+            f"example({batch}) of task {task.name} gives {len(found)} samples",
+            fix="let example(batch) give so many samples as it is asked for",
+        )
+    return found
+
+
+@contextmanager
+def blame(code: str, what: str, *, stated: str = "", fix: str = "correct it there") -> Iterator[None]:
+    """Whatever `what`, which is the user's own code, raises becomes BadInput that names its line.
+
+    stated: the code where it is a TaskError, which says itself what is wrong.
+    """
     from ..models.task import TaskError
 
     try:
-        return task.example(batch)
+        yield
     except TaskError as error:
-        raise BadInput("E312", error.facts, fix=error.fix) from error
-    except Exception as error:
-        raise BadInput("E312", f"the example batch of task {task.name} fails{_line(error)}: {_said(error)}") from error
+        raise BadInput(stated or code, error.facts, fix=error.fix or fix) from error
+    except (Exception, SystemExit) as error:
+        raise BadInput(code, f"{what} fails{_line(error)}: {_said(error)}", fix=fix) from error
 
 
-def _module(name: str) -> ModuleType:
+def _module(name: str, attribute: str) -> ModuleType:
     if name.endswith(".py"):
         return _file(Path(name).expanduser())
+    here = str(Path.cwd())
+    if here not in sys.path:  # as for `python -m`; a console script leaves it out
+        sys.path.insert(0, here)
+    file = Path(name + ".py").expanduser()
+    fix = f"{file}:{attribute}" if file.is_file() else "check the spelling, or name a file: path/to/file.py:FACTORY"
+    if "/" in name or name.startswith("."):
+        raise BadInput("E301", f"there is no module {name!r}", fix=fix)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise BadInput(
-                "E301",
-                f"there is no module {error.name!r}",
-                fix="check the spelling, or name a file: path/to/file.py:factory",
-            ) from error
-        raise BadInput("E303", f"{name} cannot be imported{_line(error)}: {_said(error)}") from error
-    except Exception as error:
-        raise BadInput("E303", f"{name} cannot be imported{_line(error)}: {_said(error)}") from error
+            raise BadInput("E301", f"there is no module {error.name!r}", fix=fix) from error
+        raise _unimportable(name, error, f"python -m {name}") from error
+    except (Exception, SystemExit) as error:
+        raise _unimportable(name, error, f"python -m {name}") from error
 
 
 def _file(path: Path) -> ModuleType:
@@ -125,52 +170,73 @@ def _file(path: Path) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise BadInput("E303", f"{path} cannot be imported{_line(error)}: {_said(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise _unimportable(str(path), error, f"python {path}") from error
     return module
+
+
+def _unimportable(name: str, error: BaseException, command: str) -> BadInput:
+    return BadInput(
+        "E303",
+        f"{name} cannot be imported{_line(error)}: {_said(error)}",
+        fix=f"correct it there; the whole traceback: {command}",
+    )
 
 
 def _attribute(module: ModuleType, name: str, module_name: str) -> Any:
     if hasattr(module, name):
         return getattr(module, name)
-    there = sorted(n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n, None)))
+    there = _offered(module)
+    near = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
     raise BadInput(
-        "E302", f"{module_name} has no {name!r}; it has {', '.join(there) or 'no functions'}", fix="check the spelling"
+        "E302",
+        f"{module_name} has no {name!r}; it has {', '.join(there) or 'nothing to call'}",
+        fix=f"{module_name}:{near[0]}" if near else "check the spelling",
     )
 
 
-def _make(factory: Any, spec: TaskSpec) -> Any:
-    from ..models.task import Task, TaskError
+def _offered(module: ModuleType) -> list[str]:
+    """What a module exports, or defines itself, and may be a factory."""
+    exported = getattr(module, "__all__", None)
+    names = [n for n in dir(module) if not n.startswith("_")] if exported is None else exported
+    own = [n for n in names if exported is not None or getattr(getattr(module, n), "__module__", "") == module.__name__]
+    return sorted(n for n in own if callable(getattr(module, n, None)))
 
-    if isinstance(factory, Task) or not callable(factory) or _is_module(factory):
+
+def _make(factory: Any, spec: TaskSpec) -> Any:
+    """What the factory gives; a Task or a module instance stands for itself."""
+    from torch import nn
+
+    from ..models.task import Task
+
+    if isinstance(factory, Task | nn.Module) or not callable(factory):
         return factory
-    accepts_data = "data" in _parameters(factory)
-    if spec.data is not None and not accepts_data:
+    arguments = {} if spec.data is None else {"data": spec.data}
+    signature = _signature(factory)
+    if spec.data is not None and "data" not in signature.parameters:
         raise UsageError(
             "E211", f"{spec.model} takes no data, but --data {spec.data} was given", fix="leave --data out"
         )
     try:
-        return factory(data=spec.data) if spec.data is not None else factory()
-    except TaskError as error:
-        raise BadInput("E312", error.facts, fix=error.fix) from error
-    except Exception as error:
-        raise BadInput("E303", f"{spec.model} fails{_line(error)}: {_said(error)}") from error
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise BadInput(
+            "E305",
+            f"{spec.model} cannot be called without arguments: {error}",
+            fix="give them defaults, or name a function that needs none",
+        ) from error
+    with blame("E303", spec.model, stated="E312"):
+        return factory(**arguments)
 
 
-def _is_module(value: Any) -> bool:
-    from torch import nn
-
-    return isinstance(value, nn.Module)
-
-
-def _parameters(factory: Callable[..., Any]) -> set[str]:
+def _signature(factory: Callable[..., Any]) -> inspect.Signature:
     try:
-        return set(inspect.signature(factory).parameters)
+        return inspect.signature(factory)
     except (TypeError, ValueError):  # a builtin without a signature
-        return set()
+        return inspect.Signature()
 
 
-def _bare(spec: TaskSpec, factory: Any) -> "Task":
+def _bare(spec: TaskSpec, model: Callable[[], Any]) -> "Task":
     """A task around a module: it can be planned, with the mean square of its output for a loss, not trained."""
     from ..models.task import Data, Task
 
@@ -183,7 +249,7 @@ def _bare(spec: TaskSpec, factory: Any) -> "Task":
 
     return Task(
         name=spec.model.rpartition(":")[2],
-        model=lambda: factory if _is_module(factory) else factory(),
+        model=model,
         loss=mean_square,
         example=example,
         batch=inputs[0].shape[0],
@@ -212,12 +278,19 @@ def _example(text: str) -> "Tensor":
 
 def _line(error: BaseException) -> str:
     """The innermost line of the user's own code in a traceback."""
-    own = str(Path(__file__).parent)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<"))]
-    mine = [f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename]
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename}:{error.lineno}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename)]
+    mine = [f for f in frames if "-packages" not in f.filename] or frames  # the user's own code may be installed, too
     return f" at {mine[-1].filename}:{mine[-1].lineno} ({(mine[-1].line or '').strip()})" if mine else ""
+
+
+def _foreign(file: str) -> bool:
+    """Whether a source file is part of cutset, of torch or of Python."""
+    import torch
+
+    python = file.startswith(sysconfig.get_path("stdlib")) and "-packages" not in file
+    return python or file.startswith((*OWN, "<", str(Path(torch.__file__).parent)))
 
 
 def _said(error: BaseException) -> str:

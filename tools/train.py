@@ -24,7 +24,7 @@ from ..ps.checkpoint import Manifest, ShardFile, whole_state, write_manifest
 from ..ps.downpour import Downpour
 from ..ps.layout import Slice, layout, of_machine, of_shard
 from ..ps.region import Region
-from ..ps.rule import AnyRule
+from ..ps.rule import Adagrad, AnyRule
 from ..runtime.launcher import Launcher, Role
 from ..runtime.message import Message
 from ..runtime.program import Program
@@ -231,6 +231,7 @@ def run(job: Prepared, tell: Tell) -> dict[str, Any]:
     rows.append(row)
     return {
         "task": job.options.spec.model,
+        "test_accuracy": row["test_accuracy"],
         "verdict": _verdict(job, rows),
         "notes": _notes(job, rows),
         "rows": rows,
@@ -466,3 +467,39 @@ def _settings(job: Prepared) -> dict[str, Any]:
         "seed": options.seed,
         "placement": job.placement.winner if job.placement else "uncut",
     }
+
+
+def train(
+    task: str,
+    *,
+    machines: int = 1,
+    replicas: int = 1,
+    shards: int = 1,
+    method: Downpour | None = None,
+    rule: AnyRule | None = None,
+    epochs: int = 1,
+    data: str | None = None,
+    batch: int | None = None,
+    placement: Placement | None = None,
+    seed: int = 0,
+    baseline: bool = True,
+    out: str | Path = "runs/last",
+) -> dict[str, Any]:
+    """Train a task named as on the command line ("file.py:factory") and return the result, as result.json has it.
+
+    The processes of the run import the task again by this name, so it must not be one of an interactive session.
+    """
+    options = Options(
+        spec=TaskSpec(task, data, (), batch),
+        method=method or Downpour(),
+        rule=rule or Adagrad(0.02),
+        out=Path(out),
+        machines=machines,
+        placement=placement,
+        replicas=replicas,
+        shards=shards,
+        epochs=epochs,
+        seed=seed,
+        baseline=baseline,
+    )
+    return run(prepare(options), lambda name, step, steps, loss: None)

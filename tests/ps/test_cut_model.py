@@ -103,7 +103,7 @@ def run(method, rule, folder, *, replicas, steps):
     return losses
 
 
-@pytest.mark.parametrize("method", [Downpour(), Downpour(overlap=False), Downpour(fetch=3, push=2)])
+@pytest.mark.parametrize("method", [Downpour(), Downpour(overlap=True), Downpour(fetch=3, push=2)])
 def test_one_replica_of_a_cut_model_equals_plain_sgd(method, tmp_path):
     losses = run(method, SGD(0.1), tmp_path, replicas=1, steps=50)
     model, expected = mlp(), []

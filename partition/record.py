@@ -1,0 +1,401 @@
+"""From exported nodes to draft operators, each in its plain form: nothing overwrites a value, nothing reads one for its shape only.
+
+An in-place operator becomes its plain twin, and what shares memory with what it overwrote is made anew when it is next read:
+`y[:, 0] += 1` is a select, an add and a select_scatter. An overwritten buffer gets its last value by a copy at the end.
+The parts of `chunk`, `split` and `unbind` are slices, which can be cut. Code under `torch.no_grad` reads detached tensors.
+"""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+from .arguments import call, decode, encode, named, tensors_in
+from .errors import BadInput
+from .resolve import Draft, DraftOp
+from .signature import DraftTensor
+from .source import module_path, source_line
+from .table import STORE
+
+aten = torch.ops.aten
+Arguments = dict[str, Any]
+Way = tuple[Any, Arguments] | None  # how a view is made of its source: operator (None: it is the same) and other arguments
+
+SAME: Way = (None, {})
+DROPPED = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_scalar")
+RESHAPING = ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
+
+
+def untraceable(node: Node, facts: str, *, fix: str) -> BadInput:
+    """The error of a node that has no plain form."""
+    return BadInput(
+        "E320",
+        f"the model cannot be traced at {source_line(node) or node.name}: {facts}",
+        fix=f"{fix}; or train it uncut, data parallel only, with --machines 1",
+    )
+
+
+class Recorder:
+    """Enters nodes into a draft. Which tensor a node stands for changes when its memory is overwritten."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._names: set[str] = set()
+        self._tensor: dict[Node, str] = {}  # what holds a node's value now; absent where it must be made anew
+        self._source: dict[Node, tuple[Node, Way]] = {}  # of views: the node they show, and how they are made of it
+        self._sharing: dict[int, list[Node]] = {}  # nodes by the memory that they have in common
+        self._inlined: dict[Node, Sequence[Node]] = {}  # results of an inner graph
+        self._state: dict[Node, DraftTensor] = {}  # what a placeholder stands for at first
+        self._stores: dict[str, Node] = {}  # overwritten buffers
+        self._no_grad = False
+
+    def enter(self, node: Node, tensor: DraftTensor) -> None:
+        """A placeholder and the tensor that it stands for; a tied parameter is entered once."""
+        self._state[node] = self._draft.tensors.setdefault(tensor.name, tensor)
+        self._hold(node, tensor.name)
+
+    def run(self, nodes: Iterable[Node]) -> Sequence[Node]:
+        """Record all operators; the nodes of the results."""
+        results: Sequence[Node] = ()
+        for node in nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                results = [leaf for leaf in tree_leaves(node.args) if isinstance(leaf, Node)]
+        return results
+
+    def tensor(self, node: Node) -> str:
+        """The name of the tensor that holds the value of `node` now."""
+        if node not in self._tensor:
+            source, way = self._source[node]
+            if way is None:
+                raise untraceable(
+                    node, f"{node.target} is read after its memory was overwritten", fix="write without in-place operators"
+                )
+            made, arguments = way
+            tensor = self.tensor(source)
+            self._tensor[node] = self._apply(node, made, tensor, arguments, _value(node)) if made else tensor
+        return self._tensor[node]
+
+    def assign(self, buffer: str, node: Node) -> None:
+        """`node` is the last value of a buffer."""
+        self._stores[buffer] = node
+
+    def store(self) -> None:
+        """Give overwritten buffers their last value."""
+        for buffer, node in self._stores.items():
+            target, source = {"tensor": buffer}, {"tensor": self.tensor(node)}
+            arguments: Arguments = {"self": target, "src": source, "non_blocking": False}
+            info = self._draft.tensors[buffer]
+            name = self._unique(f"{buffer}.store")
+            self._draft.tensors[name] = DraftTensor(name, info.shape, info.dtype, "value", info.stride, info.element_bytes)
+            self._draft.ops.append(DraftOp(name, STORE, arguments, (name,), "", "", (buffer,)))
+
+    # One node ----------------------------------------------------------------------------------------------------
+
+    def _call(self, node: Node) -> None:
+        if node.target is operator.getitem:
+            self._item(node)
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._inline(node)
+        elif not isinstance(node.target, torch._ops.OpOverload):
+            raise untraceable(node, f"{node.target} does not work on tensors", fix="keep values in tensors")
+        elif _packet(node) not in (*DROPPED, *PARTS):
+            parameters = node.target._schema.arguments
+            written = [p.name for p in parameters if p.alias_info is not None and p.alias_info.is_write]
+            if len(written) > 1:
+                raise untraceable(node, f"{node.target} overwrites several tensors", fix="write it without this operator")
+            self._overwrite(node, written[0]) if written else self._record(node)
+
+    def _record(self, node: Node) -> None:
+        target, arguments = self._plain_form(node)
+        value = node.meta.get("val")
+        if isinstance(value, tuple | list):
+            self._emit(node, target, arguments, value)
+            return
+        (tensor,) = self._emit(node, target, arguments, [value])
+        rest = {name: given for name, given in arguments.items() if name != "self"}
+        source = next((n for n in node.all_input_nodes if _shares(n, node)), None)
+        direct = source is not None and source is node.args[0] and "self" in arguments
+        self._hold(node, tensor, source=source, way=(target, rest) if direct else None)
+
+    def _plain_form(self, node: Node) -> tuple[Any, Arguments]:
+        """The operator and its arguments; what only takes another tensor's shape or dtype does not read it."""
+        first = node.args[0] if node.args else None
+        match _packet(node):
+            case "view" | "_unsafe_view" | "view_as" | "reshape_as" if node.target is not aten.view.dtype:
+                # The local tensor may be laid out in another way, and then needs a copy.
+                return self._with_arguments(aten.reshape.default, first, list(_value(node).shape))
+            case "expand_as":
+                return self._with_arguments(aten.expand.default, first, list(_value(node).shape))
+            case "type_as":
+                return self._with_arguments(aten.to.dtype, first, _value(node).dtype)
+        return self._with_arguments(node.target, *node.args, **node.kwargs)
+
+    def _with_arguments(self, overload: Any, *args: Any, **kwargs: Any) -> tuple[Any, Arguments]:
+        return overload, encode(named(overload, args, kwargs), self.tensor)
+
+    def _item(self, node: Node) -> None:
+        """One of several results."""
+        whole, index = node.args
+        assert isinstance(whole, Node)
+        assert isinstance(index, int)
+        if whole in self._inlined:
+            inner = self._inlined[whole][index]
+            self._hold(node, self.tensor(inner), source=inner, way=SAME)
+        elif _packet(whole) in PARTS:
+            source, made, arguments = PARTS[_packet(whole)](whole, index)
+            tensor = self.tensor(source)
+            tensor = self._apply(node, made, tensor, arguments, _value(node)) if made else tensor
+            self._hold(node, tensor, source=source, way=(made, arguments))
+        else:
+            source = next((n for n in whole.all_input_nodes if _shares(n, node)), None)
+            self._hold(node, f"{self._tensor[whole]}.{index}", source=source)
+
+    def _apply(self, node: Node, overload: Any, tensor: str, arguments: Mapping[str, Any], value: Tensor) -> str:
+        """Enter an operator on `tensor`; its output."""
+        complete = {**named(overload, (), {}), **arguments, "self": {"tensor": tensor}}
+        return self._emit(node, overload, complete, [value])[0]
+
+    def _emit(self, node: Node, target: Any, arguments: Arguments, values: Sequence[Any]) -> list[str]:
+        """Enter an operator and its outputs, which are numbered where there are several."""
+        name = self._unique(node.name)
+        outputs = []
+        for i, value in enumerate(values):
+            if isinstance(value, Tensor):
+                outputs.append(name if len(values) == 1 else f"{name}.{i}")
+                self._draft.tensors[outputs[-1]] = draft_tensor(outputs[-1], value, "value")
+            elif value is not None:
+                raise untraceable(node, f"{target} gives a {type(value).__name__}, not a tensor", fix="keep values in tensors")
+        if len(values) != 1:
+            self._tensor[node] = name
+        writes = _statistics(str(target), arguments)
+        place = module_path(node), source_line(node)
+        self._draft.ops.append(DraftOp(name, str(target), arguments, tuple(outputs), *place, writes))
+        return outputs
+
+    def _unique(self, name: str) -> str:
+        unique, number = name, 1
+        while unique in self._names or unique in self._draft.tensors:
+            number += 1
+            unique = f"{name}~{number}"
+        self._names.add(unique)
+        return unique
+
+    def _hold(self, node: Node, tensor: str, *, source: Node | None = None, way: Way = None) -> None:
+        """`tensor` is the value of `node`, a view of `source` if there is one."""
+        self._tensor[node] = tensor
+        self._sharing.setdefault(_memory(node), []).append(node)
+        if source is not None:
+            detached = way is not None and way[0] is aten.detach.default
+            same = not detached and _layout(source) == _layout(node)
+            self._source[node] = (source, SAME if same else way)
+
+    # Inner graphs ------------------------------------------------------------------------------------------------
+
+    def _inline(self, node: Node) -> None:
+        """Record an inner graph in place: of `torch.no_grad` and its kin, or of autocast that is switched off."""
+        name = str(node.target)
+        at = next((i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.op == "get_attr"), None)
+        if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
+            raise untraceable(node, f"the operator {name} cannot be planned", fix="write the model without it")
+        if name == "wrap_with_autocast" and node.args[2]:
+            raise untraceable(node, "torch.autocast cannot be planned", fix="cast tensors explicitly")
+        no_grad = name == "wrap_with_set_grad_enabled" and not node.args[0]
+        if name == "wrap_with_set_grad_enabled" and self._no_grad and not no_grad:
+            raise untraceable(node, "gradients are enabled inside of torch.no_grad", fix="move that code out of it")
+        held = node.args[at]
+        assert isinstance(held, Node)
+        inner = getattr(held.graph.owning_module, str(held.target))
+        for placeholder, outer in zip(inner.graph.find_nodes(op="placeholder"), node.args[at + 1 :], strict=True):
+            assert isinstance(outer, Node)
+            self._pass_in(placeholder, outer, no_grad=no_grad)
+        before, self._no_grad = self._no_grad, self._no_grad or no_grad
+        self._inlined[node] = self.run(inner.graph.nodes)
+        self._no_grad = before
+
+    def _pass_in(self, placeholder: Node, outer: Node, *, no_grad: bool) -> None:
+        tensor = self.tensor(outer)
+        if not no_grad or self._draft.tensors[tensor].kind not in ("value", "parameter"):
+            self._hold(placeholder, tensor, source=outer, way=SAME)
+            return
+        tensor = self._apply(placeholder, aten.detach.default, tensor, {}, _value(outer))
+        self._hold(placeholder, tensor, source=outer, way=(aten.detach.default, {}))
+
+    # Overwriting -------------------------------------------------------------------------------------------------
+
+    def _overwrite(self, node: Node, written: str) -> None:
+        """Record an in-place operator as its plain twin."""
+        given = named(node.target, node.args, node.kwargs)
+        held, overload = given.pop(written), _twin(node.target, written)
+        if overload is None or not isinstance(held, Node):
+            raise untraceable(node, f"{node.target} overwrites a tensor", fix="write it without the in-place operator")
+        if written != "out":
+            given[written] = held
+        arguments, value = encode(given, self.tensor), _value(node)
+        if torch.Tag.inplace_view in node.target.tags:  # type: ignore[union-attr]
+            self._view(node, held, overload, arguments)
+            return
+        if overload is aten.copy.default:
+            self._write(node, held, self._copied(node, arguments["src"]["tensor"]))
+            self._hold(node, self._tensor[held], source=held, way=SAME)
+            return
+        dtype = self._dtype(overload, arguments) or value.dtype
+        made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
+        (tensor,) = self._emit(node, overload, arguments, [made])
+        if dtype != value.dtype:  # x.add_(y) keeps the dtype of x, x.add(y) widens
+            _, cast = self._with_arguments(aten.to.dtype, None, value.dtype)
+            tensor = self._apply(node, aten.to.dtype, tensor, cast, value)
+        self._write(node, held, tensor)
+        self._hold(node, tensor, source=held, way=SAME)
+
+    def _view(self, node: Node, source: Node, overload: Any, arguments: Arguments) -> None:
+        (tensor,) = self._emit(node, overload, arguments, [_value(node)])
+        rest = {name: given for name, given in arguments.items() if name != "self"}
+        self._hold(node, tensor, source=source, way=(overload, rest))
+
+    def _copied(self, node: Node, tensor: str) -> str:
+        """`tensor` with the dtype and the shape of what it is copied into."""
+        value, info = _value(node), self._draft.tensors[tensor]
+        if info.dtype != str(value.dtype).removeprefix("torch."):
+            _, cast = self._with_arguments(aten.to.dtype, None, value.dtype)
+            tensor = self._apply(node, aten.to.dtype, tensor, cast, self._on_meta(tensor).to(value.dtype))
+        if info.shape == tuple(value.shape):
+            return tensor
+        return self._apply(node, aten.expand.default, tensor, {"size": list(value.shape)}, value)
+
+    def _dtype(self, overload: Any, arguments: Arguments) -> torch.dtype | None:
+        """The dtype of an operator's result where its tensors have several."""
+        names = tensors_in(arguments).values()
+        if len({self._draft.tensors[name].dtype for name in names}) == 1:
+            return None
+        result: Tensor = call(str(overload), {name: decode(given, self._on_meta) for name, given in arguments.items()})
+        return result.dtype
+
+    def _on_meta(self, name: str) -> Tensor:
+        info = self._draft.tensors[name]
+        return torch.empty(info.shape, dtype=getattr(torch, info.dtype), device="meta")
+
+    def _write(self, node: Node, held: Node, tensor: str) -> None:
+        """`held` now is `tensor`: put it back into what it is a view of, and forget what else shares the memory."""
+        chain = [held]
+        while chain[-1] in self._source:
+            chain.append(self._source[chain[-1]][0])
+        old = {source: self.tensor(source) for source in chain[1:]}
+        for sharing in self._sharing[_memory(held)]:
+            self._tensor.pop(sharing, None)
+        self._tensor[held] = tensor
+        for view, source in pairwise(chain):
+            self._tensor[source] = self._put_back(node, view, source, old[source])
+        state = self._state.get(chain[-1])
+        if state is not None and state.kind == "buffer":
+            self._stores[state.name] = chain[-1]
+        elif state is not None and state.kind != "input":
+            raise untraceable(node, f"{state.name} is overwritten", fix="register it as a buffer")
+
+    def _put_back(self, node: Node, view: Node, source: Node, old: str) -> str:
+        """`source` with the new values of its view in place."""
+        way, tensor, value = self._source[view][1], self._tensor[view], _value(source)
+        if way == SAME:
+            return tensor
+        made, arguments = way if way is not None else (None, {})
+        packet = made._overloadpacket.__name__ if made is not None else ""
+        if packet in ("select", "slice"):
+            put = getattr(aten, f"{packet}_scatter").default
+            return self._apply(node, put, old, {**arguments, "src": {"tensor": tensor}}, value)
+        if packet in RESHAPING:
+            return self._apply(node, aten.reshape.default, tensor, {"shape": list(value.shape)}, value)
+        if packet in ("transpose", "t"):
+            return self._apply(node, made, tensor, arguments, value)
+        if packet == "permute":
+            rank = value.dim()
+            order = [d % rank for d in arguments["dims"]]
+            return self._apply(node, made, tensor, {"dims": [order.index(d) for d in range(rank)]}, value)
+        raise untraceable(node, f"a part of a tensor is overwritten through {packet or view.target}", fix="use torch.where or torch.cat")
+
+
+def draft_tensor(name: str, value: Tensor, kind: str) -> DraftTensor:
+    """A tensor as the trace has it."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    return DraftTensor(name, tuple(value.shape), dtype, kind, tuple(value.stride()), value.element_size())
+
+
+def _value(node: Node) -> Tensor:
+    value = node.meta["val"]
+    assert isinstance(value, Tensor)
+    return value
+
+
+def _packet(node: Node) -> str:
+    return getattr(getattr(node.target, "_overloadpacket", None), "__name__", "")
+
+
+def _twin(target: Any, written: str) -> Any:
+    """The plain operator of an in-place one, or of one with `out`; None where there is none."""
+    names = [parameter.name for parameter in target._schema.arguments]
+    namespace = getattr(torch.ops, target.namespace)
+    if written != "out":
+        plain = getattr(namespace, target._overloadpacket.__name__.removesuffix("_"), None)
+        found = getattr(plain, target._overloadname, None)
+        return found if written == names[0] and plain is not target._overloadpacket else None
+    overloads = [getattr(target._overloadpacket, name) for name in target._overloadpacket.overloads()]
+    wanted = [name for name in names if name != "out"]
+    return next((o for o in overloads if [p.name for p in o._schema.arguments] == wanted), None)
+
+
+def _memory(node: Node) -> int:
+    return _value(node).untyped_storage()._cdata
+
+
+def _shares(node: Node, other: Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor) and _memory(node) == _memory(other)
+
+
+def _layout(node: Node) -> tuple[Any, ...]:
+    value = _value(node)
+    return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype
+
+
+def _statistics(target: str, arguments: Arguments) -> tuple[str, ...]:
+    """The buffers that a normalisation overwrites, where its schema does not say so."""
+    flag = {"aten.batch_norm.default": "training", "aten.instance_norm.default": "use_input_stats"}.get(target)
+    if flag is None or not arguments[flag]:
+        return ()
+    given = [arguments[name] for name in ("running_mean", "running_var")]
+    return tuple(value["tensor"] for value in given if value is not None)
+
+
+# The parts of a tensor, of several results the one of an index: source, operator and other arguments.
+
+
+def _split(whole: Node, index: int) -> tuple[Node, Any, Arguments]:
+    source, parts = whole.args[0], whole.meta["val"]
+    assert isinstance(source, Node)
+    dim = named(whole.target, whole.args, whole.kwargs)["dim"]
+    start = sum(part.shape[dim] for part in parts[:index])
+    return source, aten.slice.Tensor, {"dim": dim, "start": start, "end": start + parts[index].shape[dim], "step": 1}
+
+
+def _unbind(whole: Node, index: int) -> tuple[Node, Any, Arguments]:
+    source = whole.args[0]
+    assert isinstance(source, Node)
+    return source, aten.select.int, {"dim": named(whole.target, whole.args, whole.kwargs)["dim"], "index": index}
+
+
+def _broadcast(whole: Node, index: int) -> tuple[Node, Any, Arguments]:
+    source = whole.args[0][index]  # type: ignore[index]
+    assert isinstance(source, Node)
+    shape = list(whole.meta["val"][index].shape)
+    return source, None if list(_value(source).shape) == shape else aten.expand.default, {"size": shape}
+
+
+PARTS = {
+    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
+    "unbind": _unbind,
+    "broadcast_tensors": _broadcast,
+}
