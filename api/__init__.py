@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from .models.local import LocallyConnected2d
     from .models.task import Data, Task
     from .partition.errors import CutsetError
-    from .partition.placement import Placement, load as load_placement
+    from .partition.placement import Placement
+    from .partition.placement import load as load_placement
     from .ps.checkpoint import whole_state as load_checkpoint
     from .ps.downpour import Downpour
     from .ps.rule import SGD, Adagrad
     from .runtime.replica import Replica
-    from .tools.planning import plan_model as plan, replica_of as replica
+    from .tools.planning import plan_model as plan
+    from .tools.planning import replica_of as replica
     from .tools.train import train
 
 __version__ = "0.1.0"

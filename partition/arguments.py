@@ -1,7 +1,7 @@
 """Operator arguments as plain data, so that a graph can be hashed, saved and sent.
 
-A tensor is {"tensor": name}; dtypes, devices and memory formats are named, and so are infinity and NaN, which JSON does not
-have. Devices of the trace are not kept: what was captured on meta runs on the CPU.
+A tensor is {"tensor": name}; dtypes, devices and memory formats are named, and so are infinity and NaN, which JSON does
+not have. Devices of the trace are not kept: what was captured on meta runs on the CPU.
 """
 
 import math

@@ -18,7 +18,7 @@ class Axis:
 
 
 class Axes:
-    """All axes of a graph. An axis is an integer; it stands for itself, for another axis, or for a sequence of parts."""
+    """All axes of a graph. An axis is an integer; it stands for itself, for another one, or for a sequence of parts."""
 
     def __init__(self) -> None:
         self._axes: list[Axis] = []

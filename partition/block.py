@@ -1,7 +1,8 @@
-"""`Block`: a box of one operator's loops, the unit that is placed. A set of cut axes and a granularity give the block graph.
+"""`Block`: a box of one operator's loops, the unit that is placed.
 
-Every operator is split along those of its loops whose axis is in the set. Vertices are blocks, weighted by FLOPs; an edge is
-weighted by the bytes that cross if its blocks are on different machines.
+A set of cut axes and a granularity give the block graph: every operator is split along those of its loops whose axis
+is in the set. Vertices are blocks, weighted by FLOPs; an edge is weighted by the bytes that cross if its blocks are
+on different machines.
 """
 
 import itertools
@@ -113,16 +114,20 @@ def spatial_axes(graph: Graph) -> frozenset[int]:
 def unit_axes(graph: Graph) -> frozenset[int]:
     """Axes of parameters other than spatial ones: hidden units, heads, channels."""
     own = {axis for t in graph.parameters for dim in t.axes for axis in dim}
-    return frozenset(own) - spatial_axes(graph) - frozenset(graph.batch_axes)
+    looped = {loop.axis for op in graph.ops for loop in op.nest.loops}
+    return frozenset(own & looped) - spatial_axes(graph) - frozenset(graph.batch_axes)
 
 
 def paired_axes(graph: Graph) -> frozenset[int]:
-    """Every other hidden axis, so that a column-parallel operator is followed by a row-parallel one (Megatron-LM, section 3)."""
+    """Every other hidden axis: column-parallel operators are followed by row-parallel ones (Megatron-LM, section 3).
+
+    An axis that some operator keeps whole (the width that a layer norm normalises) is none of them.
+    """
     units, chosen, summed_whole = unit_axes(graph), set[int](), set[int]()
+    units -= {loop.axis for op in graph.ops for loop in op.nest.loops if loop.kind == "fixed"}
     for op in graph.ops:
-        loops = [loop for loop in op.nest.loops if loop.axis in units]
-        summed = {loop.axis for loop in loops if loop.kind == "reduction"}
-        output = {loop.axis for loop in loops if loop.kind == "parallel"}
+        summed = {loop.axis for loop in op.nest.loops if loop.kind == "reduction"}
+        output = {loop.axis for loop in op.nest.loops if loop.kind == "parallel" and loop.axis in units}
         if not summed or not output or summed & chosen:
             continue
         summed_whole |= summed

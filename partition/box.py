@@ -4,6 +4,7 @@ A box is a tuple of (start, stop). The box of a scalar is the empty tuple, with 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -115,9 +116,9 @@ def cover(boxes: Sequence[Box]) -> list[Box]:
 
 def split_evenly(size: int, parts: int) -> list[Interval]:
     """At most `parts` intervals that cover [0, size) and differ in length by at most one."""
-    parts = min(parts, size)
+    parts = max(1, min(parts, size))
     edges = [size * i // parts for i in range(parts + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def overlaps(a: Sequence[Box], b: Sequence[Box]) -> Ints:

@@ -1,6 +1,7 @@
 """The portfolio: ways to cut a graph over k machines, each a list of placed boxes that the simulator then judges.
 
-METIS on block graphs of several sets of cut axes, slices of every layer, a contiguous split by dynamic programming, grid tiles.
+METIS on block graphs of several sets of cut axes, slices of every layer, a contiguous split by dynamic programming,
+grid tiles.
 """
 
 import itertools
@@ -80,7 +81,7 @@ def _side(count: int) -> int:
 
 
 def slices(graph: Graph, count: int) -> dict[str, list[Placed]] | None:
-    """Every operator cut along its widest parallel loop of units, else of any axis but the batch: slices of every layer."""
+    """Slices of every layer: every operator cut along its widest loop of units, else of any axis but the batch."""
     units, batch = unit_axes(graph), frozenset(graph.batch_axes)
     return {op.name: _sliced(op, count, units, batch) for op in graph.ops}
 
@@ -129,8 +130,8 @@ def _tiled(box: Box, at: Sequence[int], rows: int, columns: int) -> list[Placed]
 def stages(graph: Graph, cluster: Cluster, *, traffic: bool = True) -> dict[str, list[Placed]] | None:
     """Whole operators in contiguous stages, by dynamic programming over the operators in order.
 
-    Minimises the largest stage: its compute, plus (with `traffic`) the bytes that enter it, at the speed of its machine and
-    link (PipeDream, section 3.1, without replication). None where there are fewer operators than machines.
+    Minimises the largest stage: its compute, plus (with `traffic`) the bytes that enter it, at the speed of its machine
+    and link (PipeDream, section 3.1, without replication). None where there are fewer operators than machines.
     """
     ops, count = graph.ops, len(cluster)
     if len(ops) < count:

@@ -42,10 +42,12 @@ class _Step(nn.Module):
     def forward(self, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
         output = self.model(*inputs)
         if self.criterion is not None:
-            return self.criterion(output, *targets)
+            loss: Tensor = self.criterion(output, *targets)
+            return loss
         first = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
         # A last operator of its own, so that the output can be collected on one machine whatever computed it.
-        return torch.ops.aten.alias(first)
+        collected: Tensor = torch.ops.aten.alias(first)
+        return collected
 
 
 def capture(
@@ -71,6 +73,7 @@ def capture(
             exported = torch.export.export(step, example, strict=False)
         except Exception as error:
             raise _untraceable(error) from error
+    _check_constants(exported.constants, model)
     draft, constants = _draft(exported, step)
     return resolve(draft), constants
 
@@ -90,11 +93,16 @@ def _quiet() -> Iterator[None]:
 
 
 def state_values(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values of all state of a graph by name: parameters and buffers of a model and a loss module, and constants."""
+    """The values of a graph's state by name: parameters and buffers of the model and a loss module, and constants."""
     values = dict(constants)
     for name, tensor in _named_state(_Step(model, loss)).items():
-        values.setdefault(name.removeprefix("model."), tensor.detach())
+        values.setdefault(_public(name), tensor.detach())
     return values
+
+
+def _public(name: str) -> str:
+    """What a parameter or buffer of a step is called outside: as in the model, or marked as the loss's."""
+    return name.removeprefix("model.") if name.startswith("model.") else f"(loss).{name.removeprefix('criterion.')}"
 
 
 def _named_state(step: nn.Module) -> dict[str, Tensor]:
@@ -122,6 +130,7 @@ def _without_storage(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
 
 def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
     """Run the step once without data, so that a plain mistake gets a plain answer."""
+    buffers = dict(step.named_buffers())
     try:
         result = step(*example)
     except Exception as error:
@@ -133,6 +142,10 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
             f"the model does not run on the example batch of shapes {shapes}{where(error)}: {_first_line(error)}",
             fix="check the example batch of the task, or --input",
         ) from error
+    assigned = [name for name, tensor in step.named_buffers() if buffers.get(name) is not tensor]
+    if assigned:
+        name = assigned[0].removeprefix("model.")
+        raise BadInput("E320", f"the model assigns its buffer {name}", fix=f"write self.{name.split('.')[-1]}.copy_(...)")
     if step.criterion is not None and (not isinstance(result, Tensor) or result.dim() != 0):
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
@@ -142,7 +155,7 @@ def _untraceable(error: Exception) -> BadInput:
     return BadInput(
         "E320",
         f"the model cannot be traced{where(error)}: {_first_line(error)}",
-        fix="write branches on tensor values with torch.where; or train it uncut, data parallel only, with --machines 1",
+        fix="write branches on tensor values with torch.where; or train it uncut, data parallel only, --machines 1",
     )
 
 
@@ -164,12 +177,23 @@ def _draft(exported: torch.export.ExportedProgram, step: nn.Module) -> tuple[Dra
     return draft, constants
 
 
+def _check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
+    """A loss must not reach for the model's parameters itself: they would be constants, without a gradient."""
+    memory = {p.untyped_storage()._cdata: name for name, p in model.named_parameters()}
+    for value in constants.values():
+        name = memory.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
+        if name is not None:
+            raise BadInput(
+                "E320", f"the loss uses the model's parameter {name}", fix="let the model return what the loss needs of it"
+            )
+
+
 def _first_names(step: nn.Module) -> dict[str, str]:
     """Names of parameters and buffers in the model; a tied one goes by its first name."""
     first: dict[int, str] = {}
     state = _named_state(step)
     for name, tensor in state.items():
-        first.setdefault(id(tensor), name.removeprefix("model."))
+        first.setdefault(id(tensor), _public(name))
     return {name: first[id(tensor)] for name, tensor in state.items()}
 
 

@@ -1,5 +1,6 @@
 """`Cut`: which machine runs which box of every operator, who owns the sums, and who owns the parameters."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +51,7 @@ def together(graph: Graph, boxes: Mapping[str, Sequence[Placed]]) -> dict[str, S
     They keep its boxes if they read the buffer alike, as a batch norm that is used twice does; else they stay whole.
     """
     out = dict(boxes)
-    for name, ops in graph.companions:
+    for name, ops in graph.overwritten.items():
         first = ops[0]
         alike = all(_reads_alike(first, op, name) for op in ops)
         home = out[first.name][0][1]
@@ -78,13 +79,28 @@ def check(graph: Graph, cut: Cut) -> None:
         if op.name in cut.folds:
             _check_cover(f"the sums of {op.name}", [b for b, _ in cut.folds[op.name]], graph.tensors[op.outputs[0]].box)
             _check_machines(op.name, cut.folds[op.name], cut.machines)
-    for name, ops in graph.companions:
-        _check_together(name, ops, cut)
     for name, pieces in cut.owners.items():
         if name not in graph.tensors:
             raise BadInput("E341", f"the placement owns {name}, which the model does not have")
         _check_cover(f"parameter {name}", [box for box, _ in pieces], graph.tensors[name].box)
         _check_machines(name, pieces, cut.machines)
+    for name, ops in graph.overwritten.items():
+        _check_together(name, ops, cut)
+        _check_owned(graph, name, ops, cut)
+
+
+def _check_owned(graph: Graph, name: str, ops: Sequence[Op], cut: Cut) -> None:
+    """A buffer is overwritten where it is owned, each part in one piece."""
+    owned = cut.owners.get(name)
+    if owned is None:
+        return
+    for op in ops:
+        operands = [o for o in op.nest.operands if o.tensor == name]
+        for (box, machine), operand in itertools.product(cut.boxes[op.name], operands):
+            region = reads(op.nest, operand, box, graph.tensors[name].extents)
+            here = [piece for piece, owner in owned if owner == machine]
+            if region is not None and not any(intersect(piece, region) == region for piece in here):
+                raise BadInput("E341", f"{name} must be owned where {op.name} overwrites it, on machine {machine}")
 
 
 def _check_together(name: str, ops: Sequence[Op], cut: Cut) -> None:
@@ -113,6 +129,8 @@ def _check_loops(op: Op, box: Box) -> None:
 
 
 def _check_cover(what: str, boxes: Sequence[Box], whole_box: Box) -> None:
+    if not volume(whole_box) and list(boxes) == [whole_box]:
+        return
     if any(len(box) != len(whole_box) or intersect(box, whole_box) != box for box in boxes):
         raise BadInput("E341", f"a box of {what} lies outside its loops {whole_box}")
     if sum(volume(box) for box in boxes) != volume(whole_box) or _overlap(boxes):
@@ -135,7 +153,7 @@ def partial_ops(graph: Graph, boxes: Mapping[str, Sequence[Placed]]) -> list[Op]
 
 
 def with_folds(graph: Graph, cut: Cut) -> Cut:
-    """The cut with an owner for every sum: whoever reads it first, box by box, else the machine with most of the work."""
+    """The cut with an owner for every sum: who reads it first, box by box, else the machine with most of the work."""
     folds = dict(cut.folds)
     for op in partial_ops(graph, cut.boxes):
         if op.name not in folds:

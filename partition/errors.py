@@ -28,13 +28,13 @@ class UsageError(CutsetError):
     exit_code = 2
 
 
-class BadInput(CutsetError):
+class BadInput(CutsetError):  # noqa: N818 - named for what the user meets
     """A model, data folder, placement or cluster that cannot be used."""
 
     exit_code = 3
 
 
-class Infeasible(CutsetError):
+class Infeasible(CutsetError):  # noqa: N818 - named for what the user meets
     """No plan fits the machines."""
 
     exit_code = 4
@@ -46,13 +46,13 @@ class NetworkError(CutsetError):
     exit_code = 5
 
 
-class ProcessLost(CutsetError):
+class ProcessLost(CutsetError):  # noqa: N818 - named for what the user meets
     """A worker or shard died, or raised."""
 
     exit_code = 6
 
 
-class Diverged(CutsetError):
+class Diverged(CutsetError):  # noqa: N818 - named for what the user meets
     """Loss, gradient or parameters are no longer finite."""
 
     exit_code = 7

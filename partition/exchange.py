@@ -1,10 +1,11 @@
 """From a cut to what each machine computes, holds, sends and receives: the `Flow`, with exact halos.
 
-Expand: a region of a tensor goes from its owner to each other machine that reads it, once. Fold: partial sums go to the owner
-of the sum; those of one machine are added first. Backward is the transpose of both (DistBelief, section 3 and figure 1).
+Expand: a region of a tensor goes from its owner to each other machine that reads it, once. Fold: partial sums go to the
+owner of the sum; those of one machine are added first. Backward is the transpose of both (DistBelief, section 3 and
+figure 1).
 
-Segments: an instruction's stage is the number of exchanges before it; the instructions of one machine and stage run without
-waiting for anybody, and all that they send to one machine goes as one message, an edge.
+Segments: an instruction's stage is the number of exchanges before it; the instructions of one machine and stage run
+without waiting for anybody, and all that they send to one machine goes as one message, an edge.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ RUN, SUM = "run", "sum"
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of a tensor on a machine. maker: the instruction that computes it, -1 for state and for what was received."""
+    """A box of a tensor on a machine. maker: the instruction that computes it, -1 for state and what was received."""
 
     index: int
     tensor: str
@@ -69,7 +70,8 @@ class Edge:
 class Flow:
     """A cut spelled out.
 
-    shares: copies of state sent before a step, folded back as gradients after it. results: pieces of the graph's results.
+    shares: copies of state that are sent before a step, and folded back as gradients after it. results: pieces of the
+    graph's results.
     """
 
     graph: Graph
@@ -182,7 +184,7 @@ class _Builder:
     # State -------------------------------------------------------------------------------------------------------
 
     def place_state(self) -> None:
-        """Give every region of a parameter, buffer or constant one owner: its only user, else the user that owns least."""
+        """Give every region of state one owner: its only user, else the user that owns least."""
         owned = [0] * self.cut.machines
         owners: dict[str, list[Placed]] = {}
         for info in self.graph.states:

@@ -1,8 +1,8 @@
 """`Graph`: a model's operators and tensors as plain data - shapes, axes, loops, FLOPs and bytes, without any weight.
 
-An operator is a loop nest over axes. Its first loops are those of its output ("parallel", one per axis of the output); the others
-are summed over ("reduction"). A "fixed" loop is never cut. How an operand is read is given per axis of the operand:
-`Follow` a loop, a `Window` of a loop (convolution, pooling, offsets), or whole (None).
+An operator is a loop nest over axes. Its first loops are those of its output ("parallel", one per axis of the output);
+the others are summed over ("reduction"). A "fixed" loop is never cut. How an operand is read is given per axis of the
+operand: `Follow` a loop, a `Window` of a loop (convolution, pooling, offsets), or whole (None).
 """
 
 import hashlib
@@ -16,8 +16,9 @@ from .box import Box, volume, whole
 class TensorInfo(msgspec.Struct, frozen=True):
     """A tensor of the graph.
 
-    kind: "input", "target", "parameter", "frozen" (a parameter without gradient), "buffer", "constant", "noise" (random numbers
-    of an operator) or "value" (computed). axes: per dimension the axis numbers, outermost first; sizes: their lengths.
+    kind: "input", "target", "parameter", "frozen" (a parameter without gradient), "buffer", "constant", "noise" (random
+    numbers of an operator) or "value" (computed). axes: per dimension the axis numbers, outermost first; sizes: their
+    lengths.
     stride: as torch would lay it out (elements). gradient: whether a gradient flows through it.
     """
 
@@ -169,11 +170,10 @@ class Graph(msgspec.Struct, frozen=True):
         return [t for t in self.tensors.values() if t.kind in STATE_KINDS]
 
     @property
-    def companions(self) -> list[tuple[str, tuple["Op", ...]]]:
-        """Overwritten buffers that several operators touch, with these: they must see each other's writes."""
+    def overwritten(self) -> dict[str, tuple["Op", ...]]:
+        """Buffers that a step overwrites, and the operators that touch them, which must see each other's writes."""
         written = {name for op in self.ops for name in op.writes}
-        touching = {name: tuple(op for op in self.ops if name in op.inputs) for name in sorted(written)}
-        return [(name, ops) for name, ops in touching.items() if len(ops) > 1]
+        return {name: tuple(op for op in self.ops if name in op.inputs) for name in sorted(written)}
 
     @property
     def producers(self) -> dict[str, str]:
@@ -192,10 +192,12 @@ STATE_KINDS = ("parameter", "frozen", "buffer", "constant")
 
 def reads(nest: Nest, operand: Operand, box: Box, extents: tuple[int, ...]) -> Box | None:
     """The box of the operand that a box of the nest reads; None where it reads nothing (another part of a `cat`)."""
+    if operand.once and not at_origin(nest, box):
+        return None
     out = []
     for reading, extent in zip(operand.readings, extents, strict=True):
         interval = _interval(reading, nest, box, extent)
-        if interval[0] >= interval[1]:
+        if interval[0] >= interval[1] and extent:
             return None
         out.append(interval)
     return tuple(out)

@@ -42,7 +42,7 @@ def run_box(
 
 
 def rehearse(op: Op, state: Tensor, tensors: Mapping[str, TensorInfo]) -> Tensor:
-    """The state of the generator after an operator without a row has drawn from it, found by running it on any values."""
+    """The generator's state after an operator without a row has drawn from it, found by running it on any values."""
     operands = {o.argument: _any_values(tensors[o.tensor]) for o in op.nest.operands}
     arguments = _arguments(op, op.nest.box, operands)
     with torch.no_grad():

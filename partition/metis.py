@@ -1,7 +1,8 @@
 """METIS through pymetis, with what goes in sanitised and what comes out checked and repaired.
 
-METIS fails silently in known ways: empty parts on small dense graphs, one part for all with a dominant vertex, overflow of large
-weights. Its answer is a start, judged by the simulator; here it only has to be a partition without empty parts.
+METIS fails silently in known ways: empty parts on small dense graphs, one part for all with a dominant vertex, overflow
+of large weights. Its answer is a start, judged by the simulator; here it only has to be a partition without empty
+parts.
 """
 
 from collections.abc import Sequence

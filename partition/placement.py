@@ -99,7 +99,8 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One candidate plan. fits: no machine needs more memory than it has. least_share: the least work of a machine, as a part
+    """One candidate plan. fits: no machine needs more memory than it has. least_share: the least work of a machine, as
+    a part
     of its even share; a plan that leaves a machine nearly idle is not chosen while another is there."""
 
     name: str

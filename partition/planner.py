@@ -1,7 +1,7 @@
 """Plans a cut: every candidate of the portfolio is spelled out and simulated; the fastest that fits in memory wins.
 
-Also turns a placement file back into a cut, refusing one that does not match the model, and carries the cut of a training graph
-over to the evaluation graph.
+Also turns a placement file back into a cut, refusing one that does not match the model, and carries the cut of a
+training graph over to the evaluation graph.
 """
 
 import platform
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from .block import blocks
 from .box import Box, volume
-from .candidates import Candidate, candidates, require
+from .candidates import Candidate, candidates, cut_axes, require
 from .cluster import Cluster
 from .cut import Cut, Placed, check, one_machine, with_folds
 from .errors import BadInput, Infeasible, UsageError
@@ -33,8 +34,8 @@ from .placement import (
 )
 from .simulator import Simulation, simulate
 
-# Who asks for k machines wants them used. Where the network is so slow that the fastest plan would leave a machine idle, it has
-# at least this part of its even share of the work; the verdict says that one machine would be faster.
+# Who asks for k machines wants them used. Where the network is so slow that the fastest plan would leave a machine
+# idle, it has at least this part of its even share of the work; the verdict says that one machine would be faster.
 FAIR_SHARE = 0.25
 
 
@@ -70,10 +71,11 @@ def plan(graph: Graph, cluster: Cluster, *, model: str, seed: int = 0, only: str
     if names and not judged:
         raise UsageError("E202", f"no candidate begins with {only!r}; there are {', '.join(names)}", fix="--only metis")
     if not judged:
+        most = max(len(blocks(graph, axes)) for axes in cut_axes(graph, len(cluster)))
         raise Infeasible(
             "E403",
-            f"no way was found to give each of {len(cluster)} machines a part",
-            fix=f"--machines {len(cluster) - 1}",
+            f"no way was found to give each of {len(cluster)} machines a part of the model; it was divided into {most} blocks",
+            fix=f"--machines {min(most, len(cluster) - 1)} or fewer",
         )
     winner = min(judged, key=lambda j: j.rank)
     if not winner.fits:
@@ -114,8 +116,8 @@ def _verdict(winner: _Judged, alone: _Judged) -> str:
     if ratio > 1:
         return f"{machines} machines pay: {_ms(seconds)} a step, {ratio:.2f} times as fast as one; they send {sent}."
     return (
-        f"More machines do not pay: {machines} take {_ms(seconds)} a step, one takes {_ms(single)}, "
-        f"{1 / ratio:.1f} times as fast; the network carries {sent}."
+        f"More machines do not pay: {machines} take {_ms(seconds)} a step, one takes {_ms(single)} "
+        f"and is {1 / ratio:.1f} times as fast; the network carries {sent}."
     )
 
 
@@ -268,8 +270,8 @@ def _compare(placement: Placement, graph: Graph) -> None:
         if here.get(name) != there.get(name):
             raise BadInput(
                 "E340",
-                f"the placement is for another model: parameter {name} is {_described(there.get(name))} in the placement, "
-                f"{_described(here.get(name))} in the model",
+                f"the placement is for another model: parameter {name} is {_described(there.get(name))} "
+                f"in the placement, {_described(here.get(name))} in the model",
                 fix=fix,
             )
     for i in range(max(len(placement.ops), len(graph.ops))):
@@ -308,8 +310,8 @@ def _graph_op_line(op: Op) -> str:
 def carry_over(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
     """The cut of the evaluation graph that leaves every parameter where training has it.
 
-    An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes; another goes whole to the
-    machine that computes most of what it reads. The output is collected where the loss is.
+    An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes; another goes
+    whole to the machine that computes most of what it reads. The output is collected where the loss is.
     """
     cut = with_folds(train, cut)
     known = {key: op for op, key in zip(train.ops, _keys(train), strict=True)}
@@ -327,6 +329,9 @@ def carry_over(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
         makers = [placed for name in op.inputs if name in producers for placed in boxes[producers[name]]]
         boxes[op.name] = [(op.nest.box, _most(makers, home))]
     boxes[evaluation.ops[-1].name] = [(evaluation.ops[-1].nest.box, home)]
+    for name, ops in evaluation.overwritten.items():
+        holder = cut.owners[name][0][1] if name in cut.owners else home
+        boxes |= {op.name: [(op.nest.box, holder)] for op in ops}
     owners = {name: pieces for name, pieces in cut.owners.items() if name in evaluation.tensors}
     return Cut(cut.machines, boxes, folds, owners)
 

@@ -1,4 +1,4 @@
-"""Operators that draw random numbers: which do, and how to let them draw the same again from a given state of the generator."""
+"""Operators that draw random numbers: which do, and how to let one draw from a given state of torch's generator."""
 
 import threading
 from collections.abc import Callable, Mapping

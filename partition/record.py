@@ -1,12 +1,15 @@
-"""From exported nodes to draft operators, each in its plain form: nothing overwrites a value, nothing reads one for its shape only.
+"""From exported nodes to draft operators, each in its plain form: nothing overwrites a value, nothing reads one for its
+shape only.
 
-An in-place operator becomes its plain twin, and what shares memory with what it overwrote is made anew when it is next read:
-`y[:, 0] += 1` is a select, an add and a select_scatter. An overwritten buffer gets its last value by a copy at the end.
-The parts of `chunk`, `split` and `unbind` are slices, which can be cut. Code under `torch.no_grad` reads detached tensors.
+An in-place operator becomes its plain twin, and what shares memory with what it overwrote is made anew when it is next
+read: `y[:, 0] += 1` is a select, an add and a select_scatter. An overwritten buffer gets its last value by a copy at
+the end. The parts of `chunk`, `split` and `unbind` are slices, which can be cut. Code under `torch.no_grad` reads
+detached tensors.
 """
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,10 +27,15 @@ from .table import STORE
 
 aten = torch.ops.aten
 Arguments = dict[str, Any]
-Way = tuple[Any, Arguments] | None  # how a view is made of its source: operator (None: it is the same) and other arguments
+Way = (
+    tuple[Any, Arguments] | None
+)  # how a view is made of its source: by which operator (None: it is the same), with what
 
 SAME: Way = (None, {})
 DROPPED = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_scalar")
+TWINS = {"normal_": "normal_functional"}  # where the plain operator is not called alike
+# Nothing is left of what these overwrite, and no gradient flows to it.
+PAINTING = ("normal_", "uniform_", "exponential_", "bernoulli_", "random_", "log_normal_", "cauchy_", "geometric_", "zero_")
 RESHAPING = ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 
 
@@ -74,9 +82,8 @@ class Recorder:
         if node not in self._tensor:
             source, way = self._source[node]
             if way is None:
-                raise untraceable(
-                    node, f"{node.target} is read after its memory was overwritten", fix="write without in-place operators"
-                )
+                fix = "write without in-place operators"
+                raise untraceable(node, f"{node.target} is read after its memory was overwritten", fix=fix)
             made, arguments = way
             tensor = self.tensor(source)
             self._tensor[node] = self._apply(node, made, tensor, arguments, _value(node)) if made else tensor
@@ -93,7 +100,7 @@ class Recorder:
             arguments: Arguments = {"self": target, "src": source, "non_blocking": False}
             info = self._draft.tensors[buffer]
             name = self._unique(f"{buffer}.store")
-            self._draft.tensors[name] = DraftTensor(name, info.shape, info.dtype, "value", info.stride, info.element_bytes)
+            self._draft.tensors[name] = replace(info, name=name, kind="value")
             self._draft.ops.append(DraftOp(name, STORE, arguments, (name,), "", "", (buffer,)))
 
     # One node ----------------------------------------------------------------------------------------------------
@@ -109,7 +116,7 @@ class Recorder:
             parameters = node.target._schema.arguments
             written = [p.name for p in parameters if p.alias_info is not None and p.alias_info.is_write]
             if len(written) > 1:
-                raise untraceable(node, f"{node.target} overwrites several tensors", fix="write it without this operator")
+                raise untraceable(node, f"{node.target} overwrites several tensors", fix="write without it")
             self._overwrite(node, written[0]) if written else self._record(node)
 
     def _record(self, node: Node) -> None:
@@ -135,7 +142,10 @@ class Recorder:
                 return self._with_arguments(aten.expand.default, first, list(_value(node).shape))
             case "type_as":
                 return self._with_arguments(aten.to.dtype, first, _value(node).dtype)
-        return self._with_arguments(node.target, *node.args, **node.kwargs)
+        target, arguments = self._with_arguments(node.target, *node.args, **node.kwargs)
+        if "sparse" in arguments:  # gradients add up in dense buffers
+            arguments["sparse"] = False
+        return target, arguments
 
     def _with_arguments(self, overload: Any, *args: Any, **kwargs: Any) -> tuple[Any, Arguments]:
         return overload, encode(named(overload, args, kwargs), self.tensor)
@@ -154,8 +164,8 @@ class Recorder:
             tensor = self._apply(node, made, tensor, arguments, _value(node)) if made else tensor
             self._hold(node, tensor, source=source, way=(made, arguments))
         else:
-            source = next((n for n in whole.all_input_nodes if _shares(n, node)), None)
-            self._hold(node, f"{self._tensor[whole]}.{index}", source=source)
+            shared = next((n for n in whole.all_input_nodes if _shares(n, node)), None)
+            self._hold(node, f"{self._tensor[whole]}.{index}", source=shared)
 
     def _apply(self, node: Node, overload: Any, tensor: str, arguments: Mapping[str, Any], value: Tensor) -> str:
         """Enter an operator on `tensor`; its output."""
@@ -171,7 +181,8 @@ class Recorder:
                 outputs.append(name if len(values) == 1 else f"{name}.{i}")
                 self._draft.tensors[outputs[-1]] = draft_tensor(outputs[-1], value, "value")
             elif value is not None:
-                raise untraceable(node, f"{target} gives a {type(value).__name__}, not a tensor", fix="keep values in tensors")
+                kind = type(value).__name__
+                raise untraceable(node, f"{target} gives a {kind}, not a tensor", fix="keep values in tensors")
         if len(values) != 1:
             self._tensor[node] = name
         writes = _statistics(str(target), arguments)
@@ -232,12 +243,16 @@ class Recorder:
     def _overwrite(self, node: Node, written: str) -> None:
         """Record an in-place operator as its plain twin."""
         given = named(node.target, node.args, node.kwargs)
-        held, overload = given.pop(written), _twin(node.target, written)
+        held, overload = given[written], _twin(node.target, written)
         if overload is None or not isinstance(held, Node):
             raise untraceable(node, f"{node.target} overwrites a tensor", fix="write it without the in-place operator")
-        if written != "out":
-            given[written] = held
-        arguments, value = encode(given, self.tensor), _value(node)
+        plain = {name: value for name, value in given.items() if name != "out"}
+        if written != "out":  # the twin may call its first argument otherwise
+            plain = {overload._schema.arguments[0].name: plain.pop(written), **plain}
+        arguments, value = encode(named(overload, (), plain), self.tensor), _value(node)
+        if _packet(node) in PAINTING:
+            old = self._apply(node, aten.detach.default, self.tensor(held), {}, value)
+            arguments[overload._schema.arguments[0].name] = {"tensor": old}
         if torch.Tag.inplace_view in node.target.tags:  # type: ignore[union-attr]
             self._view(node, held, overload, arguments)
             return
@@ -316,7 +331,8 @@ class Recorder:
             rank = value.dim()
             order = [d % rank for d in arguments["dims"]]
             return self._apply(node, made, tensor, {"dims": [order.index(d) for d in range(rank)]}, value)
-        raise untraceable(node, f"a part of a tensor is overwritten through {packet or view.target}", fix="use torch.where or torch.cat")
+        through = f"a tensor is overwritten through {packet or view.target}"
+        raise untraceable(node, through, fix="use torch.where or torch.cat")
 
 
 def draft_tensor(name: str, value: Tensor, kind: str) -> DraftTensor:
@@ -340,8 +356,9 @@ def _twin(target: Any, written: str) -> Any:
     names = [parameter.name for parameter in target._schema.arguments]
     namespace = getattr(torch.ops, target.namespace)
     if written != "out":
-        plain = getattr(namespace, target._overloadpacket.__name__.removesuffix("_"), None)
-        found = getattr(plain, target._overloadname, None)
+        name, variant = target._overloadpacket.__name__, target._overloadname
+        plain = getattr(namespace, TWINS.get(name, name.removesuffix("_")), None)
+        found = getattr(plain, "p" if (name, variant) == ("bernoulli_", "float") else variant, None)
         return found if written == names[0] and plain is not target._overloadpacket else None
     overloads = [getattr(target._overloadpacket, name) for name in target._overloadpacket.overloads()]
     wanted = [name for name in names if name != "out"]
@@ -349,7 +366,7 @@ def _twin(target: Any, written: str) -> Any:
 
 
 def _memory(node: Node) -> int:
-    return _value(node).untyped_storage()._cdata
+    return int(_value(node).untyped_storage()._cdata)
 
 
 def _shares(node: Node, other: Node) -> bool:

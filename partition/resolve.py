@@ -77,7 +77,8 @@ def _noise(op: DraftOp, signature: Signature | None) -> DraftTensor | None:
     noise = signature.noise
     # torch draws into `empty_like(x)`, in memory order: the layout decides which number goes where.
     laid_out = torch.empty_like(torch.empty_strided(noise.shape, noise.stride, device="meta")).stride()
-    return DraftTensor(noise_name(op.name), noise.shape, noise.dtype, "noise", laid_out, getattr(torch, noise.dtype).itemsize)
+    size = getattr(torch, noise.dtype).itemsize
+    return DraftTensor(noise_name(op.name), noise.shape, noise.dtype, "noise", laid_out, size)
 
 
 def _check_count(op: DraftOp) -> None:
@@ -90,7 +91,7 @@ def _check_count(op: DraftOp) -> None:
 
 
 def _fresh(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
-    return [axes.new(f"{tensor.name}.{d}", size) if size else () for d, size in enumerate(tensor.shape)]
+    return [axes.new(f"{tensor.name}.{d}", size) for d, size in enumerate(tensor.shape)]
 
 
 def _needed(draft: Draft) -> list[DraftOp]:
@@ -291,5 +292,5 @@ def _opaque(op: DraftOp, sizes: list[int], dims: Dims, tensors: dict[str, Tensor
     elements = sum(math.prod(tensors[name].shape) for name in (*op.outputs, *(o.tensor for o in operands)))
     if noise_name(op.name) in tensors:
         operands.append(Operand("@noise", noise_name(op.name), (None,), False))
-    points = math.prod(loop.size for loop in loops)
+    points = max(1, math.prod(loop.size for loop in loops))
     return Nest(tuple(loops), tuple(operands), elements / points)

@@ -1,7 +1,7 @@
 """`Signature`: what a row of the operator table says - one label per dimension, as in einsum.
 
-Equal labels mean one axis. A label of the output is a parallel loop; a label that only operands carry is summed over if it is in
-`summed`. None reads a dimension whole.
+Equal labels mean one axis. A label of the output is a parallel loop; a label that only operands carry is summed over if
+it is in `summed`. None reads a dimension whole.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,8 @@ class Signature:
     """Labels of the operands (by argument name; "tensors[1]" inside a list) and of the output.
 
     summed: labels whose partial results add up; fixed: labels of the output that are never cut;
-    once: arguments that only the first part of a sum adds; again: arguments that are also read whole; work: FLOPs per point.
+    once: arguments that only the first part of a sum adds; again: arguments that are also read whole; work: FLOPs per
+    point.
     """
 
     operands: Mapping[str, Labels]

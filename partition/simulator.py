@@ -1,12 +1,14 @@
-"""Plays one step of a cut as events: compute per segment, latency and bytes per message, one network card a machine each way.
+"""Plays one step of a cut as events: compute per segment, latency and bytes per message.
 
-Backward costs twice the FLOPs of forward. Gives the seconds of a step, each machine's busy time and memory, and the timeline.
+A machine has one network card each way. Backward costs twice the FLOPs of forward. Gives the seconds of a step, each
+machine's busy time and memory, and the timeline.
 """
 
 import heapq
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .box import volume
 from .cluster import Cluster
@@ -50,7 +52,7 @@ class _Task:
 
 
 def simulate(flow: Flow, cluster: Cluster) -> Simulation:
-    """One step of one micro-batch, forward and backward, with the state that machines share sent before and folded after."""
+    """One step of one micro-batch, forward and backward; shared state is sent before it and folded after it."""
     tasks = _tasks(flow, cluster)
     timeline = _play(tasks, cluster)
     busy = [0.0] * len(cluster)
@@ -68,7 +70,7 @@ def simulate(flow: Flow, cluster: Cluster) -> Simulation:
 
 
 def memory(flow: Flow) -> list[int]:
-    """Bytes each machine needs: trained parameters with gradients and a copy on its way, other state, activations with gradients."""
+    """Bytes a machine needs: parameters, their gradients and a copy on its way, other state, activations."""
     need = [0] * flow.cut.machines
     for piece in flow.pieces:
         info = flow.graph.tensors[piece.tensor]
@@ -120,7 +122,7 @@ def _chain(tasks: dict[Key, _Task]) -> None:
     for machine in machines:
         stages = sorted(stage for kind, m, stage in tasks if m == machine and kind == FORWARD)
         order = [(FORWARD, machine, s) for s in stages] + [(BACKWARD, machine, s) for s in reversed(stages)]
-        for before, after in zip(order, order[1:], strict=False):
+        for before, after in pairwise(order):
             tasks[before].then.append(after)
             tasks[after].waits += 1
 

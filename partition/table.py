@@ -64,29 +64,41 @@ def aligned(shape: Sequence[int], out: Sequence[int], labels: Sequence[Label]) -
     ]
 
 
+def _fits(shape: Sequence[int], out: Sequence[int]) -> bool:
+    """Whether a shape broadcasts to `out`."""
+    pairs = zip(reversed(shape), reversed(out), strict=False)
+    return len(shape) <= len(out) and all(size in (1, full) for size, full in pairs)
+
+
 # Elementwise, with broadcasting ------------------------------------------------------------------------------------
 
+# fmt: off
 UNARY = (
-    "relu relu6 gelu tanh sigmoid silu leaky_relu elu selu celu mish softplus hardtanh hardswish hardsigmoid log_sigmoid exp log "
-    "sqrt rsqrt neg abs square sin cos reciprocal clamp clamp_min clamp_max clone contiguous detach alias to _to_copy "
-    "logical_not bitwise_not erf floor ceil round sign isnan lift_fresh_copy"
-).split()
+    "relu", "relu6", "gelu", "tanh", "sigmoid", "silu", "leaky_relu", "elu", "selu", "celu", "mish", "softplus",
+    "hardtanh", "hardswish", "hardsigmoid", "log_sigmoid", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "square", "sin",
+    "cos", "reciprocal", "clamp", "clamp_min", "clamp_max", "clone", "contiguous", "detach", "alias", "to", "_to_copy",
+    "logical_not", "bitwise_not", "erf", "floor", "ceil", "round", "sign", "isnan", "lift_fresh_copy", "threshold",
+)
 BINARY = (
-    "add sub rsub mul div pow maximum minimum where eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and "
-    "bitwise_or masked_fill threshold fmod remainder"
-).split()
+    "add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
+    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "masked_fill", "fmod", "remainder",
+)
+# fmt: on
 
 
 @row(*(f"aten.{name}" for name in (*UNARY, *BINARY)))
 def elementwise(site: Site) -> Signature | None:
     """y[..] = f(a[..], b[..], ...), each operand broadcast to y."""
     out = site.output.shape
+    if any(not _fits(t.shape, out) for t in site.tensors.values()):  # `to` the dtype of a tensor of another shape
+        return None
     labels = dims(len(out))
     return Signature({name: aligned(t.shape, out, labels) for name, t in site.tensors.items()}, labels)
 
 
 def _dropout(call: Call) -> Tensor:
-    return call.plain() if call.noise is None else call["input"] * call.noise
+    x: Tensor = call["input"]
+    return call.plain() if call.noise is None else x * call.noise
 
 
 @row("aten.dropout", local=_dropout)
@@ -102,7 +114,8 @@ def dropout(site: Site) -> Signature | None:
 
 
 def _reshape(call: Call) -> Tensor:
-    return call["self"].reshape(call.local_shape)
+    x: Tensor = call["self"]
+    return x.reshape(call.local_shape)
 
 
 @row(
@@ -141,25 +154,28 @@ def transpose(site: Site) -> Signature | None:
 
 
 def _select(call: Call) -> Tensor:
-    dim = call["dim"] % len(call.shape("self"))
-    return call["self"].select(dim, 0) if call.narrowed("self", dim) else call.plain()
+    x: Tensor = call["self"]
+    dim = call["dim"] % x.dim()
+    return x.select(dim, 0) if call.narrowed("self", dim) else call.plain()
 
 
 @row("aten.select", local=_select, moves=True)
 def select(site: Site) -> Signature | None:
     """y[..] = x[.., index, ..]"""
     shape = site.shape("self")
-    dim, index = site["dim"] % len(shape), site["index"] % shape[site["dim"]]
+    dim = site["dim"] % len(shape)
+    index = site["index"] % shape[dim]
     labels = dims(len(shape))
     read: list[Label] = [At(index, index + 1) if d == dim else label for d, label in enumerate(labels)]
     return Signature({"self": read}, [label for d, label in enumerate(labels) if d != dim], work=0.0)
 
 
 def _slice(call: Call) -> Tensor:
-    dim = call["dim"] % len(call.shape())
+    x: Tensor = call["self"]
+    dim = call["dim"] % x.dim()
     if not call.narrowed("self", dim):
         return call.plain()
-    return call["self"][(slice(None),) * dim + (slice(None, None, call["step"]),)]
+    return x[(slice(None),) * dim + (slice(None, None, call["step"]),)]
 
 
 @row("aten.slice", local=_slice, moves=True)
@@ -204,8 +220,9 @@ STORE = "aten.copy_.default"
 
 
 def _store(call: Call) -> Tensor:
+    buffer: Tensor = call["self"]
     with torch.no_grad():
-        return call["self"].copy_(call["src"])  # type: ignore[no-any-return]
+        return buffer.copy_(call["src"])
 
 
 @row("aten.copy_", local=_store, moves=True)
@@ -250,6 +267,8 @@ def matmul(site: Site) -> Signature | None:
 @row("aten.embedding")
 def embedding(site: Site) -> Signature | None:
     """y[.., d] = W[index[..], d]; the table is read whole along its rows."""
+    if site["scale_grad_by_freq"]:  # counts the indices of the whole batch
+        return None
     lead = dims(len(site.shape("indices")), "i")
     return Signature({"weight": [None, "d"], "indices": lead}, [*lead, "d"])
 
@@ -468,7 +487,8 @@ def _reduced(site_or_call: Site | Call, rank: int) -> list[int]:
 def _reduce(call: Call) -> Tensor:
     shape = call.shape("self")
     over = _reduced(call, len(shape))
-    total = call["self"].sum(over, keepdim=bool(call["keepdim"]), dtype=call["dtype"])
+    x: Tensor = call["self"]
+    total = x.sum(over, keepdim=bool(call["keepdim"]), dtype=call["dtype"])
     return total / math.prod(shape[d] for d in over) if ".mean." in call.op.target else total
 
 
@@ -489,12 +509,12 @@ NONE, MEAN = 0, 1  # aten's codes of a loss's reduction
 def _cross_entropy(call: Call) -> Tensor:
     if call["reduction"] != MEAN:
         return call.plain()
-    target, weight = call.whole["target"], call["weight"]
-    total = call.plain(reduction=2)
+    target, weight, total = call.whole["target"], call["weight"], call.plain(reduction=2)
     if target.is_floating_point():
         return total / (target.numel() / target.shape[1])
     valid = target != call["ignore_index"]
-    return total / (valid.sum() if weight is None else weight[target[valid]].sum())
+    divisor: Tensor = valid.sum() if weight is None else weight[target[valid]].sum()
+    return total / divisor
 
 
 @row("aten.cross_entropy_loss", local=_cross_entropy)

@@ -1,7 +1,7 @@
 """Downpour SGD: replicas that fetch parameters and push gradients on their own, through sharded parameter servers.
 
-Dean et al., NIPS 2012, section 4.1; `train` is algorithm 7.1 of its supplement. "Asynchronously" there is here: pushes are
-acknowledged while later steps compute, and with `overlap` fetches are asked for one step before they are needed.
+Dean et al., NIPS 2012, section 4.1; `train` is algorithm 7.1 of its supplement. "Asynchronously" there is here: pushes
+are acknowledged while later steps compute, and with `overlap` fetches are asked for one step before they are needed.
 """
 
 import math
@@ -43,9 +43,9 @@ class Downpour(msgspec.Struct, frozen=True, tag="downpour"):
 
     fetch, push: n_fetch and n_push of the paper, in steps.
     warm_start: replica 0 begins alone; the others follow once it has pushed so often.
-    overlap: ask for parameters one step ahead, so that the fetch overlaps that step's work; else ask and wait. It hides a
-    slow network, and costs freshness: those parameters lack what was pushed during the step, with a rule whose step the
-    worker cannot take itself (Adagrad) even its own push.
+    overlap: ask for parameters one step ahead, so that the fetch overlaps that step's work; else ask and wait. It hides
+    a slow network, and costs freshness: those parameters lack what was pushed during the step, with a rule whose step
+    the worker cannot take itself (Adagrad) even its own push.
     """
 
     fetch: int = 1

@@ -19,17 +19,17 @@ def gather(box: Box, held: Sequence[tuple[Box, Tensor]]) -> Tensor:
 
 def add_up(box: Box, held: Sequence[tuple[Box, Tensor]]) -> Tensor:
     """The sum of partial results of `box`; a piece that covers a part of it adds to that part only."""
-    first, tensor = held[0]
     if any(piece != box for piece, _ in held):
         return _assemble(box, held, add=True)
-    total = tensor
+    total = held[0][1]
     for _, tensor in held[1:]:
         total = total + tensor
     return total
 
 
 def _assemble(box: Box, held: Sequence[tuple[Box, Tensor]], *, add: bool) -> Tensor:
-    result: Tensor = _Assemble.apply(box, [piece for piece, _ in held], add, *(tensor for _, tensor in held))
+    boxes, tensors = [piece for piece, _ in held], [tensor for _, tensor in held]
+    result: Tensor = _Assemble.apply(box, boxes, add, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -1,6 +1,7 @@
-"""Dropout masks that do not depend on the cut: those that plain torch draws after `torch.manual_seed(draw_seed(...))`.
+"""Random numbers that do not depend on the cut: those that plain torch draws after `torch.manual_seed(draw_seed(...))`.
 
-Every machine draws all masks of a step whole, in the model's order, and cuts its boxes out of them.
+Every machine draws all dropout masks of a micro-batch whole, in the model's order, and cuts its boxes out of them. An
+operator without a row draws by itself, from the state in which torch's generator would be by then.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..partition.graph import TensorInfo
+from ..partition.kernel import rehearse
 from .program import Program
 
 
@@ -19,15 +21,20 @@ def draw_seed(seed: int, step: int, micro: int) -> int:
 
 
 def draw(program: Program, seed: int) -> dict[str, Tensor]:
-    """All masks that the machine's program needs, scaled by 1 / (1 - p), in the shape of their axes."""
-    if not program.noises or not program.training:
+    """What the program needs: masks scaled by 1 / (1 - p) in the shape of their axes, and states of the generator."""
+    if not program.noises:
         return {}
     generator = torch.Generator().manual_seed(seed)
-    masks = {}
+    drawn = {}
     for noise in program.noises:
         info = program.tensors[noise.tensor]
-        masks[noise.tensor] = _mask(info, noise.p, generator).reshape(info.extents)
-    return masks
+        if noise.op:
+            drawn[noise.tensor] = generator.get_state()
+            if noise is not program.noises[-1]:
+                generator.set_state(rehearse(program.ops[noise.op], drawn[noise.tensor], program.tensors))
+        else:
+            drawn[noise.tensor] = _mask(info, noise.p, generator).reshape(info.extents)
+    return drawn
 
 
 def _mask(info: TensorInfo, p: float, generator: torch.Generator) -> Tensor:

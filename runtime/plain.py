@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.task import Data
+from ..partition.errors import BadInput
 from .noise import draw_seed
 
 
@@ -22,6 +23,11 @@ class PlainWorker:
         self.model, self.loss, self.seed = model, loss, seed
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         trained = list(self.parameters.values())
+        dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in trained})
+        if len(dtypes) > 1:
+            raise BadInput(
+                "E342", f"the parameters have several dtypes: {', '.join(dtypes)}", fix="make them one: model.float()"
+            )
         dtype = trained[0].dtype if trained else torch.float32
         self.values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in trained)])
         self.gradients = torch.zeros_like(self.values)

@@ -1,7 +1,7 @@
 """`Program`: what one machine runs, as plain data - segments of local work between exchanges.
 
-It holds the operators, pieces and edges of this machine only, so that a worker needs neither the model's code nor its graph.
-Pieces are numbered over the whole cut, and an edge has the same number on both sides.
+It holds the operators, pieces and edges of this machine only, so that a worker needs neither the model's code nor its
+graph. Pieces are numbered over the whole cut, and an edge has the same number on both sides.
 """
 
 from collections import defaultdict
@@ -65,7 +65,8 @@ class Step(msgspec.Struct, frozen=True):
 class Segment(msgspec.Struct, frozen=True):
     """Steps that run without waiting for anybody.
 
-    receives: edges that must have arrived. sends: what goes out afterwards. keeps: pieces that later segments here read.
+    receives: edges that must have arrived. sends: what goes out afterwards. keeps: pieces that later segments here
+    read.
     """
 
     stage: int
@@ -89,9 +90,11 @@ class Noise(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """All that one machine of a replica does in a step.
 
-    elements: length of the flat parameter buffer. gives, takes: state that other machines use too, sent before a step; its
-    gradient comes back after it. arrivals: edges that come in. returns: edge -> position of the earliest segment that reads
-    it, after whose backward its gradient goes back. results: pieces of the loss, or of the output, made here.
+    elements: length of the flat parameter buffer. gives, takes: state that other machines use too, sent before a step;
+    its gradient comes back after it. arrivals: edges that come in. returns: edge -> position of the earliest segment
+    that reads it, after whose backward its gradient goes back. results: pieces of the loss, or of the output, made
+    here.
+    one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
     """
 
     machine: int
@@ -111,6 +114,7 @@ class Program(msgspec.Struct, frozen=True):
     arrivals: dict[int, Link]
     returns: dict[int, int]
     results: tuple[int, ...]
+    one_at_a_time: bool
 
 
 def programs(flow: Flow, *, training: bool) -> list[Program]:
@@ -150,7 +154,14 @@ def _program(flow: Flow, machine: int, training: bool) -> Program:
         arrivals={e.index: _incoming(flow, e) for e in flow.edges if e.target == machine},
         returns=_returns(segments),
         results=tuple(i for i in flow.results if flow.pieces[i].machine == machine),
+        one_at_a_time=_mixing(graph, mine),
     )
+
+
+def _mixing(graph: Graph, mine: list[Instruction]) -> bool:
+    """Whether several segments touch a buffer that the step overwrites."""
+    stage = {i.op: i.stage for i in mine}
+    return any(len({stage[op.name] for op in ops if op.name in stage}) > 1 for ops in graph.overwritten.values())
 
 
 def _one_dtype(graph: Graph) -> str:

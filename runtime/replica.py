@@ -1,6 +1,7 @@
 """`Replica`: all workers of one copy of a model in this process, one thread a machine, over an in-memory channel.
 
-The same workers and programs run in processes of their own under the launcher; here they serve Python callers and tests.
+The same workers and programs run in processes of their own under the launcher; here they serve Python callers and
+tests.
 """
 
 from collections.abc import Callable, Iterable, Sequence

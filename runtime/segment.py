@@ -1,9 +1,10 @@
 """Runs one segment of one micro-batch, forward and backward. No channel here: what must travel is returned as tensors.
 
-Each segment is one autograd graph. What enters it from peers or earlier segments is a detached leaf whose gradient adds up;
-backward starts from the gradients of what left it.
+Each segment is one autograd graph. What enters it from peers or earlier segments is a detached leaf whose gradient adds
+up; backward starts from the gradients of what left it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ..models.task import Data
 from ..partition.box import Box, relative, sizes, slices
+from ..partition.graph import Op
 from ..partition.kernel import run_box
 from .assemble import add_up, gather
 from .program import Link, Operand, Program, Segment, Step
@@ -30,8 +32,14 @@ class MicroBatch:
     loss: float = 0.0
     made: dict[int, Tensor] = field(default_factory=dict)  # pieces as computed, with their autograd graph
     inputs: dict[int, Tensor] = field(default_factory=dict)  # leaves: from peers, or kept from earlier segments
+    read: dict[tuple[str, Box], Tensor] = field(default_factory=dict)  # operands of the segment that runs
     arrived: set[int] = field(default_factory=set)  # edges
     returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
+
+    @property
+    def progress(self) -> int:
+        """Segments done, forward and backward."""
+        return self.forward + self.backward
 
 
 def batch_tensors(program: Program, batch: Data, rows: slice) -> dict[str, Tensor]:
@@ -56,12 +64,15 @@ class SegmentRunner:
     def __init__(self, program: Program, states: States) -> None:
         self.program, self.states = program, states
         self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
+        self._overwritten = {name for op in program.ops.values() for name in op.writes}
+        self._read_again = _read_again(program)
 
     def forward(self, micro: MicroBatch, segment: Segment) -> list[list[Tensor]]:
         """Run the steps; the frames to send, one list a link of `segment.sends`."""
         with torch.set_grad_enabled(self.program.training):
             for step in segment.steps:
                 self._execute(micro, step)
+        micro.read.clear()
         for piece in segment.keeps:
             self.enter(micro, piece, micro.made[piece].detach())
         if self.program.training:
@@ -70,7 +81,22 @@ class SegmentRunner:
 
     def enter(self, micro: MicroBatch, piece: int, tensor: Tensor) -> None:
         """Make a tensor a leaf of this micro-batch."""
-        micro.inputs[piece] = tensor.requires_grad_(self.program.pieces[piece].gradient)
+        micro.inputs[piece] = self._leaf(piece, tensor, summed=piece in self._read_again)
+
+    def take(self, piece: int, tensor: Tensor) -> None:
+        """Make a copy of another machine's state a leaf of this step."""
+        self.taken[piece] = self._leaf(piece, tensor, summed=True)
+
+    def _leaf(self, piece: int, tensor: Tensor, *, summed: bool) -> Tensor:
+        """A leaf. Where several backward passes add to its gradient, that has memory of its own.
+
+        The first gradient of a leaf is often a view of the one that backward began with, and adding to it in place
+        would change that one, and whatever else is a view of it.
+        """
+        leaf = tensor.requires_grad_(self.program.pieces[piece].gradient)
+        if leaf.requires_grad and summed:
+            leaf.grad = torch.zeros_like(leaf)
+        return leaf
 
     def frames(self, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
         """The boxes of a link, cut out of the pieces that hold them."""
@@ -86,23 +112,36 @@ class SegmentRunner:
             (operand,) = step.operands
             micro.made[step.makes[0]] = add_up(step.box, self._held(micro, operand))
             return
-        operands = {operand.argument: self._operand(micro, operand) for operand in step.operands}
-        outputs = run_box(self.program.ops[step.op], step.box, operands, self.program.tensors)
+        op = self.program.ops[step.op]
+        operands = {operand.argument: self._operand(micro, operand, op) for operand in step.operands}
+        outputs = run_box(op, step.box, operands, self.program.tensors)
         for piece, output in zip(step.makes, outputs, strict=True):
             micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
 
-    def _operand(self, micro: MicroBatch, operand: Operand) -> Tensor | None:
+    def _operand(self, micro: MicroBatch, operand: Operand, op: Op) -> Tensor | None:
         """What a step reads, in the shape of its dimensions."""
         if operand.box is None:
             return None
+        if operand.tensor in self._overwritten and operand.tensor not in op.writes:
+            # What backward needs of a buffer must outlive the next micro-batch's forward.
+            return self._assembled(micro, operand, operand.box).clone()
+        # All readers share one tensor, so that their gradients are added in the order in which plain torch adds them.
+        key = (operand.tensor, operand.box)
+        if key not in micro.read:
+            micro.read[key] = self._assembled(micro, operand, operand.box)
+        return micro.read[key]
+
+    def _assembled(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
         info = self.program.tensors[operand.tensor]
         if info.kind == "noise":
-            tensor = micro.masks[info.name][slices(operand.box)]
+            tensor = micro.masks[info.name][slices(box)]
         elif info.kind in ("input", "target"):
-            tensor = micro.batch[info.name][slices(operand.box)]
+            tensor = micro.batch[info.name][slices(box)]
+        elif not operand.sources:  # an empty box: nobody sends it
+            tensor = torch.empty(sizes(box), dtype=getattr(torch, info.dtype))
         else:
-            tensor = gather(operand.box, self._held(micro, operand))
-        return tensor.reshape(info.local_shape(operand.box))
+            tensor = gather(box, self._held(micro, operand))
+        return tensor.reshape(info.local_shape(box))
 
     def _held(self, micro: MicroBatch, operand: Operand) -> list[tuple[Box, Tensor]]:
         return [(self.program.pieces[i].box, self._piece(micro, i)) for i in operand.sources]
@@ -140,6 +179,14 @@ class SegmentRunner:
             padded[slices(relative(box, outer))] = tensor
             tensor = padded
         gradients[piece] = gradients[piece] + tensor if piece in gradients else tensor
+
+
+def _read_again(program: Program) -> set[int]:
+    """Pieces that more than one segment reads."""
+    readers: Counter[int] = Counter()
+    for segment in program.segments:
+        readers.update({i for step in segment.steps for operand in step.operands for i in operand.sources})
+    return {piece for piece, count in readers.items() if count > 1}
 
 
 def gradients_of(program: Program, link: Link, held: dict[int, Tensor]) -> list[Tensor]:

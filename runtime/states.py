@@ -1,4 +1,7 @@
-"""`States`: the parameters and buffers of one machine. Trained parameters are views of one flat buffer, gradients of its twin."""
+"""`States`: the parameters and buffers of one machine.
+
+Trained parameters are views of one flat buffer, their gradients of its twin.
+"""
 
 from collections.abc import Callable
 

@@ -1,6 +1,5 @@
-"""`Worker`: one process's part of a replica. Runs its Program as a dataflow: whatever is ready, backward before forward."""
+"""`Worker`: one process's part of a replica. It runs its Program as a dataflow: what is ready, backward first."""
 
-from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -22,7 +21,8 @@ FORWARD, BACKWARD, SHARE, FOLD = "forward", "backward", "share", "fold"
 class Worker:
     """One machine of a replica; `values` and `gradients` are flat (see States).
 
-    peers: channel names by machine. tag: sets the messages of two programs on one channel apart. seed: of dropout masks.
+    peers: channel names by machine. tag: sets the messages of two programs on one channel apart. seed: of dropout
+    masks.
     cap: micro-batches in flight at most, the back-pressure; by default as many as there are machines.
     """
 
@@ -39,7 +39,8 @@ class Worker:
     ) -> None:
         self.program, self.mailbox, self.peers = program, mailbox, list(peers)
         self.states = states or States(program)
-        self.seed, self.tag, self.cap = seed, tag, cap or program.machines
+        self.seed, self.tag = seed, tag
+        self.cap = 1 if program.one_at_a_time else cap or program.machines
         self._runner = SegmentRunner(program, self.states)
 
     @property
@@ -59,58 +60,63 @@ class Worker:
 
     def __repr__(self) -> str:
         p = self.program
-        return f"Worker({self.name}, {len(p.segments)} segments, {p.elements} parameters, machine {p.machine} of {p.machines})"
+        where = f"machine {p.machine} of {p.machines}"
+        return f"Worker({self.name}, {len(p.segments)} segments, {p.elements} parameters, {where})"
 
     def step(self, batch: Data, step: int) -> float | None:
         """Forward and backward of a batch: gradients are added up; the loss comes back where this machine computes it.
 
         The batch is cut into micro-batches of the program's size; the loss is their mean.
         """
-        micros = self._micros(batch, step)
+        count = self._count(batch)
         self._share(step)
-        self._run(micros, step)
+        micros = self._run(batch, step, count)
         self._fold(step)
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
 
     def predict(self, batch: Data, step: int) -> list[tuple[Box, Tensor]]:
         """The output for one batch, where this machine computes it: boxes of the output with their tensors."""
-        micros = self._micros(batch, step)
-        if len(micros) != 1:
+        if len(batch) != self.program.batch:
             raise BadInput("E343", f"{len(batch)} samples to predict; the program takes {self.program.batch} at a time")
         self._share(step)
-        self._run(micros, step)
-        return [(self.program.pieces[i].box, micros[0].made[i]) for i in self.program.results]
-
-    def _micros(self, batch: Data, step: int) -> list[MicroBatch]:
-        rows, size = len(batch), self.program.batch
-        if rows == 0 or rows % size:
-            raise BadInput("E343", f"a batch of {rows} samples does not divide into micro-batches of {size}")
-        return [
-            MicroBatch(
-                m,
-                batch_tensors(self.program, batch, slice(m * size, (m + 1) * size)),
-                draw(self.program, draw_seed(self.seed, step, m)),
-            )
-            for m in range(rows // size)
-        ]
+        (micro,) = self._run(batch, step, 1)
+        return [(self.program.pieces[i].box, micro.made[i]) for i in self.program.results]
 
     # The loop ----------------------------------------------------------------------------------------------------
 
-    def _run(self, micros: list[MicroBatch], step: int) -> None:
-        """Run the segments of all micro-batches as their inputs arrive."""
-        waiting, active = deque(micros), list[MicroBatch]()
-        while waiting or active:
-            while waiting and len(active) < self.cap:
-                active.append(waiting.popleft())
-            if not any(self._advance(micro, step, len(micros)) for micro in self._by_urgency(active)):
-                wanted = {key: m for m in active for key in self._wanted(m, step)}
+    def _run(self, batch: Data, step: int, count: int) -> list[MicroBatch]:
+        """Run the segments of all micro-batches as their inputs arrive; the micro-batches in order."""
+        done, active = list[MicroBatch](), list[MicroBatch]()
+        while len(done) < count:
+            while len(active) < self.cap and len(done) + len(active) < count:
+                active.append(self._begin(batch, step, len(done) + len(active)))
+            runnable = self._by_urgency(active)
+            if not any(self._advance(micro, step, count) for micro in runnable):
+                wanted = {key: m for m in runnable for key in self._wanted(m, step)}
                 message = self.mailbox.wait(wanted)
                 self._deliver(wanted[key_of(message)], message)
-            active = [m for m in active if not self._complete(m)]
+            while active and self._complete(active[0]):
+                done.append(active.pop(0))
+        return done
+
+    def _count(self, batch: Data) -> int:
+        rows, size = len(batch), self.program.batch
+        if rows == 0 or rows % size:
+            raise BadInput("E343", f"a batch of {rows} samples does not divide into micro-batches of {size}")
+        return rows // size
+
+    def _begin(self, batch: Data, step: int, index: int) -> MicroBatch:
+        rows = slice(index * self.program.batch, (index + 1) * self.program.batch)
+        tensors = batch_tensors(self.program, batch, rows)
+        return MicroBatch(index, tensors, draw(self.program, draw_seed(self.seed, step, index)))
 
     def _by_urgency(self, active: list[MicroBatch]) -> list[MicroBatch]:
-        """Backward before forward, else the oldest first."""
-        return sorted(active, key=lambda m: (m.forward < len(self.program.segments), m.index))
+        """Those that may run: backward before forward, else the oldest first.
+
+        None overtakes an older one, so that running statistics and sums of gradients come about in one order only.
+        """
+        in_turn = [m for i, m in enumerate(active) if i == 0 or m.progress < active[i - 1].progress]
+        return sorted(in_turn, key=lambda m: (m.forward < len(self.program.segments), m.index))
 
     def _complete(self, micro: MicroBatch) -> bool:
         done = micro.backward if self.program.training else micro.forward
@@ -176,7 +182,7 @@ class Worker:
         for link in program.takes:
             message = self.mailbox.wait([self._key(link, SHARE, step, 0)])
             for piece, tensor in zip(link.pieces, message.tensors, strict=True):
-                self._runner.taken[piece] = tensor.requires_grad_(program.pieces[piece].gradient)
+                self._runner.take(piece, tensor)
 
     def _fold(self, step: int) -> None:
         """Return the gradients of state that belongs to others, and add what others return."""

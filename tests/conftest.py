@@ -1,5 +1,6 @@
 """One thread for torch, repeatable hypothesis examples, and a check after every test that it left nothing behind."""
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -26,7 +27,8 @@ def children() -> set[int]:
     multiprocessing.active_children()  # waits for those that have ended
     found: set[int] = set()
     for task in Path("/proc/self/task").glob("*/children"):
-        found |= {int(pid) for pid in task.read_text().split()}
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            found |= {int(pid) for pid in task.read_text().split()}
     return found - {getattr(resource_tracker._resource_tracker, "_pid", None)}
 
 

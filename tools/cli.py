@@ -28,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into messages and exit codes."""
     signal.signal(signal.SIGTERM, _terminate)
+    stdout = sys.stdout
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -41,8 +42,9 @@ def main() -> NoReturn:
 
         print_error(error)
         code = error.exit_code
-    except BrokenPipeError:
-        code = 0
+    except SystemExit as end:
+        # click ends so, on another stdout, where the reader of a pipe is gone: `cutset schema | head -1` is no error.
+        code = end.code if sys.stdout is stdout else 0
     except Exception:
         traceback.print_exc()
         click.echo("this is a bug in cutset; please report it with the lines above", err=True)
@@ -83,7 +85,9 @@ def task_options(command: F) -> F:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of everything random."
+)
 machines_option = click.option(
     "--machines", type=int, default=2, show_default=True, help="Machines to cut the model over; all are used."
 )
@@ -356,8 +360,10 @@ def _train(options: "Options", *, as_json: bool) -> None:
     from .train import prepare, run
 
     job = prepare(options)
-    if not as_json and job.placement is not None:
-        click.echo(f"cut of {job.placement.model}: {job.placement.winner}. {job.placement.verdict}\n", err=True)
+    if not as_json:
+        plan = job.placement
+        said = f"cut of {plan.model}: {plan.winner}. {plan.verdict}" if plan is not None else "\n".join(job.notes)
+        click.echo(f"{said}\n", err=True)
     with _Follow() as follow:
         result = run(job, follow.tell)
     _write(options.out / "result.json", json.dumps(result, indent=1) + "\n")

@@ -68,7 +68,7 @@ def print_inspection(facts: dict[str, Any]) -> None:
     console.print(
         Text(
             f"{facts['task']}: {count_text(facts['parameters'])} parameters, "
-            f"{count_text(facts['flops_forward'])}FLOP forward for {facts['batch']} samples; "
+            f"{count_text(facts['flops_forward'])} FLOP forward for {facts['batch']} samples; "
             f"{percent_text(facts['cuttable_share'])} of the FLOPs can be cut inside an operator.",
             style="bold",
         )

@@ -116,7 +116,7 @@ def replica_of(
     loss: "Callable[..., Tensor]" = mean_square,
     seed: int = 0,
 ) -> Replica:
-    """The module cut as `placement` says, with its weights, in threads of this process: to step, and to look at gradients.
+    """The module cut as `placement` says, with its weights, in threads of this process: to step, to look at gradients.
 
     inputs, targets, loss: as they were planned for. BadInput where the placement is of another model.
     """
@@ -128,4 +128,4 @@ def replica_of(
 
 
 def _several(tensors: "Tensor | Sequence[Tensor]") -> "Sequence[Tensor]":
-    return tensors if isinstance(tensors, list | tuple) else (tensors,)  # type: ignore[return-value]
+    return tensors if isinstance(tensors, list | tuple) else (tensors,)

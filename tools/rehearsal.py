@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rehearse(task: "Task", model: nn.Module, example: Data) -> int:
-    """The number of training samples, of which a batch as large as `example` has gone through `model`, whose buffers change.
+    """The number of training samples; a batch of them, as large as `example`, has gone through `model`.
 
     BadInput where the data is missing or unlike the example, where the batch does not go through, and where there is
     nothing to train.
@@ -42,7 +42,8 @@ def _demand_alike(task: "Task", example: Data, data: Data, split: str) -> None:
         if [_sample(t) for t in wanted] != [_sample(t) for t in found]:
             raise BadInput(
                 "E313",
-                f"task {task.name} has {split} {what} of {_samples(found)} a sample, but an example of {_samples(wanted)}",
+                f"the {split} data of task {task.name} has {what} of {_samples(found)} a sample, its example of "
+                f"{_samples(wanted)}",
                 fix="let example(batch) give the shapes and dtypes of the data",
             )
 

@@ -1,5 +1,6 @@
 """The processes of a run: what a worker, a shard and the one-process baseline do from their set-up to their result."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from ..partition.box import Box
 from ..partition.errors import Diverged
 from ..ps.client import Client
 from ..ps.downpour import Downpour, train
+from ..ps.holding import finite
 from ..ps.layout import Slice
 from ..ps.rule import AnyRule
 from ..ps.shard import Shard, serve
@@ -139,7 +141,7 @@ class _Cut:
         program = self._tester.program
         info = program.tensors[program.pieces[program.results[0]].tensor]
         output = output.reshape(info.local_shape(box))
-        return task.correct(output[:rows], *(t[:rows] for t in batch.targets))
+        return int(task.correct(output[:rows], *(t[:rows] for t in batch.targets)))
 
     def state(self) -> list[tuple[str, Box | None, Tensor]]:
         kinds = ("buffer", "frozen")
@@ -168,7 +170,7 @@ class _Uncut:
 
     def correct(self, task: Task, batch: Data, rows: int) -> int | None:
         output = self.worker.predict(batch)
-        return task.correct(output[:rows], *(t[:rows] for t in batch.targets))
+        return int(task.correct(output[:rows], *(t[:rows] for t in batch.targets)))
 
     def state(self) -> list[tuple[str, Box | None, Tensor]]:
         frozen = [(n, None, p.detach()) for n, p in self.worker.model.named_parameters() if not p.requires_grad]
@@ -185,7 +187,7 @@ def accuracy(trainer: _Trainer, task: Task, test: Data, batch: int) -> float | N
     return None if right is None else right / len(test)
 
 
-def _initial(path: str) -> Callable[[str], Tensor]:
+def stored(path: str) -> Callable[[str], Tensor]:
     """Whole tensors by name from a safetensors file, one at a time."""
 
     def value(name: str) -> Tensor:
@@ -240,7 +242,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     samples = read_split(task, "train")
     tests = read_split(task, "test") if given.replica == 0 else None
     mailbox = Mailbox(channel, timeout_s=WAIT_S)
-    initial = _initial(course.initial)
+    initial = stored(course.initial)
     trainer: _Trainer
     if given.program:
         trainer = _Cut(given, mailbox, initial)
@@ -306,19 +308,22 @@ def baseline(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     course = given.course
     task = load_task(course.spec)
     samples, tests = read_split(task, "train"), read_split(task, "test")
-    trainer = _Uncut(course, task, _initial(course.initial), course.seed)
+    trainer = _Uncut(course, task, stored(course.initial), course.seed)
     state = given.rule.state(trainer.values)
     stream = SampleStream(len(samples), batch=course.batch, seed=course.seed)
     log = _Log(channel, beacon, course)
     for step in range(course.steps):
         loss = trainer.step(samples.rows(stream.indices(step)), step)
-        if loss is None or not loss - loss == 0.0:
-            raise Diverged("E702", f"the loss of one process at step {step} is {loss}", fix="use a smaller rate, --lr")
+        if loss is None or not math.isfinite(loss):
+            fix = "a smaller --lr" if step else "check the data and the model: no step was taken yet"
+            raise Diverged("E702", f"the loss at step {step} is {loss}", fix=fix)
         given.rule.apply(trainer.values, trainer.gradients, state)
         trainer.gradients.zero_()
         log.step(step, loss)
         if log.due(step):
             log.tested(step, accuracy(trainer, task, tests, course.batch))
     seconds = time.monotonic() - log.began
+    if not finite(trainer.values):
+        raise Diverged("E703", f"the parameters are not finite after step {course.steps - 1}", fix="a smaller --lr")
     log.tested(course.steps - 1, accuracy(trainer, task, tests, course.batch))
     return {"seconds": seconds, "losses": log.losses, "curve": log.curve}

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..models.task import Task
 from ..partition.capture import state_values
 from ..partition.cluster import alike
 from ..partition.errors import BadInput, UsageError
@@ -27,13 +29,17 @@ from ..ps.region import Region
 from ..ps.rule import Adagrad, AnyRule
 from ..runtime.launcher import Launcher, Role
 from ..runtime.message import Message
+from ..runtime.plain import PlainWorker
 from ..runtime.program import Program
-from .load import TaskSpec, build_model, read_split
+from .load import TaskSpec, build_model, example_batch, load_task
 from .planning import Captured, captured, compiled, matched, planned
-from .roles import BASELINE, SHARD, WORKER, BaselineSetup, Course, ShardSetup, WorkerSetup, worker_name
+from .rehearsal import rehearse
+from .roles import BASELINE, SHARD, WORKER, BaselineSetup, Course, ShardSetup, WorkerSetup, stored, worker_name
 
 ROLES_MAX = 256
+LR_MAX = torch.finfo(torch.float32).max
 UNTRACEABLE = "E320"
+FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the data, or because the example is wrong
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that can be started. programs, evaluations: by machine; empty where the model is trained uncut."""
+    """A job that can be started. programs, evaluations: by machine; empty where the model is trained uncut.
+
+    names: of the model's state_dict; a tied tensor has several, and each leads to the one that the run knows it by.
+    """
 
     options: Options
     task_name: str
@@ -71,7 +80,7 @@ class Prepared:
     evaluations: Sequence[Program]
     regions: list[list[Region]]
     slices: list[Slice]
-    shapes: dict[str, tuple[int, ...]]
+    names: dict[str, str]
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -86,13 +95,14 @@ Tell = Callable[[str, int, int, float], None]  # run, step, steps, loss
 def prepare(options: Options) -> Prepared:
     """Load, capture, plan and check; write the placement and the initial weights into the run folder."""
     _check(options)
+    task = load_task(options.spec)
     try:
-        ready: Captured | None = captured(options.spec)
+        ready = captured(options.spec, task)
     except BadInput as error:
-        if error.code != UNTRACEABLE or options.machines != 1 or options.placement is not None:
+        if error.code not in (UNTRACEABLE, FAILS_UNTRACED) or options.machines != 1 or options.placement is not None:
             raise
-        ready = None
-    return _uncut(options) if ready is None else _cut(options, ready)
+        return _uncut(options, task, error)
+    return _cut(options, ready)
 
 
 def _check(options: Options) -> None:
@@ -103,6 +113,10 @@ def _check(options: Options) -> None:
     ):
         if value < least:
             raise UsageError("E220", f"--{name} {value}; it must be at least {least}", fix=f"--{name} {least}")
+    if options.target is not None and not 0 <= options.target <= 1:
+        raise UsageError("E225", f"--target {options.target}; it is a share of right answers", fix="--target 0.95")
+    if options.rule.lr > LR_MAX:
+        raise UsageError("E226", f"--lr {options.rule.lr:g}; float32 ends at {LR_MAX:.3g}", fix="--lr 0.05")
     machines = len(options.placement.machines) if options.placement else options.machines
     alike(machines)
     roles = machines * options.replicas + options.shards
@@ -128,55 +142,54 @@ def _cut(options: Options, ready: Captured) -> Prepared:
     trained, evaluated = compiled(ready, cut)
     placement.save(options.out / "placement.json")
     model = build_model(ready.task, seed=options.seed)
-    values = state_values(model, ready.task.loss, ready.constants)
-    names = {t.name for graph in (ready.train, ready.evaluation) for t in graph.states}
-    initial = _save_state(options.out / "initial.safetensors", {name: values[name] for name in sorted(names)})
+    course = _course(options, ready.task, model, ready.constants, ready.batch)
     regions = [_regions(program) for program in trained]
-    shapes = {t.name: t.shape for t in ready.train.states}
-    course = _course(options, ready.task, ready.batch, initial)
+    slices = layout([program.elements for program in trained], options.shards)
+    names = state_names(model)
+    return Prepared(options, ready.task.name, placement, course, trained, evaluated, regions, slices, names)
+
+
+def _uncut(options: Options, task: Task, error: BadInput) -> Prepared:
+    """A model that cannot be traced, as `error` says, data parallel only."""
+    model = build_model(task, seed=options.seed)
+    names = state_names(model)
+    try:
+        course = _course(options, task, model, {}, options.spec.batch or task.batch)
+    except BadInput as found:
+        if error.code == FAILS_UNTRACED:
+            raise error from found
+        raise
+    regions, offset = [], 0
+    for name, parameter in PlainWorker(model, task.loss).parameters.items():
+        shape = list(parameter.shape)
+        regions.append(Region(name, shape, shape, [(0, n) for n in shape], offset))
+        offset += parameter.numel()
+    note = f"it is trained uncut, data parallel only: {error.facts}"
     return Prepared(
-        options,
-        ready.task.name,
-        placement,
-        course,
-        trained,
-        evaluated,
-        regions,
-        layout([program.elements for program in trained], options.shards),
-        shapes,
+        options, task.name, None, course, [], [], [regions], layout([offset], options.shards), names, [note]
     )
 
 
-def _uncut(options: Options) -> Prepared:
-    """A model that cannot be traced, data parallel only."""
-    from .load import load_task
-
-    task = load_task(options.spec)
-    model = build_model(task, seed=options.seed)
-    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    initial = _save_state(options.out / "initial.safetensors", {name: t.detach() for name, t in state.items()})
-    regions, offset = [], 0
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            shape = list(parameter.shape)
-            regions.append(Region(name, shape, shape, [(0, n) for n in shape], offset))
-            offset += parameter.numel()
-    course = _course(options, task, options.spec.batch or task.batch, initial)
-    shapes = {name: tuple(t.shape) for name, t in state.items()}
-    note = "the model cannot be traced: it is trained uncut, data parallel only"
-    slices = layout([offset], options.shards)
-    return Prepared(options, task.name, None, course, [], [], [regions], slices, shapes, [note])
+def state_names(model: nn.Module) -> dict[str, str]:
+    """Each name in the state_dict -> the name by which a run knows the tensor: the first that it has in the model."""
+    first: dict[int, str] = {}
+    for listed in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in listed:
+            first.setdefault(id(tensor), name)
+    return {name: first[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in first}
 
 
-def _course(options: Options, task: Any, batch: int, initial: Path) -> Course:
-    """How many steps each replica takes: the samples of all epochs shared out in whole batches."""
-    samples = len(read_split(task, "train"))
-    read_split(task, "test")
+def _course(options: Options, task: Task, model: nn.Module, constants: dict[str, Tensor], batch: int) -> Course:
+    """Save the initial state, rehearse, and share the samples of all epochs out in whole batches, the steps."""
+    values = state_values(model, task.loss, constants)
+    initial = _save_state(options.out / "initial.safetensors", values)
+    samples = rehearse(task, model, example_batch(task, batch))
     steps = options.epochs * samples // batch // options.replicas
     if steps < 1:
         raise UsageError(
             "E223",
-            f"{options.replicas} replicas with batches of {batch} for {options.epochs} epochs of {samples} samples",
+            f"{options.epochs} epochs of {samples} samples have no batch of {batch} for each of {options.replicas} "
+            "replicas",
             fix="fewer --replicas, a smaller --batch, or more --epochs",
         )
     options.method.check(steps)
@@ -349,19 +362,22 @@ def _roles(job: Prepared) -> list[Role]:
 def _write_checkpoint(job: Prepared, served: Sequence[dict[str, Any]], state: Sequence[Message]) -> None:
     """Complete the checkpoint of the shards, and write the whole model as a plain state_dict beside it."""
     folder = job.options.out / "checkpoint"
+    initial = stored(job.course.initial)
     files = [msgspec.convert(shard["file"], ShardFile) for shard in served]
     about = {"task": job.options.spec.model, "epochs": job.options.epochs}
     write_manifest(folder, Manifest(job.slices, job.regions, files, about))
     whole = whole_state(folder)
     for message in state:
         for (name, box), tensor in zip(message.body["boxes"], message.tensors, strict=True):
-            target = whole.setdefault(name, tensor.new_empty(job.shapes[name]))
+            target = whole.setdefault(name, initial(name))
             if box is None:
                 target.copy_(tensor)
             else:
                 extents = _extents(job, name)
                 target.view(extents)[tuple(slice(a, b) for a, b in box)] = tensor
-    _save_state(job.options.out / "model.safetensors", whole)
+    # What no operator uses is as it was at the beginning.
+    weights = {name: whole[known] if known in whole else initial(known) for name, known in job.names.items()}
+    _save_state(job.options.out / "model.safetensors", weights)
 
 
 def _extents(job: Prepared, name: str) -> tuple[int, ...]:

@@ -1,19 +1,22 @@
 """What a user might bring and what works: tasks, modules, classes and instances. Small, so that tests are quick."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from cutset.models.task import Data, Task, example_like
 
-FEATURES, CLASSES, SAMPLES = 8, 3, 96
+FEATURES, CLASSES, TRAIN, TEST = 8, 3, 96, 50
 
 
-def blobs(split: str, dtype: torch.dtype = torch.float32) -> Data:
-    """Three clouds of points that a line can tell apart."""
+def clouds(split: str, dtype: torch.dtype = torch.float32) -> Data:
+    """Three clouds of points, which a line can tell apart."""
     generator = torch.Generator().manual_seed(1 if split == "train" else 2)
-    count = SAMPLES if split == "train" else 50
-    labels = torch.randint(CLASSES, (count,), generator=generator)
-    noise = torch.randn(count, FEATURES, generator=generator, dtype=dtype)
+    labels = torch.randint(CLASSES, (TRAIN if split == "train" else TEST,), generator=generator)
+    noise = torch.randn(len(labels), FEATURES, generator=generator, dtype=dtype)
     return Data((noise + 3 * nn.functional.one_hot(labels, FEATURES),), (labels,))
 
 
@@ -21,28 +24,41 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
 
-def make(model=mlp, loss=nn.functional.cross_entropy, data=blobs, **more) -> Task:
-    return Task("blobs", model, loss, example_like(((FEATURES,),), classes=CLASSES), data, **{"batch": 8, **more})
+def make(model: Callable[[], nn.Module] = mlp, dtype: torch.dtype = torch.float32, **more: Any) -> Task:
+    return Task(
+        "clouds",
+        lambda: model().to(dtype),
+        more.pop("loss", nn.functional.cross_entropy),
+        example_like(((FEATURES,),), classes=CLASSES, dtype=dtype),
+        more.pop("data", partial(clouds, dtype=dtype)),
+        batch=8,
+        **more,
+    )
 
 
 def task() -> Task:
     return make()
 
 
+def exact() -> Task:
+    return make(dtype=torch.float64)
+
+
 def planned_only() -> Task:
     return make(data=None)
 
 
-def from_disk(data: str | None = None) -> Task:
-    """Takes a data option, as a task that reads a folder does."""
-    return make(data=blobs if data == "blobs:here" else None)
+def from_disk(data: str = "clouds:here") -> Task:
+    """Takes the data option, as a task that reads a folder does."""
+    assert data == "clouds:here"
+    return make()
 
 
 def module() -> nn.Module:
     return mlp()
 
 
-def module_from_disk(data: str = "") -> nn.Module:
+def module_from_disk(data: str = "none:0") -> nn.Module:
     """A bare module whose factory wants the data option."""
     return nn.Linear(FEATURES, int(data.rpartition(":")[2]))
 
@@ -68,14 +84,12 @@ class Gated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         if x.sum() > 0:
-            x = torch.relu(x)
-        else:
-            x = torch.tanh(x)
-        return self.last(x)
+            return self.last(torch.relu(x))
+        return self.last(torch.tanh(x))
 
 
 class Mixed(nn.Module):
-    """Buffers, dropout, a frozen and a tied parameter: what the shards hold and what they do not."""
+    """Running statistics, dropout, frozen, tied and unused tensors: what the shards hold, and what they do not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,10 +98,25 @@ class Mixed(nn.Module):
         self.second = nn.Linear(FEATURES, FEATURES)
         self.second.weight = self.first.weight
         self.drop, self.last = nn.Dropout(0.1), nn.Linear(FEATURES, CLASSES)
+        self.spare = nn.Linear(2, 2)
+        self.register_buffer("shift", torch.full((CLASSES,), 0.25))  # for evaluation alone
+        self.register_buffer("passing", torch.ones(CLASSES), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.norm(self.first(x * self.scale)))
-        return self.last(self.drop(self.second(x)))
+        x = self.last(self.drop(self.second(x))) * self.passing
+        return x if self.training else x + self.shift
+
+
+class Looks(nn.Module):
+    """Looks at its data by way of numpy, which no trace can follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * (1.0 if x.detach().numpy().any() else 0.5)
 
 
 def gated() -> Task:
@@ -95,7 +124,11 @@ def gated() -> Task:
 
 
 def mixed() -> Task:
-    return make(Mixed)
+    return make(Mixed, torch.float64)
+
+
+def looks() -> Task:
+    return make(Looks)
 
 
 instance = make()

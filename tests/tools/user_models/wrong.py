@@ -1,5 +1,8 @@
 """What a user might bring and what cannot work: each factory is wrong in one way."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -11,16 +14,23 @@ constant = 3
 
 def samples(split: str) -> Data:
     count = 96 if split == "train" else 50
-    return Data((torch.randn(count, FEATURES),), (torch.randint(CLASSES, (count,)),))
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    return Data((torch.randn(count, FEATURES, generator=generator),), (labels,))
 
 
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
 
-def make(model=mlp, loss=nn.functional.cross_entropy, data=samples, example=None, **more) -> Task:
-    example = example or example_like(((FEATURES,),), classes=CLASSES)
-    return Task("wrong", model, loss, example, data, **{"batch": 8, **more})
+def make(model: Callable[[], nn.Module] = mlp, **more: Any) -> Task:
+    given: dict[str, Any] = {
+        "loss": nn.functional.cross_entropy,
+        "example": example_like(((FEATURES,),), classes=CLASSES),
+        "data": samples,
+        "batch": 8,
+    }
+    return Task("wrong", model, **{**given, **more})
 
 
 # The factory ---------------------------------------------------------------------------------------------------------
@@ -124,11 +134,11 @@ def counts() -> Task:
 
 
 def without_parameters() -> Task:
-    return make(lambda: nn.Identity(), example=example_like(((CLASSES,),), classes=CLASSES))
+    return make(lambda: nn.Flatten())
 
 
-class Fails(nn.Module):
-    """Computes the wrong thing only for real data, which has no negative first feature while it is traced."""
+class Undefined(nn.Module):
+    """Its output is not a number from the first step on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +149,7 @@ class Fails(nn.Module):
 
 
 def not_a_number() -> Task:
-    return make(Fails)
+    return make(Undefined)
 
 
 class TwoPrecisions(nn.Module):
@@ -157,15 +167,18 @@ def two_precisions() -> Task:
     return make(TwoPrecisions)
 
 
+class Pair(nn.Module):
+    """Gives more than its loss takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(x), x
+
+
 def gives_a_pair() -> Task:
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(FEATURES, CLASSES)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return self.layer(x), x
-
     return make(Pair)
 
 
@@ -217,6 +230,11 @@ def ragged_data() -> Task:
     return make(data=lambda split: Data((torch.zeros(4, FEATURES),), (torch.zeros(5, dtype=torch.int64),)))
 
 
+def loud_samples() -> Task:
+    """So large that the first step of a large rate leaves no finite weight."""
+    return make(data=lambda split: Data((1e3 * samples(split).inputs[0],), samples(split).targets))
+
+
 def labels_out_of_range() -> Task:
     def data(split: str) -> Data:
         found = samples(split)
@@ -257,6 +275,32 @@ def example_is_a_tensor() -> Task:
 
 def example_of_another_batch() -> Task:
     return make(example=lambda batch: example_like(((FEATURES,),), classes=CLASSES)(4))
+
+
+def example_ragged() -> Task:
+    return make(example=lambda batch: Data((torch.zeros(batch, FEATURES),), (torch.zeros(batch + 1),)))
+
+
+# The count of right answers ------------------------------------------------------------------------------------------
+
+
+def correct_is_a_share() -> Task:
+    return make(correct=lambda outputs, labels: 0.25)
+
+
+def regression() -> Task:
+    """Needs a count of right answers of its own."""
+
+    def data(split: str) -> Data:
+        return Data(samples(split).inputs, (torch.zeros(len(samples(split))),))
+
+    example = example_like(((FEATURES,),))
+    return make(
+        model=lambda: nn.Sequential(nn.Linear(FEATURES, 1), nn.Flatten(0)),
+        loss=nn.functional.mse_loss,
+        data=data,
+        example=lambda batch: Data(example(batch).inputs, (torch.zeros(batch),)),
+    )
 
 
 def correct_raises() -> Task:
