@@ -145,7 +145,9 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
     assigned = [name for name, tensor in step.named_buffers() if buffers.get(name) is not tensor]
     if assigned:
         name = assigned[0].removeprefix("model.")
-        raise BadInput("E320", f"the model assigns its buffer {name}", fix=f"write self.{name.split('.')[-1]}.copy_(...)")
+        raise BadInput(
+            "E320", f"the model assigns its buffer {name}", fix=f"write self.{name.split('.')[-1]}.copy_(...)"
+        )
     if step.criterion is not None and (not isinstance(result, Tensor) or result.dim() != 0):
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
@@ -184,7 +186,9 @@ def _check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
         name = memory.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
         if name is not None:
             raise BadInput(
-                "E320", f"the loss uses the model's parameter {name}", fix="let the model return what the loss needs of it"
+                "E320",
+                f"the loss uses the model's parameter {name}",
+                fix="let the model return what the loss needs of it",
             )
 
 

@@ -53,6 +53,21 @@ class TensorInfo(msgspec.Struct, frozen=True):
             at += len(dim)
         return tuple(shape)
 
+    def dim_slices(self, inner: Box, outer: Box) -> tuple[slice, ...] | None:
+        """The index that cuts `inner` out of `outer` in the shape of their dimensions; None where none does."""
+        out, at = [], 0
+        for dim in self.sizes:
+            here = slice(at, at + len(dim))
+            at += len(dim)
+            if inner[here] == outer[here]:
+                out.append(slice(None))
+            elif len(dim) == 1:
+                (start, stop), (first, _) = inner[here][0], outer[here][0]
+                out.append(slice(start - first, stop - first))
+            else:
+                return None
+        return tuple(out)
+
     def dim_interval(self, box: Box, dim: int) -> tuple[int, int]:
         """The interval of `box` along dimension `dim`, which must have one axis at most."""
         at = sum(len(sizes) for sizes in self.sizes[:dim])

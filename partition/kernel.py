@@ -10,7 +10,7 @@ from .arguments import call, decode
 from .box import Box
 from .graph import Op, TensorInfo, at_origin
 from .randomness import drawing
-from .resolve import OPAQUE
+from .resolve import OPAQUE, dense_stride
 from .signature import Call
 from .table import TABLE
 
@@ -23,7 +23,10 @@ def run_box(
     operands: by argument name, in the shape of their dimensions; None where the box reads nothing of it.
     Partial results are returned as they are, to be added up by the caller.
     """
-    arguments, noise = _arguments(op, box, operands), operands.get("@noise")
+    noise = operands.get("@noise")
+    if op.row == OPAQUE:
+        operands = {o.argument: _as_traced(operands[o.argument], tensors[o.tensor]) for o in op.nest.operands}
+    arguments = _arguments(op, box, operands)
     if op.row == OPAQUE:
         return _opaque(op, arguments) if noise is None else drawing(noise, lambda: _opaque(op, arguments))[0]
     row = TABLE[op.row]
@@ -39,6 +42,14 @@ def run_box(
     if row.local is None or (one_box.uncut and noise is None and not row.moves):
         return [one_box.plain()]
     return [row.local(one_box)]
+
+
+def _as_traced(tensor: Tensor | None, info: TensorInfo) -> Tensor | None:
+    """An operand laid out as in the trace: an operator may draw, or look, in the order of memory."""
+    if tensor is None or tensor.stride() == info.stride:
+        return tensor
+    stride = dense_stride(info.shape, info.stride)
+    return torch.empty_strided(info.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
 def rehearse(op: Op, state: Tensor, tensors: Mapping[str, TensorInfo]) -> Tensor:

@@ -35,7 +35,17 @@ SAME: Way = (None, {})
 DROPPED = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_scalar")
 TWINS = {"normal_": "normal_functional"}  # where the plain operator is not called alike
 # Nothing is left of what these overwrite, and no gradient flows to it.
-PAINTING = ("normal_", "uniform_", "exponential_", "bernoulli_", "random_", "log_normal_", "cauchy_", "geometric_", "zero_")
+PAINTING = (
+    "normal_",
+    "uniform_",
+    "exponential_",
+    "bernoulli_",
+    "random_",
+    "log_normal_",
+    "cauchy_",
+    "geometric_",
+    "zero_",
+)
 RESHAPING = ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 
 

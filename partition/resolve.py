@@ -76,9 +76,14 @@ def _noise(op: DraftOp, signature: Signature | None) -> DraftTensor | None:
         return None
     noise = signature.noise
     # torch draws into `empty_like(x)`, in memory order: the layout decides which number goes where.
-    laid_out = torch.empty_like(torch.empty_strided(noise.shape, noise.stride, device="meta")).stride()
+    stride = dense_stride(noise.shape, noise.stride)
     size = getattr(torch, noise.dtype).itemsize
-    return DraftTensor(noise_name(op.name), noise.shape, noise.dtype, "noise", laid_out, size)
+    return DraftTensor(noise_name(op.name), noise.shape, noise.dtype, "noise", stride, size)
+
+
+def dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """The stride of `empty_like` a tensor of this shape and stride."""
+    return torch.empty_like(torch.empty_strided(shape, stride, device="meta")).stride()
 
 
 def _check_count(op: DraftOp) -> None:

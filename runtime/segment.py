@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..models.task import Data
 from ..partition.box import Box, relative, sizes, slices
+from ..partition.errors import BadInput
 from ..partition.graph import Op
 from ..partition.kernel import run_box
 from .assemble import add_up, gather
@@ -41,15 +42,31 @@ class MicroBatch:
         """Segments done, forward and backward."""
         return self.forward + self.backward
 
+    def release(self) -> None:
+        """Let go of all tensors."""
+        for held in (self.batch, self.masks, self.made, self.inputs, self.returned):
+            held.clear()
+
 
 def batch_tensors(program: Program, batch: Data, rows: slice) -> dict[str, Tensor]:
-    """The inputs and targets of some rows of a batch by name, in the shape of their axes."""
+    """The inputs and targets of some rows of a batch by name, in the shape of their axes.
+
+    BadInput where they are not what the model was planned for.
+    """
     tensors = {}
     for kind, given in (("input", batch.inputs), ("target", batch.targets)):
         for i, tensor in enumerate(given):
             info = program.tensors.get(f"{kind}.{i}")
-            if info is not None:
-                tensors[info.name] = tensor[rows].reshape(info.extents)
+            if info is None:
+                continue
+            if tensor.shape[1:] != info.shape[1:] or tensor.dtype != getattr(torch, info.dtype):
+                raise BadInput(
+                    "E343",
+                    f"{kind} {i} has samples of {tensor.dtype} {tuple(tensor.shape[1:])}; "
+                    f"the model was planned for torch.{info.dtype} {info.shape[1:]}",
+                    fix="plan again with such a batch",
+                )
+            tensors[info.name] = tensor[rows].reshape(info.extents)
     return tensors
 
 
@@ -95,7 +112,8 @@ class SegmentRunner:
         """
         leaf = tensor.requires_grad_(self.program.pieces[piece].gradient)
         if leaf.requires_grad and summed:
-            leaf.grad = torch.zeros_like(leaf)
+            dense = torch.zeros_like(leaf)
+            leaf.grad = dense if dense.stride() == leaf.stride() else torch.zeros(leaf.shape, dtype=leaf.dtype)
         return leaf
 
     def frames(self, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
@@ -125,11 +143,23 @@ class SegmentRunner:
         if operand.tensor in self._overwritten and operand.tensor not in op.writes:
             # What backward needs of a buffer must outlive the next micro-batch's forward.
             return self._assembled(micro, operand, operand.box).clone()
-        # All readers share one tensor, so that their gradients are added in the order in which plain torch adds them.
-        key = (operand.tensor, operand.box)
+        return self._shared(micro, operand, operand.box)
+
+    def _shared(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
+        """One tensor for all readers of a box: their gradients are then added in the order of plain torch."""
+        key = (operand.tensor, box)
         if key not in micro.read:
-            micro.read[key] = self._assembled(micro, operand, operand.box)
+            micro.read[key] = self._part(micro, operand, box)
         return micro.read[key]
+
+    def _part(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
+        """A box, as a slice of what others read of the piece that holds it where its dimensions allow that."""
+        if len(operand.sources) == 1:
+            piece = self.program.pieces[operand.sources[0]].box
+            where = self.program.tensors[operand.tensor].dim_slices(box, piece)
+            if box != piece and where is not None:
+                return self._shared(micro, operand, piece)[where]
+        return self._assembled(micro, operand, box)
 
     def _assembled(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
         info = self.program.tensors[operand.tensor]

@@ -97,6 +97,8 @@ class Worker:
                 self._deliver(wanted[key_of(message)], message)
             while active and self._complete(active[0]):
                 done.append(active.pop(0))
+                if self.program.training:
+                    done[-1].release()
         return done
 
     def _count(self, batch: Data) -> int:

@@ -198,6 +198,12 @@ def stored(path: str) -> Callable[[str], Tensor]:
     return value
 
 
+def _warm_up() -> None:
+    """The first backward from given gradients makes torch import for half a second: not on the clock of the run."""
+    value = torch.zeros(1, requires_grad=True)
+    torch.autograd.backward([value * 1], [torch.ones(1)])
+
+
 class _Log:
     """Tells the launcher how training goes: progress now and then, every test, and the losses at the end."""
 
@@ -252,6 +258,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     if given.replica == 0:
         client.put()
     stream = SampleStream(len(samples), batch=course.batch, seed=course.seed)
+    _warm_up()
     log = _Log(channel, beacon, course)
 
     def after(step: int, loss: float | None, count: int) -> None:

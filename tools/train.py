@@ -313,7 +313,7 @@ def _run_method(job: Prepared, tell: Tell) -> dict[str, Any]:
                 if before < len(workers) == len(trained):
                     for name in testers:
                         launcher.send(name, Message("all trained"))
-            if message.kind == "finished" and all(name in launcher.results for name in workers):
+            if message.kind == "finished" and message.sender in workers and set(workers) <= set(launcher.results):
                 _finish_shards(launcher, shards, options.out)
         results = launcher.results
     served = [results[name] for name in shards]
@@ -327,8 +327,7 @@ def _run_method(job: Prepared, tell: Tell) -> dict[str, Any]:
 
 def _finish_shards(launcher: Launcher, shards: Sequence[str], out: Path) -> None:
     for name in shards:
-        if name not in launcher.results:
-            launcher.send(name, Message("finish", body={"path": str((out / "checkpoint").resolve())}))
+        launcher.send(name, Message("finish", body={"path": str((out / "checkpoint").resolve())}))
 
 
 def _loss_machine(job: Prepared) -> int:

@@ -66,7 +66,7 @@ def test_an_operator_has_a_row_a_place_and_loops(facts: dict[str, Any]) -> None:
 
 
 def test_operators_without_a_row_are_listed(recurrent: dict[str, Any]) -> None:
-    assert recurrent["opaque"] == ["aten.lstm.input"]
+    assert "aten.lstm.input" in recurrent["opaque"]
     assert 0 < recurrent["cuttable_share"] < 1
     lstm = next(op for op in recurrent["ops"] if op["op"] == "aten.lstm.input")
     assert not lstm["cuttable"]
@@ -80,7 +80,7 @@ def test_the_table_reads_as_the_facts(recurrent: dict[str, Any], capsys: pytest.
     shown = {line.split()[0]: line for line in lines[2 : 2 + len(recurrent["ops"])]}
     assert list(shown) == [op["name"] for op in recurrent["ops"]]
     assert "4 3 +6" in shown["linear"]
-    assert "[" in shown["lstm"]
+    assert "opaque" in shown["lstm"]
     parameters = recurrent["parameters"]
     assert f"own: {parameters} parameters, " in "\n".join(lines)
-    assert lines[-1] == "Without a row, so never cut inside: aten.lstm.input"
+    assert lines[-1] == f"Without a row, so never cut inside: {', '.join(recurrent['opaque'])}"

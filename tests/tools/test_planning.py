@@ -49,9 +49,8 @@ def test_a_task_that_is_loaded_is_not_loaded_again() -> None:
 
 def test_training_and_evaluation_may_compute_different_things() -> None:
     ready = captured(spec("mixed"))
-    assert "dropout" in {op.row.removeprefix("aten.") for op in ready.train.ops}
-    names = [{t.name for t in graph.states} for graph in (ready.train, ready.evaluation)]
-    assert [("shift" in found, "norm.running_mean" in found) for found in names] == [(False, True), (True, True)]
+    graphs = (ready.train, ready.evaluation)
+    assert [any("shift" in op.inputs for op in graph.ops) for graph in graphs] == [False, True]
 
 
 class Enormous(nn.Module):

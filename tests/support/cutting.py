@@ -1,0 +1,197 @@
+"""Runs a model cut and plain, and compares the two."""
+
+import functools
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from zoo import CASES, MORE_CASES, Case
+
+from cutset.models.task import Data
+from cutset.partition.box import Interval, slices
+from cutset.partition.capture import capture, state_values
+from cutset.partition.cut import Cut, check, fused, together
+from cutset.partition.exchange import flow
+from cutset.partition.graph import Graph, LoopInfo
+from cutset.partition.planner import carry_over
+from cutset.runtime.noise import draw_seed
+from cutset.runtime.program import programs
+from cutset.runtime.replica import Replica
+
+STEP = 3
+DOUBLE = torch.float64
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step leaves behind."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+
+class Subject:
+    """A case of the zoo with its graphs; `fresh()` gives the same model again and again."""
+
+    def __init__(self, case: Case, dtype: torch.dtype) -> None:
+        self.exact, self.dtype, self._case = case.exact, dtype, case
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            batch = case.batch()
+        self.batch = Data(*(tuple(self._cast(t) for t in group) for group in (batch.inputs, batch.targets)))
+        self.graph, self.constants = capture(*self.fresh(), self.batch.inputs, self.batch.targets)
+        self.evaluation, more = capture(self.fresh()[0], None, self.batch.inputs)
+        self.constants |= more
+
+    def fresh(self) -> tuple[nn.Module, "Case.loss"]:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return self._case.model().to(self.dtype).train(), self._case.loss
+
+    def several(self, micros: int) -> Data:
+        """A batch of that many micro-batches, all different."""
+        return Data(*(tuple(_several(t, micros) for t in g) for g in (self.batch.inputs, self.batch.targets)))
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+
+def _several(tensor: Tensor, micros: int) -> Tensor:
+    parts = [tensor * (1 - 0.25 * m) if tensor.is_floating_point() else tensor.roll(m) for m in range(micros)]
+    return torch.cat(parts)
+
+
+@functools.cache
+def subject(name: str, dtype: torch.dtype = DOUBLE) -> Subject:
+    return Subject((CASES | MORE_CASES)[name], dtype)
+
+
+# Running -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def run_plain(of: Subject, *, micros: int = 1, seed: int = 0) -> Outcome:
+    """The mean over micro-batches, one after the other, in plain torch."""
+    model, loss = of.fresh()
+    batch, size, total = of.several(micros), len(of.batch), 0.0
+    for m in range(micros):
+        rows = batch.rows(torch.arange(m * size, (m + 1) * size))
+        with torch.random.fork_rng():
+            torch.manual_seed(draw_seed(seed, STEP, m))
+            value = loss(model(*rows.inputs), *rows.targets)
+        (value / micros).backward()
+        total += value.item()
+    gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
+    return Outcome(total / micros, gradients, {name: b.clone() for name, b in model.named_buffers()})
+
+
+def run_cut(of: Subject, cut: Cut, *, micros: int = 1, seed: int = 0) -> Outcome:
+    """The same step on the cut model, over the in-memory channel."""
+    check(of.graph, cut)
+    with Replica(programs(flow(of.graph, cut), training=True), seed=seed) as replica:
+        load(replica, of)
+        loss = replica.step(of.several(micros), STEP)
+        return Outcome(loss, replica.gradients(), buffers(replica))
+
+
+def load(replica: Replica, of: Subject) -> None:
+    values = {n: v.clone() for n, v in state_values(*of.fresh(), of.constants).items()}
+    replica.load(values.__getitem__)
+
+
+def buffers(replica: Replica) -> dict[str, Tensor]:
+    """Whole buffers of a replica, put together from the workers' pieces."""
+    whole: dict[str, Tensor] = {}
+    for worker in replica.workers:
+        for (name, box), piece in worker.states.pieces.items():
+            info = worker.program.tensors[name]
+            if info.kind == "buffer":
+                into = whole.setdefault(name, torch.zeros(info.extents, dtype=piece.dtype))
+                into[slices(box)] = piece
+    shapes = {n: t.shape for w in replica.workers for n, t in w.program.tensors.items()}
+    return {name: tensor.reshape(shapes[name]) for name, tensor in whole.items()}
+
+
+def predict_cut(of: Subject, cut: Cut) -> Tensor:
+    """The output of the evaluation graph, cut as training is."""
+    spelled = flow(of.graph, cut)
+    carried = carry_over(of.graph, spelled.cut, of.evaluation)
+    check(of.evaluation, carried)
+    with Replica(programs(flow(of.evaluation, carried), training=False)) as replica:
+        load(replica, of)
+        return replica.predict(of.batch, STEP)
+
+
+# Comparing ---------------------------------------------------------------------------------------------------------
+
+
+def assert_same(cut: Outcome, plain: Outcome, *, rtol: float, floor: float = 1e-3) -> None:
+    """Loss, gradients and buffers agree within `rtol` of the largest entry of each tensor.
+
+    Gradients that are zero by mathematics (of a bias before a batch norm) are rounding alone: an entry below `floor`
+    times the largest of all gradients is measured against that. rtol 0 asks for the same bits.
+    """
+    assert abs(cut.loss - plain.loss) <= rtol * max(1.0, abs(plain.loss))
+    trained = {name: plain.gradients[name] for name in cut.gradients}
+    largest = max(gradient.abs().max().item() for gradient in trained.values())
+    for name, expected in trained.items():
+        _assert_close(name, cut.gradients[name], expected, rtol, floor * largest)
+    for name, found in cut.buffers.items():
+        if name in plain.buffers:
+            _assert_close(name, found, plain.buffers[name], rtol, 1e-3)
+
+
+def _assert_close(name: str, found: Tensor, expected: Tensor, rtol: float, least: float) -> None:
+    assert found.shape == expected.shape, name
+    if not rtol or not expected.is_floating_point():
+        assert torch.equal(found, expected), name
+        return
+    worst = (found - expected).abs().max().item() if expected.numel() else 0.0
+    scale = max(expected.abs().max().item(), least) if expected.numel() else 1.0
+    assert worst <= rtol * scale, f"{name}: off by {worst:.3g} where the largest entry is {scale:.3g}"
+
+
+# Cutting -----------------------------------------------------------------------------------------------------------
+
+
+def cuts(graph: Graph, machines: int = 4) -> st.SearchStrategy[Cut]:
+    """Random cuts: every loop that may be cut in one to three intervals, uneven ones too, every block on some machine.
+
+    One number an operator says all, 0 that it stays whole on machine 0, so that hypothesis has little to shrink.
+    """
+    numbers = st.lists(st.integers(0, 2**16), min_size=len(graph.ops), max_size=len(graph.ops))
+    return st.builds(lambda count, seeds: random_cut(graph, count, seeds), st.integers(2, machines), numbers)
+
+
+def random_cut(graph: Graph, machines: int, seeds: Sequence[int]) -> Cut:
+    boxes = {}
+    for op, seed in zip(graph.ops, seeds, strict=True):
+        rng = random.Random(seed)
+        blocks = itertools.product(*(_intervals(loop, rng if seed else None) for loop in op.nest.loops))
+        boxes[op.name] = [(block, rng.randrange(machines) if seed else 0) for block in blocks]
+    return Cut(machines, fused(machines, together(graph, boxes)))
+
+
+def _intervals(loop: LoopInfo, rng: random.Random | None) -> list[Interval]:
+    parts = 1 if rng is None or loop.kind == "fixed" else min(loop.size, rng.choice([1, 2, 2, 3]))
+    inner = sorted(rng.sample(range(1, loop.size), parts - 1)) if rng is not None and parts > 1 else []
+    return list(itertools.pairwise([0, *inner, loop.size]))
+
+
+def finest_cut(graph: Graph, machines: int) -> Cut:
+    """Every loop that may be cut in two, reductions too, and the blocks dealt out in turn."""
+    boxes = {}
+    for op in graph.ops:
+        halves = [
+            [(0, loop.size)]
+            if loop.kind == "fixed" or loop.size < 2
+            else [(0, loop.size // 2), (loop.size // 2, loop.size)]
+            for loop in op.nest.loops
+        ]
+        boxes[op.name] = [(block, i % machines) for i, block in enumerate(itertools.product(*halves))]
+    return Cut(machines, fused(machines, together(graph, boxes)))

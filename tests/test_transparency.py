@@ -1,0 +1,143 @@
+"""A cut changes nothing: loss, gradients, statistics and predictions are those of plain torch, for every cut.
+
+One machine gives the same bits. On several the sums are added up in another order, which float64 shows as rounding of
+1e-11 at most; so nearly everything here runs in float64, and a few models in float32 besides.
+"""
+
+import pytest
+import torch
+from cutting import DOUBLE, assert_same, cuts, finest_cut, load, predict_cut, run_cut, run_plain, subject
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from zoo import CASES, MORE_CASES
+
+from cutset.partition.candidates import Candidate, candidates
+from cutset.partition.cluster import alike
+from cutset.partition.cut import one_machine, partial_ops
+from cutset.partition.exchange import flow
+from cutset.partition.planner import carry_over, cut_of, plan
+from cutset.runtime.noise import draw_seed
+from cutset.runtime.program import programs
+from cutset.runtime.replica import Replica
+
+TIGHT = 1e-11
+ALL = [*CASES, *MORE_CASES]
+
+
+def planned(name: str, machines: int) -> list[Candidate]:
+    """Every candidate of the portfolio, not only the winner."""
+    graph = subject(name).graph
+    if machines == 1:
+        return [Candidate("one machine", one_machine(graph))]
+    return list(candidates(graph, alike(machines), seed=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", ALL)
+def test_one_machine_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
+    of = subject(name, dtype)
+    for micros in (1, 3):
+        cut, plain = run_cut(of, one_machine(of.graph), micros=micros), run_plain(of, micros=micros)
+        assert_same(cut, plain, rtol=0.0 if of.exact else 1e-5)
+
+
+@pytest.mark.parametrize("machines", [2, 3, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> None:
+    of, found = subject(name), planned(name, machines)
+    assert found
+    for number, candidate in enumerate(found):
+        micros = 1 + number % 2
+        assert_same(run_cut(of, candidate.cut, micros=micros), run_plain(of, micros=micros), rtol=TIGHT)
+
+
+@pytest.mark.parametrize("name", MORE_CASES)
+def test_planned_cuts_of_other_models_train_like_plain_torch(name: str) -> None:
+    of = subject(name)
+    for candidate in planned(name, 3):
+        assert_same(run_cut(of, candidate.cut, micros=2), run_plain(of, micros=2), rtol=TIGHT)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_plan_that_is_saved_trains_like_plain_torch(name: str) -> None:
+    of = subject(name)
+    cut = cut_of(plan(of.graph, alike(2), model=name), of.graph)
+    assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_random_cut_trains_like_plain_torch(name: str) -> None:
+    of = subject(name)
+
+    @settings(max_examples=8 if name in CASES else 5, suppress_health_check=list(HealthCheck))
+    @given(cut=cuts(of.graph), micros=st.sampled_from([1, 3]))
+    def check(cut, micros) -> None:  # type: ignore[no-untyped-def]
+        assert_same(run_cut(of, cut, micros=micros), run_plain(of, micros=micros), rtol=TIGHT)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_loops_at_once_may_be_cut(name: str) -> None:
+    of = subject(name)
+    cut = finest_cut(of.graph, 3)
+    assert partial_ops(of.graph, cut.boxes), "no sum is cut"
+    assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "local", "transformer_dropout"])
+def test_in_float32_the_cut_is_right_to_five_digits(name: str) -> None:
+    of = subject(name, torch.float32)
+    for candidate in planned(name, 4):
+        assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=1e-5, floor=0.05)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
+    of = subject(name)
+    model, _ = of.fresh()
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(draw_seed(0, 3, 0))
+        output = model.eval()(*of.batch.inputs)
+    expected = output["out"] if isinstance(output, dict) else output
+    for cut in (one_machine(of.graph), planned(name, 3)[-1].cut, finest_cut(of.graph, 2)):
+        torch.testing.assert_close(predict_cut(of, cut), expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["conv", "causal", "running_mean", "siamese"])
+def test_several_steps_of_sgd_and_then_a_prediction(name: str) -> None:
+    of = subject(name)
+    model, loss = of.fresh()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    spelled = flow(of.graph, finest_cut(of.graph, 3))
+    evaluated = flow(of.evaluation, carry_over(of.graph, spelled.cut, of.evaluation))
+    with Replica(programs(spelled, training=True)) as replica:
+        load(replica, of)
+        for step in range(4):
+            optimizer.zero_grad()
+            with torch.random.fork_rng():
+                torch.manual_seed(draw_seed(0, step, 0))
+                expected = loss(model(*of.batch.inputs), *of.batch.targets)
+            expected.backward()
+            optimizer.step()
+            assert replica.step(of.batch, step) == pytest.approx(expected.item(), rel=1e-10)
+            for worker in replica.workers:
+                worker.values.sub_(worker.gradients, alpha=0.1)
+        states = [worker.states for worker in replica.workers]
+        parameters = replica.parameters()
+    for parameter, tensor in model.named_parameters():
+        if tensor.requires_grad:
+            torch.testing.assert_close(parameters[parameter], tensor.detach(), rtol=1e-10, atol=1e-12)
+    with Replica(programs(evaluated, training=False)) as replica, torch.no_grad():
+        for worker, trained in zip(replica.workers, states, strict=True):
+            for region, piece in worker.states.pieces.items():
+                piece.copy_(trained.pieces[region])
+        torch.testing.assert_close(replica.predict(of.batch, 0), model.eval()(*of.batch.inputs), rtol=1e-10, atol=1e-12)
+
+
+def test_random_numbers_depend_on_seed_and_step_and_not_on_the_cut() -> None:
+    of = subject("transformer_dropout")
+    losses = {seed: run_cut(of, one_machine(of.graph), seed=seed).loss for seed in (0, 1)}
+    assert losses[0] != losses[1]
+    assert run_cut(of, finest_cut(of.graph, 2), seed=1).loss == pytest.approx(losses[1], rel=TIGHT)
+    assert of.dtype is DOUBLE

@@ -1,0 +1,256 @@
+"""What is prepared before any process is started, and the rows that are made of what the processes tell."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from cutset.partition.cluster import alike
+from cutset.partition.errors import BadInput, CutsetError, UsageError
+from cutset.ps.downpour import Downpour
+from cutset.ps.rule import SGD
+from cutset.runtime.program import Program
+from cutset.tools import train
+from cutset.tools.load import TaskSpec, load_task
+from cutset.tools.planning import captured, planned
+from cutset.tools.rehearsal import rehearse
+from cutset.tools.roles import WorkerSetup
+from cutset.tools.train import Options, Prepared, prepare, state_names
+
+MODELS = Path(__file__).parent / "user_models"
+
+
+@pytest.fixture(autouse=True)
+def _paths_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(spec_of("task"), Downpour(), SGD(0.1), tmp_path / "run")
+
+
+def spec_of(name: str, **more: Any) -> TaskSpec:
+    return TaskSpec(f"{MODELS / 'good.py'}:{name}", **more)
+
+
+# Options -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"replicas": 0}, "E220"),
+        ({"shards": -1}, "E220"),
+        ({"epochs": 0}, "E220"),
+        ({"replicas": 300}, "E221"),
+        ({"target": 1.5}, "E225"),
+        ({"target": float("nan")}, "E225"),
+        ({"rule": SGD(1e39)}, "E226"),
+        ({"machines": 0}, "E201"),
+        ({"replicas": 50}, "E223"),
+        ({"method": Downpour(warm_start=13), "replicas": 2, "epochs": 2}, "E261"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(options: Options, more: dict[str, Any], code: str) -> None:
+    with pytest.raises(UsageError, match=code) as caught:
+        prepare(replace(options, **more))
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("more", "steps", "evaluate_every"),
+    [
+        ({}, 12, 12),
+        ({"epochs": 3}, 36, 12),
+        ({"epochs": 3, "replicas": 2}, 18, 6),
+        ({"epochs": 1, "replicas": 5}, 2, 2),
+        ({"spec": spec_of("task", batch=40), "epochs": 3}, 7, 2),
+    ],
+)
+def test_the_samples_of_all_epochs_are_shared_out_in_whole_batches(
+    options: Options, more: dict[str, Any], steps: int, evaluate_every: int
+) -> None:
+    course = prepare(replace(options, **more)).course
+    assert (course.steps, course.evaluate_every) == (steps, evaluate_every)
+
+
+# A cut model ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(options: Options) -> Prepared:
+    return prepare(replace(options, spec=spec_of("mixed"), machines=2, shards=3, seed=5))
+
+
+def test_all_state_is_stored_from_the_seed(mixed: Prepared) -> None:
+    model = load_task(mixed.options.spec).build(seed=5)
+    initial = load_file(mixed.course.initial)
+    assert {"first.weight", "second.weight", "scale", "passing", "shift", "spare.bias"} <= set(initial)
+    for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers()):
+        assert torch.equal(initial[name], tensor), name
+
+
+def test_the_rehearsal_leaves_running_statistics_as_they_were(mixed: Prepared) -> None:
+    assert load_file(mixed.course.initial)["norm.num_batches_tracked"] == 0
+
+
+def test_each_name_of_the_state_leads_to_the_tensor_of_the_run(mixed: Prepared) -> None:
+    model = load_task(mixed.options.spec).build(seed=0)
+    assert list(mixed.names) == list(model.state_dict())
+    assert mixed.names["second.weight"] == mixed.names["first.weight"] == "first.weight"
+    assert "passing" not in mixed.names
+
+
+def test_names_of_modules_that_are_there_twice() -> None:
+    layer = nn.Linear(2, 2)
+    assert state_names(nn.Sequential(layer, nn.ReLU(), layer)) == {
+        "0.weight": "0.weight",
+        "0.bias": "0.bias",
+        "2.weight": "0.weight",
+        "2.bias": "0.bias",
+    }
+
+
+def test_the_regions_are_every_trained_parameter_once(mixed: Prepared) -> None:
+    model = load_task(mixed.options.spec).build(seed=0)
+    marks = {name: torch.zeros_like(p, dtype=torch.int) for name, p in model.named_parameters() if p.requires_grad}
+    for regions, program in zip(mixed.regions, mixed.programs, strict=True):
+        assert sum(torch.Size(region.sizes).numel() for region in regions) == program.elements
+        for region in regions:
+            marks[region.name].view(region.axes)[tuple(slice(a, b) for a, b in region.box)] += 1
+    assert all(bool((mark == 1).all()) for mark in marks.values())
+
+
+def test_the_shards_hold_every_element_once(mixed: Prepared) -> None:
+    assert {piece.shard for piece in mixed.slices} == {0, 1, 2}
+    for machine, program in enumerate(mixed.programs):
+        mine = sorted((piece.start, piece.stop) for piece in mixed.slices if piece.machine == machine)
+        assert [start for start, _ in mine] == [0, *(stop for _, stop in mine[:-1])]
+        assert mine[-1][1] == program.elements
+
+
+def test_the_roles_carry_their_programs_and_no_other(mixed: Prepared) -> None:
+    roles = {role.name: role for role in train._roles(replace(mixed, options=replace(mixed.options, replicas=2)))}
+    assert sorted(roles) == ["shard-0", "shard-1", "shard-2", *(f"worker-{r}.{m}" for r in (0, 1) for m in (0, 1))]
+    setup = msgspec.convert(roles["worker-1.1"].setup, WorkerSetup)
+    assert (setup.replica, setup.machine, setup.machines) == (1, 1, 2)
+    assert msgspec.msgpack.decode(setup.program, type=Program) == mixed.programs[1]
+    assert {piece.machine for piece in setup.slices} == {1}
+
+
+def test_a_placement_in_hand_is_taken_and_saved(options: Options) -> None:
+    ready = captured(options.spec)
+    placement = planned(ready, options.spec, alike(2), seed=0, only="slices")
+    job = prepare(replace(options, placement=placement))
+    assert (job.machines, job.placement) == (2, placement)
+    placement.save(options.out / "expected.json")
+    assert (options.out / "placement.json").read_text() == (options.out / "expected.json").read_text()
+
+
+# An uncut model ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "said"), [("gated", "if x.sum() > 0"), ("looks", ".numpy() is not supported")])
+def test_a_model_that_cannot_be_traced_is_trained_uncut(options: Options, name: str, said: str) -> None:
+    job = prepare(replace(options, spec=spec_of(name), shards=2))
+    assert (job.placement, list(job.programs), job.machines) == (None, [], 1)
+    assert job.notes[0].startswith("it is trained uncut, data parallel only: ")
+    assert said in job.notes[0]
+    model = load_task(job.options.spec).build(seed=0)
+    assert [region.name for region in job.regions[0]] == [name for name, _ in model.named_parameters()]
+    assert job.regions[0][-1].stop == job.slices[-1].stop == sum(p.numel() for p in model.parameters())
+    assert not (options.out / "placement.json").exists()
+
+
+def test_it_is_not_where_several_machines_or_a_placement_are_asked_for(options: Options) -> None:
+    placement = planned(captured(options.spec), options.spec, alike(1), seed=0)
+    for more in ({"machines": 2}, {"placement": placement}):
+        with pytest.raises(BadInput, match="E320"):
+            prepare(replace(options, spec=spec_of("gated"), **more))
+
+
+# The rehearsal -------------------------------------------------------------------------------------------------------
+
+
+def test_a_rehearsal_counts_the_samples_and_leaves_random_numbers_alone() -> None:
+    task = load_task(spec_of("mixed"))
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    assert rehearse(task, task.build(seed=0), task.example(8)) == 96
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_a_batch_larger_than_the_data_is_rehearsed_with_repetitions() -> None:
+    task = load_task(spec_of("task"))
+    assert rehearse(task, task.build(seed=0), task.example(200)) == 96
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("wide_samples", "E313"), ("labels_out_of_range", "E314"), ("regression", "E315"), ("without_parameters", "E316")],
+)
+def test_a_rehearsal_that_fails(name: str, code: str) -> None:
+    task = load_task(TaskSpec(f"{MODELS / 'wrong.py'}:{name}"))
+    with pytest.raises(CutsetError, match=code):
+        rehearse(task, task.build(seed=0), task.example(8))
+
+
+# The result ----------------------------------------------------------------------------------------------------------
+
+
+def test_staleness_is_added_up_over_the_slices_of_a_worker() -> None:
+    def shard(*slices: dict[str, list[tuple[int, int]]]) -> dict[str, Any]:
+        return {"slices": [{"staleness": {w: {"histogram": h} for w, h in found.items()}} for found in slices]}
+
+    served = [shard({"b": [(0, 2), (3, 1)]}, {"a": [(1, 4)]}), shard({"b": [(0, 5)]})]
+    late = train._staleness(served)
+    assert late == {"a": {"1": 4}, "b": {"0": 7, "3": 1}}
+    assert list(late) == ["a", "b"]
+    assert train._mean(late) == 7 / 12
+    assert train._mean({}) is None
+
+
+def test_each_direction_of_a_link_is_counted_once() -> None:
+    def counts(out: int, back: int) -> dict[str, int]:
+        return {"bytes_out": out, "messages_out": out // 10, "bytes_in": back, "messages_in": back // 10}
+
+    workers = {
+        "worker-0.0": {"links": {"worker-0.1": counts(10, 20), "shard-0": counts(30, 40), "launcher": counts(0, 0)}},
+        "worker-0.1": {"links": {"worker-0.0": counts(20, 10)}},
+    }
+    found = {(link["source"], link["target"]): link["bytes"] for link in train._links(workers)}
+    assert found == {
+        ("worker-0.0", "worker-0.1"): 10,
+        ("worker-0.1", "worker-0.0"): 20,
+        ("worker-0.0", "shard-0"): 30,
+        ("shard-0", "worker-0.0"): 40,
+    }
+
+
+def outcome(seconds: float, *points: tuple[float, float]) -> dict[str, Any]:
+    curve = [{"seconds": s, "samples": 1, "test_accuracy": share} for s, share in points]
+    return {"seconds": seconds, "curve": curve, "losses": [(1, 0.5)]}
+
+
+def test_a_row_has_the_time_to_the_target(options: Options) -> None:
+    job = prepare(replace(options, target=0.9, replicas=2, epochs=2))
+    row = train._row(job, "one", outcome(4.0, (1.0, 0.8), (2.0, 0.95), (3.0, 0.85)), processes=3)
+    assert (row["samples"], row["samples_per_s"]) == (192, 48.0)
+    assert (row["test_accuracy"], row["time_to_target_s"], row["processes"]) == (0.85, 2.0, 3)
+    assert train._row(job, "one", outcome(4.0, (1.0, 0.8)), processes=3)["time_to_target_s"] is None
+
+
+def test_the_verdict_compares_at_the_same_samples(options: Options) -> None:
+    job = prepare(options)
+    rows = [train._row(job, "", outcome(s, (1.0, share)), processes=1) for s, share in ((2.0, 0.95), (4.0, 0.93))]
+    assert train._verdict(job, rows[:1]) == "95.0% test accuracy after 96 samples in 2.0 s."
+    said = "93.0% test accuracy, 2.0 points below one process at the same number of samples; "
+    assert train._verdict(job, rows) == said + "0.50 times its samples a second."
