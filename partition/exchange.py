@@ -243,9 +243,13 @@ class _Builder:
     def finish(self) -> Flow:
         out = self.flow
         stages: list[int] = []
+        overwritten = self.graph.overwritten
+        touched: dict[tuple[str, int], int] = defaultdict(int)  # stage of the last instruction that touched a buffer
         for i, instruction in enumerate(out.instructions):
             ready = [self._ready(source, stages) for read in instruction.reads for source in read.sources]
-            stages.append(max(ready, default=0))
+            buffers = [(r.tensor, instruction.machine) for r in instruction.reads if r.tensor in overwritten]
+            stages.append(max([*ready, *(touched[buffer] for buffer in buffers)], default=0))
+            touched.update(dict.fromkeys(buffers, stages[-1]))
             out.instructions[i] = replace(instruction, stage=stages[-1])
         groups: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
         shared: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)

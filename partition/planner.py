@@ -74,7 +74,7 @@ def plan(graph: Graph, cluster: Cluster, *, model: str, seed: int = 0, only: str
         most = max(len(blocks(graph, axes)) for axes in cut_axes(graph, len(cluster)))
         raise Infeasible(
             "E403",
-            f"no way was found to give each of {len(cluster)} machines a part of the model; it was divided into {most} blocks",
+            f"no way was found to give each of {len(cluster)} machines a part of the model, divided into {most} blocks",
             fix=f"--machines {min(most, len(cluster) - 1)} or fewer",
         )
     winner = min(judged, key=lambda j: j.rank)

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from .arguments import call, decode, encode, named, tensors_in
 from .errors import BadInput
+from .plain_form import PAINTING, PARTS, packet, plain_form, twin, value_of
 from .resolve import Draft, DraftOp
 from .signature import DraftTensor
 from .source import module_path, source_line
@@ -27,25 +28,10 @@ from .table import STORE
 
 aten = torch.ops.aten
 Arguments = dict[str, Any]
-Way = (
-    tuple[Any, Arguments] | None
-)  # how a view is made of its source: by which operator (None: it is the same), with what
+Way = tuple[Any, Arguments] | None  # how a view is made of its source: by which operator (None: by none), with what
 
 SAME: Way = (None, {})
 DROPPED = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_scalar")
-TWINS = {"normal_": "normal_functional"}  # where the plain operator is not called alike
-# Nothing is left of what these overwrite, and no gradient flows to it.
-PAINTING = (
-    "normal_",
-    "uniform_",
-    "exponential_",
-    "bernoulli_",
-    "random_",
-    "log_normal_",
-    "cauchy_",
-    "geometric_",
-    "zero_",
-)
 RESHAPING = ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 
 
@@ -96,7 +82,7 @@ class Recorder:
                 raise untraceable(node, f"{node.target} is read after its memory was overwritten", fix=fix)
             made, arguments = way
             tensor = self.tensor(source)
-            self._tensor[node] = self._apply(node, made, tensor, arguments, _value(node)) if made else tensor
+            self._tensor[node] = self._apply(node, made, tensor, arguments, value_of(node)) if made else tensor
         return self._tensor[node]
 
     def assign(self, buffer: str, node: Node) -> None:
@@ -122,7 +108,7 @@ class Recorder:
             self._inline(node)
         elif not isinstance(node.target, torch._ops.OpOverload):
             raise untraceable(node, f"{node.target} does not work on tensors", fix="keep values in tensors")
-        elif _packet(node) not in (*DROPPED, *PARTS):
+        elif packet(node) not in (*DROPPED, *PARTS):
             parameters = node.target._schema.arguments
             written = [p.name for p in parameters if p.alias_info is not None and p.alias_info.is_write]
             if len(written) > 1:
@@ -142,23 +128,11 @@ class Recorder:
         self._hold(node, tensor, source=source, way=(target, rest) if direct else None)
 
     def _plain_form(self, node: Node) -> tuple[Any, Arguments]:
-        """The operator and its arguments; what only takes another tensor's shape or dtype does not read it."""
-        first = node.args[0] if node.args else None
-        match _packet(node):
-            case "view" | "_unsafe_view" | "view_as" | "reshape_as" if node.target is not aten.view.dtype:
-                # The local tensor may be laid out in another way, and then needs a copy.
-                return self._with_arguments(aten.reshape.default, first, list(_value(node).shape))
-            case "expand_as":
-                return self._with_arguments(aten.expand.default, first, list(_value(node).shape))
-            case "type_as":
-                return self._with_arguments(aten.to.dtype, first, _value(node).dtype)
-        target, arguments = self._with_arguments(node.target, *node.args, **node.kwargs)
+        target, args, kwargs = plain_form(node)
+        arguments = encode(named(target, args, kwargs), self.tensor)
         if "sparse" in arguments:  # gradients add up in dense buffers
             arguments["sparse"] = False
         return target, arguments
-
-    def _with_arguments(self, overload: Any, *args: Any, **kwargs: Any) -> tuple[Any, Arguments]:
-        return overload, encode(named(overload, args, kwargs), self.tensor)
 
     def _item(self, node: Node) -> None:
         """One of several results."""
@@ -168,10 +142,10 @@ class Recorder:
         if whole in self._inlined:
             inner = self._inlined[whole][index]
             self._hold(node, self.tensor(inner), source=inner, way=SAME)
-        elif _packet(whole) in PARTS:
-            source, made, arguments = PARTS[_packet(whole)](whole, index)
+        elif packet(whole) in PARTS:
+            source, made, arguments = PARTS[packet(whole)](whole, index)
             tensor = self.tensor(source)
-            tensor = self._apply(node, made, tensor, arguments, _value(node)) if made else tensor
+            tensor = self._apply(node, made, tensor, arguments, value_of(node)) if made else tensor
             self._hold(node, tensor, source=source, way=(made, arguments))
         else:
             shared = next((n for n in whole.all_input_nodes if _shares(n, node)), None)
@@ -245,7 +219,7 @@ class Recorder:
         if not no_grad or self._draft.tensors[tensor].kind not in ("value", "parameter"):
             self._hold(placeholder, tensor, source=outer, way=SAME)
             return
-        tensor = self._apply(placeholder, aten.detach.default, tensor, {}, _value(outer))
+        tensor = self._apply(placeholder, aten.detach.default, tensor, {}, value_of(outer))
         self._hold(placeholder, tensor, source=outer, way=(aten.detach.default, {}))
 
     # Overwriting -------------------------------------------------------------------------------------------------
@@ -253,14 +227,14 @@ class Recorder:
     def _overwrite(self, node: Node, written: str) -> None:
         """Record an in-place operator as its plain twin."""
         given = named(node.target, node.args, node.kwargs)
-        held, overload = given[written], _twin(node.target, written)
+        held, overload = given[written], twin(node.target, written)
         if overload is None or not isinstance(held, Node):
             raise untraceable(node, f"{node.target} overwrites a tensor", fix="write it without the in-place operator")
         plain = {name: value for name, value in given.items() if name != "out"}
         if written != "out":  # the twin may call its first argument otherwise
             plain = {overload._schema.arguments[0].name: plain.pop(written), **plain}
-        arguments, value = encode(named(overload, (), plain), self.tensor), _value(node)
-        if _packet(node) in PAINTING:
+        arguments, value = encode(named(overload, (), plain), self.tensor), value_of(node)
+        if packet(node) in PAINTING:
             old = self._apply(node, aten.detach.default, self.tensor(held), {}, value)
             arguments[overload._schema.arguments[0].name] = {"tensor": old}
         if torch.Tag.inplace_view in node.target.tags:  # type: ignore[union-attr]
@@ -274,22 +248,22 @@ class Recorder:
         made = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
         (tensor,) = self._emit(node, overload, arguments, [made])
         if dtype != value.dtype:  # x.add_(y) keeps the dtype of x, x.add(y) widens
-            _, cast = self._with_arguments(aten.to.dtype, None, value.dtype)
-            tensor = self._apply(node, aten.to.dtype, tensor, cast, value)
+            tensor = self._apply(node, aten.to.dtype, tensor, _dtype(value.dtype), value)
         self._write(node, held, tensor)
         self._hold(node, tensor, source=held, way=SAME)
 
     def _view(self, node: Node, source: Node, overload: Any, arguments: Arguments) -> None:
-        (tensor,) = self._emit(node, overload, arguments, [_value(node)])
+        (tensor,) = self._emit(node, overload, arguments, [value_of(node)])
         rest = {name: given for name, given in arguments.items() if name != "self"}
         self._hold(node, tensor, source=source, way=(overload, rest))
 
     def _copied(self, node: Node, tensor: str) -> str:
         """`tensor` with the dtype and the shape of what it is copied into."""
-        value, info = _value(node), self._draft.tensors[tensor]
+        value, info = value_of(node), self._draft.tensors[tensor]
         if info.dtype != str(value.dtype).removeprefix("torch."):
-            _, cast = self._with_arguments(aten.to.dtype, None, value.dtype)
-            tensor = self._apply(node, aten.to.dtype, tensor, cast, self._on_meta(tensor).to(value.dtype))
+            tensor = self._apply(
+                node, aten.to.dtype, tensor, _dtype(value.dtype), self._on_meta(tensor).to(value.dtype)
+            )
         if info.shape == tuple(value.shape):
             return tensor
         return self._apply(node, aten.expand.default, tensor, {"size": list(value.shape)}, value)
@@ -325,7 +299,7 @@ class Recorder:
 
     def _put_back(self, node: Node, view: Node, source: Node, old: str) -> str:
         """`source` with the new values of its view in place."""
-        way, tensor, value = self._source[view][1], self._tensor[view], _value(source)
+        way, tensor, value = self._source[view][1], self._tensor[view], value_of(source)
         if way == SAME:
             return tensor
         made, arguments = way if way is not None else (None, {})
@@ -351,32 +325,12 @@ def draft_tensor(name: str, value: Tensor, kind: str) -> DraftTensor:
     return DraftTensor(name, tuple(value.shape), dtype, kind, tuple(value.stride()), value.element_size())
 
 
-def _value(node: Node) -> Tensor:
-    value = node.meta["val"]
-    assert isinstance(value, Tensor)
-    return value
-
-
-def _packet(node: Node) -> str:
-    return getattr(getattr(node.target, "_overloadpacket", None), "__name__", "")
-
-
-def _twin(target: Any, written: str) -> Any:
-    """The plain operator of an in-place one, or of one with `out`; None where there is none."""
-    names = [parameter.name for parameter in target._schema.arguments]
-    namespace = getattr(torch.ops, target.namespace)
-    if written != "out":
-        name, variant = target._overloadpacket.__name__, target._overloadname
-        plain = getattr(namespace, TWINS.get(name, name.removesuffix("_")), None)
-        found = getattr(plain, "p" if (name, variant) == ("bernoulli_", "float") else variant, None)
-        return found if written == names[0] and plain is not target._overloadpacket else None
-    overloads = [getattr(target._overloadpacket, name) for name in target._overloadpacket.overloads()]
-    wanted = [name for name in names if name != "out"]
-    return next((o for o in overloads if [p.name for p in o._schema.arguments] == wanted), None)
+def _dtype(dtype: torch.dtype) -> Arguments:
+    return {"dtype": {"dtype": str(dtype).removeprefix("torch.")}}
 
 
 def _memory(node: Node) -> int:
-    return int(_value(node).untyped_storage()._cdata)
+    return int(value_of(node).untyped_storage()._cdata)
 
 
 def _shares(node: Node, other: Node) -> bool:
@@ -384,7 +338,7 @@ def _shares(node: Node, other: Node) -> bool:
 
 
 def _layout(node: Node) -> tuple[Any, ...]:
-    value = _value(node)
+    value = value_of(node)
     return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype
 
 
@@ -395,34 +349,3 @@ def _statistics(target: str, arguments: Arguments) -> tuple[str, ...]:
         return ()
     given = [arguments[name] for name in ("running_mean", "running_var")]
     return tuple(value["tensor"] for value in given if value is not None)
-
-
-# The parts of a tensor, of several results the one of an index: source, operator and other arguments.
-
-
-def _split(whole: Node, index: int) -> tuple[Node, Any, Arguments]:
-    source, parts = whole.args[0], whole.meta["val"]
-    assert isinstance(source, Node)
-    dim = named(whole.target, whole.args, whole.kwargs)["dim"]
-    start = sum(part.shape[dim] for part in parts[:index])
-    return source, aten.slice.Tensor, {"dim": dim, "start": start, "end": start + parts[index].shape[dim], "step": 1}
-
-
-def _unbind(whole: Node, index: int) -> tuple[Node, Any, Arguments]:
-    source = whole.args[0]
-    assert isinstance(source, Node)
-    return source, aten.select.int, {"dim": named(whole.target, whole.args, whole.kwargs)["dim"], "index": index}
-
-
-def _broadcast(whole: Node, index: int) -> tuple[Node, Any, Arguments]:
-    source = whole.args[0][index]  # type: ignore[index]
-    assert isinstance(source, Node)
-    shape = list(whole.meta["val"][index].shape)
-    return source, None if list(_value(source).shape) == shape else aten.expand.default, {"size": shape}
-
-
-PARTS = {
-    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
-    "unbind": _unbind,
-    "broadcast_tensors": _broadcast,
-}

@@ -135,21 +135,18 @@ def expand(site: Site) -> Signature | None:
     return Signature({"self": aligned(site.shape("self"), out, labels)}, labels, work=0.0)
 
 
-@row("aten.transpose", "aten.t", "aten.permute", "aten.movedim", "aten.swapaxes", "aten.numpy_T")
+@row("aten.transpose", "aten.t", "aten.permute")
 def transpose(site: Site) -> Signature | None:
     """y[.., j, .., i, ..] = x[.., i, .., j, ..]"""
     rank = len(site.output.shape)
-    labels = dims(rank)
+    labels, order = dims(rank), list(range(rank))
     if site["dims"] is not None:
         order = [d % rank for d in site["dims"]]
     elif site["dim0"] is not None:
-        order = list(range(rank))
         a, b = site["dim0"] % rank, site["dim1"] % rank
         order[a], order[b] = order[b], order[a]
-    elif site["source"] is None and rank <= 2:
-        order = list(reversed(range(rank)))
     else:
-        return None
+        order.reverse()
     return Signature({"self": labels}, [labels[d] for d in order], work=0.0)
 
 
@@ -198,7 +195,7 @@ def _cat(call: Call) -> Tensor:
     return parts[0].clone() if len(parts) == 1 else torch.cat(parts, call["dim"])
 
 
-@row("aten.cat", "aten.concat", "aten.concatenate", local=_cat)
+@row("aten.cat", local=_cat)
 def cat(site: Site) -> Signature | None:
     """y = x0, x1, ... one behind the other along `dim`."""
     labels = dims(len(site.output.shape))

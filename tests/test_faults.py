@@ -23,6 +23,7 @@ GOOD = HERE / "tools" / "user_models" / "good.py"
 CUTSET = Path(sys.executable).with_name("cutset")
 MARK = "CUTSET_TEST_MARK"
 START_S, END_S, PROMISED_S = 60.0, 20.0, 10.0
+STOPPED_S = 15.0  # it is missed after 5, and then not asked to end for long; the rest is for a loaded machine
 LOST, INTERRUPTED, TERMINATED = 6, 130, 143
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
@@ -190,11 +191,11 @@ def training(start: Start) -> Run:
     return run
 
 
-def ended(run: Run, sockets: set[str], since: float) -> int:
+def ended(run: Run, sockets: set[str], since: float, *, within_s: float = PROMISED_S) -> int:
     """The exit code of a run that ended in the promised time, with all its sockets."""
     assert len(sockets) == 4  # of the launcher, two workers and a shard
     code = run.end()
-    assert time.monotonic() - since < PROMISED_S
+    assert time.monotonic() - since < within_s
     assert not sockets & listening()
     return code
 
@@ -211,7 +212,7 @@ def test_a_killed_process_ends_the_run_with_its_name(training: Run, role: str) -
 def test_a_stopped_process_ends_the_run_with_its_name(training: Run) -> None:
     sockets, since = training.listening(), time.monotonic()
     os.kill(training.pid("worker-0.0"), signal.SIGSTOP)
-    assert ended(training, sockets, since) == LOST
+    assert ended(training, sockets, since, within_s=STOPPED_S) == LOST
     assert re.search(r"error E606: worker-0\.0 stopped answering \d\.\d s ago \(it", training.said)
 
 

@@ -8,7 +8,8 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -102,6 +103,13 @@ def _spec(task: str, data: str | None, inputs: tuple[str, ...], batch: int | Non
     return TaskSpec(task, data, inputs, batch)
 
 
+@contextmanager
+def _stdout_kept(as_json: bool) -> Iterator[None]:
+    """With --json, what the user's code prints goes to stderr, as stdout is the result's."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield
+
+
 @cli.command()
 @task_options
 @machines_option
@@ -132,7 +140,8 @@ def plan(
 
     cluster = alike(machines)
     spec = _spec(task, data, inputs, batch)
-    placement = planned(captured(spec), spec, cluster, seed=seed, only=only)
+    with _stdout_kept(as_json):
+        placement = planned(captured(spec), spec, cluster, seed=seed, only=only)
     if out is not None:
         placement.save(out)
     if as_json:
@@ -155,7 +164,8 @@ def check(placement: Path, task: str | None, data: str | None, inputs: tuple[str
     from .planning import captured, matched
 
     found = load(placement)
-    ready = captured(_spec(task or found.model, data, inputs, found.batch))
+    with _stdout_kept(as_json):
+        ready = captured(_spec(task or found.model, data, inputs, found.batch))
     cut = matched(ready, found)
     facts = {"placement": str(placement), "model": task or found.model, "machines": cut.machines, "ok": True}
     click.echo(json.dumps(facts) if as_json else f"{placement} fits {facts['model']}: {cut.machines} machines")
@@ -196,7 +206,8 @@ def inspect(task: str, data: str | None, inputs: tuple[str, ...], batch: int | N
     from .inspection import inspection, print_inspection
     from .planning import captured
 
-    facts = inspection(captured(_spec(task, data, inputs, batch)))
+    with _stdout_kept(as_json):
+        facts = inspection(captured(_spec(task, data, inputs, batch)))
     if as_json:
         click.echo(json.dumps(facts, indent=1))
     else:
@@ -359,7 +370,8 @@ def _train(options: "Options", *, as_json: bool) -> None:
     from .report import run_page
     from .train import prepare, run
 
-    job = prepare(options)
+    with _stdout_kept(as_json):
+        job = prepare(options)
     if not as_json:
         plan = job.placement
         said = f"cut of {plan.model}: {plan.winner}. {plan.verdict}" if plan is not None else "\n".join(job.notes)

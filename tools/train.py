@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -36,6 +37,7 @@ from .planning import Captured, captured, compiled, matched, planned
 from .rehearsal import rehearse
 from .roles import BASELINE, SHARD, WORKER, BaselineSetup, Course, ShardSetup, WorkerSetup, stored, worker_name
 
+LOGS = "logs"
 ROLES_MAX = 256
 LR_MAX = torch.finfo(torch.float32).max
 UNTRACEABLE = "E320"
@@ -127,11 +129,9 @@ def _check(options: Options) -> None:
             fix="fewer --machines, --replicas or --shards",
         )
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / LOGS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            "E222", f"cannot make the run folder {options.out}: {error.strerror}", fix="--out FOLDER"
-        ) from error
+        raise UsageError("E222", f"cannot make the run folder {options.out}: {error}", fix="--out FOLDER") from error
 
 
 def _cut(options: Options, ready: Captured) -> Prepared:
@@ -211,7 +211,7 @@ def _regions(program: Program) -> list[Region]:
 def _save_state(path: Path, tensors: dict[str, Tensor]) -> Path:
     try:
         save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
     return path
 
@@ -271,7 +271,7 @@ def _run_baseline(job: Prepared, tell: Tell) -> dict[str, Any]:
     )
     setup = msgspec.to_builtins(BaselineSetup(course, job.options.rule))
     role = Role("one-process", BASELINE, setup, threads=_worker_threads(job))
-    with Launcher([role], job=_job_name(), folder=job.options.out / "logs") as launcher:
+    with Launcher([role], job=_job_name(), folder=job.options.out / LOGS) as launcher:
         launcher.start()
         for message in launcher.events():
             _tell(tell, "one process", message)
@@ -300,7 +300,7 @@ def _run_method(job: Prepared, tell: Tell) -> dict[str, Any]:
     testers = workers[: job.machines]
     following = f"worker-0.{_loss_machine(job)}"
     trained, state = set[str](), list[Message]()
-    with Launcher(_roles(job), job=_job_name(), folder=options.out / "logs") as launcher:
+    with Launcher(_roles(job), job=_job_name(), folder=options.out / LOGS) as launcher:
         launcher.start()
         for message in launcher.events():
             if message.sender == following:

@@ -1,7 +1,8 @@
 """Blocks and the graph that METIS sees."""
 
-from cutset.partition.block import CutAxes, block_graph, blocks, paired_axes, placed, spatial_axes, unit_axes
 from example_graphs import chain, conv_line, mlp_block
+
+from cutset.partition.block import CutAxes, block_graph, blocks, paired_axes, placed, spatial_axes, unit_axes
 
 
 def named(graph: object, axes: frozenset[int]) -> set[str]:

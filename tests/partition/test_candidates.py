@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
+from example_graphs import chain, conv_line, mlp_block
 
 from cutset.partition.candidates import candidates, slices, stages
 from cutset.partition.cluster import Cluster, Machine, alike
 from cutset.partition.cut import check
 from cutset.partition.exchange import flow
-from example_graphs import chain, conv_line, mlp_block
 
 
 @pytest.mark.parametrize("machines", [2, 3, 4])

@@ -1,11 +1,11 @@
 """Cuts that are refused, and the owners of sums."""
 
 import pytest
+from example_graphs import chain
 
 from cutset.partition.box import Box
 from cutset.partition.cut import Cut, check, fused, one_machine, partial_ops, with_folds
 from cutset.partition.errors import BadInput
-from example_graphs import chain
 
 GRAPH = chain(8, 6, 5)
 WHOLE = one_machine(GRAPH)

@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
+from example_graphs import chain, conv_line, mlp_block
 
 from cutset.partition.box import split_evenly
 from cutset.partition.cut import Cut, Placed, one_machine
 from cutset.partition.exchange import Flow, flow
 from cutset.partition.graph import Graph
-from example_graphs import chain, conv_line, mlp_block
 
 FLOAT = 4
 
@@ -72,7 +72,7 @@ def test_column_then_row_parallel_has_the_traffic_of_megatron(machines: int) -> 
     graph = mlp_block(tokens, width, hidden)
     names = {op.name: op for op in graph.ops}
     along = {"linear_1": 1, "relu": 1, "linear_2": 2}  # hidden units: columns of up, rows of down
-    along |= {name: 0 for name in ("linear", "layer_norm", "add", "mean")}  # light operators by tokens
+    along |= dict.fromkeys(("linear", "layer_norm", "add", "mean"), 0)  # light operators by tokens
     assert names["linear_2"].nest.loops[2].kind == "reduction"
     spelled = flow(graph, cut_along(graph, along, machines))
     expected = (machines - 1) * tokens * width * FLOAT

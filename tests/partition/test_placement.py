@@ -5,12 +5,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from example_graphs import chain
 
 from cutset.partition.cluster import alike
 from cutset.partition.errors import BadInput
 from cutset.partition.placement import FORMAT, Placement, load, schema, to_json
 from cutset.partition.planner import plan
-from example_graphs import chain
 
 
 @pytest.fixture(scope="module")

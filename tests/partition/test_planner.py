@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from example_graphs import chain, conv_line, mlp_block
 
 from cutset.partition.box import volume
 from cutset.partition.cluster import Cluster, Machine, alike
@@ -10,7 +11,6 @@ from cutset.partition.errors import BadInput, Infeasible, UsageError
 from cutset.partition.exchange import flow
 from cutset.partition.placement import Placement, to_json
 from cutset.partition.planner import FAIR_SHARE, cut_of, plan
-from example_graphs import chain, conv_line, mlp_block
 
 GRAPH = chain(16, 24, 8)
 

@@ -1,12 +1,14 @@
 """The step simulator, against times worked out by hand."""
 
+import itertools
+
 import pytest
+from example_graphs import chain
 
 from cutset.partition.cluster import Cluster, Machine, alike
 from cutset.partition.cut import Cut, one_machine
 from cutset.partition.exchange import flow
 from cutset.partition.simulator import simulate
-from example_graphs import chain
 
 SPEED, BANDWIDTH, LATENCY = 1000.0, 100.0, 3.0
 
@@ -65,7 +67,7 @@ def test_busy_machines_never_do_two_things_at_once() -> None:
     result = simulate(flow(graph, Cut(2, boxes)), alike(2))
     for machine in range(2):
         mine = sorted((a.start_s, a.stop_s) for a in result.timeline if a.machine == machine and a.kind != "send")
-        assert all(before[1] <= after[0] for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine))
 
 
 def test_memory_counts_parameters_three_times_and_activations_with_their_gradients() -> None:

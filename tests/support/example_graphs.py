@@ -1,5 +1,7 @@
 """Small graphs for the tests of the planner's parts."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -11,7 +13,7 @@ CROSS_ENTROPY = nn.functional.cross_entropy
 
 def chain(*widths: int, batch: int = 4) -> Graph:
     """Linear layers without bias or activation, and a cross entropy."""
-    layers = [nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:], strict=False)]
+    layers = [nn.Linear(a, b, bias=False) for a, b in itertools.pairwise(widths)]
     x, y = torch.zeros(batch, widths[0]), torch.zeros(batch, dtype=torch.int64)
     return capture(nn.Sequential(*layers), CROSS_ENTROPY, [x], [y])[0]
 

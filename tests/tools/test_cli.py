@@ -100,6 +100,13 @@ def test_json_is_all_that_is_printed(cutset: Cutset, placement: Path) -> None:
     assert (facts["task"], facts["parameters"]) == ("clouds", 195)
 
 
+def test_what_the_users_code_prints_does_not_mix_with_json(cutset: Cutset) -> None:
+    for command in (["inspect"], ["plan", "--machines", 2]):
+        outcome = cutset(*command, f"{GOOD}:talks", "--json")
+        assert isinstance(json.loads(outcome.out), dict)
+        assert outcome.err == "let me tell you about clouds\n"
+
+
 def test_the_schema_describes_a_placement(cutset: Cutset, placement: Path) -> None:
     import jsonschema
 
@@ -220,6 +227,11 @@ def test_a_run_folder_that_cannot_be_made(cutset: Cutset, out: str) -> None:
     refused(cutset("train", TASK, "--out", out), USAGE, "E222", out, "--out")
 
 
+def test_a_run_folder_with_a_file_in_the_way(cutset: Cutset, tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    refused(cutset("train", TASK, "--out", tmp_path), USAGE, "E222", str(tmp_path / "logs"))
+
+
 def test_a_run_folder_that_is_a_file(cutset: Cutset) -> None:
     outcome = cutset("train", TASK, "--out", GOOD)
     assert outcome.code == USAGE
@@ -256,7 +268,7 @@ def test_a_model_string_that_does_not_import(cutset: Cutset, tmp_path: Path) -> 
     refused(cutset("plan", "no_such_module:net"), BAD_INPUT, "E301", "'no_such_module'")
     refused(cutset("plan", "no/such/file.py:net"), BAD_INPUT, "E301", "no/such/file.py")
     refused(cutset("plan", "cutset.models"), USAGE, "E210", "'cutset.models'", "cutset.models:digits")
-    refused(cutset("plan", f"{GOOD}:tsk"), BAD_INPUT, "E302", "'tsk'", "planned_only, task", f"{GOOD}:task")
+    refused(cutset("plan", f"{GOOD}:tsk"), BAD_INPUT, "E302", "'tsk'", "planned_only", f"{GOOD}:task")
     broken = tmp_path / "broken.py"
     broken.write_text("import torch\n\ndef net(:\n    pass\n")
     refused(cutset("plan", f"{broken}:net"), BAD_INPUT, "E303", f"{broken}:3", "SyntaxError", f"python {broken}")
@@ -330,7 +342,7 @@ def test_an_input_that_does_not_suit(cutset: Cutset, shape: str, exit_code: int,
 def test_a_task_that_cannot_be_trained(cutset: Cutset, tmp_path: Path, name: str, code: str, said: list[str]) -> None:
     """It is found out before any process is started."""
     refused(cutset("train", f"{WRONG}:{name}", "--out", tmp_path), BAD_INPUT, code, *said)
-    assert not (tmp_path / "logs").exists()
+    assert list(tmp_path.rglob("*.log")) == []
 
 
 def test_a_model_that_cannot_be_traced_is_not_cut(cutset: Cutset, tmp_path: Path) -> None:

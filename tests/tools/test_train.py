@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -79,6 +80,16 @@ def test_the_samples_of_all_epochs_are_shared_out_in_whole_batches(
 ) -> None:
     course = prepare(replace(options, **more)).course
     assert (course.steps, course.evaluate_every) == (steps, evaluate_every)
+
+
+def test_a_full_disk_is_told(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensors: object, path: Path) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(train, "save_file", full)
+    with pytest.raises(UsageError, match=r"E222: cannot write .*initial\.safetensors: .*No space left") as caught:
+        prepare(options)
+    assert caught.value.fix
 
 
 # A cut model ---------------------------------------------------------------------------------------------------------

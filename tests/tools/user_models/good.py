@@ -40,6 +40,12 @@ def task() -> Task:
     return make()
 
 
+def talks() -> Task:
+    """Prints where nobody expects it."""
+    print("let me tell you about clouds")  # noqa: T201
+    return make()
+
+
 def exact() -> Task:
     return make(dtype=torch.float64)
 
