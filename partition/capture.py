@@ -180,14 +180,14 @@ def _draft(exported: torch.export.ExportedProgram, step: nn.Module) -> tuple[Dra
 
 
 def _check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
-    """A loss must not reach for the model's parameters itself: they would be constants, without a gradient."""
+    """Code that holds on to the caller's model would make constants of its parameters, without a gradient."""
     memory = {p.untyped_storage()._cdata: name for name, p in model.named_parameters()}
     for value in constants.values():
         name = memory.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
         if name is not None:
             raise BadInput(
                 "E320",
-                f"the loss uses the model's parameter {name}",
+                f"the model's parameter {name} is used from outside of the model, by the loss for example",
                 fix="let the model return what the loss needs of it",
             )
 

@@ -1,0 +1,149 @@
+"""A worker runs what is ready, whatever the order of arrival, and says what is wrong with what it is given."""
+
+import threading
+
+import pytest
+import torch
+from cutting import STEP, Outcome, assert_same, buffers, finest_cut, load, run_plain, subject
+
+from cutset.models.task import Data
+from cutset.partition.cut import one_machine
+from cutset.partition.errors import BadInput
+from cutset.partition.exchange import flow
+from cutset.partition.planner import carry_over
+from cutset.runtime.faults import Delay, Fault
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.program import Program, programs
+from cutset.runtime.replica import Replica
+from cutset.runtime.segment import MicroBatch
+from cutset.runtime.worker import Worker
+
+NAMES = ["worker-0.0", "worker-0.1", "worker-0.2"]
+
+
+def parts(name: str, machines: int = 3) -> list[Program]:
+    graph = subject(name).graph
+    return programs(flow(graph, finest_cut(graph, machines)), training=True)
+
+
+def uncut(name: str) -> Worker:
+    graph = subject(name).graph
+    channel = MemoryNetwork().channel(NAMES[0])
+    return Worker(programs(flow(graph, one_machine(graph)), training=True)[0], Mailbox(channel), NAMES[:1])
+
+
+def slow(sender: int, receiver: int) -> list[Fault]:
+    """A link that lags behind all others."""
+    return [Delay(NAMES[sender], NAMES[receiver], nth, by=4) for nth in (1, 4)]
+
+
+@pytest.mark.parametrize("late", [(0, 1), (1, 0), (2, 1)])
+@pytest.mark.parametrize("name", ["conv", "transformer_dropout", "siamese"])
+def test_the_order_of_arrival_changes_nothing(name: str, late: tuple[int, int]) -> None:
+    of = subject(name)
+    with Replica(parts(name), faults=slow(*late)) as replica:
+        load(replica, of)
+        loss = replica.step(of.several(3), STEP)
+        gradients, found = replica.gradients(), buffers(replica)
+    with Replica(parts(name)) as replica:
+        load(replica, of)
+        assert replica.step(of.several(3), STEP) == loss
+        assert all(torch.equal(gradient, gradients[n]) for n, gradient in replica.gradients().items())
+        assert all(torch.equal(buffer, found[n]) for n, buffer in buffers(replica).items())
+
+
+def test_micro_batches_in_flight_are_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, most, lock = subject("mlp"), dict[str, int](), threading.Lock()
+    by_urgency = Worker._by_urgency
+
+    def watch(worker: Worker, active: list[MicroBatch]) -> list[MicroBatch]:
+        with lock:
+            most[worker.name] = max(most.get(worker.name, 0), len(active))
+        return by_urgency(worker, active)
+
+    monkeypatch.setattr(Worker, "_by_urgency", watch)
+    with Replica(parts("mlp", 2)) as replica:
+        load(replica, of)
+        replica.step(of.several(6), STEP)
+    assert most == {NAMES[0]: 2, NAMES[1]: 2}
+
+
+def test_none_overtakes_an_older_one() -> None:
+    worker = uncut("mlp")
+    active = [MicroBatch(0, {}, {}, forward=1), MicroBatch(1, {}, {}), MicroBatch(2, {}, {})]
+    assert [m.index for m in worker._by_urgency(active)] == [0, 1]
+    active[1].forward = 1
+    assert [m.index for m in worker._by_urgency(active)] == [0, 2]
+
+
+def test_gradients_add_up_over_steps_until_they_are_zeroed() -> None:
+    of = subject("mlp")
+    with Replica(parts("mlp")) as replica:
+        load(replica, of)
+        replica.step(of.batch, STEP)
+        once = [worker.gradients.clone() for worker in replica.workers]
+        replica._each(lambda worker: worker.step(of.batch, STEP))
+        for worker, gradient in zip(replica.workers, once, strict=True):
+            torch.testing.assert_close(worker.gradients, 2 * gradient)
+
+
+def test_training_and_evaluation_share_a_channel_and_the_parameters() -> None:
+    of = subject("conv")
+    spelled = flow(of.graph, finest_cut(of.graph, 2))
+    carried = carry_over(of.graph, spelled.cut, of.evaluation)
+    evaluated = programs(flow(of.evaluation, carried), training=False)
+    trained = programs(spelled, training=True)
+    model, _ = of.fresh()
+    expected = model.eval()(*of.batch.inputs).detach()
+
+    def role(machine: int, channel: MemoryChannel) -> list[torch.Tensor]:
+        mailbox = Mailbox(channel)
+        worker = Worker(trained[machine], mailbox, NAMES[:2])
+        worker.states.extend(evaluated[machine])
+        worker.states.load(values.__getitem__)
+        other = Worker(evaluated[machine], mailbox, NAMES[:2], states=worker.states, tag="evaluation/")
+        output = [tensor for _, tensor in other.predict(of.batch, STEP)]
+        worker.step(of.batch, STEP)
+        return output
+
+    values = {**dict(of.fresh()[0].named_parameters()), **dict(of.fresh()[0].named_buffers())}
+    network = MemoryNetwork()
+    results = network.run({NAMES[m]: lambda channel, m=m: role(m, channel) for m in range(2)})  # type: ignore[misc]
+    (output,) = results[NAMES[0]] + results[NAMES[1]]
+    torch.testing.assert_close(output, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("samples", [0, 4, 7])
+def test_a_batch_that_does_not_divide_is_refused(samples: int) -> None:
+    batch = Data((torch.zeros(samples, 12, dtype=torch.float64),), (torch.zeros(samples, dtype=torch.int64),))
+    with pytest.raises(BadInput, match=rf"E343: a batch of {samples} samples does not divide into .* of 6"):
+        uncut("mlp").step(batch, 0)
+
+
+def test_a_prediction_takes_one_batch() -> None:
+    with pytest.raises(BadInput, match="E343: 12 samples to predict; the program takes 6 at a time"):
+        uncut("mlp").predict(subject("mlp").several(2), 0)
+
+
+def test_what_a_worker_says_of_itself() -> None:
+    worker = uncut("mlp")
+    assert repr(worker) == "Worker(worker-0.0, 1 segments, 433 parameters, machine 0 of 1)"
+    assert worker.values is worker.states.values
+    assert worker.gradients is worker.states.gradients
+
+
+def test_every_micro_batch_draws_its_own_numbers() -> None:
+    of = subject("transformer_dropout")
+    twice = Data(*(tuple(torch.cat([t, t]) for t in group) for group in (of.batch.inputs, of.batch.targets)))
+    with Replica(parts("transformer_dropout")) as replica:
+        load(replica, of)
+        assert replica.step(twice, STEP) != replica.step(of.batch, STEP)
+        assert_same_after(replica, of.batch)
+
+
+def assert_same_after(replica: Replica, batch: Data) -> None:
+    """A replica is as good as new after a step."""
+    of = subject("transformer_dropout")
+    outcome = Outcome(replica.step(batch, STEP), replica.gradients(), {})
+    assert_same(outcome, run_plain(of), rtol=1e-11)
