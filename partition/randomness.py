@@ -1,6 +1,5 @@
 """Operators that draw random numbers: which do, and how to let one draw from a given state of torch's generator."""
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -14,8 +13,6 @@ T = TypeVar("T")
 GENERATOR_BYTES = torch.Generator().get_state().numel()
 # How many numbers these draw depends on their input, so that a rehearsal on other values would not tell.
 DRAWS_BY_VALUE = ("rrelu", "rrelu_with_noise", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
-
-_default_generator = threading.Lock()  # of torch: an operator without a row draws from it, and there is one a process
 
 
 def noise_name(op: str) -> str:
@@ -33,11 +30,13 @@ def draws(target: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def drawing(state: Tensor, work: Callable[[], T]) -> tuple[T, Tensor]:
-    """Run `work` while torch's generator is in `state`; the result, and the state of the generator after it."""
-    with _default_generator:
-        before = torch.get_rng_state()
-        torch.set_rng_state(state)
-        try:
-            return work(), torch.get_rng_state()
-        finally:
-            torch.set_rng_state(before)
+    """Run `work` while torch's generator is in `state`; the result, and the state of the generator after it.
+
+    There is one such generator a process: threads have to take turns.
+    """
+    before = torch.get_rng_state()
+    torch.set_rng_state(state)
+    try:
+        return work(), torch.get_rng_state()
+    finally:
+        torch.set_rng_state(before)

@@ -187,6 +187,10 @@ class Coordinator:
             self._decide(self._suspicion.error)
         return self.verdict
 
+    def silent(self, now: float) -> list[str]:
+        """Running roles that have not been heard of for longer than the limit: nothing that is said to them helps."""
+        return [m.name for m in self._in("running") if now - m.heard_at > self.limits.beacon_s]
+
     def __repr__(self) -> str:
         states = {m.name: m.state for m in self._members.values()}
         return f"Coordinator({states}, verdict={self.verdict!r})"

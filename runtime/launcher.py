@@ -125,9 +125,16 @@ class Launcher:
         self._channel.send(peer, message)
 
     def stop(self, why: str) -> None:
-        """End every role: by a message, after two seconds by SIGTERM, after one more by SIGKILL. `events` ends, too."""
+        """End every role: by a message, after two seconds by SIGTERM, after one more by SIGKILL. `events` ends, too.
+
+        A role that has stopped answering is killed at once.
+        """
         self._stopped = True
+        silent = self._coordinator.silent(time.monotonic())
         try:
+            for process in self._processes:
+                if process.name in silent:
+                    process.signal(signal.SIGKILL)
             self._tell([process.name for process in self._running()], why)
             self._await_ends(STOP_S)
         finally:

@@ -4,6 +4,7 @@ The same workers and programs run in processes of their own under the launcher; 
 tests.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from types import TracebackType
@@ -30,8 +31,9 @@ class Replica:
         self._network = MemoryNetwork(faults)
         names = [f"worker-0.{p.machine}" for p in programs]
         self._channels = [self._network.channel(name) for name in names]
+        turn = threading.Lock()
         self.workers = [
-            Worker(program, Mailbox(channel), names, seed=seed)
+            Worker(program, Mailbox(channel), names, seed=seed, turn=turn)
             for program, channel in zip(programs, self._channels, strict=True)
         ]
         self._threads = ThreadPoolExecutor(len(programs), thread_name_prefix="replica")

@@ -6,7 +6,9 @@ up; backward starts from the gradients of what left it.
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +18,12 @@ from ..partition.box import Box, relative, sizes, slices
 from ..partition.errors import BadInput
 from ..partition.graph import Op
 from ..partition.kernel import run_box
+from ..partition.resolve import OPAQUE
 from .assemble import add_up, gather
 from .program import Link, Operand, Program, Segment, Step
 from .states import States
+
+Turn = AbstractContextManager[Any]
 
 
 @dataclass
@@ -76,10 +81,11 @@ def flowing(program: Program, link: Link) -> list[int]:
 
 
 class SegmentRunner:
-    """Runs segments of one program on one machine's state."""
+    """Runs segments of one program on one machine's state. turn: held while torch's own generator is in use."""
 
-    def __init__(self, program: Program, states: States) -> None:
+    def __init__(self, program: Program, states: States, *, turn: Turn | None = None) -> None:
         self.program, self.states = program, states
+        self._turn: Turn = turn or nullcontext()
         self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
         self._overwritten = {name for op in program.ops.values() for name in op.writes}
         self._read_again = _read_again(program)
@@ -132,7 +138,9 @@ class SegmentRunner:
             return
         op = self.program.ops[step.op]
         operands = {operand.argument: self._operand(micro, operand, op) for operand in step.operands}
-        outputs = run_box(op, step.box, operands, self.program.tensors)
+        draws_itself = op.row == OPAQUE and "@noise" in operands
+        with self._turn if draws_itself else nullcontext():
+            outputs = run_box(op, step.box, operands, self.program.tensors)
         for piece, output in zip(step.makes, outputs, strict=True):
             micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
 

@@ -1,6 +1,7 @@
 """`Worker`: one process's part of a replica. It runs its Program as a dataflow: what is ready, backward first."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from .mailbox import Key, Mailbox, key_of
 from .message import Message
 from .noise import draw, draw_seed
 from .program import Link, Program
-from .segment import MicroBatch, SegmentRunner, batch_tensors, flowing, gradients_of
+from .segment import MicroBatch, SegmentRunner, Turn, batch_tensors, flowing, gradients_of
 from .states import States
 
 FORWARD, BACKWARD, SHARE, FOLD = "forward", "backward", "share", "fold"
@@ -22,8 +23,8 @@ class Worker:
     """One machine of a replica; `values` and `gradients` are flat (see States).
 
     peers: channel names by machine. tag: sets the messages of two programs on one channel apart. seed: of dropout
-    masks.
-    cap: micro-batches in flight at most, the back-pressure; by default as many as there are machines.
+    masks. cap: micro-batches in flight at most, the back-pressure; by default as many as there are machines.
+    turn: a lock that workers in threads of one process share, since torch has one generator a process.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Worker:
         seed: int = 0,
         tag: str = "",
         cap: int = 0,
+        turn: Turn | None = None,
     ) -> None:
         self.program, self.mailbox, self.peers = program, mailbox, list(peers)
         self.states = states or States(program)
         self.seed, self.tag = seed, tag
         self.cap = 1 if program.one_at_a_time else cap or program.machines
-        self._runner = SegmentRunner(program, self.states)
+        self._turn: Turn = turn or nullcontext()
+        self._runner = SegmentRunner(program, self.states, turn=self._turn)
 
     @property
     def values(self) -> Tensor:
@@ -110,7 +113,9 @@ class Worker:
     def _begin(self, batch: Data, step: int, index: int) -> MicroBatch:
         rows = slice(index * self.program.batch, (index + 1) * self.program.batch)
         tensors = batch_tensors(self.program, batch, rows)
-        return MicroBatch(index, tensors, draw(self.program, draw_seed(self.seed, step, index)))
+        with self._turn:
+            drawn = draw(self.program, draw_seed(self.seed, step, index))
+        return MicroBatch(index, tensors, drawn)
 
     def _by_urgency(self, active: list[MicroBatch]) -> list[MicroBatch]:
         """Those that may run: backward before forward, else the oldest first.
