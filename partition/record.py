@@ -199,14 +199,15 @@ class Recorder:
         at = next((i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.op == "get_attr"), None)
         if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
             raise untraceable(node, f"the operator {name} cannot be planned", fix="write the model without it")
-        if name == "wrap_with_autocast" and node.args[2]:
-            raise untraceable(node, "torch.autocast cannot be planned", fix="cast tensors explicitly")
-        no_grad = name == "wrap_with_set_grad_enabled" and not node.args[0]
-        if name == "wrap_with_set_grad_enabled" and self._no_grad and not no_grad:
-            raise untraceable(node, "gradients are enabled inside of torch.no_grad", fix="move that code out of it")
         held = node.args[at]
         assert isinstance(held, Node)
         inner = getattr(held.graph.owning_module, str(held.target))
+        blamed = next((n for n in inner.graph.nodes if n.op == "call_function"), node)
+        if name == "wrap_with_autocast" and node.args[2]:
+            raise untraceable(blamed, "torch.autocast cannot be planned", fix="cast tensors explicitly")
+        no_grad = name == "wrap_with_set_grad_enabled" and not node.args[0]
+        if name == "wrap_with_set_grad_enabled" and self._no_grad and not no_grad:
+            raise untraceable(blamed, "gradients are enabled inside of torch.no_grad", fix="move that code out of it")
         for placeholder, outer in zip(inner.graph.find_nodes(op="placeholder"), node.args[at + 1 :], strict=True):
             assert isinstance(outer, Node)
             self._pass_in(placeholder, outer, no_grad=no_grad)

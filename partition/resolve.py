@@ -87,12 +87,14 @@ def dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]
 
 
 def _check_count(op: DraftOp) -> None:
-    if op.target.split(".")[1] in DRAWS_BY_VALUE:
-        raise BadInput(
-            "E324",
-            f"{op.target} at {op.source} draws as many random numbers as its input makes it, which cannot be repeated",
-            fix="use another operator; or train it uncut, data parallel only, with --machines 1",
-        )
+    if op.target.split(".")[1] not in DRAWS_BY_VALUE:
+        return
+    where = f" at {op.source}" if op.source else ""
+    raise BadInput(
+        "E324",
+        f"{op.target}{where} draws as many random numbers as its input makes it, which cannot be repeated",
+        fix="use another operator; or train it uncut, data parallel only, with --machines 1",
+    )
 
 
 def _fresh(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:

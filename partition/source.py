@@ -14,7 +14,7 @@ def source_line(node: Node) -> str:
     """File and line of the model's code that led to a node, as "model.py:12"; empty where there is none."""
     trace = (node.meta.get("stack_trace") or "").splitlines()
     lines = [line.strip() for line in trace if line.strip().startswith("File")]
-    mine = [line for line in lines if TORCH not in line and HERE not in line]
+    mine = [line for line in lines if TORCH not in line and HERE not in line and '"<' not in line]
     if not mine:
         return ""
     file, _, rest = mine[-1].removeprefix("File ").partition(", line ")

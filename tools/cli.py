@@ -20,7 +20,7 @@ from ..partition.errors import CutsetError
 
 if TYPE_CHECKING:
     from .load import TaskSpec
-    from .train import Options
+    from .prepare import Options
 
 INTERRUPTED, TERMINATED = 130, 143
 F = TypeVar("F", bound=Callable[..., Any])
@@ -304,7 +304,7 @@ def train(
     from ..partition.placement import load
     from ..ps.downpour import Downpour
     from ..ps.rule import rule as rule_named
-    from .train import Options
+    from .prepare import Options
 
     _check_method(method)
     if machines is not None and placement_file is not None:
@@ -348,7 +348,7 @@ def demo(out: Path, as_json: bool) -> None:
     from ..ps.downpour import Downpour
     from ..ps.rule import Adagrad
     from .load import TaskSpec
-    from .train import Options
+    from .prepare import Options
 
     options = Options(
         spec=TaskSpec("cutset.models:digits_local"),
@@ -368,7 +368,8 @@ def demo(out: Path, as_json: bool) -> None:
 def _train(options: "Options", *, as_json: bool) -> None:
     from .console import result_table
     from .report import run_page
-    from .train import prepare, run
+    from .prepare import prepare
+    from .train import run
 
     with _stdout_kept(as_json):
         job = prepare(options)

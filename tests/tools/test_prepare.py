@@ -17,12 +17,13 @@ from cutset.partition.errors import BadInput, CutsetError, UsageError
 from cutset.ps.downpour import Downpour
 from cutset.ps.rule import SGD
 from cutset.runtime.program import Program
+from cutset.tools import prepare as prepare_module
 from cutset.tools import train
 from cutset.tools.load import TaskSpec, load_task
 from cutset.tools.planning import captured, planned
+from cutset.tools.prepare import Options, Prepared, prepare, state_names
 from cutset.tools.rehearsal import rehearse
 from cutset.tools.roles import WorkerSetup
-from cutset.tools.train import Options, Prepared, prepare, state_names
 
 MODELS = Path(__file__).parent / "user_models"
 
@@ -86,7 +87,7 @@ def test_a_full_disk_is_told(options: Options, monkeypatch: pytest.MonkeyPatch) 
     def full(tensors: object, path: Path) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(train, "save_file", full)
+    monkeypatch.setattr(prepare_module, "save_file", full)
     with pytest.raises(UsageError, match=r"E222: cannot write .*initial\.safetensors: .*No space left") as caught:
         prepare(options)
     assert caught.value.fix
@@ -212,56 +213,3 @@ def test_a_rehearsal_that_fails(name: str, code: str) -> None:
     task = load_task(TaskSpec(f"{MODELS / 'wrong.py'}:{name}"))
     with pytest.raises(CutsetError, match=code):
         rehearse(task, task.build(seed=0), task.example(8))
-
-
-# The result ----------------------------------------------------------------------------------------------------------
-
-
-def test_staleness_is_added_up_over_the_slices_of_a_worker() -> None:
-    def shard(*slices: dict[str, list[tuple[int, int]]]) -> dict[str, Any]:
-        return {"slices": [{"staleness": {w: {"histogram": h} for w, h in found.items()}} for found in slices]}
-
-    served = [shard({"b": [(0, 2), (3, 1)]}, {"a": [(1, 4)]}), shard({"b": [(0, 5)]})]
-    late = train._staleness(served)
-    assert late == {"a": {"1": 4}, "b": {"0": 7, "3": 1}}
-    assert list(late) == ["a", "b"]
-    assert train._mean(late) == 7 / 12
-    assert train._mean({}) is None
-
-
-def test_each_direction_of_a_link_is_counted_once() -> None:
-    def counts(out: int, back: int) -> dict[str, int]:
-        return {"bytes_out": out, "messages_out": out // 10, "bytes_in": back, "messages_in": back // 10}
-
-    workers = {
-        "worker-0.0": {"links": {"worker-0.1": counts(10, 20), "shard-0": counts(30, 40), "launcher": counts(0, 0)}},
-        "worker-0.1": {"links": {"worker-0.0": counts(20, 10)}},
-    }
-    found = {(link["source"], link["target"]): link["bytes"] for link in train._links(workers)}
-    assert found == {
-        ("worker-0.0", "worker-0.1"): 10,
-        ("worker-0.1", "worker-0.0"): 20,
-        ("worker-0.0", "shard-0"): 30,
-        ("shard-0", "worker-0.0"): 40,
-    }
-
-
-def outcome(seconds: float, *points: tuple[float, float]) -> dict[str, Any]:
-    curve = [{"seconds": s, "samples": 1, "test_accuracy": share} for s, share in points]
-    return {"seconds": seconds, "curve": curve, "losses": [(1, 0.5)]}
-
-
-def test_a_row_has_the_time_to_the_target(options: Options) -> None:
-    job = prepare(replace(options, target=0.9, replicas=2, epochs=2))
-    row = train._row(job, "one", outcome(4.0, (1.0, 0.8), (2.0, 0.95), (3.0, 0.85)), processes=3)
-    assert (row["samples"], row["samples_per_s"]) == (192, 48.0)
-    assert (row["test_accuracy"], row["time_to_target_s"], row["processes"]) == (0.85, 2.0, 3)
-    assert train._row(job, "one", outcome(4.0, (1.0, 0.8)), processes=3)["time_to_target_s"] is None
-
-
-def test_the_verdict_compares_at_the_same_samples(options: Options) -> None:
-    job = prepare(options)
-    rows = [train._row(job, "", outcome(s, (1.0, share)), processes=1) for s, share in ((2.0, 0.95), (4.0, 0.93))]
-    assert train._verdict(job, rows[:1]) == "95.0% test accuracy after 96 samples in 2.0 s."
-    said = "93.0% test accuracy, 2.0 points below one process at the same number of samples; "
-    assert train._verdict(job, rows) == said + "0.50 times its samples a second."

@@ -1,0 +1,207 @@
+"""What of a training job can go wrong before a process is started: load, capture, plan, check, save, rehearse."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ..models.task import Task
+from ..partition.capture import state_values
+from ..partition.cluster import alike
+from ..partition.errors import BadInput, UsageError
+from ..partition.placement import Placement
+from ..ps.downpour import Downpour
+from ..ps.layout import Slice, layout
+from ..ps.region import Region
+from ..ps.rule import AnyRule
+from ..runtime.plain import PlainWorker
+from ..runtime.program import Program
+from .load import TaskSpec, build_model, example_batch, load_task
+from .planning import Captured, captured, compiled, matched, planned
+from .rehearsal import rehearse
+from .roles import Course
+
+LOGS = "logs"
+ROLES_MAX = 256
+LR_MAX = torch.finfo(torch.float32).max
+UNTRACEABLE = "E320"
+FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the data, or because the example is wrong
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for.
+
+    machines: per replica. only: the kind of candidate plans. placement: instead of a new plan. baseline: also train in
+    one process. target: test accuracy to report the time to.
+    """
+
+    spec: TaskSpec
+    method: Downpour
+    rule: AnyRule
+    out: Path
+    machines: int = 1
+    only: str = ""
+    placement: Placement | None = None
+    replicas: int = 1
+    shards: int = 1
+    epochs: int = 1
+    seed: int = 0
+    target: float | None = None
+    baseline: bool = True
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that can be started. programs, evaluations: by machine; empty where the model is trained uncut.
+
+    names: of the model's state_dict; a tied tensor has several, and each leads to the one that the run knows it by.
+    """
+
+    options: Options
+    task_name: str
+    placement: Placement | None
+    course: Course
+    programs: Sequence[Program]
+    evaluations: Sequence[Program]
+    regions: list[list[Region]]
+    slices: list[Slice]
+    names: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def machines(self) -> int:
+        """Workers of a replica."""
+        return len(self.regions)
+
+    @property
+    def worker_threads(self) -> int:
+        """Threads of torch in each worker, and in the one process that they are compared with."""
+        return max(1, (os.cpu_count() or 1) // (self.machines * self.options.replicas))
+
+
+def prepare(options: Options) -> Prepared:
+    """Load, capture, plan and check; write the placement and the initial weights into the run folder."""
+    _check(options)
+    task = load_task(options.spec)
+    try:
+        ready = captured(options.spec, task)
+    except BadInput as error:
+        if error.code not in (UNTRACEABLE, FAILS_UNTRACED) or options.machines != 1 or options.placement is not None:
+            raise
+        return _uncut(options, task, error)
+    return _cut(options, ready)
+
+
+def _check(options: Options) -> None:
+    for name, value, least in (
+        ("replicas", options.replicas, 1),
+        ("shards", options.shards, 1),
+        ("epochs", options.epochs, 1),
+    ):
+        if value < least:
+            raise UsageError("E220", f"--{name} {value}; it must be at least {least}", fix=f"--{name} {least}")
+    if options.target is not None and not 0 <= options.target <= 1:
+        raise UsageError("E225", f"--target {options.target}; it is a share of right answers", fix="--target 0.95")
+    if options.rule.lr > LR_MAX:
+        raise UsageError("E226", f"--lr {options.rule.lr:g}; float32 ends at {LR_MAX:.3g}", fix="--lr 0.05")
+    machines = len(options.placement.machines) if options.placement else options.machines
+    alike(machines)
+    roles = machines * options.replicas + options.shards
+    if roles > ROLES_MAX:
+        raise UsageError(
+            "E221",
+            f"{roles} processes on this host; {ROLES_MAX} at most",
+            fix="fewer --machines, --replicas or --shards",
+        )
+    try:
+        (options.out / LOGS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError("E222", f"cannot make the run folder {options.out}: {error}", fix="--out FOLDER") from error
+
+
+def _cut(options: Options, ready: Captured) -> Prepared:
+    placement = options.placement or planned(
+        ready, options.spec, alike(options.machines), seed=options.seed, only=options.only
+    )
+    cut = matched(ready, placement)
+    trained, evaluated = compiled(ready, cut)
+    placement.save(options.out / "placement.json")
+    model = build_model(ready.task, seed=options.seed)
+    course = _course(options, ready.task, model, ready.constants, ready.batch)
+    regions = [_regions(program) for program in trained]
+    slices = layout([program.elements for program in trained], options.shards)
+    names = state_names(model)
+    return Prepared(options, ready.task.name, placement, course, trained, evaluated, regions, slices, names)
+
+
+def _uncut(options: Options, task: Task, error: BadInput) -> Prepared:
+    """A model that cannot be traced, as `error` says, data parallel only."""
+    model = build_model(task, seed=options.seed)
+    names = state_names(model)
+    try:
+        course = _course(options, task, model, {}, options.spec.batch or task.batch)
+    except BadInput as found:
+        if error.code == FAILS_UNTRACED:
+            raise error from found
+        raise
+    regions, offset = [], 0
+    for name, parameter in PlainWorker(model, task.loss).parameters.items():
+        shape = list(parameter.shape)
+        regions.append(Region(name, shape, shape, [(0, n) for n in shape], offset))
+        offset += parameter.numel()
+    note = f"it is trained uncut, data parallel only: {error.facts}"
+    return Prepared(
+        options, task.name, None, course, [], [], [regions], layout([offset], options.shards), names, [note]
+    )
+
+
+def state_names(model: nn.Module) -> dict[str, str]:
+    """Each name in the state_dict -> the name by which a run knows the tensor: the first that it has in the model."""
+    first: dict[int, str] = {}
+    for listed in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in listed:
+            first.setdefault(id(tensor), name)
+    return {name: first[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in first}
+
+
+def _course(options: Options, task: Task, model: nn.Module, constants: dict[str, Tensor], batch: int) -> Course:
+    """Save the initial state, rehearse, and share the samples of all epochs out in whole batches, the steps."""
+    values = state_values(model, task.loss, constants)
+    initial = save_state(options.out / "initial.safetensors", values)
+    samples = rehearse(task, model, example_batch(task, batch))
+    steps = options.epochs * samples // batch // options.replicas
+    if steps < 1:
+        raise UsageError(
+            "E223",
+            f"{options.epochs} epochs of {samples} samples have no batch of {batch} for each of {options.replicas} "
+            "replicas",
+            fix="fewer --replicas, a smaller --batch, or more --epochs",
+        )
+    options.method.check(steps)
+    every = max(1, steps // options.epochs)
+    return Course(options.spec, batch, options.seed, options.replicas, steps, every, str(initial.resolve()))
+
+
+def _regions(program: Program) -> list[Region]:
+    """Where the trained parameters of a machine lie in its flat buffer."""
+    regions = []
+    for state in program.states:
+        if state.offset >= 0:
+            piece = program.pieces[state.piece]
+            info = program.tensors[piece.tensor]
+            regions.append(Region(info.name, list(info.shape), list(info.extents), list(piece.box), state.offset))
+    return regions
+
+
+def save_state(path: Path, tensors: dict[str, Tensor]) -> Path:
+    try:
+        save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
+    return path
