@@ -4,6 +4,7 @@ A tensor is {"tensor": name}; dtypes, devices and memory formats are named, and 
 not have. Devices of the trace are not kept: what was captured on meta runs on the CPU.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -68,6 +69,7 @@ def tensors_in(arguments: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def overload(target: str) -> Any:
     """The torch operator of a name such as "aten.linear.default"."""
     namespace, name, variant = target.split(".")

@@ -6,6 +6,7 @@ parts.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -16,7 +17,8 @@ from .errors import Infeasible
 WEIGHT_MAX = 1_000_000  # ratio of weights beyond which METIS loses its way
 TOTAL_MAX = 2**31 - 1
 SEEDS = 3
-SMALL = 50  # blocks a part below which recursive bisection is the safer method
+
+Joined = Sequence[dict[int, int]]  # per vertex: bytes by neighbour
 
 
 def metis(graph: nx.Graph, parts: int, *, seed: int, shares: Sequence[float] | None = None) -> list[int]:
@@ -29,38 +31,57 @@ def metis(graph: nx.Graph, parts: int, *, seed: int, shares: Sequence[float] | N
         raise Infeasible(
             "E401", f"{parts} parts of a graph of {count} blocks", fix=f"--machines {max(1, count)} or fewer"
         )
-    if parts == 1:
-        return [0] * count
-    adjacency, edge_weights = _adjacency(graph)
-    weights = _integers([graph.nodes[v]["flops"] for v in range(count)])
-    best: tuple[int, list[int]] | None = None
-    for attempt in range(SEEDS):
-        answer = pymetis.part_graph(
-            parts,
-            adjacency=adjacency,
-            vweights=weights,
-            eweights=edge_weights,
-            tpwgts=[float(s) for s in shares] if shares is not None else None,
-            recursive=parts <= 8 or count < SMALL * parts,
-            options=pymetis.Options(seed=seed + attempt),
-        )
-        parts_of = repair(graph, [int(p) for p in answer.vertex_part], parts)
-        cut = _cut_bytes(graph, parts_of)
-        if best is None or cut < best[0]:
-            best = (cut, parts_of)
-    assert best is not None
-    return best[1]
+    targets = list(shares) if shares is not None else [1.0] * parts
+    flops, joined = _plain(graph)
+    answers = [_divided(flops, joined, targets, seed=seed + attempt) for attempt in range(SEEDS if parts > 1 else 1)]
+    return min(answers, key=lambda part_of: _cut_bytes(joined, part_of))
 
 
-def _adjacency(graph: nx.Graph) -> tuple[pymetis.CSRAdjacency, list[int]]:
-    """Symmetric, without loops or repeats (networkx sees to that), neighbours in order."""
-    starts, targets, sizes = [0], list[int](), list[float]()
-    for vertex in range(graph.number_of_nodes()):
-        neighbours = sorted(n for n in graph[vertex] if n != vertex)
-        targets += neighbours
-        sizes += [graph[vertex][n]["bytes"] for n in neighbours]
-        starts.append(len(targets))
-    return pymetis.CSRAdjacency(starts, targets), _integers(sizes)
+def _plain(graph: nx.Graph) -> tuple[list[float], Joined]:
+    """FLOPs and neighbours by vertex, neighbours in order, without loops."""
+    vertices = range(graph.number_of_nodes())
+    neighbours: list[list[tuple[int, Any]]] = [sorted(graph.adj[v].items()) for v in vertices]
+    joined = [{n: data["bytes"] for n, data in near if n != v} for v, near in zip(vertices, neighbours, strict=True)]
+    return [graph.nodes[v]["flops"] for v in vertices], joined
+
+
+def _divided(flops: Sequence[float], joined: Joined, shares: Sequence[float], *, seed: int) -> list[int]:
+    """Recursive bisection, one call of METIS a bisection, so that no side has fewer vertices than parts.
+
+    METIS' own recursion goes on with sides of no vertices, and prints what it thinks of that to standard output.
+    """
+    part_of = [0] * len(flops)
+    pending = [(list(range(len(flops))), list(range(len(shares))))]
+    while pending:
+        vertices, parts = pending.pop()
+        if len(parts) == 1:
+            for vertex in vertices:
+                part_of[vertex] = parts[0]
+            continue
+        halves = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        inside = {vertex: i for i, vertex in enumerate(vertices)}
+        near = [{inside[n]: size for n, size in joined[v].items() if n in inside} for v in vertices]
+        work = [flops[v] for v in vertices]
+        side_of = _bisected(work, near, [sum(shares[p] for p in half) for half in halves], seed=seed)
+        side_of = _repaired(work, near, side_of, [len(half) for half in halves])
+        for side, half in enumerate(halves):
+            pending.append(([v for v, at in zip(vertices, side_of, strict=True) if at == side], half))
+    return part_of
+
+
+def _bisected(flops: Sequence[float], joined: Joined, shares: Sequence[float], *, seed: int) -> list[int]:
+    starts = np.cumsum([0, *(len(near) for near in joined)]).tolist()
+    adjacency = pymetis.CSRAdjacency(starts, [n for near in joined for n in near])
+    answer = pymetis.part_graph(
+        2,
+        adjacency=adjacency,
+        vweights=_integers(flops),
+        eweights=_integers([size for near in joined for size in near.values()]),
+        tpwgts=[share / sum(shares) for share in shares],
+        recursive=True,
+        options=pymetis.Options(seed=seed),
+    )
+    return [int(part) for part in answer.vertex_part]
 
 
 def _integers(values: Sequence[float]) -> list[int]:
@@ -75,26 +96,26 @@ def _integers(values: Sequence[float]) -> list[int]:
 
 def repair(graph: nx.Graph, part_of: list[int], parts: int) -> list[int]:
     """Give every empty part the vertex of the heaviest part that is joined to it least."""
-    out = list(part_of)
-    for empty in range(parts):
-        if empty in out:
-            continue
-        load = [0.0] * parts
-        size = [0] * parts
+    return _repaired(*_plain(graph), part_of, [1] * parts)
+
+
+def _repaired(flops: Sequence[float], joined: Joined, part_of: Sequence[int], least: Sequence[int]) -> list[int]:
+    """Until each part has at least so many vertices: move one from the heaviest part that can spare it."""
+    out, parts = list(part_of), range(len(least))
+    while True:
+        size = [out.count(part) for part in parts]
+        poor = next((part for part in parts if size[part] < least[part]), None)
+        if poor is None:
+            return out
+        load = [0.0 for _ in parts]
         for vertex, part in enumerate(out):
-            load[part] += graph.nodes[vertex]["flops"]
-            size[part] += 1
-        heaviest = max((p for p in range(parts) if size[p] > 1), key=lambda p: (load[p], size[p], -p))
-        members = [v for v, part in enumerate(out) if part == heaviest]
-        moved = min(members, key=lambda v: (_ties(graph, v, members), -graph.nodes[v]["flops"], v))
-        out[moved] = empty
-    return out
+            load[part] += flops[vertex]
+        heaviest = max((p for p in parts if size[p] > least[p]), key=lambda p: (load[p], size[p], -p))
+        members = {v for v, part in enumerate(out) if part == heaviest}
+        ties = {v: sum(size for n, size in joined[v].items() if n in members) for v in members}
+        out[min(members, key=lambda v: (ties[v], -flops[v], v))] = poor
 
 
-def _ties(graph: nx.Graph, vertex: int, members: list[int]) -> int:
-    inside = set(members)
-    return sum(data["bytes"] for n, data in graph[vertex].items() if n in inside)
-
-
-def _cut_bytes(graph: nx.Graph, part_of: Sequence[int]) -> int:
-    return sum(data["bytes"] for a, b, data in graph.edges(data=True) if part_of[a] != part_of[b])
+def _cut_bytes(joined: Joined, part_of: Sequence[int]) -> int:
+    """Twice the bytes between parts."""
+    return sum(size for v, near in enumerate(joined) for n, size in near.items() if part_of[v] != part_of[n])

@@ -58,7 +58,7 @@ def test_planned_cuts_of_other_models_train_like_plain_torch(name: str) -> None:
         assert_same(run_cut(of, candidate.cut, micros=2), run_plain(of, micros=2), rtol=TIGHT)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_plan_that_is_saved_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
     cut = cut_of(plan(of.graph, alike(2), model=name), of.graph)

@@ -367,8 +367,8 @@ def demo(out: Path, as_json: bool) -> None:
 
 def _train(options: "Options", *, as_json: bool) -> None:
     from .console import result_table
-    from .report import run_page
     from .prepare import prepare
+    from .report import run_page
     from .train import run
 
     with _stdout_kept(as_json):

@@ -1,5 +1,8 @@
 """METIS behind its guards: whatever goes in, a partition without empty parts comes out, the same every time."""
 
+import subprocess
+import sys
+
 import networkx as nx
 import pytest
 
@@ -78,3 +81,16 @@ def test_repair_takes_the_vertex_that_is_joined_least() -> None:
     graph.add_node(4, flops=1.0)
     graph.add_edge(3, 4, bytes=1)
     assert repair(graph, [0, 0, 0, 0, 0], 2) == [0, 0, 0, 0, 1]
+
+
+def test_metis_prints_nothing() -> None:
+    code = (
+        "import networkx as nx\n"
+        "from cutset.partition.metis import metis\n"
+        "graph = nx.path_graph(40)\n"
+        "nx.set_node_attributes(graph, {v: 1e9 if v % 13 == 0 else 1.0 for v in graph}, 'flops')\n"
+        "nx.set_edge_attributes(graph, 10, 'bytes')\n"
+        "assert set(metis(graph, 30, seed=0)) == set(range(30))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

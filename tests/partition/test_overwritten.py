@@ -51,7 +51,7 @@ def test_a_buffer_is_owned_where_it_is_overwritten() -> None:
     check(graph, spelled.cut)
     swapped = [(box, 1 - machine) for box, machine in spelled.cut.owners["norm.running_mean"]]
     owners = {**spelled.cut.owners, "norm.running_mean": swapped}
-    with pytest.raises(BadInput, match="E341: norm.running_mean must be owned where batch_norm overwrites it"):
+    with pytest.raises(BadInput, match=r"E341: norm\.running_mean must be owned where batch_norm overwrites it"):
         check(graph, Cut(2, cut.boxes, spelled.cut.folds, owners))
 
 

@@ -28,8 +28,8 @@ def summed(y: Tensor) -> Tensor:
 def test_gradients_that_arrive_twice_do_not_reach_into_each_other() -> None:
     """Backward of a sum hands one and the same gradient to all that was added; then one of them, a, gets more.
 
-    a + d, its square and exp(a) are on machine 1; a, b and d = sin(exp(a)) + b on machine 0: the gradients of a, d and b
-    are one tensor, which goes over the in-memory network, and must not change when exp(a) adds to that of a.
+    The square of a + d and exp(a) are on machine 1; a, b and d = sin(exp(a)) + b on machine 0. The gradients of a, d
+    and b are one tensor, which goes over the in-memory network, and must not change when exp(a) adds to that of a.
     """
 
     class Net(nn.Module):

@@ -179,14 +179,14 @@ class Gpt(nn.Module):
 
 
 class Odd(nn.Module):
-    """einsum, bmm, two inputs, a result that is a dictionary; unused, frozen and scalar parameters; a 0-d buffer."""
+    """einsum, bmm, two inputs, a dictionary as result; unused, frozen, scalar and empty parameters; a 0-d buffer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(4, 8), nn.Linear(3, 8)
         self.weight = nn.Parameter(real(8, 2, 6))
         self.scale, self.unused = nn.Parameter(torch.tensor(0.5)), nn.Parameter(real(3))
-        self.frozen = nn.Parameter(real(6), requires_grad=False)
+        self.frozen, self.empty = nn.Parameter(real(6), requires_grad=False), nn.Parameter(real(0))
         self.register_buffer("shift", torch.tensor(2.0))
 
     def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -194,6 +194,7 @@ class Odd(nn.Module):
         z = torch.stack([h, g], 1)
         z = z - z.mean(1, keepdim=True)
         out = torch.einsum("bi,ijk->bjk", h, self.weight).sum(1) * self.scale + self.shift + self.frozen
+        out = torch.cat([out, out[:, :0]], 1) + self.empty.sum()
         return {"out": out + torch.bmm(z, z.transpose(1, 2)).flatten(1).sum(1, keepdim=True), "extra": (h * g).sum()}
 
 

@@ -1,0 +1,68 @@
+"""Gradients that are not those of the operators: torch.export drops them without a word, so they are refused here.
+
+These are autograd functions with a backward of their own, and hooks on gradients.
+"""
+
+import inspect
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .errors import BadInput
+from .source import TORCH
+
+FIX = "write it with operators and detach(); or train it uncut, data parallel only, with --machines 1"
+
+
+class RefusesHooks(TorchFunctionMode):
+    """While it is active, `tensor.register_hook` raises BadInput."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.register_hook:
+            frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith(TORCH)]
+            raise BadInput(
+                "E320", f"the model hooks a gradient at {_place(frames[-1].filename, frames[-1].lineno)}", fix=FIX
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """Raise BadInput where a module or a parameter has a hook on its gradients."""
+    for name, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise BadInput("E320", f"the module {name or 'itself'} has a backward hook", fix=FIX)
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+            raise BadInput("E320", f"the parameter {name} has a hook on its gradient", fix=FIX)
+
+
+def refuse_functions(result: Tensor) -> None:
+    """Raise BadInput where a result was computed by an autograd function that is not torch's own."""
+    pending, seen = [result.grad_fn], set[Any]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        pending += [before for before, _ in node.next_functions]
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and not function.__module__.startswith("torch."):
+            raise BadInput(
+                "E320", f"the model computes gradients with {function.__name__}.backward{_defined(function)}", fix=FIX
+            )
+
+
+def _defined(function: Callable[..., Any]) -> str:
+    try:
+        return f" at {_place(inspect.getsourcefile(function), inspect.getsourcelines(function)[1])}"
+    except (OSError, TypeError):
+        return ""
+
+
+def _place(file: str | None, line: int | None) -> str:
+    return f"{os.path.basename(file or '')}:{line}"
