@@ -41,6 +41,10 @@ class Data:
 
 def correct_classes(outputs: Tensor, *targets: Tensor) -> int:
     """How many samples have their largest output [batch, classes] at the target class [batch]."""
+    classes = targets[0] if targets else torch.empty(0)
+    if outputs.dim() != 2 or classes.dim() != 1 or classes.is_floating_point():
+        shapes = f"outputs {tuple(outputs.shape)} and {classes.dtype} targets {tuple(classes.shape)}"
+        raise TaskError(f"{shapes} are not those of a classification", fix="give the task correct=...")
     return int((outputs.argmax(1) == targets[0]).sum())
 
 
@@ -52,7 +56,8 @@ class Task:
     loss: `loss(outputs, *targets)` gives a scalar, the mean over the batch.
     example: `example(batch)` gives a batch of the right shapes and dtypes; the values do not matter.
     data: `data(split)` with split "train" or "test"; None for a task that is only planned.
-    correct: `correct(outputs, *targets)` counts right answers in a batch, for test accuracy.
+    correct: `correct(outputs, *targets)` counts right answers in a batch, for test accuracy; outputs is the first
+        tensor of what the model gives, while `loss` gets all of it.
     batch: samples of a step and replica, where the command line names no other.
     """
 

@@ -63,7 +63,7 @@ def block_graph(graph: Graph, vertices: Sequence[Block]) -> nx.Graph:
         by_op[block.op].append(i)
     out = nx.Graph()
     out.add_nodes_from((i, {"flops": block.flops}) for i, block in enumerate(vertices))
-    producers = graph.producers
+    producers, by_name = graph.producers, {op.name: op for op in graph.ops}
     users: dict[str, list[tuple[int, Box]]] = defaultdict(list)
     for op in graph.ops:
         for operand in op.nest.operands:
@@ -71,7 +71,7 @@ def block_graph(graph: Graph, vertices: Sequence[Block]) -> nx.Graph:
             read = [(i, reads(op.nest, operand, vertices[i].box, info.extents)) for i in by_op[op.name]]
             found = [(i, box) for i, box in read if box is not None]
             if info.kind == "value":
-                maker = next(o for o in graph.ops if o.name == producers[info.name])
+                maker = by_name[producers[info.name]]
                 made = [(i, output_box(maker, info, vertices[i].box)) for i in by_op[maker.name]]
                 _join(out, made, found, info.element_bytes)
             elif info.kind in STATE_KINDS:

@@ -16,7 +16,7 @@ from .errors import Infeasible
 from .graph import Graph, Op
 from .metis import metis
 
-BLOCKS_MAX = 4000  # beyond this a finer granularity costs more planning time than it has ever gained
+BLOCKS_MAX = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes then have to do
 
 
 @dataclass(frozen=True)

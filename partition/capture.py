@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from .errors import BadInput
 from .graph import Graph
+from .own_gradients import RefusesHooks, refuse_functions, refuse_hooks
 from .record import Recorder, draft_tensor
 from .resolve import Draft, resolve
 from .source import where
@@ -62,6 +63,8 @@ def capture(
     shapes and dtypes count. Raises BadInput naming the source line where the example does not fit the model or it
     cannot be traced.
     """
+    if loss is not None:
+        refuse_hooks(model)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     step = _without_storage(_Step(model, loss), mode).train(loss is not None)
     with mode:
@@ -132,7 +135,10 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
     """Run the step once without data, so that a plain mistake gets a plain answer."""
     buffers = dict(step.named_buffers())
     try:
-        result = step(*example)
+        with RefusesHooks():
+            result = step(*example)
+    except BadInput:
+        raise
     except Exception as error:
         if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
             raise _untraceable(error) from error
@@ -148,9 +154,12 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
         raise BadInput(
             "E320", f"the model assigns its buffer {name}", fix=f"write self.{name.split('.')[-1]}.copy_(...)"
         )
-    if step.criterion is not None and (not isinstance(result, Tensor) or result.dim() != 0):
+    if step.criterion is None:
+        return
+    if not isinstance(result, Tensor) or result.dim() != 0:
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
+    refuse_functions(result)
 
 
 def _untraceable(error: Exception) -> BadInput:

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -37,7 +36,7 @@ def refuse_hooks(model: nn.Module) -> None:
         if module._backward_hooks or module._backward_pre_hooks:
             raise BadInput("E320", f"the module {name or 'itself'} has a backward hook", fix=FIX)
     for name, parameter in model.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise BadInput("E320", f"the parameter {name} has a hook on its gradient", fix=FIX)
 
 

@@ -31,7 +31,13 @@ Arguments = dict[str, Any]
 Way = tuple[Any, Arguments] | None  # how a view is made of its source: by which operator (None: by none), with what
 
 SAME: Way = (None, {})
-DROPPED = ("_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_scalar")
+DROPPED = (
+    "_assert_tensor_metadata",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+    "_assert_scalar",
+    "_assert_async",
+)
 RESHAPING = ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 
 
@@ -56,11 +62,14 @@ class Recorder:
         self._inlined: dict[Node, Sequence[Node]] = {}  # results of an inner graph
         self._state: dict[Node, DraftTensor] = {}  # what a placeholder stands for at first
         self._stores: dict[str, Node] = {}  # overwritten buffers
+        self._flowing: set[str] = set()  # tensors through which a gradient flows
         self._no_grad = False
 
     def enter(self, node: Node, tensor: DraftTensor) -> None:
         """A placeholder and the tensor that it stands for; a tied parameter is entered once."""
         self._state[node] = self._draft.tensors.setdefault(tensor.name, tensor)
+        if tensor.kind == "parameter":
+            self._flowing.add(tensor.name)
         self._hold(node, tensor.name)
 
     def run(self, nodes: Iterable[Node]) -> Sequence[Node]:
@@ -118,8 +127,8 @@ class Recorder:
     def _record(self, node: Node) -> None:
         target, arguments = self._plain_form(node)
         value = node.meta.get("val")
-        if isinstance(value, tuple | list):
-            self._emit(node, target, arguments, value)
+        if not isinstance(value, Tensor):
+            self._emit(node, target, arguments, value if isinstance(value, tuple | list) else [value])
             return
         (tensor,) = self._emit(node, target, arguments, [value])
         rest = {name: given for name, given in arguments.items() if name != "self"}
@@ -169,6 +178,8 @@ class Recorder:
                 raise untraceable(node, f"{target} gives a {kind}, not a tensor", fix="keep values in tensors")
         if len(values) != 1:
             self._tensor[node] = name
+        if target is not aten.detach.default and self._flowing.intersection(tensors_in(arguments).values()):
+            self._flowing.update(outputs)
         writes = _statistics(str(target), arguments)
         place = module_path(node), source_line(node)
         self._draft.ops.append(DraftOp(name, str(target), arguments, tuple(outputs), *place, writes))
@@ -187,8 +198,8 @@ class Recorder:
         self._tensor[node] = tensor
         self._sharing.setdefault(_memory(node), []).append(node)
         if source is not None:
-            detached = way is not None and way[0] is aten.detach.default
-            same = not detached and _layout(source) == _layout(node)
+            stops = way is not None and way[0] is aten.detach.default and self.tensor(source) in self._flowing
+            same = not stops and _layout(source) == _layout(node)
             self._source[node] = (source, SAME if same else way)
 
     # Inner graphs ------------------------------------------------------------------------------------------------
@@ -217,7 +228,7 @@ class Recorder:
 
     def _pass_in(self, placeholder: Node, outer: Node, *, no_grad: bool) -> None:
         tensor = self.tensor(outer)
-        if not no_grad or self._draft.tensors[tensor].kind not in ("value", "parameter"):
+        if not no_grad or tensor not in self._flowing:
             self._hold(placeholder, tensor, source=outer, way=SAME)
             return
         tensor = self._apply(placeholder, aten.detach.default, tensor, {}, value_of(outer))

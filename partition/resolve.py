@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from .arguments import decode, tensors_in
+from .arguments import call, decode, tensors_in
 from .axis import Axes
 from .errors import BadInput
 from .graph import Fixed, Follow, Graph, LoopInfo, Nest, Op, Operand, Reading, TensorInfo, Window
@@ -296,8 +297,23 @@ def _opaque(op: DraftOp, sizes: list[int], dims: Dims, tensors: dict[str, Tensor
         Operand(argument, name, (None,) * len(tensors[name].extents), False)
         for argument, name in tensors_in(op.arguments).items()
     ]
-    elements = sum(math.prod(tensors[name].shape) for name in (*op.outputs, *(o.tensor for o in operands)))
+    flops = _flops_on_meta(op, tensors, [*op.outputs, *(o.tensor for o in operands)])
     if noise_name(op.name) in tensors:
         operands.append(Operand("@noise", noise_name(op.name), (None,), False))
     points = max(1, math.prod(loop.size for loop in loops))
-    return Nest(tuple(loops), tuple(operands), elements / points)
+    return Nest(tuple(loops), tuple(operands), flops / points)
+
+
+def _flops_on_meta(op: DraftOp, tensors: dict[str, TensorInfo], touched: Sequence[str]) -> float:
+    """FLOPs of a whole operator as torch counts them; where it does not, one for each element that is touched."""
+    elements = float(sum(math.prod(tensors[name].shape) for name in touched))
+
+    def on_meta(name: str) -> torch.Tensor:
+        return torch.empty(tensors[name].shape, dtype=getattr(torch, tensors[name].dtype), device="meta")
+
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            call(op.target, {name: decode(value, on_meta) for name, value in op.arguments.items()})
+    except (NotImplementedError, RuntimeError):  # an operator that cannot run without data
+        return elements
+    return max(elements, float(counter.get_total_flops()))

@@ -107,7 +107,7 @@ def train(
             client.fetch()
         batch = batches(replica + step * replicas)
         loss = worker.step(batch, step)
-        _demand_finite(client.name, step, loss)
+        demand_finite(client.name, step, loss)
         if rate > 0:
             worker.values.sub_(gradient, alpha=rate)
         if apart:
@@ -121,12 +121,12 @@ def train(
     client.drain()
 
 
-def _demand_finite(worker: str, step: int, loss: float | None) -> None:
+def demand_finite(who: str, step: int, loss: float | None) -> None:
+    """Diverged where a loss is there and not finite."""
     if loss is None or math.isfinite(loss):
         return
-    raise Diverged(
-        "E702", f"the loss of {worker} at step {step} is {loss}", fix="use a smaller rate: a tenth of --lr, say"
-    )
+    fix = "use a smaller rate: a tenth of --lr, say" if step else "check the data and the model: no step was taken yet"
+    raise Diverged("E702", f"the loss of {who} at step {step} is {loss}", fix=fix)
 
 
 def _check_count(name: str, value: object, least: int) -> None:

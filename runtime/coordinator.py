@@ -151,7 +151,8 @@ class Coordinator:
             facts = f"{name} raised {report.facts}\n{report.traceback.rstrip()}"
             self._decide(ProcessLost("E605", facts, fix=report.fix))
             return
-        error = _CLASSES.get(report.exit_code, CutsetError)(report.code, f"{name}: {report.facts}", fix=report.fix)
+        facts = report.facts if name in report.facts else f"{name}: {report.facts}"
+        error = _CLASSES.get(report.exit_code, CutsetError)(report.code, facts, fix=report.fix)
         error.add_note(f"in {name}:\n{report.traceback.rstrip()}")
         if isinstance(error, NetworkError):
             self._suspect(name, error, now)

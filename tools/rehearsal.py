@@ -74,6 +74,8 @@ def _count(task: "Task", model: nn.Module, batch: Data) -> None:
             "E314", f"the model of task {task.name} gives no tensor in evaluation mode", fix="return the output first"
         )
     fix = "give the task correct=..., which counts the right answers among outputs and targets"
+    if first is not output:
+        fix += "; it gets the first tensor of the model's output, not all of it"
     with blame("E315", f"correct of task {task.name} for an output of shape {tuple(first.shape)}", fix=fix):
         right = float(task.correct(first, *batch.targets))
     if not right.is_integer() or not 0 <= right <= len(batch):

@@ -1,6 +1,5 @@
 """The processes of a run: what a worker, a shard and the one-process baseline do from their set-up to their result."""
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from ..models.task import Data, Task
 from ..partition.box import Box
 from ..partition.errors import Diverged
 from ..ps.client import Client
-from ..ps.downpour import Downpour, train
+from ..ps.downpour import Downpour, demand_finite, train
 from ..ps.holding import finite
 from ..ps.layout import Slice
 from ..ps.rule import AnyRule
@@ -204,12 +203,29 @@ def _warm_up() -> None:
     torch.autograd.backward([value * 1], [torch.ones(1)])
 
 
+Traffic = dict[str, dict[str, int]]  # counts by peer, as Channel.statistics gives them
+
+
+def _plus(a: Traffic, b: Traffic, sign: int = 1) -> Traffic:
+    names = {name: sorted(a.get(name, {}) | b.get(name, {})) for name in sorted(a | b)}
+    return {
+        peer: {count: a.get(peer, {}).get(count, 0) + sign * b.get(peer, {}).get(count, 0) for count in counts}
+        for peer, counts in names.items()
+    }
+
+
+def _minus(a: Traffic, b: Traffic) -> Traffic:
+    return _plus(a, b, -1)
+
+
 class _Log:
     """Tells the launcher how training goes: progress now and then, every test, and the losses at the end."""
 
     def __init__(self, channel: Channel, beacon: Beacon, course: Course) -> None:
         self.channel, self.beacon, self.course = channel, beacon, course
         self.began = self.told = time.monotonic()
+        self.testing_s = 0.0
+        self._before, self._tests = channel.statistics(), Traffic()
         self.losses: list[tuple[int, float]] = []
         self.curve: list[dict[str, float]] = []
 
@@ -224,10 +240,22 @@ class _Log:
             body = {"step": step + 1, "steps": self.course.steps, "loss": loss}
             self.channel.send(LAUNCHER, Message("progress", step=step, body=body))
 
-    def tested(self, step: int, share: float | None) -> None:
-        if share is not None:
-            seconds = time.monotonic() - self.began
-            self.curve.append({"seconds": seconds, "samples": self._samples(step), "test_accuracy": share})
+    def test(self, step: int, share: Callable[[], float | None]) -> None:
+        """Test, and keep the time and the traffic of it apart from those of training."""
+        seconds, before, start = self.seconds(), self.channel.statistics(), time.monotonic()
+        found = share()
+        self.testing_s += time.monotonic() - start
+        self._tests = _plus(self._tests, _minus(self.channel.statistics(), before))
+        if found is not None:
+            self.curve.append({"seconds": seconds, "samples": self._samples(step), "test_accuracy": found})
+
+    def seconds(self) -> float:
+        """Seconds of training so far, without the tests."""
+        return time.monotonic() - self.began - self.testing_s
+
+    def traffic(self) -> Traffic:
+        """What went to and came from each peer for training: without initial values and tests."""
+        return _minus(_minus(self.channel.statistics(), self._before), self._tests)
 
     def due(self, step: int) -> bool:
         every = self.course.evaluate_every
@@ -264,7 +292,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     def after(step: int, loss: float | None, count: int) -> None:
         log.step(step, loss)
         if tests is not None and log.due(step):
-            log.tested(step, accuracy(trainer, task, tests, course.batch))
+            log.test(step, lambda: accuracy(trainer, task, tests, course.batch))
 
     train(
         given.method,
@@ -276,7 +304,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
         steps=range(course.steps),
         report=after,
     )
-    seconds = time.monotonic() - log.began
+    seconds, traffic = log.seconds(), log.traffic()
     if tests is not None:
         _finish(channel, mailbox, client, trainer, log, task, tests)
     return {
@@ -284,7 +312,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
         "losses": log.losses,
         "curve": log.curve,
         "client": client.statistics(),
-        "links": channel.statistics(),
+        "links": traffic,
     }
 
 
@@ -297,7 +325,7 @@ def _finish(
     mailbox.wait([(LAUNCHER, "all trained", 0, 0, 0)], timeout_s=PATIENCE_S)
     client.fetch()
     client.wait()
-    log.tested(log.course.steps - 1, accuracy(trainer, task, tests, log.course.batch))
+    log.test(log.course.steps - 1, lambda: accuracy(trainer, task, tests, log.course.batch))
     state = trainer.state()
     names = [[name, box] for name, box, _ in state]
     channel.send(LAUNCHER, Message("state", body={"boxes": names}, tensors=tuple(t.clone() for _, _, t in state)))
@@ -321,16 +349,14 @@ def baseline(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     log = _Log(channel, beacon, course)
     for step in range(course.steps):
         loss = trainer.step(samples.rows(stream.indices(step)), step)
-        if loss is None or not math.isfinite(loss):
-            fix = "a smaller --lr" if step else "check the data and the model: no step was taken yet"
-            raise Diverged("E702", f"the loss at step {step} is {loss}", fix=fix)
+        demand_finite(channel.name, step, loss)
         given.rule.apply(trainer.values, trainer.gradients, state)
         trainer.gradients.zero_()
         log.step(step, loss)
         if log.due(step):
-            log.tested(step, accuracy(trainer, task, tests, course.batch))
-    seconds = time.monotonic() - log.began
+            log.test(step, lambda: accuracy(trainer, task, tests, course.batch))
+    seconds = log.seconds()
     if not finite(trainer.values):
         raise Diverged("E703", f"the parameters are not finite after step {course.steps - 1}", fix="a smaller --lr")
-    log.tested(course.steps - 1, accuracy(trainer, task, tests, course.batch))
+    log.test(course.steps - 1, lambda: accuracy(trainer, task, tests, course.batch))
     return {"seconds": seconds, "losses": log.losses, "curve": log.curve}

@@ -1,8 +1,12 @@
 """Blocks and the graph that METIS sees."""
 
+import torch
 from example_graphs import chain, conv_line, mlp_block
+from torch import nn
 
 from cutset.partition.block import CutAxes, block_graph, blocks, paired_axes, placed, spatial_axes, unit_axes
+from cutset.partition.capture import capture
+from cutset.partition.resolve import OPAQUE
 
 
 def named(graph: object, axes: frozenset[int]) -> set[str]:
@@ -65,3 +69,12 @@ def test_placed_puts_blocks_back_under_their_operators() -> None:
         "linear": [0, 1],
         "cross_entropy_loss": [1],
     }
+
+
+def test_an_operator_without_a_row_has_the_flops_that_torch_counts() -> None:
+    batch, steps, width, hidden = 2, 3, 8, 16
+    model = nn.LSTM(width, hidden, batch_first=True)
+    graph, _ = capture(model, lambda out: out[0].mean(), [torch.zeros(batch, steps, width)])
+    lstm = next(op for op in graph.ops if "lstm" in op.target)
+    assert lstm.row == OPAQUE
+    assert lstm.flops == 2 * batch * steps * 4 * hidden * (width + hidden)

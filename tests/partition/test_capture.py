@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from cutting import subject
 from torch import Tensor, nn
 from zoo import CASES, MORE_CASES
@@ -288,6 +289,52 @@ def test_a_loss_that_holds_on_to_the_model_would_lose_a_gradient() -> None:
     model = nn.Linear(6, 6)
     with pytest.raises(BadInput, match="E320: the model's parameter weight is used from outside"):
         capture(model, lambda o, t: F.mse_loss(o, t) + model.weight.norm(), [X], [Y])
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        return 2 * gradient
+
+
+def test_a_backward_of_ones_own_would_be_lost_and_is_refused() -> None:
+    def forward(self: Net, x: Tensor) -> Tensor:
+        return Twice.apply(self.linear(x))  # type: ignore[no-any-return]
+
+    line = inspect.getsourcelines(Twice)[1]
+    with pytest.raises(BadInput, match=rf"E320: .* computes gradients with Twice.backward at test_capture\.py:{line}"):
+        of(forward)
+    assert capture(net(forward), None, [X])[0].ops  # a prediction needs no gradient
+
+
+def test_hooks_on_gradients_would_be_lost_and_are_refused() -> None:
+    def forward(self: Net, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        y.register_hook(lambda gradient: gradient * 2)
+        return y
+
+    line = inspect.getsourcelines(forward)[1] + 2
+    with pytest.raises(BadInput, match=rf"E320: the model hooks a gradient at test_capture\.py:{line}"):
+        of(forward)
+    model = nn.Sequential(nn.Linear(6, 6))
+    handle = model[0].weight.register_hook(lambda gradient: gradient)
+    with pytest.raises(BadInput, match=r"E320: the parameter 0\.weight has a hook on its gradient"):
+        capture(model, F.mse_loss, [X], [Y])
+    handle.remove()
+    model[0].register_full_backward_hook(lambda *gradients: None)
+    with pytest.raises(BadInput, match="E320: the module 0 has a backward hook"):
+        capture(model, F.mse_loss, [X], [Y])
+
+
+def test_checkpointed_activations_are_no_gradient_of_ones_own() -> None:
+    def forward(self: Net, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(self.other, self.linear(x), use_reentrant=False)  # type: ignore[no-any-return]
+
+    assert sum(op.row == "aten.linear" for op in of(forward).ops) == 2
 
 
 def test_random_numbers_whose_count_depends_on_values_are_refused() -> None:

@@ -97,6 +97,21 @@ def input_overwritten(self, x):
     return self.linear(x)
 
 
+def overwritten_without_gradients(self, x):
+    x = x.clone()
+    with torch.no_grad():
+        x[:, 0] = 1.0
+        x.detach().mul_(2.0)
+        scale = x.abs().mean()
+        scale.clamp_(min=0.5)
+    return self.linear(x) * scale
+
+
+def empty_parts(self, x):
+    y = self.linear(x)
+    return torch.cat([y[:, :0], y, torch.zeros(4, 0, dtype=y.dtype)], 1) + y[:0].sum()
+
+
 def shared_values(self, x):
     y = self.linear(x)
     return torch.cat([y, y], 1)[:, 3:9] * F.softmax(y, 0) + y[:, :1] * y @ y.t() @ y
@@ -116,7 +131,7 @@ def decorated(self, x):
 
 FORWARDS: list[Forward] = [
     *(chunks, renamed, nested_views, stale_views, filled, keeps_dtype, reshaped_in_place, written_out, painted),
-    *(input_overwritten, shared_values, decorated),
+    *(input_overwritten, shared_values, decorated, overwritten_without_gradients, empty_parts),
 ]
 ROUNDED = (nested_views, stale_views)  # torch adds up gradients of overwritten views in another order
 

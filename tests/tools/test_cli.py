@@ -492,7 +492,7 @@ def test_a_rate_that_is_far_too_large_ends_the_run(cutset: Cutset, tmp_path: Pat
     options = ["--machines", 2, "--rule", "sgd", "--lr", "1e30", "--out", tmp_path, "--no-baseline"]
     outcome = cutset("train", TASK, *options)
     assert outcome.code == DIVERGED
-    worker, shard = r"E702: worker-0\.\d: the loss .* at step 1 is", r"E701: shard-0: .* of worker-0\.\d at step 1"
+    worker, shard = r"E702: the loss of worker-0\.\d at step 1 is", r"E701: .* on shard-0 .* of worker-0\.\d at step 1"
     assert re.search(f"error ({worker}|{shard})", outcome.err)
     assert "--lr" in outcome.err.partition("fix: ")[2]
     assert "Traceback" not in outcome.err
@@ -506,13 +506,13 @@ def test_the_last_step_may_not_ruin_the_parameters_unnoticed(cutset: Cutset, tmp
     assert "error E703: one-process: the parameters are not finite after step 0\n" in outcome.err
     outcome = cutset(*command, "--no-baseline")
     assert outcome.code == DIVERGED
-    assert re.search(r"error E701: shard-0: the parameters .* with the push of worker-0.0 at step 0", outcome.err)
+    assert re.search(r"error E701: the parameters on shard-0 .* with the push of worker-0.0 at step 0", outcome.err)
 
 
 def test_one_process_that_diverges_is_named(cutset: Cutset, tmp_path: Path) -> None:
     outcome = cutset("train", f"{WRONG}:not_a_number", "--out", tmp_path)
     assert outcome.code == DIVERGED
-    assert "error E702: one-process: the loss at step 0 is nan" in outcome.err
+    assert "error E702: the loss of one-process at step 0 is nan" in outcome.err
     assert "no step was taken yet" in outcome.err
 
 

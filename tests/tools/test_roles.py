@@ -133,6 +133,6 @@ def test_one_process_tests_at_the_end_alone_where_nothing_else_is_asked(course: 
 
 
 def test_one_process_stops_at_the_first_loss_that_is_not_finite(course: Course) -> None:
-    with pytest.raises(Diverged, match=r"the loss at step \d is (nan|inf)") as caught:
+    with pytest.raises(Diverged, match=r"the loss of one-process at step \d is (nan|inf)") as caught:
         run_baseline(course, SGD(1e200))
     assert caught.value.code == "E702"
