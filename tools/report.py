@@ -172,4 +172,6 @@ def _links(result: Mapping[str, Any]) -> str:
     names = {link[end] for link in links for end in ("source", "target")}
     matrix = link_matrix(links, standalone=False) if len(names) <= _MOST_LINKS else ""
     listed = fold("All links", table(columns, rows)) if matrix else table(columns, rows)
-    return card("Traffic, measured", "Bytes from row to column in training, without the tests.", matrix + listed, scroll=True)
+    return card(
+        "Traffic, measured", "Bytes from row to column in training, without the tests.", matrix + listed, scroll=True
+    )
