@@ -88,7 +88,7 @@ class SegmentRunner:
         self._turn: Turn = turn or nullcontext()
         self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
         self._overwritten = {name for op in program.ops.values() for name in op.writes}
-        self._read_again = _read_again(program)
+        self._read_again = read_again(program)
 
     def forward(self, micro: MicroBatch, segment: Segment) -> list[list[Tensor]]:
         """Run the steps; the frames to send, one list a link of `segment.sends`."""
@@ -219,12 +219,18 @@ class SegmentRunner:
         gradients[piece] = gradients[piece] + tensor if piece in gradients else tensor
 
 
-def _read_again(program: Program) -> set[int]:
+def read_again(program: Program) -> set[int]:
     """Pieces that more than one segment reads."""
     readers: Counter[int] = Counter()
     for segment in program.segments:
         readers.update({i for step in segment.steps for operand in step.operands for i in operand.sources})
     return {piece for piece, count in readers.items() if count > 1}
+
+
+def trains_again(program: Program) -> bool:
+    """Whether several segments add to the gradient of one piece of state."""
+    states = {state.piece for state in program.states} | {piece for link in program.takes for piece in link.pieces}
+    return any(program.pieces[piece].gradient for piece in states & read_again(program))
 
 
 def gradients_of(program: Program, link: Link, held: dict[int, Tensor]) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from .mailbox import Key, Mailbox, key_of
 from .message import Message
 from .noise import draw, draw_seed
 from .program import Link, Program
-from .segment import MicroBatch, SegmentRunner, Turn, batch_tensors, flowing, gradients_of
+from .segment import MicroBatch, SegmentRunner, Turn, batch_tensors, flowing, gradients_of, trains_again
 from .states import States
 
 FORWARD, BACKWARD, SHARE, FOLD = "forward", "backward", "share", "fold"
@@ -43,6 +44,7 @@ class Worker:
         self.states = states or States(program)
         self.seed, self.tag = seed, tag
         self.cap = 1 if program.one_at_a_time else cap or program.machines
+        self._backward_whole = trains_again(program)  # one micro-batch after the other, else sums are in any order
         self._turn: Turn = turn or nullcontext()
         self._runner = SegmentRunner(program, self.states, turn=self._turn)
 
@@ -122,8 +124,10 @@ class Worker:
 
         None overtakes an older one, so that running statistics and sums of gradients come about in one order only.
         """
-        in_turn = [m for i, m in enumerate(active) if i == 0 or m.progress < active[i - 1].progress]
-        return sorted(in_turn, key=lambda m: (m.forward < len(self.program.segments), m.index))
+        oldest, segments = active[:1], len(self.program.segments)
+        younger = [m for before, m in pairwise(active) if m.progress < before.progress]
+        in_turn = oldest + [m for m in younger if m.forward < segments or not self._backward_whole]
+        return sorted(in_turn, key=lambda m: (m.forward < segments, m.index))
 
     def _complete(self, micro: MicroBatch) -> bool:
         done = micro.backward if self.program.training else micro.forward

@@ -7,16 +7,19 @@ import torch
 from cutting import STEP, Outcome, assert_same, buffers, finest_cut, load, run_plain, subject
 
 from cutset.models.task import Data
-from cutset.partition.cut import one_machine
+from cutset.partition.candidates import candidates
+from cutset.partition.cluster import alike
+from cutset.partition.cut import Cut, one_machine
 from cutset.partition.errors import BadInput
 from cutset.partition.exchange import flow
+from cutset.partition.graph import Graph
 from cutset.partition.planner import carry_over
 from cutset.runtime.faults import Delay, Fault
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.program import Program, programs
 from cutset.runtime.replica import Replica
-from cutset.runtime.segment import MicroBatch
+from cutset.runtime.segment import MicroBatch, trains_again
 from cutset.runtime.worker import Worker
 
 NAMES = ["worker-0.0", "worker-0.1", "worker-0.2"]
@@ -75,6 +78,24 @@ def test_none_overtakes_an_older_one() -> None:
     assert [m.index for m in worker._by_urgency(active)] == [0, 1]
     active[1].forward = 1
     assert [m.index for m in worker._by_urgency(active)] == [0, 2]
+
+
+def test_gradients_that_several_segments_add_up_come_in_one_order() -> None:
+    tied, single = parts("causal")[0], programs(flow(*planned("mlp")), training=True)[0]
+    assert trains_again(tied)
+    assert not trains_again(single)
+    worker = Worker(tied, Mailbox(MemoryNetwork().channel(NAMES[0])), NAMES)
+    count = len(tied.segments)
+    active = [MicroBatch(0, {}, {}, forward=count, backward=2), MicroBatch(1, {}, {}, forward=count)]
+    assert [m.index for m in worker._by_urgency(active)] == [0]
+    active[1].forward = count - 1
+    assert [m.index for m in worker._by_urgency(active)] == [0, 1]
+
+
+def planned(name: str) -> tuple[Graph, Cut]:
+    """A pipeline of two stages."""
+    graph = subject(name).graph
+    return graph, next(c.cut for c in candidates(graph, alike(2), seed=0) if c.name == "stages")
 
 
 def test_gradients_add_up_over_steps_until_they_are_zeroed() -> None:
