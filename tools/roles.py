@@ -1,8 +1,9 @@
 """The processes of a run: what a worker, a shard and the one-process baseline do from their set-up to their result."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -88,37 +89,10 @@ def worker_name(replica: int, machine: int) -> str:
 # Training one machine's part ---------------------------------------------------------------------------------------
 
 
-class _Trainer(Protocol):
+class _Trainer(ABC):
     """A cut or an uncut model behind the same face."""
 
-    @property
-    def values(self) -> Tensor: ...
-
-    @property
-    def gradients(self) -> Tensor: ...
-
-    def step(self, batch: Data, step: int) -> float | None: ...
-
-    def correct(self, task: Task, batch: Data, rows: int) -> int | None:
-        """Right answers among the first `rows` of a batch; None where another machine has the output."""
-        ...
-
-    def state(self) -> list[tuple[str, Box | None, Tensor]]:
-        """Buffers and frozen parameters, which the shards do not have."""
-        ...
-
-
-class _Cut:
-    def __init__(self, setup: WorkerSetup, mailbox: Mailbox, initial: Callable[[str], Tensor]) -> None:
-        program = msgspec.msgpack.decode(setup.program, type=Program)
-        evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
-        peers = [worker_name(setup.replica, m) for m in range(setup.machines)]
-        # Each replica draws masks of its own.
-        self.worker = Worker(program, mailbox, peers, seed=setup.course.seed + setup.replica)
-        self.worker.states.extend(evaluation)
-        self.worker.states.load(initial)
-        self._tester = Worker(evaluation, mailbox, peers, states=self.worker.states, tag="test.")
-        self._tests = 0
+    worker: Worker | PlainWorker
 
     @property
     def values(self) -> Tensor:
@@ -130,6 +104,29 @@ class _Cut:
 
     def step(self, batch: Data, step: int) -> float | None:
         return self.worker.step(batch, step)
+
+    @abstractmethod
+    def correct(self, task: Task, batch: Data, rows: int) -> int | None:
+        """Right answers among the first `rows` of a batch; None where another machine has the output."""
+
+    @abstractmethod
+    def state(self) -> list[tuple[str, Box | None, Tensor]]:
+        """Buffers and frozen parameters, which the shards do not have."""
+
+
+class _Cut(_Trainer):
+    worker: Worker
+
+    def __init__(self, setup: WorkerSetup, mailbox: Mailbox, initial: Callable[[str], Tensor]) -> None:
+        program = msgspec.msgpack.decode(setup.program, type=Program)
+        evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
+        peers = [worker_name(setup.replica, m) for m in range(setup.machines)]
+        # Each replica draws masks of its own.
+        self.worker = Worker(program, mailbox, peers, seed=setup.course.seed + setup.replica)
+        self.worker.states.extend(evaluation)
+        self.worker.states.load(initial)
+        self._tester = Worker(evaluation, mailbox, peers, states=self.worker.states, tag="test.")
+        self._tests = 0
 
     def correct(self, task: Task, batch: Data, rows: int) -> int | None:
         self._tests += 1
@@ -148,24 +145,15 @@ class _Cut:
         return [(n, box, t) for (n, box), t in states.pieces.items() if states.infos[n].kind in kinds]
 
 
-class _Uncut:
+class _Uncut(_Trainer):
+    worker: PlainWorker
+
     def __init__(self, course: Course, task: Task, initial: Callable[[str], Tensor], seed: int) -> None:
         model = build_model(task, seed=course.seed)
         with torch.no_grad():
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):
                 tensor.copy_(initial(name))
         self.worker = PlainWorker(model, task.loss, seed=seed)
-
-    @property
-    def values(self) -> Tensor:
-        return self.worker.values
-
-    @property
-    def gradients(self) -> Tensor:
-        return self.worker.gradients
-
-    def step(self, batch: Data, step: int) -> float | None:
-        return self.worker.step(batch, step)
 
     def correct(self, task: Task, batch: Data, rows: int) -> int | None:
         output = self.worker.predict(batch)
