@@ -22,9 +22,9 @@ from .arguments import call, decode, encode, named, tensors_in
 from .errors import BadInput
 from .plain_form import PAINTING, PARTS, packet, plain_form, twin, value_of
 from .resolve import Draft, DraftOp
+from .rows_moving import STORE
 from .signature import DraftTensor
 from .source import module_path, source_line
-from .table import STORE
 
 aten = torch.ops.aten
 Arguments = dict[str, Any]

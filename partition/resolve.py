@@ -16,8 +16,9 @@ from .axis import Axes
 from .errors import BadInput
 from .graph import Fixed, Follow, Graph, LoopInfo, Nest, Op, Operand, Reading, TensorInfo, Window
 from .randomness import DRAWS_BY_VALUE, GENERATOR_BYTES, draws, noise_name
+from .rows_moving import STORE
 from .signature import At, DraftTensor, Flat, Label, Labels, Signature, Site, Sliding
-from .table import STORE, find
+from .table import find
 
 OPAQUE = "opaque"
 FLOATING = ("float", "double", "half", "bfloat", "complex")

@@ -19,8 +19,9 @@ from cutset.partition.graph import Graph, Op, is_partial, output_box, reads
 from cutset.partition.kernel import run_box
 from cutset.partition.randomness import noise_name
 from cutset.partition.resolve import OPAQUE, Draft, DraftOp, resolve
+from cutset.partition.rows_elementwise import BINARY, UNARY
 from cutset.partition.signature import DraftTensor
-from cutset.partition.table import BINARY, TABLE, UNARY
+from cutset.partition.table import TABLE
 
 TRIALS = 4
 NOT_TRAINED = {
