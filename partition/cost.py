@@ -1,0 +1,196 @@
+"""The cost model: the seconds of one box of one operator on one machine, forward and backward.
+
+A box takes as long as its FLOPs at the machine's rate for its class of operators, or as its bytes at the bandwidth of
+the machine's memory, whichever is longer, and what starting it costs. (The roofline model, Williams et al., CACM 2009.)
+Classes come from the operator table. Backward gives one gradient for each operand that wants one, and each costs
+what its class says.
+
+Only the lengths of a box count, not where it lies; so costs are remembered by lengths.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .box import Box, sizes, volume
+from .cluster import Machine
+from .graph import Fixed, Follow, Op, Operand, Reading, TensorInfo, Window
+from .table import TABLE
+
+CONTRACTION, CONVOLUTION, ATTENTION, OPAQUE = "contraction", "convolution", "attention", "opaque"
+LOCAL, POOLING, NORMALISATION, LOSS = "local", "pooling", "normalisation", "loss"
+ELEMENTWISE, FUNCTION, REDUCTION = "elementwise", "function", "reduction"
+EMBEDDING, VIEW, COPY, RANDOM = "embedding", "view", "copy", "random"
+
+# What a machine may have a rate for: FLOP/s, as the table counts them. The others are bound by memory, or free.
+RATED = (CONTRACTION, CONVOLUTION, LOCAL, ATTENTION, POOLING, NORMALISATION, LOSS, FUNCTION, RANDOM, OPAQUE)
+
+_BY_NAME = {
+    **dict.fromkeys(("exp", "log", "sin", "cos", "erf", "pow", "tanh", "sigmoid", "log_sigmoid"), FUNCTION),
+    **dict.fromkeys(("gelu", "silu", "elu", "selu", "celu", "mish", "softplus", "fmod", "remainder"), FUNCTION),
+    **dict.fromkeys(("detach", "alias", "to", "contiguous", "lift_fresh_copy"), VIEW),
+    **dict.fromkeys(("cat", "stack", "copy_", "clone", "_to_copy"), COPY),
+    **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d"), POOLING),
+    **dict.fromkeys(("mean", "sum"), REDUCTION),
+    "embedding": EMBEDDING,
+    "local2d": LOCAL,
+}
+_BY_FILE = {
+    "rows_contraction": CONTRACTION,
+    "rows_window": CONVOLUTION,
+    "rows_attention": ATTENTION,
+    "rows_normalisation": NORMALISATION,
+    "rows_reduction": LOSS,
+    "rows_moving": VIEW,
+}
+
+
+def class_of(op: Op) -> str:
+    """The class of an operator: by its name, else by the file that its row is in, else elementwise."""
+    if op.row not in TABLE:
+        return OPAQUE
+    name = op.row.rpartition(".")[2]
+    file = TABLE[op.row].sign.__module__.rpartition(".")[2]
+    return _BY_NAME.get(name) or _BY_FILE.get(file, ELEMENTWISE)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a box of an operator does: floating-point operations, and bytes read and written.
+
+    gradients: how many operands are given a gradient, backward.
+    """
+
+    kind: str
+    flops: float
+    bytes: int
+    flops_back: float
+    bytes_back: int
+    gradients: int
+
+    def seconds(self, machine: Machine) -> tuple[float, float]:
+        """Forward and backward."""
+        rate = machine.rate(self.kind)
+        forward = max(self.flops / rate, self.bytes / machine.memory_bandwidth)
+        backward = max(self.flops_back / rate, self.bytes_back / machine.memory_bandwidth)
+        return machine.operator_s + forward, machine.gradient_s * self.gradients + backward
+
+
+class Costs:
+    """What boxes of the operators of one graph cost; it remembers what it has worked out.
+
+    tensors: the graph's, by name.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorInfo]) -> None:
+        self.tensors = tensors
+        self._ops: dict[str, _Measure] = {}
+        self._work: dict[tuple[str, tuple[int, ...]], Work] = {}
+
+    def work(self, op: Op, box: Box) -> Work:
+        """What a box of an operator does."""
+        lengths = sizes(box)
+        key = (op.name, lengths)
+        if key not in self._work:
+            if op.name not in self._ops:
+                self._ops[op.name] = _Measure(op, self.tensors)
+            self._work[key] = self._ops[op.name].work(lengths)
+        return self._work[key]
+
+    def seconds(self, op: Op, box: Box, machine: Machine) -> tuple[float, float]:
+        """Forward and backward seconds of a box of an operator on a machine."""
+        return self.work(op, box).seconds(machine)
+
+
+def seconds(op: Op, box: Box, machine: Machine, tensors: Mapping[str, TensorInfo]) -> tuple[float, float]:
+    """Forward and backward seconds of a box of an operator; for many boxes, keep a `Costs`."""
+    return _Measure(op, tensors).work(sizes(box)).seconds(machine)
+
+
+def sum_seconds(box: Box, parts: int, machine: Machine, *, element_bytes: int) -> tuple[float, float]:
+    """Forward and backward seconds of adding `parts` partial results up into `box`; the gradient of each is a view."""
+    added = max(0, parts - 1)
+    moved = 3 * added * volume(box) * element_bytes
+    return machine.operator_s + moved / machine.memory_bandwidth, machine.gradient_s * added
+
+
+def gather_seconds(box: Box, pieces: int, machine: Machine, *, element_bytes: int) -> tuple[float, float]:
+    """Forward and backward seconds of putting an operand together from several pieces; nothing where it is one."""
+    if pieces <= 1:
+        return 0.0, 0.0
+    moved = 2 * volume(box) * element_bytes / machine.memory_bandwidth
+    return machine.operator_s + moved, machine.gradient_s * pieces
+
+
+class _Measure:
+    """What of an operator's work does not depend on the box."""
+
+    def __init__(self, op: Op, tensors: Mapping[str, TensorInfo]) -> None:
+        self.op, self.tensors = op, tensors
+        self.kind = class_of(op)
+        self.output = tensors[op.outputs[0]]
+        self.operands = [_Reach(operand, tensors[operand.tensor]) for operand in op.nest.operands]
+        self.wanted = [reach for reach in self.operands if reach.info.gradient] if self.output.gradient else []
+
+    def work(self, lengths: tuple[int, ...]) -> Work:
+        read = [reach.bytes(lengths) for reach in self.operands]
+        if len(self.op.outputs) == 1:
+            made = math.prod(lengths[: len(self.output.extents)]) * self.output.element_bytes
+        else:
+            made = sum(volume(info.box) * info.element_bytes for info in map(self.tensors.__getitem__, self.op.outputs))
+        points = math.prod(lengths)
+        flops = self.op.nest.work * points
+        returned = sum(reach.bytes(lengths) for reach in self.wanted)
+        heavy = sum(1 for reach in self.wanted if not reach.operand.once)
+        share = _BACK.get(self.kind, _one)(heavy)
+        if self.kind == VIEW:
+            return Work(self.kind, 0.0, 0, 0.0, 0, len(self.wanted))
+        moved_back = made + sum(read) + returned if self.wanted else 0
+        return Work(self.kind, flops, sum(read) + made, share * flops, moved_back, len(self.wanted))
+
+
+def _one(gradients: int) -> float:
+    """Backward FLOPs as a multiple of forward: as many again where any gradient is wanted."""
+    return float(gradients > 0)
+
+
+def _each(gradients: int) -> float:
+    """A product of the same size for each operand that wants a gradient."""
+    return float(gradients)
+
+
+def _attention(gradients: int) -> float:
+    """Four products where forward has two, and the scores once more (Dao et al., NeurIPS 2022, appendix B)."""
+    return 2.5 if gradients else 0.0
+
+
+_BACK: Mapping[str, Callable[[int], float]] = {
+    CONTRACTION: _each,
+    CONVOLUTION: _each,
+    LOCAL: _each,
+    ATTENTION: _attention,
+    OPAQUE: lambda gradients: 2.0 if gradients else 0.0,
+}
+
+
+class _Reach:
+    """How much of an operand a box reads, by the lengths of the box."""
+
+    def __init__(self, operand: Operand, info: TensorInfo) -> None:
+        self.operand, self.info = operand, info
+        self._dims = [_length(r, extent) for r, extent in zip(operand.readings, info.extents, strict=True)]
+
+    def bytes(self, lengths: tuple[int, ...]) -> int:
+        return math.prod(dim(lengths) for dim in self._dims) * self.info.element_bytes
+
+
+def _length(reading: Reading, extent: int) -> Callable[[tuple[int, ...]], int]:
+    match reading:
+        case Follow(loop):
+            return lambda lengths: lengths[loop]
+        case Window(loop, stride, _, width, _):
+            return lambda lengths: min(extent, (lengths[loop] - 1) * stride + width)
+        case Fixed(start, stop):
+            return lambda lengths: stop - start
+        case _:
+            return lambda lengths: extent
