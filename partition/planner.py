@@ -1,8 +1,4 @@
-"""Plans a cut: every candidate of the portfolio is spelled out and simulated; the fastest that fits in memory wins.
-
-Also turns a placement file back into a cut, refusing one that does not match the model, and carries the cut of a
-training graph over to the evaluation graph.
-"""
+"""Plans a cut: every candidate of the portfolio is spelled out and simulated; the fastest that fits in memory wins."""
 
 import platform
 from collections import Counter, defaultdict
@@ -11,16 +7,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from .block import blocks
-from .box import Box, volume
+from .box import volume
 from .candidates import Candidate, candidates, cut_axes, require
 from .cluster import Cluster
-from .cut import Cut, Placed, check, one_machine, with_folds
-from .errors import BadInput, Infeasible, UsageError
+from .cut import Cut, Placed, one_machine
+from .errors import Infeasible, UsageError
 from .exchange import Flow, flow
-from .graph import Graph, Op
+from .graph import Graph
+from .matching import fingerprint
 from .placement import (
     FORMAT,
-    Fingerprint,
     Loop,
     MachinePlacement,
     OpPlacement,
@@ -171,11 +167,6 @@ def _placement(
     )
 
 
-def fingerprint(graph: Graph) -> Fingerprint:
-    """What a placement remembers of its model."""
-    return Fingerprint([(p.name, list(p.shape), p.dtype) for p in graph.parameters], graph.digest)
-
-
 def _machines(winner: _Judged, cluster: Cluster) -> list[MachinePlacement]:
     parameters = Counter[int]()
     for info in winner.flow.graph.parameters:
@@ -239,125 +230,3 @@ def _traffic(spelled: Flow) -> list[Traffic]:
             tensor = spelled.pieces[copy].tensor
             total[producers.get(tensor, tensor), edge.source, edge.target] += spelled.piece_bytes(copy)
     return [Traffic(name, source, target, size) for (name, source, target), size in total.items()]
-
-
-# Back from a file --------------------------------------------------------------------------------------------------
-
-
-def cut_of(placement: Placement, graph: Graph) -> Cut:
-    """The cut that a placement describes, checked against the model's graph. BadInput names the first difference."""
-    _compare(placement, graph)
-    cut = Cut(
-        len(placement.machines),
-        {op.name: _placed(op.boxes) for op in placement.ops},
-        {op.name: _placed(op.fold) for op in placement.ops if op.fold},
-        {p.name: _placed(p.boxes) for p in placement.parameters},
-    )
-    check(graph, cut)
-    return cut
-
-
-def _placed(pieces: Sequence[Piece]) -> list[Placed]:
-    return [(tuple((start, stop) for start, stop in piece.box), piece.machine) for piece in pieces]
-
-
-def _compare(placement: Placement, graph: Graph) -> None:
-    ours, theirs = fingerprint(graph), placement.fingerprint
-    fix = f"cutset plan {placement.model} -o NEW.json"
-    here = {name: (tuple(shape), dtype) for name, shape, dtype in ours.parameters}
-    there = {name: (tuple(shape), dtype) for name, shape, dtype in theirs.parameters}
-    for name in [*there, *here]:
-        if here.get(name) != there.get(name):
-            raise BadInput(
-                "E340",
-                f"the placement is for another model: parameter {name} is {_described(there.get(name))} "
-                f"in the placement, {_described(here.get(name))} in the model",
-                fix=fix,
-            )
-    for i in range(max(len(placement.ops), len(graph.ops))):
-        before = _op_line(placement.ops[i]) if i < len(placement.ops) else "missing"
-        now = _graph_op_line(graph.ops[i]) if i < len(graph.ops) else "missing"
-        if before != now:
-            raise BadInput(
-                "E340",
-                f"the placement is for another model: operator {i} is {before} in the placement, {now} in the model",
-                fix=fix,
-            )
-    if ours.graph != theirs.graph:
-        raise BadInput(
-            "E340",
-            f"the placement is for another model: same parameters and operators, other arguments "
-            f"(graph {theirs.graph[:12]} in the placement, {ours.graph[:12]} in the model)",
-            fix=fix,
-        )
-
-
-def _described(parameter: tuple[tuple[int, ...], str] | None) -> str:
-    return "missing" if parameter is None else f"{parameter[1]}{list(parameter[0])}"
-
-
-def _op_line(op: OpPlacement) -> str:
-    return f"{op.name} {op.op} {[loop.size for loop in op.loops]}"
-
-
-def _graph_op_line(op: Op) -> str:
-    return f"{op.name} {op.target} {[loop.size for loop in op.nest.loops]}"
-
-
-# Evaluation --------------------------------------------------------------------------------------------------------
-
-
-def carry_over(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
-    """The cut of the evaluation graph that leaves every parameter where training has it.
-
-    An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes; another goes
-    whole to the machine that computes most of what it reads. The output is collected where the loss is.
-    """
-    cut = with_folds(train, cut)
-    known = {key: op for op, key in zip(train.ops, _keys(train), strict=True)}
-    home = cut.boxes[train.producers[train.results[0]]][0][1]
-    boxes: dict[str, Sequence[Placed]] = {}
-    folds: dict[str, Sequence[Placed]] = {}
-    producers = evaluation.producers
-    for op, key in zip(evaluation.ops, _keys(evaluation), strict=True):
-        twin = known.get(key)
-        if twin is not None and _same_loops(twin, op):
-            boxes[op.name] = cut.boxes[twin.name]
-            if twin.name in cut.folds:
-                folds[op.name] = cut.folds[twin.name]
-            continue
-        makers = [placed for name in op.inputs if name in producers for placed in boxes[producers[name]]]
-        boxes[op.name] = [(op.nest.box, _most(makers, home))]
-    boxes[evaluation.ops[-1].name] = [(evaluation.ops[-1].nest.box, home)]
-    for name, ops in evaluation.overwritten.items():
-        holder = cut.owners[name][0][1] if name in cut.owners else home
-        boxes |= {op.name: [(op.nest.box, holder)] for op in ops}
-    owners = {name: pieces for name, pieces in cut.owners.items() if name in evaluation.tensors}
-    return Cut(cut.machines, boxes, folds, owners)
-
-
-def _keys(graph: Graph) -> list[tuple[str, str, int]]:
-    """What an operator is called in both graphs: module, kind, and how many of these came before in the module."""
-    seen = Counter[tuple[str, str]]()
-    keys = []
-    for op in graph.ops:
-        kind = (op.module, op.target)
-        keys.append((*kind, seen[kind]))
-        seen[kind] += 1
-    return keys
-
-
-def _same_loops(a: Op, b: Op) -> bool:
-    """Whether boxes of `a` are legal boxes of `b`."""
-    return [loop.size for loop in a.nest.loops] == [loop.size for loop in b.nest.loops] and _cuttable(a) <= _cuttable(b)
-
-
-def _cuttable(op: Op) -> set[int]:
-    return {i for i, loop in enumerate(op.nest.loops) if loop.kind != "fixed"}
-
-
-def _most(makers: Sequence[tuple[Box, int]], home: int) -> int:
-    share = Counter[int]()
-    for box, machine in makers:
-        share[machine] += volume(box)
-    return max(sorted(share), key=lambda m: share[m]) if share else home

@@ -23,8 +23,9 @@ from cutset.partition.capture import capture, state_values
 from cutset.partition.cluster import alike
 from cutset.partition.exchange import flow
 from cutset.partition.graph import Graph
+from cutset.partition.matching import cut_of
 from cutset.partition.placement import Placement, load
-from cutset.partition.planner import cut_of, plan
+from cutset.partition.planner import plan
 from cutset.ps import checkpoint
 from cutset.runtime.launcher import Launcher, Role
 from cutset.runtime.noise import draw_seed

@@ -14,8 +14,10 @@ from zoo import CASES, MORE_CASES
 from cutset.partition.candidates import Candidate, candidates
 from cutset.partition.cluster import alike
 from cutset.partition.cut import one_machine, partial_ops
+from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
-from cutset.partition.planner import carry_over, cut_of, plan
+from cutset.partition.matching import cut_of
+from cutset.partition.planner import plan
 from cutset.runtime.noise import draw_seed
 from cutset.runtime.program import programs
 from cutset.runtime.replica import Replica

@@ -8,10 +8,12 @@ from ..partition.capture import capture, state_values
 from ..partition.cluster import Cluster, alike
 from ..partition.cut import Cut
 from ..partition.errors import BadInput
+from ..partition.evaluation import carry_over
 from ..partition.exchange import flow
 from ..partition.graph import Graph
+from ..partition.matching import cut_of
 from ..partition.placement import Placement
-from ..partition.planner import carry_over, cut_of, plan
+from ..partition.planner import plan
 from ..runtime.program import Program, programs
 from ..runtime.replica import Replica
 from .load import TaskSpec, build_model, example_batch, load_task, mean_square

@@ -9,8 +9,8 @@ from cutset.partition.candidates import candidates
 from cutset.partition.cluster import alike
 from cutset.partition.cut import Cut, check, one_machine, together
 from cutset.partition.errors import BadInput
+from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
-from cutset.partition.planner import carry_over
 
 
 def test_touching_operators_are_known() -> None:

@@ -9,8 +9,9 @@ from cutset.partition.cluster import Cluster, Machine, alike
 from cutset.partition.cut import check
 from cutset.partition.errors import BadInput, Infeasible, UsageError
 from cutset.partition.exchange import flow
+from cutset.partition.matching import cut_of
 from cutset.partition.placement import Placement, to_json
-from cutset.partition.planner import FAIR_SHARE, cut_of, plan
+from cutset.partition.planner import FAIR_SHARE, plan
 
 GRAPH = chain(16, 24, 8)
 

@@ -5,8 +5,8 @@ from cutting import finest_cut, subject
 
 from cutset.partition.box import slices
 from cutset.partition.capture import state_values
+from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
-from cutset.partition.planner import carry_over
 from cutset.runtime.program import Program, programs
 from cutset.runtime.states import States
 

@@ -11,9 +11,9 @@ from cutset.partition.candidates import candidates
 from cutset.partition.cluster import alike
 from cutset.partition.cut import Cut, one_machine
 from cutset.partition.errors import BadInput
+from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
 from cutset.partition.graph import Graph
-from cutset.partition.planner import carry_over
 from cutset.runtime.faults import Delay, Fault
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork

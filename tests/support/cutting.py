@@ -15,9 +15,9 @@ from cutset.models.task import Data
 from cutset.partition.box import Interval, slices
 from cutset.partition.capture import capture, state_values
 from cutset.partition.cut import Cut, check, fused, together
+from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
 from cutset.partition.graph import Graph, LoopInfo
-from cutset.partition.planner import carry_over
 from cutset.runtime.noise import draw_seed
 from cutset.runtime.program import programs
 from cutset.runtime.replica import Replica
