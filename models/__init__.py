@@ -7,9 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .alex_net import alexnet
     from .digits_tasks import digits, digits_local
+    from .gpt import transformer
+    from .image_nets import local_80m, local_330m, local_1700m, local_net
     from .local import LocallyConnected2d
     from .mnist_tasks import mnist, mnist_conv
+    from .residual_net import resnet
+    from .speech_net import speech
     from .stream import SampleStream
     from .task import Data, Task, TaskError
 
@@ -19,10 +24,18 @@ _HOME = {
     "SampleStream": "stream",
     "Task": "task",
     "TaskError": "task",
+    "alexnet": "alex_net",
     "digits": "digits_tasks",
     "digits_local": "digits_tasks",
+    "local_1700m": "image_nets",
+    "local_330m": "image_nets",
+    "local_80m": "image_nets",
+    "local_net": "image_nets",
     "mnist": "mnist_tasks",
     "mnist_conv": "mnist_tasks",
+    "resnet": "residual_net",
+    "speech": "speech_net",
+    "transformer": "gpt",
 }
 
 __all__ = [
@@ -31,10 +44,18 @@ __all__ = [
     "SampleStream",
     "Task",
     "TaskError",
+    "alexnet",
     "digits",
     "digits_local",
+    "local_80m",
+    "local_330m",
+    "local_1700m",
+    "local_net",
     "mnist",
     "mnist_conv",
+    "resnet",
+    "speech",
+    "transformer",
 ]
 
 
