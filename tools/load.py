@@ -1,5 +1,7 @@
 """From a name to a `Task`: "pkg.module:factory" or "file.py:factory", which gives a Task or an nn.Module.
 
+factoryname.py reads the name, and the arguments that it may have.
+
 Whatever the user's code does wrong becomes BadInput that names the line; TaskError is the models' own word for it.
 """
 
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..partition.errors import BadInput, UsageError
+from .factoryname import FactoryName, parse_factory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,7 +32,10 @@ OWN = tuple(f"{Path(__file__).parent.parent / name}/" for name in ("models", "pa
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
-    """How a task is named on the command line. inputs: "32x3x224x224" or "32x128:int64", for a bare module."""
+    """How a task is named on the command line.
+
+    model: as factoryname.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
+    """
 
     model: str
     data: str | None = None
@@ -43,14 +49,9 @@ def load_task(spec: TaskSpec) -> "Task":
 
     from ..models.task import Task
 
-    module_name, colon, attribute = spec.model.rpartition(":")
-    if not colon or not module_name or not attribute:
-        named = f"{spec.model}:FACTORY" if spec.model.endswith(".py") else "cutset.models:digits"
-        raise UsageError(
-            "E210", f"{spec.model!r} names no factory", fix=f"pkg.module:FACTORY or file.py:FACTORY, as {named}"
-        )
-    factory = _attribute(_module(module_name, attribute), attribute, module_name)
-    made = _make(factory, spec)
+    name = parse_factory(spec.model)
+    factory = _attribute(_module(name.module, name.factory), name.factory, name.module)
+    made = _make(factory, spec, name)
     if isinstance(made, Task):
         if spec.inputs:
             raise UsageError(
@@ -63,7 +64,7 @@ def load_task(spec: TaskSpec) -> "Task":
             f"{spec.model} gives {_article(made)}, not a cutset.Task or a torch.nn.Module",
             fix="return one of these",
         )
-    return _bare(spec, lambda: _make(factory, spec))
+    return _bare(spec, name, lambda: _make(factory, spec, name))
 
 
 def read_split(task: "Task", split: str) -> "Data":
@@ -203,30 +204,55 @@ def _offered(module: ModuleType) -> list[str]:
     return sorted(n for n in own if callable(getattr(module, n, None)))
 
 
-def _make(factory: Any, spec: TaskSpec) -> Any:
+def _make(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
     """What the factory gives; a Task or a module instance stands for itself."""
     from torch import nn
 
     from ..models.task import Task
 
     if isinstance(factory, Task | nn.Module) or not callable(factory):
+        if name.arguments:
+            raise UsageError(
+                "E216", f"{name.factory} is {_article(factory)} and takes no arguments", fix="leave them out"
+            )
         return factory
-    arguments = {} if spec.data is None else {"data": spec.data}
     signature = _signature(factory)
+    _check_arguments(name, signature)
+    arguments = {"data": spec.data} if spec.data is not None else {}
     if spec.data is not None and "data" not in signature.parameters:
         raise UsageError(
             "E211", f"{spec.model} takes no data, but --data {spec.data} was given", fix="leave --data out"
         )
+    if arguments.keys() & name.arguments.keys():
+        raise UsageError("E216", f"{spec.model} has data, and --data {spec.data} was given", fix="leave --data out")
+    arguments |= name.arguments
     try:
         signature.bind(**arguments)
     except TypeError as error:
+        given = ", ".join(arguments)
         raise BadInput(
             "E305",
-            f"{spec.model} cannot be called without arguments: {error}",
+            f"{spec.model} cannot be called {f'with {given} alone' if given else 'without arguments'}: {error}",
             fix="give them defaults, or name a function that needs none",
         ) from error
     with blame("E303", spec.model, stated="E312"):
         return factory(**arguments)
+
+
+def _check_arguments(name: FactoryName, signature: inspect.Signature) -> None:
+    """UsageError, with the nearest name, where an argument is given that the factory does not have."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [p.name for p in signature.parameters.values() if p.kind in by_name]
+    if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
+        return
+    for argument in name.arguments:
+        if argument not in known:
+            near = difflib.get_close_matches(argument, known, n=1, cutoff=0.5)
+            raise UsageError(
+                "E216",
+                f"{name.factory} takes no argument {argument!r}; it takes {', '.join(known) or 'none'}",
+                fix=f"{near[0]}=..." if near else "leave it out",
+            )
 
 
 def _signature(factory: Callable[..., Any]) -> inspect.Signature:
@@ -236,7 +262,7 @@ def _signature(factory: Callable[..., Any]) -> inspect.Signature:
         return inspect.Signature()
 
 
-def _bare(spec: TaskSpec, model: Callable[[], Any]) -> "Task":
+def _bare(spec: TaskSpec, name: FactoryName, model: Callable[[], Any]) -> "Task":
     """A task around a module: it can be planned, with the mean square of its output for a loss, not trained."""
     from ..models.task import Data, Task
 
@@ -248,7 +274,7 @@ def _bare(spec: TaskSpec, model: Callable[[], Any]) -> "Task":
         return Data(tuple(t[:1].expand(batch, *t.shape[1:]).contiguous() for t in inputs), ())
 
     return Task(
-        name=spec.model.rpartition(":")[2],
+        name=name.factory,
         model=model,
         loss=mean_square,
         example=example,

@@ -86,6 +86,14 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
     sys.modules.pop("cutset_test_neighbour")
 
 
+def test_arguments_reach_the_factory() -> None:
+    assert load("module_from_disk(data='wide:5')", inputs=("2x8",)).name == "module_from_disk"
+    task = load_task(TaskSpec("cutset.models:transformer(layers=1,width=24,heads=3,context=5)"))
+    model = build_model(task, seed=0, device="meta")
+    assert (len(model.blocks), model.positions.weight.shape) == (1, (5, 24))  # type: ignore[arg-type, union-attr]
+    assert example_batch(task, 2).inputs[0].shape == (2, 5)
+
+
 # What is wrong -----------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +213,36 @@ def test_options_that_do_not_suit_what_is_named(name: str, more: dict[str, objec
     assert isinstance(error, UsageError)
     assert error.code == code
     assert error.fix
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "said", "fix"),
+    [
+        (
+            "cutset.models:transformer(widht=8)",
+            "E216",
+            "takes no argument 'widht'; it takes layers, width",
+            "width=...",
+        ),
+        ("cutset.models:digits(layers=8)", "E216", "takes no argument 'layers'; it takes none", "leave it out"),
+        (f"{GOOD}:instance(width=8)", "E216", "instance is a Task and takes no arguments", "leave them out"),
+        ("cutset.models:transformer(width=a)", "E215", "width=a is no number", "transformer(layers=12,width=768)"),
+    ],
+)
+def test_arguments_that_the_factory_does_not_take(model: str, code: str, said: str, fix: str) -> None:
+    error = refusal(model)
+    assert isinstance(error, UsageError)
+    assert error.code == code
+    assert said in error.facts
+    assert fix in error.fix
+
+
+def test_arguments_that_are_not_enough_or_wrong_or_given_twice() -> None:
+    error = refusal(f"{WRONG}:needs_arguments()")
+    assert (error.code, "without arguments: missing a required" in error.facts) == ("E305", True)
+    error = refusal("cutset.models:transformer(width=30)")
+    assert (error.code, error.facts) == ("E312", "width=30 does not divide into heads=4")
+    assert refusal(f"{GOOD}:from_disk(data='clouds:here')", data="clouds:here").code == "E216"
 
 
 @pytest.mark.parametrize(
