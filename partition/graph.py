@@ -91,7 +91,8 @@ class Follow(msgspec.Struct, frozen=True, tag="follow"):
 class Window(msgspec.Struct, frozen=True, tag="window"):
     """Loop interval [a, b) reads [a*stride + offset, (b-1)*stride + offset + extent), clipped to the operand.
 
-    covers: the uncut loop reads the whole operand, also the edge that a stride leaves over.
+    covers: the uncut loop reads the whole operand, also the edge that a stride leaves over. divisor: the indices above
+    are counted in this fraction of the operand's (a stride of 1 / 2 doubles an image); what is touched in part is read.
     """
 
     loop: int
@@ -99,6 +100,7 @@ class Window(msgspec.Struct, frozen=True, tag="window"):
     offset: int
     extent: int
     covers: bool
+    divisor: int = 1
 
 
 class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
@@ -224,9 +226,10 @@ def _interval(reading: Reading, nest: Nest, box: Box, extent: int) -> tuple[int,
             return box[loop]
         case Window(loop, _, _, _, covers) if covers and box[loop] == (0, nest.loops[loop].size):
             return 0, extent
-        case Window(loop, stride, offset, width, _):
+        case Window(loop, stride, offset, width, _, divisor):
             start, stop = box[loop]
-            return max(0, start * stride + offset), min(extent, (stop - 1) * stride + offset + width)
+            last = (stop - 1) * stride + offset + width - 1
+            return max(0, (start * stride + offset) // divisor), min(extent, last // divisor + 1)
         case Fixed(start, stop):
             return start, stop
         case _:

@@ -1,10 +1,13 @@
 """Rows of operators that only move data: views, slices, concatenation, and the store into a buffer."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from .row import aligned, dims, row
-from .signature import At, Call, Flat, Label, Labels, Signature, Site, Sliding
+from .signature import At, Call, Label, Labels, Signature, Site, Sliding
 
 
 def _reshape(call: Call) -> Tensor:
@@ -17,8 +20,26 @@ def _reshape(call: Call) -> Tensor:
     local=_reshape,
 )
 def view(site: Site) -> Signature | None:
-    """The flattened index stays; axes split and merge."""
-    return Signature({"self": Flat()}, Flat(), work=0.0)
+    """Neighbouring dimensions that hold the same elements are one index range; axes split and merge."""
+    operand: list[Label] = []
+    output: list[Label] = []
+    for i, (here, there) in enumerate(_groups(site.shape("self"), site.output.shape)):
+        operand += [f"d{i}"] * here
+        output += [f"d{i}"] * there
+    return Signature({"self": operand}, output, work=0.0)
+
+
+def _groups(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int]]:
+    """How many dimensions of two shapes go together: the smallest runs of the same number of elements."""
+    groups, here, there = [], list(a), list(b)
+    while here or there:
+        left, right = here[:1] or [1], there[:1] or [1]
+        while math.prod(left) != math.prod(right):
+            shorter, rest = (left, here) if math.prod(left) < math.prod(right) else (right, there)
+            shorter.append(rest[len(shorter)])
+        groups.append((min(len(left), len(here)), min(len(right), len(there))))
+        here, there = here[len(left) :], there[len(right) :]
+    return groups
 
 
 @row("aten.expand", local=lambda call: call["self"].expand(call.local_shape))

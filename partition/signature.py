@@ -1,13 +1,14 @@
 """`Signature`: what a row of the operator table says - one label per dimension, as in einsum.
 
-Equal labels mean one axis. A label of the output is a parallel loop; a label that only operands carry is summed over if
-it is in `summed`. None reads a dimension whole.
+Equal labels mean one axis; side by side, the dimensions together are one index range. A label of the output is a
+parallel loop; a label that only operands carry is summed over if it is in `summed`. None reads a dimension whole.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .box import Box
@@ -23,6 +24,7 @@ class Sliding:
     offset: int
     extent: int
     covers: bool = True
+    divisor: int = 1
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ class At:
 
 
 @dataclass(frozen=True)
-class Flat:
-    """All dimensions together are one index range: what `view` and its kin keep."""
+class Parts:
+    """A dimension of several index ranges, outermost first: label (None: read whole) and size of each."""
+
+    parts: tuple[tuple[str | None, int], ...]
 
 
-Label = str | Sliding | At | None
-Labels = Sequence[Label] | Flat
+Label = str | Sliding | At | Parts | None
+Labels = Sequence[Label]
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,12 @@ class Call:
         return self._info(argument).shape
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the output."""
+        dtype: torch.dtype = getattr(torch, self._info("").dtype)
+        return dtype
+
+    @property
     def local_shape(self) -> tuple[int, ...]:
         """Shape of the output of this box."""
         info = self._info("")
@@ -160,6 +170,18 @@ class Call:
         """What this box computes of dimension `dim` of the output."""
         info = self._info("")
         return info.dim_interval(self.box[: len(info.extents)], dim)
+
+    def indices(self, dim: int, argument: str = "") -> Tensor:
+        """Indices, in the whole model, that this box has of a dimension of the output or of an argument; ascending."""
+        info = self._info(argument)
+        box: Box | None = self.box[: len(info.extents)]
+        if argument:
+            box = reads(self.op.nest, self._operand(argument), self.box, info.extents)
+        at = sum(len(sizes) for sizes in info.sizes[:dim])
+        found = torch.zeros(1, dtype=torch.int64)
+        for size, (start, stop) in zip(info.sizes[dim], (box or ())[at:], strict=False):
+            found = (found[:, None] * size + torch.arange(start, stop)).flatten()
+        return found
 
     def _info(self, argument: str) -> TensorInfo:
         return self.tensors[self._operand(argument).tensor if argument else self.op.outputs[0]]

@@ -93,11 +93,10 @@ def assert_boxes_are_the_whole(case: Given, *, finer: bool) -> None:
 
 
 def assert_stays_whole(case: Given) -> None:
-    """No row describes the call: it is one block, and runs."""
+    """The call is one block, and runs."""
     draft, values = drafted(case, False)
     graph = resolve(draft)
     op = graph.ops[-1]
-    assert op.row == OPAQUE
     assert not op.cuttable
     assert_equal(assembled(op, [op.nest.box], graph, values), values["out"])
 
