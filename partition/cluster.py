@@ -14,17 +14,29 @@ MACHINES_MAX = 4096
 
 
 @dataclass(frozen=True)
+class Rate:
+    """What one class of operators runs at: FLOP/s, forward and backward, as the operator table counts FLOPs.
+
+    start_s: what a box costs, however small, forward; gradient_s: what each gradient that it gives costs, backward.
+    """
+
+    flops_per_s: float
+    back_flops_per_s: float
+    start_s: float
+    gradient_s: float
+
+
+@dataclass(frozen=True)
 class Machine:
     """One machine, or the cores that one worker has of it. The defaults are a desktop's core.
 
-    flops_per_s: sustained on large matrix products; rates: the same for other classes of operators (cost.py says which
-    there are). memory_bytes: for weights, gradients and activations. memory_bandwidth: bytes/s that an operator reads
-    and writes which hardly computes.
+    flops_per_s: sustained on large matrix products; memory_bytes: for weights, gradients and activations. rates: of
+    the classes of operators that run otherwise (cost.py says which classes there are). memory_bandwidth: bytes/s that
+    an operator reads and writes which hardly computes.
 
-    operator_s: what a box of an operator costs, however small, forward; gradient_s: what each gradient that it gives
-    costs, backward. segment_s, segment_back_s: what starting a segment costs, forward and backward. message_s: what
-    the worker itself spends on a message, at either end, before the network takes it over. step_s: what is left of a
-    step.
+    operator_s, gradient_s: start costs of the classes without a rate, as in `Rate`. segment_s, segment_back_s: what
+    starting a segment costs, forward and backward. message_s: what the worker itself spends on a message, at either
+    end, before and after the network has it. step_s: what else a step costs.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None as the cluster's.
     """
@@ -32,7 +44,7 @@ class Machine:
     name: str
     flops_per_s: float = 50e9
     memory_bytes: int = 8 << 30
-    rates: Mapping[str, float] = field(default_factory=dict, hash=False)
+    rates: Mapping[str, Rate] = field(default_factory=dict, hash=False)
     memory_bandwidth: float = 10e9
     operator_s: float = 5e-6
     gradient_s: float = 5e-6
@@ -44,9 +56,13 @@ class Machine:
     bandwidth_in: float | None = None
     latency_s: float | None = None
 
-    def rate(self, kind: str) -> float:
-        """FLOP/s of a class of operators; that of matrix products where nothing else is known."""
-        return self.rates.get(kind, self.flops_per_s)
+    def rate(self, kind: str) -> Rate:
+        """The rate of a class of operators; where none is known, that of large matrix products."""
+        return self.rates.get(kind) or self._rate
+
+    @cached_property
+    def _rate(self) -> Rate:
+        return Rate(self.flops_per_s, self.flops_per_s, self.operator_s, self.gradient_s)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,8 @@ def class_of(op: Op) -> str:
 class Work:
     """What a box of an operator does: floating-point operations, and bytes read and written.
 
-    gradients: how many operands are given a gradient, backward.
+    gradients: how many operands are given a gradient, backward; bytes_added: of the gradients of parameters, which are
+    added to what is there.
     """
 
     kind: str
@@ -66,14 +67,16 @@ class Work:
     bytes: int
     flops_back: float
     bytes_back: int
+    bytes_added: int
     gradients: int
 
     def seconds(self, machine: Machine) -> tuple[float, float]:
         """Forward and backward."""
-        rate = machine.rate(self.kind)
-        forward = max(self.flops / rate, self.bytes / machine.memory_bandwidth)
-        backward = max(self.flops_back / rate, self.bytes_back / machine.memory_bandwidth)
-        return machine.operator_s + forward, machine.gradient_s * self.gradients + backward
+        rate, bandwidth = machine.rate(self.kind), machine.memory_bandwidth
+        forward = max(self.flops / rate.flops_per_s, self.bytes / bandwidth)
+        backward = max(self.flops_back / rate.back_flops_per_s, self.bytes_back / bandwidth)
+        backward += self.bytes_added / bandwidth
+        return rate.start_s + forward, rate.gradient_s * self.gradients + backward
 
 
 class Costs:
@@ -144,9 +147,10 @@ class _Measure:
         heavy = sum(1 for reach in self.wanted if not reach.operand.once)
         share = _BACK.get(self.kind, _one)(heavy)
         if self.kind == VIEW:
-            return Work(self.kind, 0.0, 0, 0.0, 0, len(self.wanted))
+            return Work(self.kind, 0.0, 0, 0.0, 0, 0, len(self.wanted))
         moved_back = made + sum(read) + returned if self.wanted else 0
-        return Work(self.kind, flops, sum(read) + made, share * flops, moved_back, len(self.wanted))
+        added = 3 * sum(reach.bytes(lengths) for reach in self.wanted if reach.info.kind == "parameter")
+        return Work(self.kind, flops, sum(read) + made, share * flops, moved_back, added, len(self.wanted))
 
 
 def _one(gradients: int) -> float:
@@ -188,8 +192,8 @@ def _length(reading: Reading, extent: int) -> Callable[[tuple[int, ...]], int]:
     match reading:
         case Follow(loop):
             return lambda lengths: lengths[loop]
-        case Window(loop, stride, _, width, _):
-            return lambda lengths: min(extent, (lengths[loop] - 1) * stride + width)
+        case Window(loop, stride, _, width, _, divisor):
+            return lambda lengths: min(extent, ((lengths[loop] - 1) * stride + width - 1) // divisor + 1)
         case Fixed(start, stop):
             return lambda lengths: stop - start
         case _:

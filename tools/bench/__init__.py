@@ -1,0 +1,1 @@
+"""Benchmarks: what a real step takes, and how far the prediction of it is off."""

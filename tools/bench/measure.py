@@ -1,0 +1,99 @@
+"""The measured time of a step: real worker processes on this host, with ZeroMQ and CURVE between them.
+
+A step is from the moment at which all workers of a replica begin with a batch to the moment at which the last of them
+has all its gradients. What follows in training, fetching and pushing parameters, is not in it.
+"""
+
+import os
+import statistics
+import tempfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...partition.capture import state_values
+from ...partition.placement import Placement
+from ...runtime.launcher import Launcher, Role
+from ...runtime.program import Program
+from ..load import TaskSpec, build_model, example_batch
+from ..planning import Captured, captured, compiled, matched
+from ..prepare import save_state
+from ..roles import worker_name
+from .stepping import STEPPING, UNCUT, Setup
+
+WARM_UP = 10
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of each step after the warm-up, in order."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """The usual step."""
+        return statistics.median(self.seconds)
+
+    @property
+    def least_s(self) -> float:
+        """The quickest step: what it takes on a quiet machine."""
+        return min(self.seconds)
+
+
+def measured_step_s(spec: TaskSpec, placement: Placement, steps: int = 200) -> float:
+    """Median seconds of a warm step of a placement, its machines being processes of this host."""
+    ready = captured(spec)
+    trained, _ = compiled(ready, matched(ready, placement))
+    return measure(spec, ready, trained, steps=steps).median_s
+
+
+def measure(spec: TaskSpec, ready: Captured, programs: Sequence[Program], *, steps: int = 200) -> Measured:
+    """The steps of a cut model: one process a program, of as many threads as training would give each."""
+    names = [worker_name(0, machine) for machine in range(len(programs))]
+    with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
+        setup = _setup(spec, ready, Path(folder), names, steps)
+        roles = [
+            _role(name, STEPPING, msgspec.structs.replace(setup, program=msgspec.msgpack.encode(program)), len(names))
+            for name, program in zip(names, programs, strict=True)
+        ]
+        times = _run(roles)
+    ends = zip(*times, strict=True)
+    took = [max(end for _, end in step) - min(begin for begin, _ in step) for step in ends]
+    return Measured(tuple(took[WARM_UP:]))
+
+
+def measure_uncut(spec: TaskSpec, ready: Captured, *, steps: int = 200, workers: int = 1) -> Measured:
+    """The steps of the model as it is, in plain torch, with the threads that each of so many workers would have."""
+    with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
+        setup = _setup(spec, ready, Path(folder), [worker_name(0, 0)], steps)
+        (times,) = _run([_role(worker_name(0, 0), UNCUT, setup, workers)])
+    return Measured(tuple(end - begin for begin, end in times[WARM_UP:]))
+
+
+def _setup(spec: TaskSpec, ready: Captured, folder: Path, names: list[str], steps: int) -> Setup:
+    batch = example_batch(ready.task, ready.batch)
+    model = build_model(ready.task, seed=0)
+    values = state_values(model, ready.task.loss, ready.constants)
+    inputs = {f"batch input {i}": tensor for i, tensor in enumerate(batch.inputs)}
+    targets = {f"batch target {i}": tensor for i, tensor in enumerate(batch.targets)}
+    state = save_state(folder / "state.safetensors", values | inputs | targets)
+    return Setup(spec, b"", str(state), list(inputs), list(targets), names, WARM_UP + steps)
+
+
+def _role(name: str, entry: str, setup: Setup, workers: int) -> Role:
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    return Role(name, entry, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
+
+
+def _run(roles: Sequence[Role]) -> list[list[Any]]:
+    """What each role returns."""
+    with Launcher(roles, job=f"measure-{uuid.uuid4().hex[:12]}") as launcher:
+        launcher.start()
+        for _ in launcher.events():
+            pass
+        return [launcher.results[role.name] for role in roles]

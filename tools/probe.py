@@ -1,0 +1,138 @@
+"""`probe`: measures this machine as the workers of a run find it, and makes a cluster of machines like it."""
+
+import os
+import statistics
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from ..partition.cluster import Cluster, alike
+from ..partition.cost import Costs
+from ..partition.cut import one_machine
+from ..partition.exchange import flow
+from ..partition.graph import Graph
+from ..runtime.launcher import Launcher, Role
+from ..runtime.program import Program, programs
+from .probe_fit import ChainSample, Sample, cluster_of, fit_machine, fit_network, sharing
+from .probe_models import CHAIN_BYTES, CHAIN_LENGTH, REPEATED, SUBJECTS, chain, gallery, repeated_name
+from .probe_role import PROBING, Chain, Setup, Timed
+
+OPERATORS_S = 6.0
+CHAIN_STEPS = (100, 60, 25)  # of the chains of CHAIN_BYTES
+PEERS = ["probe-0", "probe-1"]
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+ChainOf = tuple[Graph, list[Program], Program]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What was measured, and the cluster made of it.
+
+    workers: that share this host's cores; threads: of torch in each. samples, chains: medians. copy: bytes/s that a
+    large copy reads and writes.
+    """
+
+    cluster: Cluster
+    workers: int
+    cores: int
+    threads: int
+    samples: tuple[Sample, ...]
+    chains: tuple[ChainSample, ...]
+    copy: float
+
+
+def probe(workers: int, *, name: str = "machine", operators_s: float = OPERATORS_S) -> Probed:
+    """Measure this host as each of `workers` on it finds it: with its share of the cores, while another one works.
+
+    operators_s: how long to time operators, at most. UsageError where `workers` are none or too many.
+    """
+    alike(workers)
+    cores = os.cpu_count() or 1
+    threads = max(1, cores // workers)
+    graph, groups = gallery()
+    chains = [chain(size) for size in CHAIN_BYTES]
+    timed = _run([_setup(i, workers, graph, groups, chains, operators_s) for i in range(2)], threads)
+    samples = _samples(graph, groups, timed)
+    machine = fit_machine(name, samples, {n: _medians(timed, repeated_name(n)) for n in REPEATED})
+    lines = [_chain_sample(i, timed) for i in range(len(CHAIN_BYTES))]
+    sends = [seconds for one in timed for seconds in one.sends]
+    machine, bandwidth, latency_s = fit_network(machine, chains[0][0], lines, sends)
+    machine = sharing(replace(machine, memory_bytes=memory_bytes() // workers), workers, cores)
+    copy = statistics.median(one.copy for one in timed)
+    cluster = cluster_of(machine, workers, bandwidth, latency_s)
+    return Probed(cluster, workers, cores, threads, tuple(samples), tuple(lines), copy)
+
+
+def memory_bytes() -> int:
+    """Of this host, or what its container may use of it."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not CGROUP_LIMIT.is_file():
+        return physical
+    limit = CGROUP_LIMIT.read_text(encoding="ascii").strip()
+    return min(physical, int(limit)) if limit.isdigit() else physical
+
+
+def _setup(
+    machine: int,
+    workers: int,
+    graph: Graph,
+    groups: list[dict[str, list[str]]],
+    chains: Sequence[ChainOf],
+    operators_s: float,
+) -> Setup:
+    """What one of the two processes does. A single worker has the cores to itself while operators are timed."""
+    (whole,) = programs(flow(graph, one_machine(graph)), training=True)
+    works = machine == 0 or workers > 1
+    listed = []
+    for size, steps, (_, parts, alone) in zip(CHAIN_BYTES, CHAIN_STEPS, chains, strict=True):
+        for program, together in ((alone if machine == 0 else None, False), (parts[machine], True)):
+            packed = msgspec.msgpack.encode(program) if program is not None else b""
+            listed.append(Chain(packed, size // 4, together, steps))
+    return Setup(machine, PEERS, msgspec.msgpack.encode(whole) if works else b"", groups, operators_s, listed)
+
+
+def _run(setups: Sequence[Setup], threads: int) -> list[Timed]:
+    roles = [
+        Role(name, PROBING, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
+        for name, setup in zip(PEERS, setups, strict=True)
+    ]
+    with Launcher(roles, job=f"probe-{uuid.uuid4().hex[:12]}") as launcher:
+        launcher.start()
+        for _ in launcher.events():
+            pass
+        return [msgspec.convert(launcher.results[name], Timed) for name in PEERS]
+
+
+def _samples(graph: Graph, groups: Sequence[Mapping[str, list[str]]], timed: Sequence[Timed]) -> list[Sample]:
+    costs, ops = Costs(graph.tensors), {op.name: op for op in graph.ops}
+    subjects = {name: found for group in groups for name, found in group.items()}
+    samples = []
+    for subject in SUBJECTS:
+        (name,) = subjects[subject.name]
+        work = costs.work(ops[name], ops[name].nest.box)
+        samples.append(Sample(subject.kind, subject.size, work, *_medians(timed, subject.name)))
+    return samples
+
+
+def _medians(timed: Sequence[Timed], name: str) -> tuple[float, float]:
+    """Median seconds forward and backward, of all processes together."""
+    forward = [seconds for one in timed if one.subjects for seconds in one.subjects[name][0]]
+    backward = [seconds for one in timed if one.subjects for seconds in one.subjects[name][1]]
+    return statistics.median(forward), statistics.median(backward)
+
+
+def _chain_sample(number: int, timed: Sequence[Timed]) -> ChainSample:
+    alone, together = 2 * number, 2 * number + 1
+    single = [end - begin for begin, end in timed[0].chains[alone]]
+    both = [max(end for _, end in ends) - ends[0][0] for ends in zip(*(t.chains[together] for t in timed), strict=True)]
+    return ChainSample(
+        CHAIN_BYTES[number],
+        statistics.median(single),
+        statistics.median(both),
+        messages=2 * CHAIN_LENGTH,
+        segments=CHAIN_LENGTH,
+    )

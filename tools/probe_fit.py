@@ -1,0 +1,167 @@
+"""From times to the constants of a `Machine` and a `Cluster`: straight lines through medians.
+
+A box takes a start cost and its FLOPs (or bytes) at a rate: a line through the sizes of its class. A segment costs what
+is left at no operator, a message what a chain takes longer where it goes to and fro.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..partition.cluster import Cluster, Machine, Rate
+from ..partition.cost import CONTRACTION, ELEMENTWISE, VIEW, Costs, Work
+from ..partition.graph import Graph
+
+DIGITS = 4  # that are worth keeping of a measured number
+LEAST_S = 1e-9  # no cost is less: a difference of two noisy medians may be
+
+
+@dataclass(frozen=True)
+class Line:
+    """start + slope * x, neither negative."""
+
+    start: float
+    slope: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One operator as timed: its work, and the median seconds forward and backward, with the segment around it."""
+
+    kind: str
+    size: str
+    work: Work
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class ChainSample:
+    """Medians of a step of a chain whose messages have so many bytes: on one machine, and to and fro between two."""
+
+    bytes: int
+    alone_s: float
+    together_s: float
+    messages: int  # forward and backward
+    segments: int  # more than alone
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> Line:
+    """The line nearest to (x, t > 0) by relative error, neither part negative."""
+    weights = [1 / (t * t) for _, t in points]
+    total = sum(weights)
+    x_mean = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
+    t_mean = sum(w * t for w, (_, t) in zip(weights, points, strict=True)) / total
+    spread = sum(w * (x - x_mean) ** 2 for w, (x, _) in zip(weights, points, strict=True))
+    if spread == 0:
+        return Line(t_mean, 0.0)
+    both = sum(w * (x - x_mean) * (t - t_mean) for w, (x, t) in zip(weights, points, strict=True))
+    slope = max(0.0, both / spread)
+    start = t_mean - slope * x_mean
+    if start >= 0:
+        return Line(start, slope)
+    through_zero = sum(w * x * t for w, (x, t) in zip(weights, points, strict=True))
+    return Line(0.0, through_zero / sum(w * x * x for w, (x, _) in zip(weights, points, strict=True)))
+
+
+def fit_machine(name: str, samples: Sequence[Sample], repeated: Mapping[int, tuple[float, float]]) -> Machine:
+    """Rates and start costs. repeated: median seconds, forward and backward, of a segment of so many tiny operators."""
+    ahead = fit_line([(n, forward) for n, (forward, _) in repeated.items()])
+    back = fit_line([(n, backward) for n, (_, backward) in repeated.items()])
+    machine = Machine(
+        name,
+        operator_s=_round(ahead.slope),
+        gradient_s=_round(back.slope),
+        segment_s=_round(ahead.start),
+        segment_back_s=_round(back.start),
+    )
+    bound = [s for s in samples if s.kind == ELEMENTWISE]
+    points = [(s.work.bytes, _rest(s.forward_s, ahead.start)) for s in bound]
+    points += [(s.work.bytes_back, _rest(s.backward_s, back.start)) for s in bound]
+    machine = replace(machine, memory_bandwidth=_round(_per_second(fit_line(points), max(points))))
+    kinds = dict.fromkeys(s.kind for s in samples if s.kind != ELEMENTWISE)
+    rates = {kind: _fit_rate(machine, [s for s in samples if s.kind == kind]) for kind in kinds if kind != VIEW}
+    products = rates[CONTRACTION]
+    if VIEW in kinds:
+        (moved,) = (s for s in samples if s.kind == VIEW)
+        starts = _rest(moved.forward_s, ahead.start), _rest(moved.backward_s, back.start)
+        rates[VIEW] = Rate(products.flops_per_s, products.back_flops_per_s, _round(starts[0]), _round(starts[1]))
+    return replace(machine, flops_per_s=products.flops_per_s, rates=rates)
+
+
+def _fit_rate(machine: Machine, samples: Sequence[Sample]) -> Rate:
+    forward = [(s.work.flops, _rest(s.forward_s, machine.segment_s)) for s in samples]
+    backward = []
+    for s in samples:
+        added = s.work.bytes_added / machine.memory_bandwidth
+        backward.append((s.work.flops_back, _rest(s.backward_s, machine.segment_back_s + added)))
+    ahead, back = fit_line(forward), fit_line(backward)
+    return Rate(
+        _round(_per_second(ahead, max(forward))),
+        _round(_per_second(back, max(backward))),
+        _round(ahead.start),
+        _round(back.start / max(1, samples[0].work.gradients)),
+    )
+
+
+def fit_network(
+    machine: Machine, graph: Graph, chains: Sequence[ChainSample], sends: Sequence[float]
+) -> tuple[Machine, float, float]:
+    """The machine with its costs of a message and of a step, and the network's bandwidth and latency.
+
+    graph: of the chain with the smallest messages, the first. sends: seconds that handing a message over took.
+    """
+    extra = machine.segment_s + machine.segment_back_s
+    points = [(c.bytes, _rest((c.together_s - c.alone_s - c.segments * extra) / c.messages, 0.0)) for c in chains]
+    line = fit_line(points)
+    message = statistics.median(sends)
+    latency = _rest(line.start, 2 * message)
+    costs = Costs(graph.tensors)
+    operators = sum(sum(costs.seconds(op, op.nest.box, machine)) for op in graph.ops)
+    step = _rest(chains[0].alone_s, extra + operators)
+    machine = replace(machine, message_s=_round(message), step_s=_round(step))
+    return machine, _round(_per_second(line, max(points))), _round(latency)
+
+
+def sharing(machine: Machine, workers: int, cores: int) -> Machine:
+    """The machine as each of `workers` on `cores` sees it, that take turns where they are more."""
+    if workers <= cores:
+        return machine
+    times = workers / cores
+    rates = {kind: _slower(rate, times) for kind, rate in machine.rates.items()}
+    return replace(
+        machine,
+        flops_per_s=machine.flops_per_s / times,
+        rates=rates,
+        memory_bandwidth=machine.memory_bandwidth / times,
+        operator_s=machine.operator_s * times,
+        gradient_s=machine.gradient_s * times,
+        segment_s=machine.segment_s * times,
+        segment_back_s=machine.segment_back_s * times,
+        message_s=machine.message_s * times,
+        step_s=machine.step_s * times,
+    )
+
+
+def _slower(rate: Rate, times: float) -> Rate:
+    return Rate(rate.flops_per_s / times, rate.back_flops_per_s / times, rate.start_s * times, rate.gradient_s * times)
+
+
+def cluster_of(machine: Machine, count: int, bandwidth: float, latency_s: float) -> Cluster:
+    """`count` machines like this one."""
+    machines = tuple(replace(machine, name=f"{machine.name} {i}") for i in range(count))
+    return Cluster(machines if count > 1 else (machine,), bandwidth, latency_s)
+
+
+def _rest(seconds: float, without: float) -> float:
+    return max(LEAST_S, seconds - without)
+
+
+def _per_second(line: Line, largest: tuple[float, float]) -> float:
+    """The rate of a line; where noise has left it without a slope, that of the largest size."""
+    x, seconds = largest
+    return 1 / line.slope if line.slope > 0 else x / seconds
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

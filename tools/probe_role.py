@@ -1,0 +1,193 @@
+"""What a process of `cutset probe` does: times operators by themselves, then steps of chains together with its peer.
+
+Operators of about one size are timed in turn, again and again, as they come in a step: the same one twice in a row
+would find the machine's caches full of itself, and a small one after a large one would find them empty.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ..models import local  # noqa: F401 - defines the operator of locally connected layers
+from ..models.task import Data
+from ..partition.box import sizes
+from ..runtime.beacon import Beacon
+from ..runtime.channel import Channel
+from ..runtime.mailbox import Mailbox
+from ..runtime.message import Message
+from ..runtime.program import Link, Program, Segment
+from ..runtime.segment import MicroBatch, SegmentRunner
+from ..runtime.states import States
+from ..runtime.worker import Worker
+from .bench.stepping import agreed
+
+PROBING = "cutset.tools.probe_role:probing"
+PATIENCE_S = 120.0
+WARM_UP = 3
+
+Times = dict[str, tuple[list[float], list[float]]]
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """program: msgpack of this machine's part, empty for none; together: whether the peer has the other part; width:
+    elements of the tensor; steps: how many to time."""
+
+    program: bytes
+    width: int
+    together: bool
+    steps: int
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """machine: 0 or 1. gallery: msgpack of the Program of all operators to time, empty for none.
+
+    groups: subjects that are timed in turn, each with the names of its operators. seconds: how long to time operators
+    at most, and at least once each.
+    """
+
+    machine: int
+    peers: list[str]
+    gallery: bytes
+    groups: list[dict[str, list[str]]]
+    seconds: float
+    chains: list[Chain]
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """subjects: seconds forward and backward of each round, by name. chains: begin and end of each step; sends:
+    seconds that each message took to be handed over. copy: bytes/s of a large copy, read and written."""
+
+    subjects: Times
+    chains: list[list[tuple[float, float]]]
+    sends: list[float]
+    copy: float
+
+
+def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
+    """Time all that the set-up names."""
+    given = msgspec.convert(setup, Setup)
+    mailbox = _Timekeeper(channel)
+    beacon.progress = "operators"
+    agreed(mailbox, given.peers, given.machine, -1)
+    subjects = _operators(given) if given.gallery else {}
+    copy = _copy_bandwidth()
+    chains = []
+    for i, chain in enumerate(given.chains):
+        beacon.progress = f"chain {i}"
+        chains.append(_steps(mailbox, given, i, chain))
+    beacon.progress = None
+    return msgspec.to_builtins(Timed(subjects, chains, mailbox.sends, copy))
+
+
+# Operators ---------------------------------------------------------------------------------------------------------
+
+
+def _operators(given: Setup) -> Times:
+    program = msgspec.msgpack.decode(given.gallery, type=Program)
+    states = States(program)
+    for piece in states.pieces.values():
+        if piece.is_floating_point():
+            piece.data.normal_(std=0.1)
+    groups = [{name: _Alone(program, set(ops), states) for name, ops in group.items()} for group in given.groups]
+    times: Times = {name: ([], []) for group in groups for name in group}
+    for group in groups:
+        _time(group, given.seconds / len(groups), times)
+    return times
+
+
+def _time(group: "dict[str, _Alone]", seconds: float, times: Times) -> None:
+    for one in group.values():  # not counted: kernels are chosen, memory is mapped
+        one.run()
+    deadline = time.monotonic() + seconds
+    while True:
+        for name, one in group.items():
+            forward, backward = one.run()
+            times[name][0].append(forward)
+            times[name][1].append(backward)
+        if time.monotonic() > deadline:
+            return
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    piece: int
+    tensor: Tensor
+
+
+class _Alone:
+    """Some steps of a program as a segment of its own: what they read is there, what they make is sent."""
+
+    def __init__(self, program: Program, ops: set[str], states: States) -> None:
+        steps = tuple(step for segment in program.segments for step in segment.steps if step.op in ops)
+        made = {piece for step in steps for piece in step.makes}
+        held = {state.piece for state in program.states}
+        read = {piece for step in steps for operand in step.operands for piece in operand.sources} - made - held
+        out = steps[-1].makes
+        link = Link(0, 0, out, tuple(program.pieces[piece].box for piece in out))
+        self._segment = Segment(0, steps, (), (link,), ())
+        program = msgspec.structs.replace(program, segments=(self._segment,), results=())
+        self._runner = SegmentRunner(program, states)
+        self._leaves = [_Leaf(piece, torch.randn(sizes(program.pieces[piece].box))) for piece in sorted(read)]
+        self._gradients = [torch.randn(sizes(program.pieces[piece].box)) for piece in out]
+
+    def run(self) -> tuple[float, float]:
+        """Seconds forward and backward."""
+        micro = MicroBatch(0, {}, {})
+        for leaf in self._leaves:
+            self._runner.enter(micro, leaf.piece, leaf.tensor.detach())
+        begin = time.perf_counter()
+        self._runner.forward(micro, self._segment)
+        half = time.perf_counter()
+        micro.returned[0] = self._gradients
+        again = time.perf_counter()
+        self._runner.backward(micro, 0, 1)
+        return half - begin, time.perf_counter() - again
+
+
+def _copy_bandwidth() -> float:
+    """Bytes/s that a copy of 64 MiB reads and writes, the best of five."""
+    source = torch.zeros(16 << 20)
+    target = torch.zeros(16 << 20)
+    best = float("inf")
+    for _ in range(5):
+        begin = time.perf_counter()
+        target.copy_(source)
+        best = min(best, time.perf_counter() - begin)
+    return 2 * source.numel() * source.element_size() / best
+
+
+# Chains ------------------------------------------------------------------------------------------------------------
+
+
+class _Timekeeper(Mailbox):
+    """A mailbox that notes how long it takes to hand a message with tensors over."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(channel, timeout_s=PATIENCE_S)
+        self.sends: list[float] = []
+
+    def send(self, peer: str, message: Message) -> None:
+        begin = time.perf_counter()
+        super().send(peer, message)
+        if message.tensors:
+            self.sends.append(time.perf_counter() - begin)
+
+
+def _steps(mailbox: Mailbox, given: Setup, number: int, chain: Chain) -> list[tuple[float, float]]:
+    """Begin and end of every step of a chain; both machines begin together, also where one has nothing to do."""
+    if not chain.program:
+        return []
+    program = msgspec.msgpack.decode(chain.program, type=Program)
+    peers = given.peers if chain.together else given.peers[:1]
+    worker = Worker(program, mailbox, given.peers, tag=f"chain {number} ")
+    batch = Data((torch.ones(1, chain.width),), ())
+    times = []
+    for step in range(WARM_UP + chain.steps):
+        begin = agreed(mailbox, peers, program.machine, number << 20 | step)
+        worker.step(batch, step)
+        times.append((begin, time.monotonic()))
+    return times[WARM_UP:]
