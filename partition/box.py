@@ -121,13 +121,17 @@ def split_evenly(size: int, parts: int) -> list[Interval]:
     return list(pairwise(edges))
 
 
-def overlaps(a: Sequence[Box], b: Sequence[Box]) -> Ints:
+def as_array(boxes: Sequence[Box]) -> Ints:
+    """Boxes of one rank as int64 [boxes, rank, 2]."""
+    return np.array(boxes, dtype=np.int64).reshape(len(boxes), len(boxes[0]) if boxes else 0, 2)
+
+
+def overlaps(a: Sequence[Box] | Ints, b: Sequence[Box] | Ints) -> Ints:
     """Points that every box of `a` shares with every box of `b`: int64 [len(a), len(b)]."""
-    if not a or not b:
+    if not len(a) or not len(b):
         return np.zeros((len(a), len(b)), dtype=np.int64)
-    rank = len(a[0])
-    left = np.array(a, dtype=np.int64).reshape(len(a), 1, rank, 2)
-    right = np.array(b, dtype=np.int64).reshape(1, len(b), rank, 2)
-    extent = np.minimum(left[..., 1], right[..., 1]) - np.maximum(left[..., 0], right[..., 0])
-    points: Ints = np.clip(extent, 0, None).prod(axis=-1, dtype=np.int64)
+    left, right = (boxes if isinstance(boxes, np.ndarray) else as_array(boxes) for boxes in (a, b))
+    low = np.maximum(left[:, None, :, 0], right[None, :, :, 0])
+    high = np.minimum(left[:, None, :, 1], right[None, :, :, 1])
+    points: Ints = np.clip(high - low, 0, None).prod(axis=-1, dtype=np.int64)
     return points

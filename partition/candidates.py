@@ -1,62 +1,176 @@
-"""The portfolio: ways to cut a graph over k machines, each a list of placed boxes that the simulator then judges.
+"""The portfolio: ways to cut a graph over a cluster, each of which the simulator then judges.
 
-METIS on block graphs of several sets of cut axes, slices of every layer, a contiguous split by dynamic programming,
-grid tiles.
+The best layouts on every mesh of the machines, in one piece and in stages; slices of every layer, grid tiles,
+contiguous stages by dynamic programming; METIS on block graphs of several sets of cut axes.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from .block import CutAxes, block_graph, blocks, paired_axes, placed, spatial_axes, unit_axes
-from .box import Box, split_evenly, volume
 from .cluster import Cluster
-from .cut import Cut, Placed, fused, together
+from .cost import Costs
+from .cut import Cut, Placed, fused, one_machine, partial_ops, together
 from .errors import Infeasible
-from .graph import Graph, Op
+from .graph import Graph
+from .meshed import grid, meshed, shapes
 from .metis import metis
+from .regular import slices, tiles
+from .stages import stage_of
 
 BLOCKS_MAX = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes then have to do
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A named cut over all machines of the cluster."""
+    """A named cut of a graph over a cluster."""
 
     name: str
     cut: Cut
 
 
-def candidates(graph: Graph, cluster: Cluster, *, seed: int) -> Iterator[Candidate]:
-    """All candidates in a fixed order; those that cannot use every machine are left out."""
-    count = len(cluster)
-    makers = [
-        ("slices", slices(graph, count)),
-        ("stages", stages(graph, cluster)),
-        ("even stages", stages(graph, cluster, traffic=False)),
-        ("tiles", tiles(graph, count)),
-    ]
-    for name, boxes in makers:
-        if boxes is not None:
-            yield from _whole_cluster(graph, name, count, boxes)
-    for axes in cut_axes(graph, count):
-        yield from _by_metis(graph, cluster, axes, seed)
+@dataclass(frozen=True)
+class LeftOut:
+    """A candidate that there is not, and why."""
+
+    name: str
+    reason: str
 
 
-def _whole_cluster(graph: Graph, name: str, count: int, boxes: Mapping[str, Sequence[Placed]]) -> Iterator[Candidate]:
-    joined = together(graph, boxes)
-    if len({machine for pieces in joined.values() for _, machine in pieces}) == count:
-        yield Candidate(name, Cut(count, fused(count, joined)))
+@dataclass(frozen=True)
+class Question:
+    """What is to be cut over what. pins: operator -> the machine that must run it whole. micro_batches: in a step."""
+
+    graph: Graph
+    cluster: Cluster
+    seed: int = 0
+    micro_batches: int = 1
+    pins: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def machines(self) -> range:
+        """Numbers of the machines."""
+        return range(len(self.cluster))
 
 
-def _by_metis(graph: Graph, cluster: Cluster, axes: CutAxes, seed: int) -> Iterator[Candidate]:
+Boxes = Mapping[str, Sequence[Placed]]
+Made = tuple[Boxes, Boxes] | str  # boxes and folds, or why there are none
+Maker = Callable[[], Made]
+
+
+def candidates(graph: Graph, cluster: Cluster, *, seed: int = 0) -> Iterator[Candidate]:
+    """All candidates that use every machine of a cluster, in a fixed order."""
+    return (found for found in answers(Question(graph, cluster, seed)) if isinstance(found, Candidate))
+
+
+def answers(question: Question, costs: Costs | None = None) -> Iterator[Candidate | LeftOut]:
+    """All candidates in a fixed order, and those that cannot be made or leave a machine without work.
+
+    costs: what boxes of the graph cost, where they are worked out already.
+    """
+    count = len(question.cluster)
+    if count == 1:
+        yield Candidate("one machine", one_machine(question.graph))
+        return
+    for name, make in _makers(question, costs or Costs(question.graph.tensors)):
+        made = make()
+        if isinstance(made, str):
+            yield LeftOut(name, made)
+            continue
+        cut = _whole(question, *made)
+        used = {machine for pieces in cut.boxes.values() for _, machine in pieces}
+        if len(used) == count:
+            yield Candidate(name, cut)
+        else:
+            yield LeftOut(name, f"it uses {len(used)} of {count} machines")
+
+
+def _whole(question: Question, boxes: Boxes, folds: Boxes) -> Cut:
+    """The cut with pinned operators where they are pinned, and what touches an overwritten buffer together."""
+    graph, count = question.graph, len(question.cluster)
+    pinned = {name: [(graph_box(graph, name), machine)] for name, machine in question.pins.items()}
+    joined = together(graph, {**boxes, **pinned})
+    summed = {op.name for op in partial_ops(graph, joined)}
+    return Cut(count, fused(count, joined), {name: pieces for name, pieces in folds.items() if name in summed})
+
+
+def graph_box(graph: Graph, name: str) -> tuple[tuple[int, int], ...]:
+    """All points of an operator."""
+    return next(op.nest.box for op in graph.ops if op.name == name)
+
+
+def _makers(question: Question, costs: Costs) -> Iterator[tuple[str, Maker]]:
+    machines = question.machines
+    for shape in shapes(len(machines)):
+        yield f"mesh {_text(shape)}", partial(_on_mesh, question, [(machines, shape)], costs)
+    for stages, shape in _staged_shapes(question):
+        size = len(machines) // stages
+        groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
+        yield f"stages x mesh {stages}x{_text(shape)}", partial(_on_mesh, question, groups, costs)
+    yield "slices", partial(_slices, question)
+    for name, traffic in (("stages", True), ("even stages", False)):
+        yield name, partial(_contiguous, question, traffic=traffic)
+    for shape in shapes(len(machines))[::-1][:2]:
+        yield f"tiles {_text(shape)}", partial(_tiles, question, shape)
+    for axes in cut_axes(question.graph, len(machines)):
+        yield f"metis {axes.name}", partial(_by_metis, question, axes)
+
+
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(str(n) for n in shape)
+
+
+def _slices(question: Question) -> Made:
+    line = grid(question.cluster, question.machines, (len(question.cluster),))
+    boxes = slices(question.graph, line)
+    return "no operator is wide enough" if boxes is None else (boxes, {})
+
+
+def _tiles(question: Question, shape: tuple[int, ...]) -> Made:
+    boxes = tiles(question.graph, grid(question.cluster, question.machines, shape))
+    return "no operator slides over an image of that size" if boxes is None else (boxes, {})
+
+
+def _staged_shapes(question: Question) -> list[tuple[int, tuple[int, ...]]]:
+    """Stages of several machines each: worth it where micro-batches fill the pipeline."""
+    count = len(question.cluster)
+    if question.micro_batches == 1:
+        return []
+    found = [s for s in range(2, count) if count % s == 0 and s <= len(question.graph.ops)]
+    return [(stages, shape) for stages in found for shape in shapes(count // stages)]
+
+
+def _on_mesh(question: Question, groups: Sequence[tuple[Sequence[int], tuple[int, ...]]], costs: Costs) -> Made:
+    """The best layouts, the operators in as many stages as there are groups of machines."""
+    graph, cluster = question.graph, question.cluster
+    meshes = [grid(cluster, machines, shape) for machines, shape in groups]
+    stages = stage_of(graph, cluster, [sum(mesh.speeds) for mesh in meshes])
+    if stages is None:
+        return f"{len(graph.ops)} operators for {len(groups)} stages"
+    mesh_of = {op.name: meshes[stage] for op, stage in zip(graph.ops, stages, strict=True)}
+    mesh_of |= {name: grid(cluster, [machine], (1,)) for name, machine in question.pins.items()}
+    return meshed(graph, cluster, lambda op: mesh_of[op.name], costs=costs)
+
+
+def _contiguous(question: Question, *, traffic: bool) -> Made:
+    graph, cluster = question.graph, question.cluster
+    stages = stage_of(graph, cluster, [m.flops_per_s for m in cluster.machines], traffic=traffic)
+    if stages is None:
+        return f"{len(graph.ops)} operators for {len(cluster)} stages"
+    return {op.name: [(op.nest.box, stage)] for op, stage in zip(graph.ops, stages, strict=True)}, {}
+
+
+def _by_metis(question: Question, axes: CutAxes) -> Made:
+    graph, cluster = question.graph, question.cluster
     vertices = blocks(graph, axes)
     if not len(cluster) <= len(vertices) <= BLOCKS_MAX:
-        return
+        return f"{len(vertices)} blocks; it takes {len(cluster)} to {BLOCKS_MAX}"
     total = sum(machine.flops_per_s for machine in cluster.machines)
     shares = [machine.flops_per_s / total for machine in cluster.machines]
-    machine_of = metis(block_graph(graph, vertices), len(cluster), seed=seed, shares=shares)
-    yield from _whole_cluster(graph, f"metis {axes.name}", len(cluster), placed(vertices, machine_of))
+    machine_of = metis(block_graph(vertices), len(cluster), seed=question.seed, shares=shares)
+    return placed(vertices, machine_of), {}
 
 
 def cut_axes(graph: Graph, count: int) -> list[CutAxes]:
@@ -78,98 +192,6 @@ def cut_axes(graph: Graph, count: int) -> list[CutAxes]:
 def _side(count: int) -> int:
     """The side of the smallest square grid of at least `count` tiles."""
     return next(side for side in itertools.count(1) if side * side >= count)
-
-
-def slices(graph: Graph, count: int) -> dict[str, list[Placed]] | None:
-    """Slices of every layer: every operator cut along its widest loop of units, else of any axis but the batch."""
-    units, batch = unit_axes(graph), frozenset(graph.batch_axes)
-    return {op.name: _sliced(op, count, units, batch) for op in graph.ops}
-
-
-def _sliced(op: Op, count: int, units: frozenset[int], batch: frozenset[int]) -> list[Placed]:
-    loops = [(i, loop) for i, loop in enumerate(op.nest.loops) if loop.kind == "parallel" and loop.axis not in batch]
-    preferred = [item for item in loops if item[1].axis in units] or loops
-    if not preferred:
-        return [(op.nest.box, 0)]
-    at, loop = max(preferred, key=lambda item: (item[1].size, -item[0]))
-    return [
-        ((*op.nest.box[:at], interval, *op.nest.box[at + 1 :]), machine)
-        for machine, interval in enumerate(split_evenly(loop.size, count))
-    ]
-
-
-def tiles(graph: Graph, count: int) -> dict[str, list[Placed]] | None:
-    """Image rows and columns in a grid of `count` tiles; operators without an image go whole to one machine in turn."""
-    space = spatial_axes(graph)
-    rows, columns = _grid(count)
-    if not space:
-        return None
-    out: dict[str, list[Placed]] = {}
-    for op in graph.ops:
-        at = [i for i, loop in enumerate(op.nest.loops) if loop.axis in space and loop.kind == "parallel"][:2]
-        out[op.name] = _tiled(op.nest.box, at, rows, columns) if len(at) == 2 else [(op.nest.box, 0)]
-    return out
-
-
-def _grid(count: int) -> tuple[int, int]:
-    rows = max(r for r in range(1, int(count**0.5) + 1) if count % r == 0)
-    return rows, count // rows
-
-
-def _tiled(box: Box, at: Sequence[int], rows: int, columns: int) -> list[Placed]:
-    first, second = at
-    pieces: list[Placed] = []
-    for r, high in enumerate(split_evenly(box[first][1], rows)):
-        for c, wide in enumerate(split_evenly(box[second][1], columns)):
-            tile = [*box]
-            tile[first], tile[second] = high, wide
-            pieces.append((tuple(tile), r * columns + c))
-    return pieces
-
-
-def stages(graph: Graph, cluster: Cluster, *, traffic: bool = True) -> dict[str, list[Placed]] | None:
-    """Whole operators in contiguous stages, by dynamic programming over the operators in order.
-
-    Minimises the largest stage: its compute, plus (with `traffic`) the bytes that enter it, at the speed of its machine
-    and link (PipeDream, section 3.1, without replication). None where there are fewer operators than machines.
-    """
-    ops, count = graph.ops, len(cluster)
-    if len(ops) < count:
-        return None
-    enters = _entering_seconds(graph, cluster) if traffic else [0.0] * (len(ops) + 1)
-    flops = [0.0, *itertools.accumulate(op.flops for op in ops)]
-    best: list[list[float]] = [[float("inf")] * (len(ops) + 1) for _ in range(count + 1)]
-    begin = [[0] * (len(ops) + 1) for _ in range(count + 1)]
-    best[0][0] = 0.0
-    for stage in range(1, count + 1):
-        speed = cluster.machines[stage - 1].flops_per_s
-        for stop in range(stage, len(ops) + 1):
-            for start in range(stage - 1, stop):
-                load = 3 * (flops[stop] - flops[start]) / speed + 2 * enters[start]
-                cost = max(best[stage - 1][start], load)
-                if cost < best[stage][stop]:
-                    best[stage][stop], begin[stage][stop] = cost, start
-    edges = [len(ops)]
-    for stage in range(count, 0, -1):
-        edges.append(begin[stage][edges[-1]])
-    edges.reverse()
-    machine_of = [stage for stage, (a, b) in enumerate(itertools.pairwise(edges)) for _ in range(a, b)]
-    return {op.name: [(op.nest.box, machine)] for op, machine in zip(ops, machine_of, strict=True)}
-
-
-def _entering_seconds(graph: Graph, cluster: Cluster) -> list[float]:
-    """Seconds to move the values that cross in front of each operator."""
-    position = {op.name: i for i, op in enumerate(graph.ops)}
-    last_use: dict[str, int] = {}
-    for i, op in enumerate(graph.ops):
-        for name in op.inputs:
-            last_use[name] = i
-    crossing = [0.0] * (len(graph.ops) + 1)
-    for name, maker in graph.producers.items():
-        info = graph.tensors[name]
-        for cut_at in range(position[maker] + 1, last_use.get(name, position[maker]) + 1):
-            crossing[cut_at] += volume(info.box) * info.element_bytes / cluster.bandwidth
-    return [seconds + cluster.latency_s if seconds else 0.0 for seconds in crossing]
 
 
 def most_machines(graph: Graph) -> int:

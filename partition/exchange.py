@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from .box import Box, cover, fuse, hull, intersect, overlaps, volume
+from .box import Box, as_array, cover, fuse, hull, intersect, overlaps, volume
 from .cut import Cut, Placed, with_folds
 from .graph import STATE_KINDS, Graph, Op, is_partial, output_box, reads
 
@@ -214,16 +214,17 @@ class _Builder:
     def connect(self) -> None:
         """Copy to each machine what it reads of others' pieces, once, and tell every read where its box is at hand."""
         at_hand: dict[tuple[str, int], list[int]] = defaultdict(list)
+        boxes = {tensor: as_array([self.flow.pieces[i].box for i in made]) for tensor, made in self.made.items()}
         for (tensor, machine), regions in self.needs.items():
             wanted = cover(regions)
-            made = self.made[tensor]
-            points = overlaps([self.flow.pieces[i].box for i in made], wanted)
+            made, points = self.made[tensor], overlaps(boxes[tensor], as_array(wanted))
+            crossing = points.any(axis=1).tolist()
             for row, index in enumerate(made):
-                piece = self.flow.pieces[index]
-                if piece.machine == machine:
+                if self.flow.pieces[index].machine == machine:
                     at_hand[tensor, machine].append(index)
-                elif points[row].any():
-                    hits = [intersect(piece.box, box) for box in wanted]
+                elif crossing[row]:
+                    box = self.flow.pieces[index].box
+                    hits = [intersect(box, wanted[column]) for column in points[row].nonzero()[0].tolist()]
                     at_hand[tensor, machine] += [
                         self.copy(index, box, machine) for box in fuse(hit for hit in hits if hit is not None)
                     ]

@@ -88,7 +88,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What the simulator expects of one step of `batch` samples."""
+    """What the simulator expects of one step; bytes and messages are those of one micro-batch."""
 
     step_s: float
     one_machine_s: float
@@ -100,8 +100,8 @@ class Prediction(msgspec.Struct, frozen=True):
 
 class Score(msgspec.Struct, frozen=True):
     """One candidate plan. fits: no machine needs more memory than it has. least_share: the least work of a machine, as
-    a part
-    of its even share; a plan that leaves a machine nearly idle is not chosen while another is there."""
+    a part of its even share; a plan that leaves a machine nearly idle is not chosen while another is there.
+    """
 
     name: str
     machines: int
@@ -112,6 +112,13 @@ class Score(msgspec.Struct, frozen=True):
     least_share: float
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """A candidate that could not be made, and why."""
+
+    name: str
+    reason: str
+
+
 class Fingerprint(msgspec.Struct, frozen=True):
     """What the model must look like for the placement to apply. graph: sha256 of its operators and shapes."""
 
@@ -120,19 +127,26 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The cut of one model over machines, as saved to a file."""
+    """The cut of one model over machines, as saved to a file.
+
+    batch: samples of a micro-batch; micro_batches: how many of them make a step. objective: "time", "bytes" or
+    "memory".
+    """
 
     format: int
     model: str
     batch: int
+    micro_batches: int
     fingerprint: Fingerprint
     machines: list[MachinePlacement]
     ops: list[OpPlacement]
     parameters: list[ParameterPlacement]
     winner: str
+    objective: str
     verdict: str
     predicted: Prediction
     candidates: list[Score]
+    left_out: list[Skipped]
     seed: int
     versions: dict[str, str]
 

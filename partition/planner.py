@@ -1,232 +1,277 @@
-"""Plans a cut: every candidate of the portfolio is spelled out and simulated; the fastest that fits in memory wins."""
+"""Plans a cut: every candidate of the portfolio is spelled out and simulated; the best that fits in memory wins."""
 
-import platform
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from .block import blocks
-from .box import volume
-from .candidates import Candidate, candidates, cut_axes, require
+from .candidates import Candidate, LeftOut, Question, answers, most_machines, require
 from .cluster import Cluster
-from .cut import Cut, Placed, one_machine
+from .cost import Costs
+from .cut import Cut, one_machine
 from .errors import Infeasible, UsageError
 from .exchange import Flow, flow
 from .graph import Graph
-from .matching import fingerprint
-from .placement import (
-    FORMAT,
-    Loop,
-    MachinePlacement,
-    OpPlacement,
-    ParameterPlacement,
-    Piece,
-    Placement,
-    Prediction,
-    Score,
-    Span,
-    Traffic,
-)
+from .pins import pinned
+from .placement import Placement
+from .polish import polished
 from .simulator import Simulation, simulate
+from .written import written
+
+TIME, BYTES, MEMORY = "time", "bytes", "memory"
+OBJECTIVES = (TIME, BYTES, MEMORY)
 
 # Who asks for k machines wants them used. Where the network is so slow that the fastest plan would leave a machine
 # idle, it has at least this part of its even share of the work; the verdict says that one machine would be faster.
 FAIR_SHARE = 0.25
+SEARCHED, POLISH = ("mesh", "stages x mesh"), ", polished"
+POLISHED = 2  # candidates that local search starts from
+# The simulator is not exact to so much: among plans within it of the fastest, the one that sends least is better.
+ALIKE = 1.03
 
 
 @dataclass(frozen=True)
-class _Judged:
+class Judged:
+    """A cut and what it costs. cluster: the machines that it uses. least_share: see placement.Score."""
+
     name: str
     flow: Flow
+    cluster: Cluster
     simulation: Simulation
-    fits: bool
     least_share: float
 
     @property
-    def rank(self) -> tuple[bool, bool, float, int, str]:
-        """The best plan has the smallest."""
-        seconds, sent = self.simulation.step_s, self.flow.bytes_forward
-        return (not self.fits, self.least_share < FAIR_SHARE, seconds, sent, self.name)
+    def found(self) -> bool:
+        """Whether it was searched for: all but one machine, slices, tiles, stages and METIS' cuts."""
+        return self.name.startswith(SEARCHED) or self.name.endswith(POLISH)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every machine has the memory."""
+        return not self.lacking
+
+    @property
+    def lacking(self) -> list[int]:
+        """Machines with too little memory."""
+        pairs = zip(self.simulation.memory_bytes, self.cluster.machines, strict=True)
+        return [number for number, (needed, machine) in enumerate(pairs) if needed > machine.memory_bytes]
+
+    def rank(self, objective: str, *, all_used: bool) -> tuple[bool, bool, float, float, float, str]:
+        """The best plan has the smallest. all_used: machines that are nearly idle count against it."""
+        seconds, sent = self.simulation.step_s, float(self.flow.bytes_forward)
+        most = float(max(self.simulation.memory_bytes))
+        order = {TIME: (seconds, sent, most), BYTES: (sent, seconds, most), MEMORY: (most, seconds, sent)}[objective]
+        return (not self.fits, all_used and self.least_share < FAIR_SHARE, *order, self.name)
 
 
-def plan(graph: Graph, cluster: Cluster, *, model: str, seed: int = 0, only: str = "") -> Placement:
-    """The best cut of `graph` over all machines of `cluster`.
+@dataclass(frozen=True)
+class Outcome:
+    """What planning found. judged: all candidates; alone: one machine; left_out: candidates that could not be made."""
 
-    model: the import string to note in the file. only: consider the candidates whose name begins so ("metis").
-    Raises Infeasible where no candidate uses every machine or fits in memory.
-    """
-    require(graph, len(cluster))
-    alone = _judge(Candidate("one machine", one_machine(graph)), graph, cluster.first(1))
-    if len(cluster) == 1:
-        judged = [alone]
-    else:
-        judged = [_judge(candidate, graph, cluster) for candidate in candidates(graph, cluster, seed=seed)]
-    names = [j.name for j in judged]
-    judged = [j for j in judged if len(cluster) == 1 or j.name.startswith(only)]
-    if names and not judged:
-        raise UsageError("E202", f"no candidate begins with {only!r}; there are {', '.join(names)}", fix="--only metis")
-    if not judged:
-        most = max(len(blocks(graph, axes)) for axes in cut_axes(graph, len(cluster)))
-        raise Infeasible(
-            "E403",
-            f"no way was found to give each of {len(cluster)} machines a part of the model, divided into {most} blocks",
-            fix=f"--machines {min(most, len(cluster) - 1)} or fewer",
-        )
-    winner = min(judged, key=lambda j: j.rank)
-    if not winner.fits:
-        raise _too_small(winner, cluster)
-    others = [alone, *judged] if len(cluster) > 1 else judged
-    return _placement(graph, cluster, winner, alone, others, model, seed)
+    winner: Judged
+    alone: Judged
+    judged: tuple[Judged, ...]
+    left_out: tuple[LeftOut, ...]
 
 
-def _judge(candidate: Candidate, graph: Graph, cluster: Cluster) -> _Judged:
-    spelled = flow(graph, candidate.cut)
-    simulation = simulate(spelled, cluster)
-    fits = all(n <= m.memory_bytes for n, m in zip(simulation.memory_bytes, cluster.machines, strict=True))
-    total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
-    due = [total * m.flops_per_s / speed for m in cluster.machines]
-    share = min((done / even for done, even in zip(simulation.flops, due, strict=True) if even), default=1.0)
-    return _Judged(candidate.name, spelled, simulation, fits, share)
-
-
-def _too_small(winner: _Judged, cluster: Cluster) -> Infeasible:
-    needs = [
-        f"{m.name} has {m.memory_bytes} bytes and needs {n}"
-        for m, n in zip(cluster.machines, winner.simulation.memory_bytes, strict=True)
-        if n > m.memory_bytes
-    ]
-    return Infeasible(
-        "E404", f"no plan fits in memory; the nearest, {winner.name}: {'; '.join(needs)}", fix="use more machines"
-    )
-
-
-def _verdict(winner: _Judged, alone: _Judged) -> str:
-    machines, seconds, single = winner.flow.cut.machines, winner.simulation.step_s, alone.simulation.step_s
-    if machines == 1:
-        return f"One machine: {_ms(single)} a step."
-    ratio = single / seconds
-    sent = f"{winner.flow.bytes_forward / 1024:.1f} KiB forward"
-    if not alone.fits:
-        return f"One machine is too small; {machines} machines take {_ms(seconds)} a step and send {sent}."
-    if ratio > 1:
-        return f"{machines} machines pay: {_ms(seconds)} a step, {ratio:.2f} times as fast as one; they send {sent}."
-    return (
-        f"More machines do not pay: {machines} take {_ms(seconds)} a step, one takes {_ms(single)} "
-        f"and is {1 / ratio:.1f} times as fast; the network carries {sent}."
-    )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
-
-
-def _placement(
+def plan(
     graph: Graph,
     cluster: Cluster,
-    winner: _Judged,
-    alone: _Judged,
-    others: Sequence[_Judged],
+    *,
     model: str,
-    seed: int,
+    seed: int = 0,
+    only: str = "",
+    fewer: bool = False,
+    objective: str = TIME,
+    pins: Sequence[str] = (),
+    micro_batches: int = 1,
 ) -> Placement:
-    simulation = winner.simulation
-    return Placement(
-        format=FORMAT,
-        model=model,
-        batch=next((t.shape[0] for t in graph.tensors.values() if t.kind == "input" and t.shape), 1),
-        fingerprint=fingerprint(graph),
-        machines=_machines(winner, cluster),
-        ops=_ops(graph, winner.flow.cut),
-        parameters=_parameters(graph, winner.flow.cut),
-        winner=winner.name,
-        verdict=_verdict(winner, alone),
-        predicted=Prediction(
-            step_s=simulation.step_s,
-            one_machine_s=alone.simulation.step_s,
-            bytes_forward=winner.flow.bytes_forward,
-            messages_forward=len(winner.flow.edges) + len(winner.flow.shares),
-            traffic=_traffic(winner.flow),
-            timeline=[Span(a.machine, a.kind, a.label, a.start_s, a.stop_s) for a in simulation.timeline],
-        ),
-        candidates=[
-            Score(
-                j.name,
-                j.flow.cut.machines,
-                j.simulation.step_s,
-                j.flow.bytes_forward,
-                max(j.simulation.memory_bytes),
-                j.fits,
-                j.least_share,
-            )
-            for j in others
-        ],
+    """The best cut of `graph` over the machines of `cluster`, as a placement.
+
+    model: the import string to note in the file. only: consider the candidates whose name begins so ("metis"). fewer:
+    some machines may be left out, all but one if need be; else every machine gets a share. objective: what is to be
+    least, "time", "bytes" or "memory" (of the fullest machine). pins: "GLOB=MACHINE" (see pins.py). micro_batches: how
+    many batches of the graph's size make a step. Raises Infeasible where no candidate uses every machine, or none fits
+    in memory.
+    """
+    outcome = find(
+        graph,
+        cluster,
         seed=seed,
-        versions={name: version(name) for name in ("cutset", "torch", "pymetis")}
-        | {"python": platform.python_version()},
+        only=only,
+        fewer=fewer,
+        objective=objective,
+        pins=pins,
+        micro_batches=micro_batches,
+    )
+    return written(outcome, model=model, seed=seed, micro_batches=micro_batches, objective=objective)
+
+
+def find(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    only: str = "",
+    fewer: bool = False,
+    objective: str = TIME,
+    pins: Sequence[str] = (),
+    micro_batches: int = 1,
+) -> Outcome:
+    """All candidates, judged, and the best of them; arguments as of `plan`."""
+    _demand(objective, micro_batches)
+    question = Question(graph, cluster, seed, micro_batches, pinned(graph, cluster, pins))
+    return _Planning(question, only=only, fewer=fewer, objective=objective).outcome()
+
+
+def _demand(objective: str, micro_batches: int) -> None:
+    if objective not in OBJECTIVES:
+        raise UsageError("E208", f"no objective {objective!r}; there are {', '.join(OBJECTIVES)}", fix="time")
+    if micro_batches < 1:
+        raise UsageError("E209", f"{micro_batches} micro-batches; a step has at least one", fix="--micro-batches 1")
+
+
+class _Planning:
+    """One search for a plan."""
+
+    def __init__(self, question: Question, *, only: str, fewer: bool, objective: str) -> None:
+        self.question, self.only, self.fewer, self.objective = question, only, fewer, objective
+        self.costs = Costs(question.graph.tensors)
+        self.judged: list[Judged] = []
+        self.left_out: list[LeftOut] = []
+
+    def outcome(self) -> Outcome:
+        graph, cluster = self.question.graph, self.question.cluster
+        fastest = part(cluster, _fastest(cluster, 1))
+        alone = self.judge("one machine", one_machine(graph), fastest)
+        if len(cluster) == 1:
+            self.judged = [alone]
+        else:
+            self._judge_all(alone)
+        winner = self._sparing(min(self.judged, key=self._rank))
+        if not winner.fits:
+            raise _too_small(winner)
+        return Outcome(winner, alone, tuple(self.judged), tuple(self.left_out))
+
+    def _rank(self, judged: Judged) -> tuple[bool, bool, float, float, float, str]:
+        return judged.rank(self.objective, all_used=not self.fewer)
+
+    def _sparing(self, best: Judged) -> Judged:
+        """Of the plans about as fast as the fastest, the one that sends least; none slower than a regular plan."""
+        if self.objective != TIME:
+            return best
+        limit = best.simulation.step_s * ALIKE
+        equals = [j for j in self.judged if self._rank(j)[:2] == self._rank(best)[:2]]
+        limit = min([limit, *(j.simulation.step_s for j in equals if not j.found)])
+        close = [j for j in equals if j.simulation.step_s <= limit]
+        return min(close, key=lambda j: (j.flow.bytes_forward, j.simulation.step_s, j.name))
+
+    def _judge_all(self, alone: Judged) -> None:
+        count = len(self.question.cluster)
+        if not self.fewer:
+            require(self.question.graph, count)
+        self._portfolio(self.question)
+        if self.fewer:
+            for fewer in _counts(min(count - 1, most_machines(self.question.graph))):
+                self._portfolio(self._smaller(fewer))
+            if not self.question.pins:
+                self.judged.append(alone)
+        self._select()
+        if not self.only:
+            for start in sorted(self.judged, key=self._rank)[:POLISHED]:
+                self._polish(start)
+
+    def _smaller(self, count: int) -> Question:
+        """The same question for so many of the machines: those with pins, and the fastest of the others."""
+        question = self.question
+        numbers = _fastest(question.cluster, count, keep=sorted(set(question.pins.values())))
+        pins = {op: numbers.index(machine) for op, machine in question.pins.items()}
+        return replace(question, cluster=part(question.cluster, numbers), pins=pins)
+
+    def _portfolio(self, question: Question) -> None:
+        for candidate in answers(question, self.costs):
+            if isinstance(candidate, Candidate):
+                self.judged.append(self.judge(candidate.name, candidate.cut, question.cluster))
+            else:
+                self.left_out.append(candidate)
+
+    def _select(self) -> None:
+        """Keep what was asked for; raise where there is none."""
+        names = [judged.name for judged in self.judged]
+        self.judged = [judged for judged in self.judged if judged.name.startswith(self.only)]
+        if names and not self.judged:
+            offered = ", ".join(dict.fromkeys(names))
+            raise UsageError("E202", f"no candidate begins with {self.only!r}; there are {offered}", fix="--only metis")
+        if not names:
+            count = len(self.question.cluster)
+            reasons = "; ".join(f"{left.name}: {left.reason}" for left in self.left_out)
+            raise Infeasible(
+                "E403",
+                f"no way was found to give each of {count} machines a part of the model ({reasons})",
+                fix=f"--max-machines {count}, which may use fewer",
+            )
+
+    def _polish(self, start: Judged) -> None:
+        if len(start.cluster) == 1:
+            return
+
+        def rank(cut: Cut) -> tuple[bool, bool, float, float, float, str]:
+            return self._rank(self.judge("", cut, start.cluster))
+
+        question = self.question if start.cluster is self.question.cluster else self._smaller(len(start.cluster))
+        better = polished(question, start.flow.cut, rank)
+        if better is not None:
+            self.judged.append(self.judge(f"{start.name}{POLISH}", better, start.cluster))
+
+    def judge(self, name: str, cut: Cut, cluster: Cluster) -> Judged:
+        """Spell a cut out and simulate it."""
+        spelled = flow(self.question.graph, cut)
+        simulation = simulate(spelled, cluster, micro_batches=self.question.micro_batches, costs=self.costs)
+        total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
+        due = [total * m.flops_per_s / speed for m in cluster.machines]
+        share = min((done / even for done, even in zip(simulation.flops, due, strict=True) if even), default=1.0)
+        return Judged(name, spelled, cluster, simulation, share)
+
+
+def part(cluster: Cluster, numbers: Sequence[int]) -> Cluster:
+    """The cluster of some of the machines, in the order given."""
+    at = {number: i for i, number in enumerate(numbers)}
+    links = tuple(
+        replace(link, source=at[link.source], target=at[link.target])
+        for link in cluster.links
+        if link.source in at and link.target in at
+    )
+    return replace(cluster, machines=tuple(cluster.machines[n] for n in numbers), links=links)
+
+
+def _fastest(cluster: Cluster, count: int, keep: Sequence[int] = ()) -> list[int]:
+    """So many machines, in their order: those to keep, then the fastest."""
+    others = [n for n in range(len(cluster)) if n not in keep]
+    others.sort(key=lambda n: (-cluster.machines[n].flops_per_s, -cluster.machines[n].memory_bytes, n))
+    return sorted([*keep, *others[: max(0, count - len(keep))]])
+
+
+def _counts(most: int) -> Iterator[int]:
+    """Fewer machines to try, most first: all up to four, then powers of two and what lies half-way."""
+    steady = {1, 2, 3, 4, *(2**n for n in range(3, 13)), *(3 * 2**n for n in range(1, 12))}
+    return iter(sorted((n for n in steady if 1 < n <= most), reverse=True))
+
+
+def _too_small(winner: Judged) -> Infeasible:
+    needs = [
+        f"{winner.cluster.machines[n].name} has {winner.cluster.machines[n].memory_bytes} bytes and needs "
+        f"{winner.simulation.memory_bytes[n]}{_largest(winner, n)}"
+        for n in winner.lacking
+    ]
+    return Infeasible(
+        "E404",
+        f"no plan fits in memory; the nearest, {winner.name}: {'; '.join(needs)}",
+        fix="use more machines, machines with more memory, or a smaller --batch",
     )
 
 
-def _machines(winner: _Judged, cluster: Cluster) -> list[MachinePlacement]:
-    parameters = Counter[int]()
-    for info in winner.flow.graph.parameters:
-        for box, machine in winner.flow.cut.owners[info.name]:
-            parameters[machine] += volume(box)
-    simulation = winner.simulation
-    return [
-        MachinePlacement(
-            m.name,
-            m.flops_per_s,
-            m.memory_bytes,
-            simulation.flops[i],
-            simulation.busy_s[i],
-            simulation.memory_bytes[i],
-            parameters[i],
-        )
-        for i, m in enumerate(cluster.machines)
-    ]
-
-
-def _ops(graph: Graph, cut: Cut) -> list[OpPlacement]:
-    producers = graph.producers
-    return [
-        OpPlacement(
-            op.name,
-            op.target,
-            op.module,
-            sorted({producers[name] for name in op.inputs if name in producers}),
-            op.flops,
-            [Loop(graph.axes[loop.axis][0], loop.size, loop.kind) for loop in op.nest.loops],
-            _pieces(cut.boxes[op.name]),
-            _pieces(cut.folds.get(op.name, ())),
-        )
-        for op in graph.ops
-    ]
-
-
-def _parameters(graph: Graph, cut: Cut) -> list[ParameterPlacement]:
-    return [
-        ParameterPlacement(
-            info.name,
-            list(info.shape),
-            info.dtype,
-            [graph.axes[axis] for dim in info.axes for axis in dim],
-            _pieces(cut.owners[info.name]),
-        )
-        for info in graph.states
-    ]
-
-
-def _pieces(pieces: Sequence[Placed]) -> list[Piece]:
-    return [Piece(list(box), machine) for box, machine in pieces]
-
-
-def _traffic(spelled: Flow) -> list[Traffic]:
-    """Bytes by producing operator (or parameter) and link."""
-    producers = spelled.graph.producers
-    total: dict[tuple[str, int, int], int] = defaultdict(int)
-    for edge in (*spelled.shares, *spelled.edges):
-        for _, copy in edge.pairs:
-            tensor = spelled.pieces[copy].tensor
-            total[producers.get(tensor, tensor), edge.source, edge.target] += spelled.piece_bytes(copy)
-    return [Traffic(name, source, target, size) for (name, source, target), size in total.items()]
+def _largest(winner: Judged, machine: int) -> str:
+    """The largest single thing that a machine would have to hold."""
+    held = [(winner.flow.piece_bytes(p.index), p) for p in winner.flow.pieces if p.machine == machine]
+    if not held:
+        return ""
+    size, piece = max(held, key=lambda item: (item[0], -item[1].index))
+    return f" (the largest block: {piece.tensor}, {size} bytes)"

@@ -1,22 +1,24 @@
 """Plays one step of a cut as events: compute per segment, latency and bytes per message.
 
-A machine has one network card each way. Backward costs twice the FLOPs of forward. Gives the seconds of a step, each
-machine's busy time and memory, and the timeline.
+Machines do what workers do: shared state first; then the segments of every micro-batch as their inputs arrive, backward
+before forward, no micro-batch ahead of an older one, and no more in flight than `cap`; then the gradients of shared
+state. A machine has one network card each way; a link of its own bypasses them. The backward pass sends each gradient
+back the way its tensor came.
 """
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .box import volume
 from .cluster import Cluster
-from .exchange import RUN, Edge, Flow
-from .graph import STATE_KINDS
+from .cost import VIEW, Costs, class_of, gather_seconds, sum_seconds
+from .exchange import RUN, Edge, Flow, Instruction
+from .graph import STATE_KINDS, Op
 
 FORWARD, BACKWARD, SEND = "forward", "backward", "send"
-Key = tuple[str, int, int]  # FORWARD or BACKWARD, machine, stage
 
 
 @dataclass(frozen=True)
@@ -41,108 +43,165 @@ class Simulation:
     timeline: tuple[Activity, ...]
 
 
-@dataclass
-class _Task:
-    """A segment's forward or backward. after: tasks on the same machine; waits: messages still to come."""
+def simulate(
+    flow: Flow,
+    cluster: Cluster,
+    *,
+    micro_batches: int = 1,
+    costs: Costs | None = None,
+    slowdown: Sequence[float] = (),
+) -> Simulation:
+    """One step, forward and backward, of as many micro-batches of the graph's size.
 
-    seconds: float
-    waits: int = 0
-    then: list[Key] = field(default_factory=list)
-    sends: list[tuple[int, int, Key | None]] = field(default_factory=list)  # target machine, bytes, task that waits
-
-
-def simulate(flow: Flow, cluster: Cluster) -> Simulation:
-    """One step of one micro-batch, forward and backward; shared state is sent before it and folded after it."""
-    tasks = _tasks(flow, cluster)
-    timeline = _play(tasks, cluster)
+    costs: what boxes of this graph cost, where they are worked out already; slowdown: how many times longer each
+    machine computes than it should, 1 by default.
+    """
+    costs = costs or Costs(flow.graph.tensors)
+    roles = _roles(flow, cluster, costs, slowdown or [1.0] * len(cluster))
+    timeline = _Play(roles, flow, cluster, micro_batches).run()
     busy = [0.0] * len(cluster)
     for activity in timeline:
         if activity.kind != SEND:
             busy[activity.machine] += activity.stop_s - activity.start_s
-    flops = _flops(flow)
+    ops, flops = {op.name: op for op in flow.graph.ops}, [0.0] * len(cluster)
+    for i in flow.instructions:
+        flops[i.machine] += micro_batches * _flops(ops[i.op], i, costs)
     return Simulation(
-        max((a.stop_s for a in timeline), default=0.0),
-        tuple(3 * sum(f for (m, _), f in flops.items() if m == machine) for machine in range(len(cluster))),
+        max((a.stop_s for a in timeline), default=0.0) + max(m.step_s for m in cluster.machines),
+        tuple(flops),
         tuple(busy),
-        tuple(memory(flow)),
+        tuple(memory(flow, in_flight=min(micro_batches, len(cluster)))),
         tuple(timeline),
     )
 
 
-def memory(flow: Flow) -> list[int]:
-    """Bytes a machine needs: parameters, their gradients and a copy on its way, other state, activations."""
+def memory(flow: Flow, *, in_flight: int = 1) -> list[int]:
+    """Bytes a machine needs: parameters, their gradients and a copy on its way, other state, activations in flight."""
     need = [0] * flow.cut.machines
+    views = {name for op in flow.graph.ops if class_of(op) == VIEW for name in op.outputs}
     for piece in flow.pieces:
         info = flow.graph.tensors[piece.tensor]
-        copies = 3 if info.kind == "parameter" else 1 if info.kind in STATE_KINDS else 2 if info.gradient else 1
+        if piece.tensor in views and piece.origin < 0:
+            continue
+        copies = in_flight * (2 if info.gradient else 1)
+        if info.kind in STATE_KINDS:
+            copies = 3 if info.kind == "parameter" else 1
         need[piece.machine] += copies * volume(piece.box) * info.element_bytes
     batch = sum(volume(t.box) * t.element_bytes for t in flow.graph.tensors.values() if t.kind in ("input", "target"))
-    return [bytes_ + batch for bytes_ in need]
+    return [bytes_ + in_flight * batch for bytes_ in need]
 
 
-def _flops(flow: Flow) -> dict[tuple[int, int], float]:
-    """Forward FLOPs by (machine, stage)."""
-    work = {op.name: op.nest.work for op in flow.graph.ops}
-    out: dict[tuple[int, int], float] = defaultdict(float)
-    for i in flow.instructions:
-        points = volume(i.box) * (1 if i.kind == RUN else len(i.reads[0].sources))
-        out[i.machine, i.stage] += points * (work[i.op] if i.kind == RUN else 1.0)
-    return dict(out)
+def _flops(op: Op, instruction: Instruction, costs: Costs) -> float:
+    """Forward and backward FLOPs of an instruction."""
+    if instruction.kind != RUN:
+        return float(volume(instruction.box) * len(instruction.reads[0].sources))
+    work = costs.work(op, instruction.box)
+    return work.flops + work.flops_back
 
 
-def _tasks(flow: Flow, cluster: Cluster) -> dict[Key, _Task]:
-    """The tasks of a step and how they hang together: backward is the mirror image of forward."""
-    count: dict[tuple[int, int], int] = defaultdict(int)
-    readers: dict[tuple[int, int], int] = {}  # (machine, edge) -> earliest stage that reads it
-    edge_of = {copy: e for e in flow.edges for _, copy in e.pairs}
-    for i in flow.instructions:
-        count[i.machine, i.stage] += 1
-        for source in (s for read in i.reads for s in read.sources if s in edge_of):
-            at = (i.machine, edge_of[source].index)
-            readers[at] = min(readers.get(at, i.stage), i.stage)
-    tasks: dict[Key, _Task] = {}
-    for (machine, stage), flops in sorted(_flops(flow).items()):
-        seconds = flops / cluster.machines[machine].flops_per_s + count[machine, stage] * cluster.operator_s
-        tasks[FORWARD, machine, stage] = _Task(seconds)
-        tasks[BACKWARD, machine, stage] = _Task(2 * seconds)
-    _chain(tasks)
+# What each machine does --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Send:
+    """A message that leaves when a segment ends. wakes: position of the segment at the target that waits for it."""
+
+    target: int
+    bytes: int
+    wakes: int
+
+
+@dataclass
+class _Segment:
+    """One segment, in one direction. waits: messages that it needs for each micro-batch."""
+
+    label: str
+    kind: str
+    seconds: float
+    waits: int = 0
+    sends: list[_Send] = field(default_factory=list)
+
+
+@dataclass
+class _Role:
+    """A machine's segments: forward in order, then backward in reverse."""
+
+    segments: list[_Segment]
+    at: dict[int, int]  # stage -> position of its forward
+
+    def forward(self, stage: int) -> int:
+        return self.at[stage]
+
+    def backward(self, stage: int) -> int:
+        return len(self.segments) - 1 - self.at[stage]
+
+
+def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float]) -> list[_Role]:
+    """The segments of a step and how they hang together: backward is the mirror image of forward."""
+    seconds = _seconds(flow, cluster, costs)
+    roles = []
+    for machine, spec in enumerate(cluster.machines):
+        stages = sorted(stage for m, stage in seconds if m == machine)
+        forward, backward = list[_Segment](), list[_Segment]()
+        for stage in stages:
+            ahead, back = seconds[machine, stage]
+            slow = slowdown[machine]
+            forward.append(_Segment(f"forward {stage}", FORWARD, slow * (spec.segment_s + ahead)))
+            backward.append(_Segment(f"backward {stage}", BACKWARD, slow * (spec.segment_back_s + back)))
+        roles.append(_Role([*forward, *reversed(backward)], {stage: i for i, stage in enumerate(stages)}))
+    readers = _first_readers(flow)
     for edge in flow.edges:
-        reader = readers[edge.target, edge.index]
-        _send(tasks, (FORWARD, edge.source, edge.stage), edge.target, flow.bytes(edge), (FORWARD, edge.target, reader))
+        first = readers[edge.index]
+        _connect(roles, edge.source, edge.target, flow.bytes(edge), FORWARD, (edge.stage, first))
         back = _bytes_back(flow, edge)
         if back:
-            _send(tasks, (BACKWARD, edge.target, reader), edge.source, back, (BACKWARD, edge.source, edge.stage))
-    _share(flow, tasks)
-    return tasks
+            _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
+    for machine, spec in enumerate(cluster.machines):
+        for segment in roles[machine].segments:
+            segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
+    return roles
 
 
-def _chain(tasks: dict[Key, _Task]) -> None:
-    """On each machine: forward segments in order, then backward in reverse."""
-    machines = sorted({machine for _, machine, _ in tasks})
-    for machine in machines:
-        stages = sorted(stage for kind, m, stage in tasks if m == machine and kind == FORWARD)
-        order = [(FORWARD, machine, s) for s in stages] + [(BACKWARD, machine, s) for s in reversed(stages)]
-        for before, after in pairwise(order):
-            tasks[before].then.append(after)
-            tasks[after].waits += 1
+def _connect(roles: list[_Role], source: int, target: int, size: int, kind: str, stages: tuple[int, int]) -> None:
+    left, right = roles[source], roles[target]
+    if kind == FORWARD:
+        begin, end = left.forward(stages[0]), right.forward(stages[1])
+    else:
+        begin, end = left.backward(stages[0]), right.backward(stages[1])
+    left.segments[begin].sends.append(_Send(target, size, end))
+    right.segments[end].waits += 1
 
 
-def _send(tasks: dict[Key, _Task], source: Key, target: int, size: int, reader: Key | None) -> None:
-    tasks[source].sends.append((target, size, reader))
-    if reader is not None:
-        tasks[reader].waits += 1
+def _first_readers(flow: Flow) -> dict[int, int]:
+    """Edge -> the earliest stage at its target that reads it."""
+    edge_of = {copy: e.index for e in flow.edges for _, copy in e.pairs}
+    readers: dict[int, int] = {}
+    for i in flow.instructions:
+        for edge in {edge_of[s] for read in i.reads for s in read.sources if s in edge_of}:
+            readers[edge] = min(readers.get(edge, i.stage), i.stage)
+    return readers
 
 
-def _share(flow: Flow, tasks: dict[Key, _Task]) -> None:
-    """Shared state leaves when the step begins and its gradient returns when the machine is done."""
-    for edge in flow.shares:
-        stages = sorted(stage for kind, m, stage in tasks if m == edge.target and kind == FORWARD)
-        start: Key = ("share", edge.source, edge.index)
-        tasks[start] = _Task(0.0)
-        _send(tasks, start, edge.target, flow.bytes(edge), (FORWARD, edge.target, stages[0]))
-        back = _bytes_back(flow, edge)
-        if back:
-            _send(tasks, (BACKWARD, edge.target, stages[0]), edge.source, back, None)
+def _seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[int, int], tuple[float, float]]:
+    """Forward and backward seconds by (machine, stage)."""
+    out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    ops, tensors = {op.name: op for op in flow.graph.ops}, flow.graph.tensors
+    for i in flow.instructions:
+        machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
+        if i.kind == RUN:
+            parts = [costs.seconds(ops[i.op], i.box, machine)]
+            parts += [
+                gather_seconds(r.box, len(r.sources), machine, element_bytes=tensors[r.tensor].element_bytes)
+                for r in i.reads
+                if r.box is not None and len(r.sources) > 1
+            ]
+        else:
+            (read,) = i.reads
+            parts = [sum_seconds(i.box, len(read.sources), machine, element_bytes=tensors[read.tensor].element_bytes)]
+        for forward, backward in parts:
+            total[0] += forward
+            total[1] += backward
+    return {key: (forward, backward) for key, (forward, backward) in out.items()}
 
 
 def _bytes_back(flow: Flow, edge: Edge) -> int:
@@ -150,53 +209,104 @@ def _bytes_back(flow: Flow, edge: Edge) -> int:
     return sum(flow.piece_bytes(copy) for _, copy in edge.pairs if gradient[flow.pieces[copy].tensor].gradient)
 
 
-def _play(tasks: dict[Key, _Task], cluster: Cluster) -> list[Activity]:
-    """Run tasks when all they wait for is there; a machine runs one at a time, backward first."""
-    machines = len(cluster)
-    free, out_free, in_free = [0.0] * machines, [0.0] * machines, [0.0] * machines
-    ready: list[list[tuple[bool, int, Key]]] = [[] for _ in range(machines)]
-    timeline: list[Activity] = []
-    events: list[tuple[float, int, Callable[[float], None]]] = []
-    number = 0
+# The clock ---------------------------------------------------------------------------------------------------------
 
-    def at(time: float, action: Callable[[float], None]) -> None:
-        nonlocal number
-        number += 1
-        heapq.heappush(events, (time, number, action))
+START, ARRIVED, DONE, FOLDED = "start", "arrived", "done", "folded"
 
-    def arrive(key: Key, now: float) -> None:
-        tasks[key].waits -= 1
-        if tasks[key].waits == 0:
-            heapq.heappush(ready[key[1]], (key[0] == FORWARD, key[2], key))
-            start_next(key[1], now)
 
-    def start_next(machine: int, now: float) -> None:
-        if free[machine] > now or not ready[machine]:
+class _Play:
+    """The events of a step. An event is (time, number, what, machine, position, micro-batch)."""
+
+    def __init__(self, roles: list[_Role], flow: Flow, cluster: Cluster, micro_batches: int) -> None:
+        self.roles, self.flow, self.cluster, self.micro_batches = roles, flow, cluster, micro_batches
+        self.cap = len(cluster)
+        count = len(roles)
+        self.timeline: list[Activity] = []
+        self.events: list[tuple[float, int, str, int, int, int]] = []
+        self.number = 0
+        self.out_free, self.in_free = [0.0] * count, [0.0] * count
+        self.link_free: dict[tuple[int, int], float] = {}
+        self.busy = [False] * count
+        self.shares = [sum(e.target == m for e in flow.shares) for m in range(count)]  # still to arrive before the step
+        self.progress = [[0] * micro_batches for _ in range(count)]
+        self.oldest = [0] * count
+        self.missing = [[[s.waits for s in role.segments] for _ in range(micro_batches)] for role in roles]
+
+    def run(self) -> list[Activity]:
+        for edge in self.flow.shares:
+            self._send(edge.source, edge.target, self.flow.bytes(edge), 0.0, START)
+        for machine in range(len(self.roles)):
+            self._next(machine, 0.0)
+        while self.events:
+            time, _, what, machine, position, micro = heapq.heappop(self.events)
+            if what == START:
+                self.shares[machine] -= 1
+            elif what == ARRIVED:
+                self.missing[machine][micro][position] -= 1
+            elif what == DONE:
+                self._done(machine, position, micro, time)
+            self._next(machine, time)
+        return self.timeline
+
+    def _at(self, time: float, what: str, machine: int, position: int = 0, micro: int = 0) -> None:
+        self.number += 1
+        heapq.heappush(self.events, (time, self.number, what, machine, position, micro))
+
+    def _next(self, machine: int, now: float) -> None:
+        """Start the most urgent segment that has all it needs."""
+        if self.busy[machine] or self.shares[machine]:
             return
-        _, _, key = heapq.heappop(ready[machine])
-        free[machine] = now + tasks[key].seconds
-        if key[0] != "share":
-            timeline.append(Activity(machine, key[0], f"{key[0]} {key[2]}", now, free[machine]))
-        at(free[machine], lambda time: finish(key, time))
+        progress, missing, segments = self.progress[machine], self.missing[machine], self.roles[machine].segments
+        for micro in self._by_urgency(machine):
+            position = progress[micro]
+            if position < len(segments) and not missing[micro][position]:
+                segment = segments[position]
+                self.busy[machine] = True
+                stop = now + segment.seconds
+                label = segment.label if self.micro_batches == 1 else f"{segment.label} of micro-batch {micro}"
+                self.timeline.append(Activity(machine, segment.kind, label, now, stop))
+                self._at(stop, DONE, machine, position, micro)
+                return
 
-    def finish(key: Key, now: float) -> None:
-        for target, size, reader in tasks[key].sends:
-            begin = max(now, out_free[key[1]])
-            sent = begin + size / cluster.bandwidth
-            out_free[key[1]] = sent
-            landed = max(sent + cluster.latency_s, in_free[target] + size / cluster.bandwidth)
-            in_free[target] = landed
-            timeline.append(Activity(key[1], SEND, f"to {target}, {size} bytes", begin, landed))
-            if reader is not None:
-                at(landed, lambda time, reader=reader: arrive(reader, time))  # type: ignore[misc]
-        for after in tasks[key].then:
-            arrive(after, now)
-        start_next(key[1], now)
+    def _by_urgency(self, machine: int) -> list[int]:
+        """Micro-batches that may run: backward before forward, the oldest first, none ahead of an older one."""
+        first = self.oldest[machine]
+        active = list(range(first, min(first + self.cap, self.micro_batches)))
+        progress, half = self.progress[machine], len(self.roles[machine].segments) // 2
+        allowed = active[:1] + [m for before, m in pairwise(active) if progress[m] < progress[before]]
+        return sorted(allowed, key=lambda m: (progress[m] < half, m))
 
-    for key in sorted(key for key, task in tasks.items() if task.waits == 0):
-        tasks[key].waits = 1
-        at(0.0, lambda time, key=key: arrive(key, time))  # type: ignore[misc]
-    while events:
-        time, _, action = heapq.heappop(events)
-        action(time)
-    return timeline
+    def _done(self, machine: int, position: int, micro: int, now: float) -> None:
+        role = self.roles[machine]
+        self.busy[machine] = False
+        self.progress[machine][micro] += 1
+        for send in role.segments[position].sends:
+            self._send(machine, send.target, send.bytes, now, ARRIVED, send.wakes, micro)
+        while self.oldest[machine] < self.micro_batches and self._complete(machine, self.oldest[machine]):
+            self.oldest[machine] += 1
+        if self.oldest[machine] == self.micro_batches and micro == self.micro_batches - 1:
+            for edge in self.flow.shares:
+                back = _bytes_back(self.flow, edge) if edge.target == machine else 0
+                if back:
+                    self._send(machine, edge.source, back, now, FOLDED)
+
+    def _complete(self, machine: int, micro: int) -> bool:
+        return self.progress[machine][micro] == len(self.roles[machine].segments)
+
+    def _send(
+        self, source: int, target: int, size: int, now: float, what: str, position: int = 0, micro: int = 0
+    ) -> None:
+        """A message goes when the card, or the link, is free; it is there when its last byte is."""
+        cluster, latency = self.cluster, self.cluster.latency_of(source, target)
+        seconds = size / cluster.bandwidth_of(source, target)
+        if cluster.link(source, target) is not None:
+            begin = max(now, self.link_free.get((source, target), 0.0))
+            self.link_free[source, target] = begin + seconds
+            landed = begin + seconds + latency
+        else:
+            begin = max(now, self.out_free[source])
+            self.out_free[source] = begin + size / cluster.bandwidth_out(source)
+            landed = max(begin + seconds + latency, self.in_free[target] + size / cluster.bandwidth_in(target))
+            self.in_free[target] = landed
+        self.timeline.append(Activity(source, SEND, f"to {target}, {size} bytes", begin, landed))
+        self._at(landed, what, target, position, micro)

@@ -1,14 +1,11 @@
-"""The portfolio: all legal, all machines used, and the dynamic program against brute force."""
-
-import itertools
+"""The portfolio: all legal, all machines used."""
 
 import pytest
 from example_graphs import chain, conv_line, mlp_block
 
-from cutset.partition.candidates import candidates, slices, stages
-from cutset.partition.cluster import Cluster, Machine, alike
+from cutset.partition.candidates import LeftOut, Question, answers, candidates
+from cutset.partition.cluster import alike
 from cutset.partition.cut import check
-from cutset.partition.exchange import flow
 
 
 @pytest.mark.parametrize("machines", [2, 3, 4])
@@ -28,37 +25,26 @@ def test_candidates_are_the_same_every_time() -> None:
     assert first == second
 
 
-def test_slices_cut_every_layer_along_its_units() -> None:
-    boxes = slices(chain(16, 12, 8), 4)
-    assert boxes is not None
-    assert [box[1] for box, _ in boxes["linear"]] == [(0, 3), (3, 6), (6, 9), (9, 12)]
-    assert [machine for _, machine in boxes["linear_1"]] == [0, 1, 2, 3]
+def test_what_is_left_out_says_why() -> None:
+    left = {
+        found.name: found.reason
+        for found in answers(Question(chain(2, 2, batch=2), alike(8)))
+        if isinstance(found, LeftOut)
+    }
+    assert left["stages"] == "2 operators for 8 stages"
+    assert all(left.values())
 
 
-@pytest.mark.parametrize("machines", [2, 3])
-def test_stages_are_the_best_of_all_contiguous_splits(machines: int) -> None:
-    graph = chain(8, 32, 4, 16, 16, 8)
-    cluster = Cluster(tuple(Machine(f"m{i}", 1e3) for i in range(machines)), bandwidth=1e2, latency_s=0.0)
-    boxes = stages(graph, cluster)
-    assert boxes is not None
-    found = [boxes[op.name][0][1] for op in graph.ops]
-    count = len(graph.ops)
-    every = [
-        [sum(i >= edge for edge in edges) for i in range(count)]
-        for edges in itertools.combinations(range(1, count), machines - 1)
-    ]
-    assert found in every
-    assert largest_stage(graph, cluster, found) == pytest.approx(min(largest_stage(graph, cluster, e) for e in every))
+def test_pinned_operators_are_whole_where_they_are_pinned() -> None:
+    graph = mlp_block(8, 4, 16)
+    for found in answers(Question(graph, alike(3), pins={"linear_1": 2})):
+        if not isinstance(found, LeftOut):
+            assert found.cut.boxes["linear_1"] == [(graph.ops[2].nest.box, 2)], found.name
+            check(graph, found.cut)
 
 
-def largest_stage(graph, cluster, machine_of) -> float:  # type: ignore[no-untyped-def]
-    from cutset.partition.cut import Cut
-
-    boxes = {op.name: [(op.nest.box, m)] for op, m in zip(graph.ops, machine_of, strict=True)}
-    spelled = flow(graph, Cut(len(cluster), boxes))
-    loads = []
-    for machine in range(len(cluster)):
-        flops = sum(op.flops for op, m in zip(graph.ops, machine_of, strict=True) if m == machine)
-        entering = sum(spelled.bytes(e) for e in spelled.edges if e.target == machine)
-        loads.append(3 * flops / cluster.machines[machine].flops_per_s + 2 * entering / cluster.bandwidth)
-    return max(loads)
+def test_stages_of_several_machines_come_with_micro_batches() -> None:
+    graph = chain(16, 12, 8)
+    names = [found.name for found in answers(Question(graph, alike(4), micro_batches=4))]
+    assert "stages x mesh 2x2" in names
+    assert "stages x mesh 2x2" not in [found.name for found in answers(Question(graph, alike(4)))]

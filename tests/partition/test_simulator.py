@@ -1,46 +1,67 @@
 """The step simulator, against times worked out by hand."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from example_graphs import chain
 
-from cutset.partition.cluster import Cluster, Machine, alike
+from cutset.partition.cluster import Cluster, Link, Machine, alike
 from cutset.partition.cut import Cut, one_machine
 from cutset.partition.exchange import flow
+from cutset.partition.graph import Graph
 from cutset.partition.simulator import simulate
 
 SPEED, BANDWIDTH, LATENCY = 1000.0, 100.0, 3.0
 
 
-def cluster(count: int, operator_s: float = 0.0) -> Cluster:
-    machines = tuple(Machine(f"m{i}", SPEED, 1 << 20) for i in range(count))
-    return Cluster(machines, BANDWIDTH, LATENCY, operator_s)
+def cluster(count: int, **costs: float) -> Cluster:
+    free = {"operator_s": 0.0, "gradient_s": 0.0, "memory_bandwidth": 1e30}
+    machines = tuple(Machine(f"m{i}", SPEED, 1 << 20, **free | costs) for i in range(count))
+    return Cluster(machines, BANDWIDTH, LATENCY)
 
 
-def test_one_machine_takes_three_times_its_forward_flops() -> None:
+def compute(graph: Graph) -> float:
+    """Seconds of a chain: the first layer gives a gradient to its weight alone, the others to their input too."""
+    first, *others = graph.ops
+    back = [2 if op.row == "aten.linear" else 1 for op in others]
+    return (2 * first.flops + sum((1 + n) * op.flops for n, op in zip(back, others, strict=True))) / SPEED
+
+
+def test_one_machine_computes_forward_and_every_gradient() -> None:
     graph = chain(8, 8, 8)
     result = simulate(flow(graph, one_machine(graph)), cluster(1))
-    forward = sum(op.flops for op in graph.ops) / SPEED
-    assert result.step_s == pytest.approx(3 * forward)
-    assert result.busy_s == (pytest.approx(3 * forward),)
-    assert result.flops == (pytest.approx(3 * forward * SPEED),)
+    assert result.step_s == pytest.approx(compute(graph))
+    assert result.busy_s == (pytest.approx(compute(graph)),)
+    assert result.flops == (pytest.approx(compute(graph) * SPEED),)
 
 
-def test_starting_an_operator_costs_its_overhead_three_times() -> None:
+def test_starting_operators_segments_and_the_step_costs_what_the_machine_says() -> None:
     graph = chain(8, 8, 8)
     spelled = flow(graph, one_machine(graph))
-    slow, fast = simulate(spelled, cluster(1, operator_s=0.5)), simulate(spelled, cluster(1))
-    assert slow.step_s - fast.step_s == pytest.approx(3 * 0.5 * len(graph.ops))
+    fast = simulate(spelled, cluster(1)).step_s
+    assert simulate(spelled, cluster(1, operator_s=0.5)).step_s - fast == pytest.approx(0.5 * len(graph.ops))
+    assert simulate(spelled, cluster(1, gradient_s=0.5)).step_s - fast == pytest.approx(0.5 * 4)
+    assert simulate(spelled, cluster(1, segment_s=2.0, segment_back_s=3.0)).step_s - fast == pytest.approx(5)
+    assert simulate(spelled, cluster(1, step_s=7.0)).step_s - fast == pytest.approx(7)
+
+
+def test_a_slow_machine_takes_longer() -> None:
+    graph = chain(8, 8, 8)
+    spelled = flow(graph, one_machine(graph))
+    assert simulate(spelled, cluster(1), slowdown=[2.5]).step_s == pytest.approx(2.5 * compute(graph))
+
+
+def pipeline(graph: Graph) -> Cut:
+    first, *rest = graph.ops
+    return Cut(2, {first.name: [(first.nest.box, 0)]} | {op.name: [(op.nest.box, 1)] for op in rest})
 
 
 def test_a_pipeline_of_two_adds_compute_and_two_messages() -> None:
     graph = chain(8, 8, 8, batch=4)
-    first, *rest = graph.ops
-    boxes = {first.name: [(first.nest.box, 0)]} | {op.name: [(op.nest.box, 1)] for op in rest}
-    result = simulate(flow(graph, Cut(2, boxes)), cluster(2))
+    result = simulate(flow(graph, pipeline(graph)), cluster(2))
     message = 4 * 8 * 4 / BANDWIDTH + LATENCY
-    assert result.step_s == pytest.approx(3 * sum(op.flops for op in graph.ops) / SPEED + 2 * message)
+    assert result.step_s == pytest.approx(compute(graph) + 2 * message)
     assert [a.kind for a in sorted(result.timeline, key=lambda a: a.start_s)] == [
         "forward",
         "send",
@@ -49,6 +70,41 @@ def test_a_pipeline_of_two_adds_compute_and_two_messages() -> None:
         "send",
         "backward",
     ]
+
+
+def test_a_link_of_its_own_is_used_instead_of_the_cards() -> None:
+    graph = chain(8, 8, 8, batch=4)
+    links = (Link(0, 1, BANDWIDTH * 2, 1.0),)
+    result = simulate(flow(graph, pipeline(graph)), replace(cluster(2), links=links))
+    there, back = 4 * 8 * 4 / BANDWIDTH / 2 + 1.0, 4 * 8 * 4 / BANDWIDTH + LATENCY
+    assert result.step_s == pytest.approx(compute(graph) + there + back)
+
+
+def test_a_worker_spends_time_on_its_messages() -> None:
+    graph = chain(8, 8, 8, batch=4)
+    spelled = flow(graph, pipeline(graph))
+    dear, free = (simulate(spelled, cluster(2, message_s=s)).step_s for s in (0.5, 0.0))
+    assert dear - free == pytest.approx(4 * 0.5)  # two messages, two ends
+
+
+def test_micro_batches_overlap_in_a_pipeline() -> None:
+    graph = chain(64, 64, 64, batch=4)
+    spelled = flow(graph, pipeline(graph))
+    quick = replace(cluster(2), bandwidth=1e12, latency_s=0.0)
+    one, four = (simulate(spelled, quick, micro_batches=m) for m in (1, 4))
+    assert four.flops == tuple(pytest.approx(4 * flops) for flops in one.flops)
+    longest = max(one.busy_s)
+    assert 4 * longest <= four.step_s < 4 * one.step_s * 0.8
+    forward = [a for a in four.timeline if a.kind == "forward" and a.machine == 0]
+    assert [a.label for a in forward] == [f"forward 0 of micro-batch {m}" for m in range(4)]
+
+
+def test_no_more_micro_batches_are_in_flight_than_there_are_machines() -> None:
+    graph = chain(64, 64, 64, batch=4)
+    timeline = simulate(flow(graph, pipeline(graph)), cluster(2), micro_batches=6).timeline
+    mine = sorted((a.start_s, a.kind) for a in timeline if a.machine == 0 and a.kind != "send")
+    begun = list(itertools.accumulate(1 if kind == "forward" else -1 for _, kind in mine))
+    assert max(begun) == 2
 
 
 def test_two_messages_from_one_machine_queue_at_its_card() -> None:
