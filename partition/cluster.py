@@ -88,7 +88,6 @@ class Cluster:
     machines: tuple[Machine, ...]
     bandwidth: float = 110e6
     latency_s: float = 2e-4
-    operator_s: float = 5e-6
     links: tuple[Link, ...] = ()
 
     def __len__(self) -> int:

@@ -22,8 +22,10 @@ LOCAL, POOLING, NORMALISATION, LOSS = "local", "pooling", "normalisation", "loss
 ELEMENTWISE, FUNCTION, REDUCTION = "elementwise", "function", "reduction"
 EMBEDDING, VIEW, COPY, RANDOM = "embedding", "view", "copy", "random"
 
-# What a machine may have a rate for: FLOP/s, as the table counts them. The others are bound by memory, or free.
-RATED = (CONTRACTION, CONVOLUTION, LOCAL, ATTENTION, POOLING, NORMALISATION, LOSS, FUNCTION, RANDOM, OPAQUE)
+CLASSES = (
+    *(CONTRACTION, CONVOLUTION, LOCAL, ATTENTION, POOLING, NORMALISATION, LOSS, FUNCTION),
+    *(ELEMENTWISE, REDUCTION, EMBEDDING, VIEW, COPY, RANDOM, OPAQUE),
+)
 
 _BY_NAME = {
     **dict.fromkeys(("exp", "log", "sin", "cos", "erf", "pow", "tanh", "sigmoid", "log_sigmoid"), FUNCTION),
@@ -38,6 +40,7 @@ _BY_NAME = {
 _BY_FILE = {
     "rows_contraction": CONTRACTION,
     "rows_window": CONVOLUTION,
+    "rows_pooling": POOLING,
     "rows_attention": ATTENTION,
     "rows_normalisation": NORMALISATION,
     "rows_reduction": LOSS,

@@ -16,7 +16,7 @@ from ..partition.exchange import flow
 from ..partition.graph import Graph
 from ..runtime.launcher import Launcher, Role
 from ..runtime.program import Program, programs
-from .probe_fit import ChainSample, Sample, cluster_of, fit_machine, fit_network, sharing
+from .probe_fit import DIGITS, ChainSample, Sample, cluster_of, fit_machine, fit_network, sharing
 from .probe_models import CHAIN_BYTES, CHAIN_LENGTH, REPEATED, SUBJECTS, chain, gallery, repeated_name
 from .probe_role import PROBING, Chain, Setup, Timed
 
@@ -61,7 +61,8 @@ def probe(workers: int, *, name: str = "machine", operators_s: float = OPERATORS
     lines = [_chain_sample(i, timed) for i in range(len(CHAIN_BYTES))]
     sends = [seconds for one in timed for seconds in one.sends]
     machine, bandwidth, latency_s = fit_network(machine, chains[0][0], lines, sends)
-    machine = sharing(replace(machine, memory_bytes=memory_bytes() // workers), workers, cores)
+    memory = int(float(f"{memory_bytes() // workers:.{DIGITS}g}"))
+    machine = sharing(replace(machine, memory_bytes=memory), workers, cores)
     copy = statistics.median(one.copy for one in timed)
     cluster = cluster_of(machine, workers, bandwidth, latency_s)
     return Probed(cluster, workers, cores, threads, tuple(samples), tuple(lines), copy)

@@ -80,7 +80,8 @@ def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
         beacon.progress = f"chain {i}"
         chains.append(_steps(mailbox, given, i, chain))
     beacon.progress = None
-    return msgspec.to_builtins(Timed(subjects, chains, mailbox.sends, copy))
+    plain: dict[str, Any] = msgspec.to_builtins(Timed(subjects, chains, mailbox.sends, copy))
+    return plain
 
 
 # Operators ---------------------------------------------------------------------------------------------------------
