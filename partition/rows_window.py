@@ -1,118 +1,153 @@
-"""Rows of operators that slide a window: convolution, pooling, local filters."""
+"""Rows of operators that slide a filter: convolutions, transposed ones, local filters, unfold and fold."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from .row import dims, row
-from .signature import Call, Label, Labels, Signature, Site, Sliding
+from .row import row
+from .signature import Call, Label, Labels, Parts, Signature, Site
+from .sliding import Window, fitted, operand_reach, output_reach, padded, per_dim, picked, reframed
 
 
-def _per_dim(value: int | Sequence[int], rank: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * rank if len(values) == 1 else values
-
-
-def _padded(call: Call, argument: str, first: int, windows: Sequence[tuple[int, int, int]], fill: float) -> Tensor:
-    """The local operand with the padding that this box's windows (stride, padding, extent) reach beyond the edges."""
-    pads: list[int] = []
-    for d, (stride, padding, extent) in enumerate(windows, start=first):
-        if not call.narrowed(argument, d):
-            pads = [padding, padding, *pads]
-            continue
-        start, stop = call.output_interval(d)
-        low, high = call.interval(argument, d)
-        want_low, want_high = start * stride - padding, (stop - 1) * stride - padding + extent
-        # An uncut loop may read beyond its last window: the edge that the stride leaves over.
-        pads = [low - want_low, max(0, want_high - high), *pads]
-    return F.pad(call[argument], pads, value=fill) if any(pads) else call[argument]
-
-
-def _convolution_windows(call_or_site: Call | Site, rank: int) -> list[tuple[int, int, int]] | None:
+def _windows(call_or_site: Call | Site, rank: int) -> list[Window]:
+    """The filter of a convolution along each dimension. An even extent that keeps the size pads one more at the end."""
     kernel = call_or_site.shape("weight")[2:]
-    dilation = _per_dim(call_or_site["dilation"], rank)
-    padding = call_or_site["padding"]
+    dilation = per_dim(call_or_site["dilation"], rank)
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    if padding == "valid":
+    padding = call_or_site["padding"]
+    if padding == "same":
+        padding = [(extent - 1) // 2 for extent in extents]
+    elif padding == "valid":
         padding = 0
-    elif padding == "same":
-        if any(extent % 2 == 0 for extent in extents):
-            return None
-        padding = [extent // 2 for extent in extents]
-    return list(zip(_per_dim(call_or_site["stride"], rank), _per_dim(padding, rank), extents, strict=True))
+    strides, paddings = per_dim(call_or_site["stride"], rank), per_dim(padding, rank)
+    return [Window(*numbers) for numbers in zip(strides, paddings, extents, strict=True)]
+
+
+def _channels(outer: str, inner: str, groups: int, size: int) -> Label:
+    """The label of a dimension of channels: groups times channels of a group."""
+    return Parts(((outer, groups), (inner, size // groups))) if groups != 1 else inner
+
+
+def _of_bias(call: Call) -> Tensor:
+    """A box that reads nothing but padding."""
+    rank, weight, bias = len(call.shape("weight")) - 2, call["weight"], call["bias"]
+    out: Tensor = weight.new_zeros(call.local_shape)
+    return out if bias is None else out + bias.view(-1, *[1] * rank)
 
 
 def _convolution(call: Call) -> Tensor:
-    rank = len(call.shape("weight")) - 2
-    windows = _convolution_windows(call, rank)
-    if windows is None or not call.cut_along(range(2, 2 + rank)):
-        return call.plain()
-    convolve = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
-    x = _padded(call, "input", 2, windows, 0.0)
-    stride, dilation = call["stride"], call["dilation"]
-    return convolve(x, call["weight"], call["bias"], stride, 0, dilation, call["groups"])
+    x, weight = call["input"], call["weight"]
+    if x is None:
+        return _of_bias(call)
+    rank, full = weight.dim() - 2, x.dim()
+    groups = x.shape[full - rank - 1] // weight.shape[1]
+    if not call.cut_along(range(full - rank, full)):
+        return call.plain(groups=groups)
+    convolve: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+    x = padded(call, "input", _windows(call, rank), 0.0)
+    return convolve(x, weight, call["bias"], call["stride"], 0, call["dilation"], groups)
 
 
 @row("aten.conv1d", "aten.conv2d", "aten.conv3d", local=_convolution)
 def convolution(site: Site) -> Signature | None:
-    """y[b, o, p..] = sum_{c, q..} x[b, c, p * stride - padding + q * dilation] W[o, c, q..] + bias[o]"""
-    shape = site.shape("weight")
+    """y[b, go, p..] = sum_{c, q..} x[b, gc, p * stride - padding + q * dilation] W[go, c, q..] + bias[go]"""
+    shape, groups = site.shape("weight"), site["groups"]
     rank = len(shape) - 2
-    windows = _convolution_windows(site, rank)
-    if windows is None or len(site.shape("input")) != rank + 2 or any(pad >= extent for _, pad, extent in windows):
-        return None
-    space = dims(rank, "p")
-    grouped = site["groups"] != 1
-    slide = [Sliding(p, s, -pad, e) for p, (s, pad, e) in zip(space, windows, strict=True)]
-    whole: list[Label] = [None] * rank
+    space = [f"p{i}" for i in range(rank)]
+    batch = ["b"] if len(site.shape("input")) == rank + 2 else []
+    made = _channels("g", "o", groups, shape[0])
+    read = [window.label(p) for p, window in zip(space, _windows(site, rank), strict=True)]
     operands: dict[str, Labels] = {
-        "input": ["b", None if grouped else "c", *slide],
-        "weight": [None, None, *whole] if grouped else ["o", "c", *whole],
+        "input": [*batch, _channels("g", "c", groups, shape[1] * groups), *read],
+        "weight": [made, "c", *[None] * rank],
     }
     if site["bias"] is not None:
-        operands["bias"] = [None if grouped else "o"]
-    work = 2.0 * math.prod(shape[2:]) * (shape[1] if grouped else 1)
+        operands["bias"] = [made]
     return Signature(
         operands,
-        ["b", "o", *space],
-        summed=frozenset() if grouped else frozenset({"c"}),
-        fixed=frozenset({"o"} if grouped else ()),
+        [*batch, made, *space],
+        summed=frozenset({"c"}),
         once=frozenset({"bias"}),
-        work=work,
+        work=2.0 * math.prod(shape[2:]),
     )
 
 
-def _pool_windows(call_or_site: Call | Site, rank: int) -> list[tuple[int, int, int]]:
-    kernel = _per_dim(call_or_site["kernel_size"], rank)
-    stride = _per_dim(call_or_site["stride"] or kernel, rank)
-    dilation = _per_dim(call_or_site["dilation"] or 1, rank)
-    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    return list(zip(stride, _per_dim(call_or_site["padding"], rank), extents, strict=True))
+def _transposed_windows(call_or_site: Call | Site, rank: int) -> list[Window]:
+    """As of the convolution that this one is the transpose of: its output is our operand."""
+    names = ("stride", "padding", "dilation")
+    strides, paddings, dilations = (per_dim(call_or_site[name], rank) for name in names)
+    kernel = call_or_site.shape("weight")[2:]
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    return [Window(*numbers) for numbers in zip(strides, paddings, extents, strict=True)]
 
 
-def _pool(call: Call) -> Tensor:
-    rank, full = 2, len(call.shape())
+def _transposed(call: Call) -> Tensor:
+    x, weight, bias = call["input"], call["weight"], call["bias"]
+    if x is None:
+        return _of_bias(call)
+    rank, full = weight.dim() - 2, x.dim()
+    groups = call.local_shape[full - rank - 1] // weight.shape[1]
     if not call.cut_along(range(full - rank, full)):
-        return call.plain()
-    edge = -math.inf if "max_pool" in call.op.target else 0.0
-    x = _padded(call, "self", full - rank, _pool_windows(call, rank), edge)
-    return call.plain(self=x, padding=[0] * rank)
+        return call.plain(groups=groups)
+    convolve: Callable[..., Tensor] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
+    y = convolve(x, weight, None, call["stride"], 0, 0, groups, call["dilation"])
+    for d, window in enumerate(_transposed_windows(call, rank), start=full - rank):
+        if (window.stride, window.extent) == (1, 1):
+            y = picked(y, d, call.indices(d, "input"), call.indices(d) + window.padding, 0.0)
+            continue
+        (start, stop), (low, _) = output_reach(call, d), operand_reach(call, "input", d)
+        first = low * window.stride - window.padding
+        y = reframed(y, d, first - start, stop - first - y.shape[d], 0.0)
+    return y if bias is None else y + bias.view(-1, *[1] * rank)
 
 
-@row("aten.max_pool2d", "aten.avg_pool2d", local=_pool)
-def pool(site: Site) -> Signature | None:
-    """y[.., p..] = max or mean over a window of x[.., p * stride - padding + q..]"""
-    rank = 2
-    windows = _pool_windows(site, rank)
-    lead, space = dims(len(site.output.shape) - rank), dims(rank, "p")
-    uneven = site["ceil_mode"] or (site["count_include_pad"] is False and any(pad for _, pad, _ in windows))
-    slide = [Sliding(p, s, -pad, e) for p, (s, pad, e) in zip(space, windows, strict=True)]
-    fixed = frozenset(space) if uneven else frozenset()
+@row(*(f"aten.conv_transpose{rank}d" for rank in (1, 2, 3)), local=_transposed)
+def transposed(site: Site) -> Signature | None:
+    """y[b, go, i * stride - padding + q * dilation] = sum_{c, q..} x[b, gc, i..] W[gc, o, q..], plus bias[go]"""
+    shape, groups = site.shape("weight"), site["groups"]
+    rank = len(shape) - 2
+    sizes, counts = site.shape("input")[-rank:], site.output.shape[-rank:]
+    space = [f"p{i}" for i in range(rank)]
+    batch = ["b"] if len(site.shape("input")) == rank + 2 else []
+    read: list[Label] = []
+    for p, window, size, count in zip(space, _transposed_windows(site, rank), sizes, counts, strict=True):
+        # Point o gets something from the operand's i where 0 <= o + padding - i * stride < extent.
+        last = [(o + window.padding) // window.stride for o in range(count)]
+        first = [-((window.extent - 1 - o - window.padding) // window.stride) for o in range(count)]
+        first = [min(low, high) for low, high in zip(first, last, strict=True)]
+        read.append(fitted(p, size, first, last, stride=1, divisor=window.stride))
+    made = _channels("g", "o", groups, shape[1] * groups)
+    taken = _channels("g", "c", groups, shape[0])
+    operands: dict[str, Labels] = {"input": [*batch, taken, *read], "weight": [taken, "o", *[None] * rank]}
+    if site["bias"] is not None:
+        operands["bias"] = [made]
     return Signature(
-        {"self": [*lead, *slide]}, [*lead, *space], fixed=fixed, work=float(math.prod(w[2] for w in windows))
+        operands,
+        [*batch, made, *space],
+        summed=frozenset({"c"}),
+        once=frozenset({"bias"}),
+        work=2.0 * math.prod(shape[2:]) * math.prod(sizes) / math.prod(counts),
     )
+
+
+@row("aten.im2col")
+def unfold(site: Site) -> Signature | None:
+    """y[b, c q.., l] = x[b, c, position l + q..]: the filter's view of every position; positions stay whole."""
+    channels = site.shape("self")[-3]
+    batch = ["b"] if len(site.shape("self")) == 4 else []
+    made = Parts((("c", channels), ("q", site.output.shape[-2] // channels)))
+    return Signature({"self": [*batch, "c", None, None]}, [*batch, made, "l"], fixed=frozenset({"q", "l"}), work=0.0)
+
+
+@row("aten.col2im")
+def fold(site: Site) -> Signature | None:
+    """The transpose of `unfold`: what several positions give to one pixel adds up."""
+    channels = site.output.shape[-3]
+    batch = ["b"] if len(site.output.shape) == 4 else []
+    taken = Parts((("c", channels), (None, site.shape("self")[-2] // channels)))
+    return Signature({"self": [*batch, taken, None]}, [*batch, "c", "h", "w"], fixed=frozenset({"h", "w"}))
 
 
 @row("cutset.local2d")
@@ -120,7 +155,7 @@ def local2d(site: Site) -> Signature | None:
     """y[b, o, r, s] = sum_{c, i, j} x[b, c, r * stride + i, s * stride + j] W[r, s, o, c, i, j] + bias[o, r, s]"""
     stride, (*_, high, wide) = site["stride"], site.shape("weight")
     operands: dict[str, Labels] = {
-        "x": ["b", "c", Sliding("r", stride, 0, high), Sliding("s", stride, 0, wide)],
+        "x": ["b", "c", Window(stride, 0, high).label("r"), Window(stride, 0, wide).label("s")],
         "weight": ["r", "s", "o", "c", None, None],
     }
     if site["bias"] is not None:

@@ -7,10 +7,13 @@ random boxes against the whole operator (tests/partition/test_table.py). Importi
 from . import (
     rows_attention,
     rows_contraction,
+    rows_dropout,
     rows_elementwise,
     rows_moving,
     rows_normalisation,
+    rows_pooling,
     rows_reduction,
+    rows_resampling,
     rows_window,
 )
 from .row import TABLE, Row
@@ -22,7 +25,10 @@ FILES_OF_ROWS = (
     rows_moving,
     rows_contraction,
     rows_window,
+    rows_pooling,
+    rows_resampling,
     rows_normalisation,
+    rows_dropout,
     rows_attention,
     rows_reduction,
 )
