@@ -5,7 +5,6 @@ decomposed.
 """
 
 import contextlib
-import copy
 import hashlib
 import logging
 import warnings
@@ -16,14 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
-from torch.utils._pytree import tree_leaves
 
+from .by_hand import mark_blocks
 from .errors import BadInput
+from .generator import hand_on
 from .graph import Graph
+from .hollow import empty_like, hollow
+from .naming import chosen
 from .own_gradients import RefusesHooks, refuse_functions, refuse_hooks
 from .record import Recorder, draft_tensor
 from .resolve import Draft, resolve
-from .source import where
+from .source import first_line, where
+from .structure import first_tensor
+from .untraceable import Untraceable, holding, offered
 
 KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -45,7 +49,9 @@ class _Step(nn.Module):
         if self.criterion is not None:
             loss: Tensor = self.criterion(output, *targets)
             return loss
-        first = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+        first = first_tensor(output)
+        if first is None:
+            raise TypeError(f"the model gives a {type(output).__name__} without a tensor")
         # A last operator of its own, so that the output can be collected on one machine whatever computed it.
         collected: Tensor = torch.ops.aten.alias(first)
         return collected
@@ -56,29 +62,48 @@ def capture(
     loss: Callable[..., Tensor] | None,
     inputs: Sequence[Tensor],
     targets: Sequence[Tensor] = (),
+    *,
+    blocks: Sequence[str] = (),
 ) -> tuple[Graph, dict[str, Tensor]]:
     """The graph of a training step, or of evaluation where `loss` is None, and constants made by the model's code.
 
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
-    shapes and dtypes count. Raises BadInput naming the source line where the example does not fit the model or it
-    cannot be traced.
+    shapes and dtypes count. blocks: globs; a module whose name matches one becomes one operator, whose inside is not
+    traced. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
+    naming the source line.
     """
+    names = chosen(model, blocks).names
     if loss is not None:
-        refuse_hooks(model)
+        refuse_hooks(model, names)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    step = _without_storage(_Step(model, loss), mode).train(loss is not None)
+    whole = _Step(model, loss)
     with mode:
-        example = (tuple(_empty(t) for t in inputs), tuple(_empty(t) for t in targets) if loss is not None else ())
+        memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
+        example = (
+            tuple(empty_like(t) for t in inputs),
+            tuple(empty_like(t) for t in targets) if loss is not None else (),
+        )
+    step = hollow(whole, memo.__getitem__).train(loss is not None)
+    mark_blocks(step.get_submodule("model"), model, names)
+    try:
+        exported = _export(step, example, mode)
+        _check_constants(exported.constants, model)
+        draft, constants = _draft(exported, step)
+    except Untraceable as error:
+        raise error.offering(offered(model, error.modules, names), blocks) from error
+    return hand_on(resolve(draft)), constants
+
+
+def _export(step: nn.Module, example: tuple[Any, ...], mode: FakeTensorMode) -> torch.export.ExportedProgram:
     with _quiet():
         with mode:
             _try(step, example)
         try:
-            exported = torch.export.export(step, example, strict=False)
+            return torch.export.export(step, example, strict=False)
+        except BadInput:
+            raise
         except Exception as error:
-            raise _untraceable(error) from error
-    _check_constants(exported.constants, model)
-    draft, constants = _draft(exported, step)
-    return resolve(draft), constants
+            raise _untraceable(error, step) from error
 
 
 @contextlib.contextmanager
@@ -113,46 +138,30 @@ def _named_state(step: nn.Module) -> dict[str, Tensor]:
     return {**dict(step.named_parameters(remove_duplicate=False)), **dict(step.named_buffers(remove_duplicate=False))}
 
 
-def _empty(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-
-
-def _without_storage(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy on fake CPU tensors; the caller's module stays as it is, and tied weights stay tied."""
-    memo: dict[int, Any] = {}
-    with mode:
-        for tensor in (*module.parameters(), *module.buffers()):
-            empty = _empty(tensor)
-            memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
-    for submodule in module.modules():
-        for value in vars(submodule).values():
-            if isinstance(value, Tensor) and not value.is_leaf:  # left by a computation, of weight_norm for example
-                memo[id(value)] = value.detach()
-    return copy.deepcopy(module, memo)
-
-
 def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
     """Run the step once without data, so that a plain mistake gets a plain answer."""
     buffers = dict(step.named_buffers())
     try:
         with RefusesHooks():
             result = step(*example)
+    except Untraceable as error:
+        raise error.at(holding(error, step.get_submodule("model"))) from error
     except BadInput:
         raise
     except Exception as error:
         if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-            raise _untraceable(error) from error
+            raise _untraceable(error, step) from error
         shapes = ", ".join(str(tuple(t.shape)) for group in example for t in group)
-        raise BadInput(
-            "E321",
-            f"the model does not run on the example batch of shapes {shapes}{where(error)}: {_first_line(error)}",
-            fix="check the example batch of the task, or --input",
-        ) from error
+        said = f"the model does not run on the example batch of shapes {shapes}{where(error)}: {first_line(error)}"
+        raise _untraceable(error, step, example=said) from error
     assigned = [name for name, tensor in step.named_buffers() if buffers.get(name) is not tensor]
     if assigned:
         name = assigned[0].removeprefix("model.")
-        raise BadInput(
-            "E320", f"the model assigns its buffer {name}", fix=f"write self.{name.split('.')[-1]}.copy_(...)"
+        module, _, own = name.rpartition(".")
+        raise Untraceable(
+            f"the model assigns its buffer {name}",
+            rewrite=f"write self.{own}.copy_(...)",
+            modules=[module] if module else [],
         )
     if step.criterion is None:
         return
@@ -162,17 +171,12 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
     refuse_functions(result)
 
 
-def _untraceable(error: Exception) -> BadInput:
-    return BadInput(
-        "E320",
-        f"the model cannot be traced{where(error)}: {_first_line(error)}",
-        fix="write branches on tensor values with torch.where; or train it uncut, data parallel only, --machines 1",
-    )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__
+def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Untraceable:
+    model = step.get_submodule("model")
+    held = holding(error, model)
+    there = f", in module {held[0]} ({type(model.get_submodule(held[0])).__name__})" if held else ""
+    facts = f"the model cannot be traced{where(error)}{there}: {first_line(error)}"
+    return Untraceable(facts, modules=held, example=example)
 
 
 def _draft(exported: torch.export.ExportedProgram, step: nn.Module) -> tuple[Draft, dict[str, Tensor]]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from .arguments import call, decode
 from .box import Box
 from .graph import Op, TensorInfo, at_origin
+from .hand_block import BLOCK, OwnModule, run
 from .randomness import drawing
 from .resolve import OPAQUE, dense_stride
 from .signature import Call
@@ -16,17 +17,25 @@ from .table import TABLE
 
 
 def run_box(
-    op: Op, box: Box, operands: Mapping[str, Tensor | None], tensors: Mapping[str, TensorInfo]
+    op: Op,
+    box: Box,
+    operands: Mapping[str, Tensor | None],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    own: OwnModule | None = None,
 ) -> Sequence[Tensor]:
     """The outputs of a box of `op`, each in the shape of its dimensions.
 
     operands: by argument name, in the shape of their dimensions; None where the box reads nothing of it.
-    Partial results are returned as they are, to be added up by the caller.
+    Partial results are returned as they are, to be added up by the caller. own: the user's module, for a block by hand.
     """
     noise = operands.get("@noise")
     if op.row == OPAQUE:
         operands = {o.argument: _as_traced(operands[o.argument], tensors[o.tensor]) for o in op.nest.operands}
     arguments = _arguments(op, box, operands)
+    if op.target == BLOCK:
+        assert own is not None
+        return run(own, arguments, noise)
     if op.row == OPAQUE:
         return _opaque(op, arguments) if noise is None else drawing(noise, lambda: _opaque(op, arguments))[0]
     row = TABLE[op.row]

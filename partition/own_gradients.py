@@ -6,42 +6,50 @@ These are autograd functions with a backward of their own, and hooks on gradient
 import inspect
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from .errors import BadInput
+from .naming import inside
 from .source import TORCH
+from .untraceable import Untraceable
 
-FIX = "write it with operators and detach(); or train it uncut, data parallel only, with --machines 1"
+FIX = "write it with operators and detach()"
 
 
 class RefusesHooks(TorchFunctionMode):
-    """While it is active, `tensor.register_hook` raises BadInput."""
+    """While it is active, `tensor.register_hook` raises Untraceable."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.register_hook:
+        if func is Tensor.register_hook and isinstance(args[0], FakeTensor):  # others are of a block's trial run
             frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith(TORCH)]
-            raise BadInput(
-                "E320", f"the model hooks a gradient at {_place(frames[-1].filename, frames[-1].lineno)}", fix=FIX
+            raise Untraceable(
+                f"the model hooks a gradient at {_place(frames[-1].filename, frames[-1].lineno)}", rewrite=FIX
             )
         return func(*args, **(kwargs or {}))
 
 
-def refuse_hooks(model: nn.Module) -> None:
-    """Raise BadInput where a module or a parameter has a hook on its gradients."""
+def refuse_hooks(model: nn.Module, blocks: Sequence[str] = ()) -> None:
+    """Raise Untraceable where a module or a parameter has a hook on its gradients.
+
+    blocks: names of modules that are not traced: their hooks are called when they run.
+    """
     for name, module in model.named_modules():
-        if module._backward_hooks or module._backward_pre_hooks:
-            raise BadInput("E320", f"the module {name or 'itself'} has a backward hook", fix=FIX)
+        own = any(name == block or inside(name, block) for block in blocks)
+        if (module._backward_hooks or module._backward_pre_hooks) and not own:
+            raise Untraceable(
+                f"the module {name or 'itself'} has a backward hook", rewrite=FIX, modules=[name] if name else ()
+            )
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            raise BadInput("E320", f"the parameter {name} has a hook on its gradient", fix=FIX)
+            raise Untraceable(f"the parameter {name} has a hook on its gradient", rewrite=FIX)
 
 
 def refuse_functions(result: Tensor) -> None:
-    """Raise BadInput where a result was computed by an autograd function that is not torch's own."""
+    """Raise Untraceable where a result was computed by an autograd function that is not torch's own."""
     pending, seen = [result.grad_fn], set[Any]()
     while pending:
         node = pending.pop()
@@ -51,8 +59,8 @@ def refuse_functions(result: Tensor) -> None:
         pending += [before for before, _ in node.next_functions]
         function = getattr(type(node), "_forward_cls", None)
         if function is not None and not function.__module__.startswith("torch."):
-            raise BadInput(
-                "E320", f"the model computes gradients with {function.__name__}.backward{_defined(function)}", fix=FIX
+            raise Untraceable(
+                f"the model computes gradients with {function.__name__}.backward{_defined(function)}", rewrite=FIX
             )
 
 

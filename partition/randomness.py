@@ -24,7 +24,7 @@ def draws(target: str, arguments: Mapping[str, Any]) -> bool:
     """Whether a call may draw random numbers."""
     if torch.Tag.nondeterministic_seeded not in overload(target).tags:
         return False
-    if arguments.get("train") is False or arguments.get("training") is False:
+    if any(arguments.get(flag) is False for flag in ("train", "training", "draws")):
         return False
     return arguments.get("dropout_p") != 0.0 and arguments.get("dropout") != 0.0
 

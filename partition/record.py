@@ -19,12 +19,12 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from .arguments import call, decode, encode, named, tensors_in
-from .errors import BadInput
 from .plain_form import PAINTING, PARTS, packet, plain_form, twin, value_of
 from .resolve import Draft, DraftOp
 from .rows_moving import STORE
 from .signature import DraftTensor
-from .source import module_path, source_line
+from .source import module_path, module_paths, source_line
+from .untraceable import Untraceable
 
 aten = torch.ops.aten
 Arguments = dict[str, Any]
@@ -41,13 +41,12 @@ DROPPED = (
 RESHAPING = ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 
 
-def untraceable(node: Node, facts: str, *, fix: str) -> BadInput:
+def untraceable(node: Node, facts: str, *, fix: str) -> Untraceable:
     """The error of a node that has no plain form."""
-    return BadInput(
-        "E320",
-        f"the model cannot be traced at {source_line(node) or node.name}: {facts}",
-        fix=f"{fix}; or train it uncut, data parallel only, with --machines 1",
-    )
+    modules = [path for path in module_paths(node) if path]
+    there = f", in module {modules[0]}" if modules else ""
+    facts = f"the model cannot be traced at {source_line(node) or node.name}{there}: {facts}"
+    return Untraceable(facts, rewrite=fix, modules=modules)
 
 
 class Recorder:
@@ -128,7 +127,9 @@ class Recorder:
         target, arguments = self._plain_form(node)
         value = node.meta.get("val")
         if not isinstance(value, Tensor):
-            self._emit(node, target, arguments, value if isinstance(value, tuple | list) else [value])
+            made = self._emit(node, target, arguments, value if isinstance(value, tuple | list) else [value])
+            if len(made) == 1:
+                self._tensor[node] = made[0]
             return
         (tensor,) = self._emit(node, target, arguments, [value])
         rest = {name: given for name, given in arguments.items() if name != "self"}
@@ -158,7 +159,8 @@ class Recorder:
             self._hold(node, tensor, source=source, way=(made, arguments))
         else:
             shared = next((n for n in whole.all_input_nodes if _shares(n, node)), None)
-            self._hold(node, f"{self._tensor[whole]}.{index}", source=shared)
+            name = self._tensor[whole]
+            self._hold(node, name if len(whole.meta["val"]) == 1 else f"{name}.{index}", source=shared)
 
     def _apply(self, node: Node, overload: Any, tensor: str, arguments: Mapping[str, Any], value: Tensor) -> str:
         """Enter an operator on `tensor`; its output."""

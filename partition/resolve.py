@@ -105,10 +105,10 @@ def _fresh(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
 
 
 def _needed(draft: Draft) -> list[DraftOp]:
-    """Operators that lead to a result or overwrite a buffer."""
+    """Operators that lead to a result, overwrite a buffer, or move torch's generator on."""
     wanted, kept = set(draft.results), []
     for op in reversed(draft.ops):
-        if op.writes or wanted.intersection(op.outputs):
+        if op.writes or wanted.intersection(op.outputs) or draws(op.target, op.arguments):
             kept.append(op)
             wanted.update(tensors_in(op.arguments).values())
     return kept[::-1]

@@ -23,9 +23,13 @@ def source_line(node: Node) -> str:
 
 def module_path(node: Node) -> str:
     """The path of the submodule that a node belongs to, as in the model's parameter names."""
+    return next(iter(module_paths(node)), "")
+
+
+def module_paths(node: Node) -> list[str]:
+    """The paths of all submodules around a node, the innermost first; the model's own is empty."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = stack[-1][0] if stack else ""
-    return str(path).removeprefix("L['self'].").removeprefix("model").lstrip(".")
+    return [str(path).removeprefix("L['self'].").removeprefix("model").lstrip(".") for path, _ in reversed(stack)]
 
 
 def where(error: BaseException) -> str:
@@ -36,3 +40,9 @@ def where(error: BaseException) -> str:
     if not mine:
         return where(cause) if cause is not None else ""
     return f" at {mine[-1].filename}:{mine[-1].lineno} ({(mine[-1].line or '').strip()})"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its kind where it says nothing."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__

@@ -11,6 +11,7 @@ import msgspec
 from ..partition.box import Box, volume
 from ..partition.errors import BadInput
 from ..partition.exchange import SUM, Edge, Flow, Instruction
+from ..partition.generator import origins
 from ..partition.graph import Graph, Op, TensorInfo
 from ..partition.randomness import noise_name
 from ..partition.resolve import OPAQUE
@@ -79,12 +80,14 @@ class Segment(msgspec.Struct, frozen=True):
 class Noise(msgspec.Struct, frozen=True):
     """A dropout mask of probability p, or the state of the generator from which operator `op` draws.
 
-    All is drawn whole and in the model's order, as torch would.
+    All is drawn whole and in the model's order, as torch would. after: the tensor that holds the generator's state
+    where this run of draws begins, which a block by hand left; empty for the seed's.
     """
 
     tensor: str
     p: float
     op: str = ""
+    after: str = ""
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -187,20 +190,21 @@ def _states(flow: Flow, machine: int) -> tuple[State, ...]:
 
 
 def _noises(graph: Graph, mine: list[Instruction]) -> tuple[Noise, ...]:
-    """Every draw of the model up to the last one that this machine needs: the generator must pass them all."""
+    """Of every run of draws those up to the last that this machine needs: the generator must pass them all."""
     needed = {read.tensor for i in mine for read in i.reads if graph.tensors[read.tensor].kind == "noise"}
-    draws: list[Noise] = []
-    last = 0
-    for op in graph.ops:
-        name = noise_name(op.name)
-        if name not in graph.tensors:
-            continue
-        if op.row == OPAQUE:
-            draws.append(Noise(name, 0.0, op.name))
-        else:
-            draws.append(Noise(name, op.arguments["p"] if "p" in op.arguments else op.arguments["dropout_p"]))
-        last = len(draws) if name in needed else last
-    return tuple(draws[:last])
+    after, ops = origins(graph), {noise_name(op.name): op for op in graph.ops}
+    runs: dict[str, list[Noise]] = defaultdict(list)
+    last = dict.fromkeys(after.values(), 0)
+    for name, origin in after.items():
+        runs[origin].append(_noise(ops[name], name, origin))
+        last[origin] = len(runs[origin]) if name in needed else last[origin]
+    return tuple(noise for origin, run in runs.items() for noise in run[: last[origin]])
+
+
+def _noise(op: Op, name: str, after: str) -> Noise:
+    if op.row == OPAQUE:
+        return Noise(name, 0.0, op.name, after)
+    return Noise(name, op.arguments["p"] if "p" in op.arguments else op.arguments["dropout_p"], after=after)
 
 
 def _segments(flow: Flow, machine: int, mine: list[Instruction]) -> tuple[Segment, ...]:

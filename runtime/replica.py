@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..models.task import Data
 from ..partition.box import slices
 from .faults import Fault
 from .mailbox import Mailbox
 from .memory_channel import MemoryNetwork
+from .own_modules import OwnModules
 from .program import Program
 from .worker import Worker
 
@@ -25,15 +26,32 @@ T = TypeVar("T")
 
 
 class Replica:
-    """Workers of one replica in threads. A context manager; an error in one worker ends the others' waiting."""
+    """Workers of one replica in threads. A context manager; an error in one worker ends the others' waiting.
 
-    def __init__(self, programs: Sequence[Program], *, seed: int = 0, faults: Iterable[Fault] = ()) -> None:
+    model: the user's, where it has blocks by hand; each worker makes a copy of it, without values.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        *,
+        seed: int = 0,
+        faults: Iterable[Fault] = (),
+        model: nn.Module | None = None,
+    ) -> None:
         self._network = MemoryNetwork(faults)
         names = [f"worker-0.{p.machine}" for p in programs]
         self._channels = [self._network.channel(name) for name in names]
         turn = threading.Lock()
         self.workers = [
-            Worker(program, Mailbox(channel), names, seed=seed, turn=turn)
+            Worker(
+                program,
+                Mailbox(channel),
+                names,
+                seed=seed,
+                turn=turn,
+                own=OwnModules(model) if model is not None else None,
+            )
             for program, channel in zip(programs, self._channels, strict=True)
         ]
         self._threads = ThreadPoolExecutor(len(programs), thread_name_prefix="replica")

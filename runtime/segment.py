@@ -16,10 +16,14 @@ from torch import Tensor
 from ..models.task import Data
 from ..partition.box import Box, relative, sizes, slices
 from ..partition.errors import BadInput
+from ..partition.generator import STATE
 from ..partition.graph import Op
+from ..partition.hand_block import BLOCK, OwnModule
 from ..partition.kernel import run_box
 from ..partition.resolve import OPAQUE
 from .assemble import add_up, gather
+from .noise import draw_on
+from .own_modules import OwnModules
 from .program import Link, Operand, Program, Segment, Step
 from .states import States
 
@@ -40,6 +44,7 @@ class MicroBatch:
     inputs: dict[int, Tensor] = field(default_factory=dict)  # leaves: from peers, or kept from earlier segments
     read: dict[tuple[str, Box], Tensor] = field(default_factory=dict)  # operands of the segment that runs
     arrived: set[int] = field(default_factory=set)  # edges
+    drawn: set[str] = field(default_factory=set)  # states of the generator from which was drawn
     returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
 
     @property
@@ -81,10 +86,15 @@ def flowing(program: Program, link: Link) -> list[int]:
 
 
 class SegmentRunner:
-    """Runs segments of one program on one machine's state. turn: held while torch's own generator is in use."""
+    """Runs segments of one program on one machine's state.
 
-    def __init__(self, program: Program, states: States, *, turn: Turn | None = None) -> None:
-        self.program, self.states = program, states
+    turn: held while torch's own generator is in use. own: the user's modules, for blocks by hand.
+    """
+
+    def __init__(
+        self, program: Program, states: States, *, turn: Turn | None = None, own: OwnModules | None = None
+    ) -> None:
+        self.program, self.states, self._own = program, states, own
         self._turn: Turn = turn or nullcontext()
         self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
         self._overwritten = {name for op in program.ops.values() for name in op.writes}
@@ -137,12 +147,30 @@ class SegmentRunner:
             micro.made[step.makes[0]] = add_up(step.box, self._held(micro, operand))
             return
         op = self.program.ops[step.op]
+        for operand in step.operands:
+            if operand.argument == STATE:
+                self._draw_on(micro, operand)
         operands = {operand.argument: self._operand(micro, operand, op) for operand in step.operands}
-        draws_itself = op.row == OPAQUE and "@noise" in operands
+        draws_itself = op.target == BLOCK or (op.row == OPAQUE and "@noise" in operands)
         with self._turn if draws_itself else nullcontext():
-            outputs = run_box(op, step.box, operands, self.program.tensors)
+            outputs = run_box(op, step.box, operands, self.program.tensors, own=self._module(op))
         for piece, output in zip(step.makes, outputs, strict=True):
             micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
+
+    def _module(self, op: Op) -> OwnModule | None:
+        if op.target != BLOCK or self._own is None:
+            return None
+        return self._own.block(op.arguments["name"], training=self.program.training)
+
+    def _draw_on(self, micro: MicroBatch, operand: Operand) -> None:
+        """Draw what this machine needs of the run of draws that begins with a state."""
+        if operand.tensor in micro.drawn:
+            return
+        micro.drawn.add(operand.tensor)
+        assert operand.box is not None
+        state = self._assembled(micro, operand, operand.box)
+        with self._turn:
+            micro.masks.update(draw_on(self.program, operand.tensor, state))
 
     def _operand(self, micro: MicroBatch, operand: Operand, op: Op) -> Tensor | None:
         """What a step reads, in the shape of its dimensions."""

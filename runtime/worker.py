@@ -13,6 +13,7 @@ from ..partition.errors import BadInput
 from .mailbox import Key, Mailbox, key_of
 from .message import Message
 from .noise import draw, draw_seed
+from .own_modules import OwnModules
 from .program import Link, Program
 from .segment import MicroBatch, SegmentRunner, Turn, batch_tensors, flowing, gradients_of, trains_again
 from .states import States
@@ -25,7 +26,8 @@ class Worker:
 
     peers: channel names by machine. tag: sets the messages of two programs on one channel apart. seed: of dropout
     masks. cap: micro-batches in flight at most, the back-pressure; by default as many as there are machines.
-    turn: a lock that workers in threads of one process share, since torch has one generator a process.
+    turn: a lock that workers in threads of one process share, since torch has one generator a process. own: the user's
+    modules, where the program has blocks by hand.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Worker:
         tag: str = "",
         cap: int = 0,
         turn: Turn | None = None,
+        own: OwnModules | None = None,
     ) -> None:
         self.program, self.mailbox, self.peers = program, mailbox, list(peers)
         self.states = states or States(program)
@@ -46,7 +49,7 @@ class Worker:
         self.cap = 1 if program.one_at_a_time else cap or program.machines
         self._backward_whole = trains_again(program)  # one micro-batch after the other, else sums are in any order
         self._turn: Turn = turn or nullcontext()
-        self._runner = SegmentRunner(program, self.states, turn=self._turn)
+        self._runner = SegmentRunner(program, self.states, turn=self._turn, own=own)
 
     @property
     def values(self) -> Tensor:

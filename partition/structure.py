@@ -1,0 +1,64 @@
+"""What modules take and give: tensors and plain values in nested containers - lists, tuples, dicts, and dataclasses.
+
+Torch's pytree knows the containers, those that libraries have registered included; plain dataclasses it takes for
+leaves.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+Rebuild = Callable[[Sequence[Any]], Any]
+
+
+def flatten(value: Any) -> tuple[list[Any], Rebuild]:
+    """The leaves of nested containers, and what puts others in their places."""
+    tops, spec = tree_flatten(value)
+    parts = [_open(top) for top in tops]
+
+    def rebuild(leaves: Sequence[Any]) -> Any:
+        left = iter(leaves)
+        made = [part([next(left) for _ in held]) for held, part in parts]
+        return tree_unflatten(made, spec)
+
+    return [leaf for held, _ in parts for leaf in held], rebuild
+
+
+def _open(top: Any) -> tuple[list[Any], Rebuild]:
+    if not _is_container(top):
+        return [top], lambda leaves: leaves[0]
+    leaves, inner = flatten(_fields(top))
+
+    def rebuild(others: Sequence[Any]) -> Any:
+        made = copy.copy(top)
+        for name, value in inner(others).items():
+            object.__setattr__(made, name, value)  # as a frozen one is made, too
+        return made
+
+    return leaves, rebuild
+
+
+def _is_container(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """The leaves alone."""
+    for top in tree_leaves(value):
+        if _is_container(top):
+            yield from leaves_of(_fields(top))
+        else:
+            yield top
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The first tensor of what a module gives; None where it gives none."""
+    return next((leaf for leaf in leaves_of(output) if isinstance(leaf, Tensor)), None)
