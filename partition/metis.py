@@ -1,121 +1,154 @@
-"""METIS through pymetis, with what goes in sanitised and what comes out checked and repaired.
+"""METIS with what goes in sanitised and what comes out checked and repaired, by total work or by level.
 
 METIS fails silently in known ways: empty parts on small dense graphs, one part for all with a dominant vertex, overflow
-of large weights. Its answer is a start, judged by the simulator; here it only has to be a partition without empty
-parts.
+of large weights; and it prints what it thinks of sides without vertices. (Karypis and Kumar, "Multilevel k-way
+partitioning", 1998; "Multilevel algorithms for multi-constraint graph partitioning", SC 1998.) Its answer is a start,
+judged by the simulator; here it only has to be a partition without empty parts, as even as one can be.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
-import networkx as nx
 import numpy as np
 import pymetis
 
+from .adjacency import Adjacency, Floats
+from .balance import evened, excess, filled, loads_of
+from .box import Ints
 from .errors import Infeasible
+from .metis_library import MetisMissing, metis_library
 
 WEIGHT_MAX = 1_000_000  # ratio of weights beyond which METIS loses its way
 TOTAL_MAX = 2**31 - 1
 SEEDS = 3
+LEVELS_MAX = 10  # constraints beyond which METIS finds no even partition
+SMALL = 50  # vertices a part below which k-way leaves parts empty
+ONE_BISECTION, SEVERAL_BISECTION, KWAY = 1.001, 1.01, 1.03  # tolerances of balance that METIS itself would take
 
-Joined = Sequence[dict[int, int]]  # per vertex: bytes by neighbour
 
+def metis(graph: Adjacency, parts: int, *, seed: int, shares: Sequence[float] | None = None) -> list[int]:
+    """A part for each vertex, none empty, that shares the FLOPs and cuts few bytes.
 
-def metis(graph: nx.Graph, parts: int, *, seed: int, shares: Sequence[float] | None = None) -> list[int]:
-    """A part for each vertex 0..n-1, none empty. shares: each part's share of the FLOPs, equal by default.
-
-    Node attribute `flops` and edge attribute `bytes` are the weights. Raises Infeasible with fewer vertices than parts.
+    Vertices of one home (see Adjacency) get one part. shares: each part's share of the FLOPs, equal by default. Raises
+    Infeasible with fewer vertices than parts.
     """
-    count = graph.number_of_nodes()
+    return _best(graph, graph.flops[:, None], _targets(parts, shares), seed)
+
+
+def metis_levels(
+    graph: Adjacency, parts: int, *, level_of: Sequence[int], seed: int, shares: Sequence[float] | None = None
+) -> list[int]:
+    """A part for each vertex, none empty, that shares the FLOPs of every level and cuts few bytes.
+
+    level_of: per vertex the number of its level, below zero for none; more than LEVELS_MAX are merged with their
+    neighbours. Raises Infeasible as `metis`, and MetisMissing where pymetis hides what this takes.
+    """
+    metis_library()
+    numbers, level = np.unique(np.asarray(level_of, dtype=np.int64), return_inverse=True)
+    there = numbers >= 0
+    group = np.where(there, np.cumsum(there) - 1, -1)
+    count = int(there.sum())
+    if count > LEVELS_MAX:
+        group = np.where(there, group * LEVELS_MAX // count, -1)
+    of = group[level.reshape(-1)]
+    weights = np.stack(
+        [np.where(of == c, graph.flops, 0.0) for c in range(max(1, int(group.max(initial=0)) + 1))], axis=1
+    )
+    return _best(graph, weights, _targets(parts, shares), seed)
+
+
+def _targets(parts: int, shares: Sequence[float] | None) -> Floats:
+    given = np.ones(parts) if shares is None else np.asarray(shares, dtype=np.float64)
+    return np.asarray(given / given.sum())
+
+
+def _best(graph: Adjacency, weights: Floats, shares: Floats, seed: int) -> list[int]:
+    """Of several attempts, the one that cuts least among the most even."""
+    count, parts = len(graph), len(shares)
     if count < parts:
         raise Infeasible(
             "E401", f"{parts} parts of a graph of {count} blocks", fix=f"--machines {max(1, count)} or fewer"
         )
-    targets = list(shares) if shares is not None else [1.0] * parts
-    flops, joined = _plain(graph)
-    answers = [_divided(flops, joined, targets, seed=seed + attempt) for attempt in range(SEEDS if parts > 1 else 1)]
-    return min(answers, key=lambda part_of: _cut_bytes(joined, part_of))
+    if parts == 1:
+        return [0] * count
+    merged, number = graph.contracted()
+    if len(merged) < parts:
+        merged, number = graph, np.arange(count, dtype=np.int64)
+    summed = loads_of(weights, number, len(merged))
+    loads: Floats = summed[:, summed.any(axis=0)] if summed.any() else np.ones((len(merged), 1))
+    answers = [evened(merged, loads, answer, shares) for answer in _attempts(merged, loads, shares, seed)]
+    best = min(answers, key=lambda part_of: (excess(loads, part_of, shares), merged.cut_bytes(part_of)))
+    return [int(part) for part in best[number]]
 
 
-def _plain(graph: nx.Graph) -> tuple[list[float], Joined]:
-    """FLOPs and neighbours by vertex, neighbours in order, without loops."""
-    vertices = range(graph.number_of_nodes())
-    neighbours: list[list[tuple[int, Any]]] = [sorted(graph.adj[v].items()) for v in vertices]
-    joined = [{n: data["bytes"] for n, data in near if n != v} for v, near in zip(vertices, neighbours, strict=True)]
-    return [graph.nodes[v]["flops"] for v in vertices], joined
+def _attempts(graph: Adjacency, loads: Floats, shares: Floats, seed: int) -> list[Ints]:
+    """Recursive bisection from several seeds, and k-way where it can be trusted."""
+    parts = len(shares)
+    out = [_divided(graph, loads, shares, seed + attempt) for attempt in range(SEEDS)]
+    dominated = bool((loads.max(axis=0) > loads.sum(axis=0) * shares.min()).any())
+    if parts > 2 and len(graph) >= SMALL * parts and not dominated:
+        for attempt in range(SEEDS):
+            answer = _asked(graph, loads, shares, seed + attempt, kway=True)
+            out.append(filled(graph, loads, answer, [1] * parts))
+    return out
 
 
-def _divided(flops: Sequence[float], joined: Joined, shares: Sequence[float], *, seed: int) -> list[int]:
+def _divided(graph: Adjacency, loads: Floats, shares: Floats, seed: int) -> Ints:
     """Recursive bisection, one call of METIS a bisection, so that no side has fewer vertices than parts.
 
     METIS' own recursion goes on with sides of no vertices, and prints what it thinks of that to standard output.
     """
-    part_of = [0] * len(flops)
-    pending = [(list(range(len(flops))), list(range(len(shares))))]
+    part_of = np.zeros(len(graph), dtype=np.int64)
+    pending = [(graph, np.arange(len(graph), dtype=np.int64), np.arange(len(shares)))]
     while pending:
-        vertices, parts = pending.pop()
+        inside, vertices, parts = pending.pop()
         if len(parts) == 1:
-            for vertex in vertices:
-                part_of[vertex] = parts[0]
+            part_of[vertices] = parts[0]
             continue
-        halves = parts[: len(parts) // 2], parts[len(parts) // 2 :]
-        inside = {vertex: i for i, vertex in enumerate(vertices)}
-        near = [{inside[n]: size for n, size in joined[v].items() if n in inside} for v in vertices]
-        work = [flops[v] for v in vertices]
-        side_of = _bisected(work, near, [sum(shares[p] for p in half) for half in halves], seed=seed)
-        side_of = _repaired(work, near, side_of, [len(half) for half in halves])
+        halves = np.split(parts, [len(parts) // 2])
+        work = loads[vertices]
+        side_of = _asked(inside, work, np.array([shares[half].sum() for half in halves]), seed, kway=False)
+        side_of = filled(inside, work, side_of, [len(half) for half in halves])
         for side, half in enumerate(halves):
-            pending.append(([v for v, at in zip(vertices, side_of, strict=True) if at == side], half))
+            mine = np.flatnonzero(side_of == side)
+            pending.append((inside.within(mine) if len(half) > 1 else inside, vertices[mine], half))
     return part_of
 
 
-def _bisected(flops: Sequence[float], joined: Joined, shares: Sequence[float], *, seed: int) -> list[int]:
-    starts = np.cumsum([0, *(len(near) for near in joined)]).tolist()
-    adjacency = pymetis.CSRAdjacency(starts, [n for near in joined for n in near])
+def _asked(graph: Adjacency, loads: Floats, shares: Floats, seed: int, *, kway: bool) -> Ints:
+    """METIS' answer to sane numbers; constraints without any weight left are left out."""
+    some = loads[:, loads.any(axis=0)]
+    columns = some.T if some.shape[1] else np.ones((1, len(graph)))
+    weights = np.stack([_integers(column, least=int(len(columns) == 1)) for column in columns], axis=1)
+    targets = np.repeat((shares / shares.sum())[:, None], len(columns), axis=1)
+    bisection = ONE_BISECTION if len(columns) == 1 else SEVERAL_BISECTION
+    bytes = _integers(graph.bytes, least=1)
+    try:
+        library = metis_library()
+    except MetisMissing:
+        return _through_pymetis(graph, weights, bytes, targets, seed=seed, kway=kway)
+    allowed = np.full(len(columns), KWAY if kway else bisection)
+    return library.partition(graph, weights, bytes, targets, tolerances=allowed, seed=seed, kway=kway)
+
+
+def _through_pymetis(graph: Adjacency, weights: Ints, bytes: Ints, targets: Floats, *, seed: int, kway: bool) -> Ints:
+    """The same with one constraint, where METIS' own functions are out of sight."""
     answer = pymetis.part_graph(
-        2,
-        adjacency=adjacency,
-        vweights=_integers(flops),
-        eweights=_integers([size for near in joined for size in near.values()]),
-        tpwgts=[share / sum(shares) for share in shares],
-        recursive=True,
-        options=pymetis.Options(seed=seed),
+        len(targets),
+        adjacency=pymetis.CSRAdjacency(graph.starts.tolist(), graph.ends.tolist()),
+        vweights=weights[:, 0].tolist(),
+        eweights=bytes.tolist(),
+        tpwgts=targets[:, 0].tolist(),
+        recursive=not kway,
+        options=pymetis.Options(seed=seed % 2**31),
     )
-    return [int(part) for part in answer.vertex_part]
+    return np.array(answer.vertex_part, dtype=np.int64)
 
 
-def _integers(values: Sequence[float]) -> list[int]:
-    """Positive integer weights with a bounded ratio and a total that cannot overflow."""
-    if not values:
-        return []
-    array = np.asarray(values, dtype=np.float64)
-    top = float(array.max()) or 1.0
-    limit = min(WEIGHT_MAX, max(1, TOTAL_MAX // len(values)))
-    return [int(w) for w in np.maximum(1, np.round(array / top * limit))]
-
-
-def repair(graph: nx.Graph, part_of: list[int], parts: int) -> list[int]:
-    """Give every empty part the vertex of the heaviest part that is joined to it least."""
-    return _repaired(*_plain(graph), part_of, [1] * parts)
-
-
-def _repaired(flops: Sequence[float], joined: Joined, part_of: Sequence[int], least: Sequence[int]) -> list[int]:
-    """Until each part has at least so many vertices: move one from the heaviest part that can spare it."""
-    out, parts = list(part_of), range(len(least))
-    while True:
-        size = [out.count(part) for part in parts]
-        poor = next((part for part in parts if size[part] < least[part]), None)
-        if poor is None:
-            return out
-        load = [0.0 for _ in parts]
-        for vertex, part in enumerate(out):
-            load[part] += flops[vertex]
-        heaviest = max((p for p in parts if size[p] > least[p]), key=lambda p: (load[p], size[p], -p))
-        members = {v for v, part in enumerate(out) if part == heaviest}
-        ties = {v: sum(size for n, size in joined[v].items() if n in members) for v in members}
-        out[min(members, key=lambda v: (ties[v], -flops[v], v))] = poor
-
-
-def _cut_bytes(joined: Joined, part_of: Sequence[int]) -> int:
-    """Twice the bytes between parts."""
-    return sum(size for v, near in enumerate(joined) for n, size in near.items() if part_of[v] != part_of[n])
+def _integers(values: Floats, *, least: int) -> Ints:
+    """Integer weights with a bounded ratio and a total that cannot overflow, `least` at least."""
+    if not len(values):
+        return np.zeros(0, dtype=np.int64)
+    part = values / (float(values.max()) or 1.0)
+    scale = min(WEIGHT_MAX, (TOTAL_MAX - len(values)) / max(1.0, math.fsum(part)))
+    return np.where(values > 0, np.maximum(1, np.floor(part * scale)), least).astype(np.int64)
