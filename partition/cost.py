@@ -27,24 +27,39 @@ CLASSES = (
     *(ELEMENTWISE, REDUCTION, EMBEDDING, VIEW, COPY, RANDOM, OPAQUE),
 )
 
+# fmt: off
+_FUNCTIONS = (
+    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "asinh", "acosh", "atanh", "atan2", "sinc", "erf", "erfc", "erfinv", "lgamma", "digamma", "logit", "pow",
+    "float_power", "tanh", "sigmoid", "log_sigmoid", "gelu", "silu", "elu", "selu", "celu", "mish", "softplus", "fmod",
+    "remainder", "logaddexp", "logaddexp2", "xlogy", "cumprod", "logcumsumexp", "logsumexp", "sort", "argsort", "topk",
+    "median", "mode", "kthvalue",
+)
+_COPIES = (
+    "repeat", "tile", "repeat_interleave", "flip", "roll", "rot90", "copy_", "clone", "_to_copy", "im2col", "col2im",
+    "pad", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+)
+_VIEWS = ("detach", "alias", "to", "contiguous", "lift_fresh_copy", "positive", "select", "slice", "unfold")
+# fmt: on
 _BY_NAME = {
-    **dict.fromkeys(("exp", "log", "sin", "cos", "erf", "pow", "tanh", "sigmoid", "log_sigmoid"), FUNCTION),
-    **dict.fromkeys(("gelu", "silu", "elu", "selu", "celu", "mish", "softplus", "fmod", "remainder"), FUNCTION),
-    **dict.fromkeys(("detach", "alias", "to", "contiguous", "lift_fresh_copy"), VIEW),
-    **dict.fromkeys(("cat", "stack", "copy_", "clone", "_to_copy"), COPY),
-    **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d"), POOLING),
-    **dict.fromkeys(("mean", "sum"), REDUCTION),
-    "embedding": EMBEDDING,
+    **dict.fromkeys(_FUNCTIONS, FUNCTION),
+    **dict.fromkeys(_COPIES, COPY),
+    **dict.fromkeys(_VIEWS, VIEW),
+    **dict.fromkeys(("embedding", "embedding_bag"), EMBEDDING),
     "local2d": LOCAL,
 }
 _BY_FILE = {
-    "rows_contraction": CONTRACTION,
-    "rows_window": CONVOLUTION,
-    "rows_pooling": POOLING,
+    "rows_along": REDUCTION,
     "rows_attention": ATTENTION,
-    "rows_normalisation": NORMALISATION,
-    "rows_reduction": LOSS,
+    "rows_contraction": CONTRACTION,
+    "rows_indexing": COPY,
+    "rows_loss": LOSS,
     "rows_moving": VIEW,
+    "rows_normalisation": NORMALISATION,
+    "rows_pooling": POOLING,
+    "rows_reduction": REDUCTION,
+    "rows_resampling": FUNCTION,
+    "rows_window": CONVOLUTION,
 }
 
 
@@ -139,21 +154,27 @@ class _Measure:
         self.wanted = [reach for reach in self.operands if reach.info.gradient] if self.output.gradient else []
 
     def work(self, lengths: tuple[int, ...]) -> Work:
-        read = [reach.bytes(lengths) for reach in self.operands]
-        if len(self.op.outputs) == 1:
-            made = math.prod(lengths[: len(self.output.extents)]) * self.output.element_bytes
-        else:
-            made = sum(volume(info.box) * info.element_bytes for info in map(self.tensors.__getitem__, self.op.outputs))
-        points = math.prod(lengths)
-        flops = self.op.nest.work * points
+        read = sum(reach.bytes(lengths) for reach in self.operands)
+        made = self._made(lengths)
         returned = sum(reach.bytes(lengths) for reach in self.wanted)
+        count = len(self.wanted)
+        if self.kind == VIEW:  # backward, what was not looked at has a gradient of zeros
+            spanned = sum(reach.spanned_bytes(lengths) for reach in self.wanted if reach.narrows)
+            return Work(self.kind, 0.0, 0, 0.0, spanned, 0, count)
+        if self.kind in (EMBEDDING, COPY):  # only as much is read as is made, whatever may be looked at
+            read = made
+        flops = self.op.nest.work * math.prod(lengths)
         heavy = sum(1 for reach in self.wanted if not reach.operand.once)
-        share = _BACK.get(self.kind, _one)(heavy)
-        if self.kind == VIEW:
-            return Work(self.kind, 0.0, 0, 0.0, 0, 0, len(self.wanted))
-        moved_back = made + sum(read) + returned if self.wanted else 0
+        flops_back = _BACK.get(self.kind, _one)(heavy) * flops
+        bytes_back = made + read + returned if self.wanted else 0
         added = 3 * sum(reach.bytes(lengths) for reach in self.wanted if reach.info.kind == "parameter")
-        return Work(self.kind, flops, sum(read) + made, share * flops, moved_back, added, len(self.wanted))
+        return Work(self.kind, flops, read + made, flops_back, bytes_back, added, count)
+
+    def _made(self, lengths: tuple[int, ...]) -> int:
+        if len(self.op.outputs) == 1:
+            return math.prod(lengths[: len(self.output.extents)]) * self.output.element_bytes
+        infos = [self.tensors[name] for name in self.op.outputs]  # several outputs are always whole
+        return sum(volume(info.box) * info.element_bytes for info in infos)
 
 
 def _one(gradients: int) -> float:
@@ -181,14 +202,24 @@ _BACK: Mapping[str, Callable[[int], float]] = {
 
 
 class _Reach:
-    """How much of an operand a box reads, by the lengths of the box."""
+    """How much of an operand a box reads, by the lengths of the box.
+
+    narrows: it reads a window of what is there.
+    """
 
     def __init__(self, operand: Operand, info: TensorInfo) -> None:
         self.operand, self.info = operand, info
-        self._dims = [_length(r, extent) for r, extent in zip(operand.readings, info.extents, strict=True)]
+        readings = list(zip(operand.readings, info.extents, strict=True))
+        self.narrows = any(isinstance(reading, Window | Fixed) for reading, _ in readings)
+        self._read = [_length(reading, extent) for reading, extent in readings]
+        self._spanned = [_length(r if isinstance(r, Follow) else None, extent) for r, extent in readings]
 
     def bytes(self, lengths: tuple[int, ...]) -> int:
-        return math.prod(dim(lengths) for dim in self._dims) * self.info.element_bytes
+        return math.prod(length(lengths) for length in self._read) * self.info.element_bytes
+
+    def spanned_bytes(self, lengths: tuple[int, ...]) -> int:
+        """What is there, of which it may read a window."""
+        return math.prod(length(lengths) for length in self._spanned) * self.info.element_bytes
 
 
 def _length(reading: Reading, extent: int) -> Callable[[tuple[int, ...]], int]:
