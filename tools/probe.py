@@ -52,7 +52,7 @@ def probe(workers: int, *, name: str = "machine", operators_s: float = OPERATORS
     """
     alike(workers)
     cores = os.cpu_count() or 1
-    threads = max(1, cores // workers)
+    threads = _threads(workers)
     graph, groups = gallery()
     chains = [chain(size) for size in CHAIN_BYTES]
     timed = _run([_setup(i, workers, graph, groups, chains, operators_s) for i in range(2)], threads)
@@ -93,7 +93,20 @@ def _setup(
         for program, together in ((alone if machine == 0 else None, False), (parts[machine], True)):
             packed = msgspec.msgpack.encode(program) if program is not None else b""
             listed.append(Chain(packed, size // 4, together, steps))
-    return Setup(machine, PEERS, msgspec.msgpack.encode(whole) if works else b"", groups, operators_s, listed)
+    return Setup(
+        machine=machine,
+        peers=PEERS,
+        gallery=msgspec.msgpack.encode(whole) if works else b"",
+        groups=groups,
+        seconds=operators_s,
+        single=works and _threads(workers) > 1,
+        chains=listed,
+    )
+
+
+def _threads(workers: int) -> int:
+    """Of torch in each of so many workers on this host."""
+    return max(1, (os.cpu_count() or 1) // workers)
 
 
 def _run(setups: Sequence[Setup], threads: int) -> list[Timed]:
@@ -115,7 +128,10 @@ def _samples(graph: Graph, groups: Sequence[Mapping[str, list[str]]], timed: Seq
     for subject in SUBJECTS:
         (name,) = subjects[subject.name]
         work = costs.work(ops[name], ops[name].nest.box)
-        samples.append(Sample(subject.kind, subject.size, work, *_medians(timed, subject.name)))
+        single = [seconds for one in timed if one.single for seconds in one.single[subject.name][0]]
+        forward, backward = _medians(timed, subject.name)
+        one_thread = statistics.median(single) if single else None
+        samples.append(Sample(subject.kind, subject.size, work, forward, backward, one_thread))
     return samples
 
 

@@ -26,13 +26,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Sample:
-    """One operator as timed: its work, and the median seconds forward and backward, with the segment around it."""
+    """One operator as timed: its work, and the median seconds forward and backward, with the segment around it.
+
+    single_s: forward with one thread, where the worker has several.
+    """
 
     kind: str
     size: str
     work: Work
     forward_s: float
     backward_s: float
+    single_s: float | None = None
 
 
 @dataclass(frozen=True)

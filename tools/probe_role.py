@@ -46,7 +46,7 @@ class Setup(msgspec.Struct, frozen=True):
     """machine: 0 or 1. gallery: msgpack of the Program of all operators to time, empty for none.
 
     groups: subjects that are timed in turn, each with the names of its operators. seconds: how long to time operators
-    at most, and at least once each.
+    at most, and at least once each. single: then also with one thread.
     """
 
     machine: int
@@ -54,14 +54,19 @@ class Setup(msgspec.Struct, frozen=True):
     gallery: bytes
     groups: list[dict[str, list[str]]]
     seconds: float
+    single: bool
     chains: list[Chain]
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """subjects: seconds forward and backward of each round, by name. chains: begin and end of each step; sends:
-    seconds that each message took to be handed over. copy: bytes/s of a large copy, read and written."""
+    """What was timed.
+
+    subjects: seconds forward and backward of each round, by name; single: with one thread. chains: begin and end of
+    each step; sends: seconds that each message took to be handed over. copy: bytes/s of a large copy, both ways.
+    """
 
     subjects: Times
+    single: Times
     chains: list[list[tuple[float, float]]]
     sends: list[float]
     copy: float
@@ -73,44 +78,55 @@ def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     mailbox = _Timekeeper(channel)
     beacon.progress = "operators"
     agreed(mailbox, given.peers, given.machine, -1)
-    subjects = _operators(given) if given.gallery else {}
+    groups = _groups(given) if given.gallery else []
+    subjects = _time(groups, given.seconds)
+    single = _single_thread(groups, given.seconds) if given.single else {}
     copy = _copy_bandwidth()
     chains = []
     for i, chain in enumerate(given.chains):
         beacon.progress = f"chain {i}"
         chains.append(_steps(mailbox, given, i, chain))
     beacon.progress = None
-    plain: dict[str, Any] = msgspec.to_builtins(Timed(subjects, chains, mailbox.sends, copy))
+    plain: dict[str, Any] = msgspec.to_builtins(Timed(subjects, single, chains, mailbox.sends, copy))
     return plain
 
 
 # Operators ---------------------------------------------------------------------------------------------------------
 
 
-def _operators(given: Setup) -> Times:
+def _groups(given: Setup) -> "list[dict[str, _Alone]]":
     program = msgspec.msgpack.decode(given.gallery, type=Program)
     states = States(program)
     for piece in states.pieces.values():
         if piece.is_floating_point():
             piece.data.normal_(std=0.1)
-    groups = [{name: _Alone(program, set(ops), states) for name, ops in group.items()} for group in given.groups]
+    return [{name: _Alone(program, set(ops), states) for name, ops in group.items()} for group in given.groups]
+
+
+def _time(groups: "list[dict[str, _Alone]]", seconds: float) -> Times:
+    """Seconds of every round, by subject; each group has its share of `seconds`, and one round at least."""
     times: Times = {name: ([], []) for group in groups for name in group}
     for group in groups:
-        _time(group, given.seconds / len(groups), times)
+        for one in group.values():  # not counted: kernels are chosen, memory is mapped
+            one.run()
+        deadline = time.monotonic() + seconds / len(groups)
+        while True:
+            for name, one in group.items():
+                forward, backward = one.run()
+                times[name][0].append(forward)
+                times[name][1].append(backward)
+            if time.monotonic() > deadline:
+                break
     return times
 
 
-def _time(group: "dict[str, _Alone]", seconds: float, times: Times) -> None:
-    for one in group.values():  # not counted: kernels are chosen, memory is mapped
-        one.run()
-    deadline = time.monotonic() + seconds
-    while True:
-        for name, one in group.items():
-            forward, backward = one.run()
-            times[name][0].append(forward)
-            times[name][1].append(backward)
-        if time.monotonic() > deadline:
-            return
+def _single_thread(groups: "list[dict[str, _Alone]]", seconds: float) -> Times:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _time(groups, seconds)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

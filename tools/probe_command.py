@@ -1,0 +1,52 @@
+"""The command `cutset probe`: measures this machine, says what it found, and writes cluster.toml."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from .probe import Probed
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("cluster.toml"),
+    show_default=True,
+    help="The cluster file to write.",
+)
+@click.option(
+    "--machines", type=int, default=2, show_default=True, help="Workers on this machine, which share its cores."
+)
+@click.option("--name", default="machine", show_default=True, help="What the machines are called in the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
+    """Measure this machine and write a cluster file of machines like it, for `cutset plan --cluster`.
+
+    Takes about 15 seconds: what operators of each class run at, what starting one costs, and what a message between two
+    workers on this machine costs. Nothing else should be running.
+    """
+    from ..partition.cluster_file import save
+    from .probe import probe as measure
+    from .probe_text import as_plain, print_probed
+
+    probed = measure(machines, name=name)
+    save(probed.cluster, out, note=_note(probed))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(as_plain(probed), indent=1))
+        return
+    print_probed(probed)
+    click.echo(f"\nwritten to {out}; plan with it: cutset plan TASK --cluster {out}")
+
+
+def _note(probed: "Probed") -> str:
+    count = f"{probed.workers} workers" if probed.workers > 1 else "one worker"
+    return (
+        f"Measured by cutset probe for {count} on one machine of {probed.cores} cores, {probed.threads} threads each.\n"
+        "[network] is the loopback of that machine; for machines of their own, write what their network has."
+    )
