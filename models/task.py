@@ -59,6 +59,8 @@ class Task:
     correct: `correct(outputs, *targets)` counts right answers in a batch, for test accuracy; outputs is the first
         tensor of what the model gives, while `loss` gets all of it.
     batch: samples of a step and replica, where the command line names no other.
+    blocks: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside is not
+        traced and may branch on data.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Task:
     data: Callable[[str], Data] | None = None
     correct: Callable[..., int] = field(default=correct_classes)
     batch: int = 32
+    blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.batch < 1:

@@ -35,6 +35,10 @@ STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
 WAY_OUT = "name a larger or a smaller module; or train it uncut, data parallel only, with --machines 1"
 
 
+class TrialFailed(BadInput):
+    """No trial run of a block came to an end."""
+
+
 @dataclass(frozen=True)
 class Request:
     """A call as the trace meets it. operands: states first, then arguments; leaves: as in `Form`; spec: their nesting.
@@ -258,9 +262,11 @@ def leaves_of_gradient(result: Tensor) -> list[Tensor]:
     return leaves
 
 
-def _failed(request: Request, error: Exception) -> BadInput:
-    given = ", ".join(shape_of(t).described for t in request.operands[len(request.states) :])
-    return _refused(request, f"fails on made-up values of {given or 'no tensor'}{where(error)}: {first_line(error)}")
+def _failed(request: Request, error: Exception) -> TrialFailed:
+    given = ", ".join(shape_of(t).described for t in request.operands[len(request.states) :]) or "no tensor"
+    said = f"{type(error).__name__}: {first_line(error)}"
+    facts = f"the block by hand {request.name} fails on made-up values of {given}{where(error)}: {said}"
+    return TrialFailed("E326", facts, fix=WAY_OUT)
 
 
 def _refused(request: Request, what: str, *, fix: str = "") -> BadInput:

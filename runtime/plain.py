@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..models.task import Data
 from ..partition.errors import BadInput
+from ..partition.structure import first_tensor
 from .noise import draw_seed
 
 
@@ -51,6 +52,6 @@ class PlainWorker:
     def predict(self, batch: Data) -> Tensor:
         """The output for a batch, in evaluation mode: the first tensor of what the model gives."""
         self.model.eval()
-        output = self.model(*batch.inputs)
-        leaves = torch.utils._pytree.tree_leaves(output)
-        return next(leaf for leaf in leaves if isinstance(leaf, Tensor))
+        output = first_tensor(self.model(*batch.inputs))
+        assert output is not None  # as the rehearsal has seen
+        return output

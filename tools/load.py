@@ -35,12 +35,14 @@ class TaskSpec(msgspec.Struct, frozen=True):
     """How a task is named on the command line.
 
     model: as factoryname.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
+    blocks: globs of modules that are blocks by hand, beside those that the task names.
     """
 
     model: str
     data: str | None = None
     inputs: tuple[str, ...] = ()
     batch: int | None = None
+    blocks: tuple[str, ...] = ()
 
 
 def load_task(spec: TaskSpec) -> "Task":
@@ -284,10 +286,11 @@ def _bare(spec: TaskSpec, name: FactoryName, model: Callable[[], Any]) -> "Task"
 
 def mean_square(output: Any) -> "Tensor":
     """The loss of a module that came without one."""
-    import torch
-    from torch.utils._pytree import tree_leaves
+    from ..partition.structure import first_tensor
 
-    first = next(leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
+    first = first_tensor(output)
+    if first is None:
+        raise TypeError(f"the model gives {_article(output)} without a tensor")
     return first.float().square().mean()
 
 

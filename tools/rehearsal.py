@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from ..models.task import Data
 from ..partition.errors import BadInput
+from ..partition.structure import first_tensor
 from .load import blame, read_split
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _step(task: "Task", model: nn.Module, batch: Data) -> None:
 def _count(task: "Task", model: nn.Module, batch: Data) -> None:
     with blame("E314", f"the first test batch of task {task.name}"):
         output = model(*batch.inputs)
-    first = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), None)
+    first = first_tensor(output)
     if first is None:
         raise BadInput(
             "E314", f"the model of task {task.name} gives no tensor in evaluation mode", fix="return the output first"

@@ -1,0 +1,26 @@
+"""A task's model without weights, for whoever needs its code only."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from .load import build_model
+
+if TYPE_CHECKING:
+    from ..models.task import Task
+
+
+def weightless(task: "Task", *, seed: int = 0) -> nn.Module:
+    """The model built on meta; one that keeps plain tensors is built for real from `seed`, since they have values."""
+    model = build_model(task, seed=seed, device="meta")
+    return build_model(task, seed=seed) if any(_plain_tensors(model)) else model
+
+
+def _plain_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Tensors among the attributes of modules, in lists and dicts too, that are no parameters or buffers."""
+    registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    for module in model.modules():
+        held = [value for name, value in vars(module).items() if name not in ("_parameters", "_buffers", "_modules")]
+        yield from (leaf for leaf in tree_leaves(held) if isinstance(leaf, Tensor) and id(leaf) not in registered)
