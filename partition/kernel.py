@@ -10,7 +10,6 @@ from .arguments import call, decode
 from .box import Box
 from .graph import Op, TensorInfo, at_origin
 from .hand_block import BLOCK, OwnModule, run
-from .hand_block import BLOCK, OwnModule, run
 from .randomness import drawing
 from .resolve import OPAQUE, dense_stride
 from .signature import Call

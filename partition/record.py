@@ -25,7 +25,6 @@ from .rows_moving import STORE
 from .signature import DraftTensor
 from .source import module_path, module_paths, source_line
 from .untraceable import Untraceable
-from .untraceable import Untraceable
 
 aten = torch.ops.aten
 Arguments = dict[str, Any]
