@@ -44,7 +44,7 @@ def run_box(
         box,
         arguments,
         tensors,
-        lambda changed: call(op.target, changed),
+        lambda changed: _result(op, changed),
         noise,
         {name.removesuffix("@whole"): t for name, t in operands.items() if name.endswith("@whole") and t is not None},
     )
@@ -75,8 +75,14 @@ def _any_values(info: TensorInfo) -> Tensor:
 
 
 def _opaque(op: Op, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
-    result = call(op.target, arguments)
+    result = _result(op, arguments)
     return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
+
+
+def _result(op: Op, arguments: Mapping[str, Any]) -> Any:
+    """What torch gives; of several results the one that the operator stands for, if it stands for one."""
+    result = call(op.target, arguments)
+    return result if "@output" not in arguments else result[arguments["@output"]]
 
 
 def _arguments(op: Op, box: Box, operands: Mapping[str, Tensor | None]) -> dict[str, Any]:

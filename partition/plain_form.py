@@ -35,6 +35,14 @@ def packet(node: Node) -> str:
     return getattr(getattr(node.target, "_overloadpacket", None), "__name__", "")
 
 
+# What these are filled with; None where an argument says it.
+FILLED = {
+    **dict.fromkeys(("zeros_like", "new_zeros", "zero"), 0),
+    **dict.fromkeys(("ones_like", "new_ones"), 1),
+    **dict.fromkeys(("full_like", "new_full"), None),
+}
+
+
 def plain_form(node: Node) -> Call:
     """The operator and its arguments."""
     first, rest = (node.args[0], node.args[1:]) if node.args else (None, ())
@@ -55,9 +63,25 @@ def plain_form(node: Node) -> Call:
         case "narrow" if isinstance(node.args[2], int):
             dim, start, length = rest
             return aten.slice.Tensor, (first, dim, start, start + length), {}  # type: ignore[operator]
-        case "concat" | "concatenate":
-            return aten.cat.default, node.args, node.kwargs
+        case "cat" | "concat" | "concatenate":
+            return aten.cat.default, (_with_elements(node), *rest), node.kwargs
+        case "max" | "min" if "other" in [parameter.name for parameter in node.target._schema.arguments]:  # type: ignore[union-attr]
+            return getattr(aten, f"{packet(node)}imum").default, node.args, node.kwargs
+        case name if name in FILLED:
+            value = value_of(node)
+            given = named(node.target, node.args, node.kwargs)
+            number = next((given[key] for key in ("fill_value", "value") if key in given), FILLED[name])
+            return aten.full.default, (list(value.shape), number), {"dtype": value.dtype, "device": value.device}
     return node.target, node.args, node.kwargs
+
+
+def _with_elements(node: Node) -> list[Any]:
+    """What `cat` puts together, without tensors that have no element, if the others alone give the same."""
+    tensors: Any = node.args[0] if node.args else node.kwargs["tensors"]
+    value = value_of(node)
+    kept = [tensor for tensor in tensors if value_of(tensor).numel()]
+    same = any(value_of(tensor).dtype == value.dtype for tensor in kept)
+    return kept if same and value.numel() else list(tensors)
 
 
 def _order(node: Node) -> list[int]:

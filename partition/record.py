@@ -24,6 +24,7 @@ from .resolve import Draft, DraftOp
 from .rows_moving import STORE
 from .signature import DraftTensor
 from .source import module_path, module_paths, source_line
+from .table import find
 from .untraceable import Untraceable
 
 aten = torch.ops.aten
@@ -59,6 +60,7 @@ class Recorder:
         self._source: dict[Node, tuple[Node, Way]] = {}  # of views: the node they show, and how they are made of it
         self._sharing: dict[int, list[Node]] = {}  # nodes by the memory that they have in common
         self._inlined: dict[Node, Sequence[Node]] = {}  # results of an inner graph
+        self._results: dict[tuple[Node, int], str] = {}  # of operators with several results, each entered on its own
         self._state: dict[Node, DraftTensor] = {}  # what a placeholder stands for at first
         self._stores: dict[str, Node] = {}  # overwritten buffers
         self._flowing: set[str] = set()  # tensors through which a gradient flows
@@ -126,6 +128,9 @@ class Recorder:
     def _record(self, node: Node) -> None:
         target, arguments = self._plain_form(node)
         value = node.meta.get("val")
+        if isinstance(value, tuple | list) and find(str(target)) is not None:
+            self._record_each(node, target, arguments)
+            return
         if not isinstance(value, Tensor):
             made = self._emit(node, target, arguments, value if isinstance(value, tuple | list) else [value])
             if len(made) == 1:
@@ -136,6 +141,13 @@ class Recorder:
         source = next((n for n in node.all_input_nodes if _shares(n, node)), None)
         direct = source is not None and source is node.args[0] and "self" in arguments
         self._hold(node, tensor, source=source, way=(target, rest) if direct else None)
+
+    def _record_each(self, node: Node, target: Any, arguments: Arguments) -> None:
+        """One operator for each result that is used, so that it can be cut."""
+        used = {user.args[1] for user in node.users if user.target is operator.getitem}
+        for index in (i for i in range(len(node.meta["val"])) if i in used):
+            (tensor,) = self._emit(node, target, {**arguments, "@output": index}, [node.meta["val"][index]])
+            self._results[node, index] = tensor
 
     def _plain_form(self, node: Node) -> tuple[Any, Arguments]:
         target, args, kwargs = plain_form(node)
@@ -152,6 +164,8 @@ class Recorder:
         if whole in self._inlined:
             inner = self._inlined[whole][index]
             self._hold(node, self.tensor(inner), source=inner, way=SAME)
+        elif (whole, index) in self._results:
+            self._hold(node, self._results[whole, index])
         elif packet(whole) in PARTS:
             source, made, arguments = PARTS[packet(whole)](whole, index)
             tensor = self.tensor(source)

@@ -119,7 +119,7 @@ def _sign(op: DraftOp, draft: Draft) -> Signature | None:
     if row is None or len(op.outputs) != 1 or _has_empty(op, draft):
         return None
     arguments = {name: decode(value, draft.tensors.__getitem__) for name, value in op.arguments.items()}
-    return row.sign(Site(arguments, draft.tensors[op.outputs[0]]))
+    return row.sign(Site(op.target, arguments, draft.tensors[op.outputs[0]]))
 
 
 def _has_empty(op: DraftOp, draft: Draft) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from .signature import Call, Label, Signature, Site
@@ -56,3 +57,9 @@ def fits(shape: Sequence[int], out: Sequence[int]) -> bool:
     """Whether a shape broadcasts to `out`."""
     pairs = zip(reversed(shape), reversed(out), strict=False)
     return len(shape) <= len(out) and all(size in (1, full) for size, full in pairs)
+
+
+def together(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that these broadcast to."""
+    shape: tuple[int, ...] = tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return shape

@@ -5,23 +5,33 @@ import math
 from torch import Tensor
 
 from .row import aligned, dims, fits, row
-from .signature import Call, Noise, Signature, Site
+from .signature import Call, Label, Noise, Parts, Signature, Site
 
 # fmt: off
-UNARY = (
+ACTIVATIONS = (
     "relu", "relu6", "gelu", "tanh", "sigmoid", "silu", "leaky_relu", "elu", "selu", "celu", "mish", "softplus",
-    "hardtanh", "hardswish", "hardsigmoid", "log_sigmoid", "exp", "log", "sqrt", "rsqrt", "neg", "abs", "square", "sin",
-    "cos", "reciprocal", "clamp", "clamp_min", "clamp_max", "clone", "contiguous", "detach", "alias", "to", "_to_copy",
-    "logical_not", "bitwise_not", "erf", "floor", "ceil", "round", "sign", "isnan", "lift_fresh_copy", "threshold",
+    "hardtanh", "hardswish", "hardsigmoid", "log_sigmoid", "hardshrink", "softshrink", "threshold",
 )
-BINARY = (
-    "add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
-    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "masked_fill", "fmod", "remainder",
+UNARY = (
+    *ACTIVATIONS, "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "neg", "abs", "square",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sinc", "reciprocal",
+    "erf", "erfc", "erfinv", "lgamma", "digamma", "logit", "deg2rad", "rad2deg", "floor", "ceil", "round", "trunc",
+    "frac", "sign", "sgn", "signbit", "nan_to_num", "isnan", "isinf", "isfinite", "isneginf", "isposinf",
+    "logical_not", "bitwise_not", "clamp", "clamp_min", "clamp_max", "clip", "positive", "clone", "contiguous",
+    "detach", "alias", "to", "_to_copy", "lift_fresh_copy",
+)
+SEVERAL = (
+    "add", "sub", "rsub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "floor_divide", "fmod",
+    "remainder", "pow", "float_power", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "copysign",
+    "logaddexp", "logaddexp2", "xlogy", "heaviside", "lerp", "addcmul", "addcdiv", "where", "masked_fill",
+    "eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater", "greater_equal", "isclose",
+    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__",
+    "__xor__", "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__",
 )
 # fmt: on
 
 
-@row(*(f"aten.{name}" for name in (*UNARY, *BINARY)))
+@row(*(f"aten.{name}" for name in (*UNARY, *SEVERAL)))
 def elementwise(site: Site) -> Signature | None:
     """y[..] = f(a[..], b[..], ...), each operand broadcast to y."""
     out = site.output.shape
@@ -29,6 +39,35 @@ def elementwise(site: Site) -> Signature | None:
         return None
     labels = dims(len(out))
     return Signature({name: aligned(t.shape, out, labels) for name, t in site.tensors.items()}, labels)
+
+
+@row("aten.prelu")
+def prelu(site: Site) -> Signature | None:
+    """y[b, c, ..] = x where it is positive, else weight[c] x; a single weight is for all channels."""
+    labels = dims(len(site.output.shape))
+    single = site.shape("weight") in ((), (1,)) or len(labels) < 2
+    weight: list[Label] = [None if single else labels[1]] * len(site.shape("weight"))
+    return Signature({"self": labels, "weight": weight}, labels)
+
+
+@row("aten.glu")
+def glu(site: Site) -> Signature | None:
+    """y[.., i, ..] = x[.., 0, i, ..] sigmoid(x[.., 1, i, ..])"""
+    labels = dims(len(site.output.shape))
+    dim = site["dim"] % len(labels)
+    read: list[Label] = list(labels)
+    read[dim] = Parts(((None, 2), (labels[dim], site.output.shape[dim])))
+    return Signature({"self": read}, labels, work=3.0)
+
+
+@row("aten.bucketize", "aten.isin")
+def looked_up(site: Site) -> Signature | None:
+    """y[..] = f(x[..], table), the table whole."""
+    labels = dims(len(site.output.shape))
+    first, *others = site.tensors
+    if site.shape(first) != site.output.shape:  # a number looked up in a tensor
+        return None
+    return Signature({first: labels} | {name: [None] * len(site.shape(name)) for name in others}, labels)
 
 
 def _dropout(call: Call) -> Tensor:

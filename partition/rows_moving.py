@@ -1,4 +1,4 @@
-"""Rows of operators that only move data: views, slices, concatenation, and the store into a buffer."""
+"""Rows of operators that rearrange or repeat whole dimensions, and the store into a buffer."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .row import aligned, dims, row
-from .signature import At, Call, Label, Labels, Signature, Site, Sliding
+from .signature import Call, Label, Parts, Signature, Site
 
 
 def _reshape(call: Call) -> Tensor:
@@ -42,7 +42,7 @@ def _groups(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int]]:
     return groups
 
 
-@row("aten.expand", local=lambda call: call["self"].expand(call.local_shape))
+@row("aten.expand", "aten.broadcast_to", local=lambda call: call["self"].expand(call.local_shape))
 def expand(site: Site) -> Signature | None:
     """Broadcast to a larger shape."""
     out = site.output.shape
@@ -65,68 +65,75 @@ def transpose(site: Site) -> Signature | None:
     return Signature({"self": labels}, [labels[d] for d in order], work=0.0)
 
 
-def _select(call: Call) -> Tensor:
+# Repetition --------------------------------------------------------------------------------------------------------
+
+
+def _repeat(call: Call) -> Tensor:
     x: Tensor = call["self"]
-    dim = call["dim"] % x.dim()
-    return x.select(dim, 0) if call.narrowed("self", dim) else call.plain()
+    lead = len(call.local_shape) - x.dim()
+    return x.repeat([there // here for there, here in zip(call.local_shape, (1,) * lead + x.shape, strict=True)])
 
 
-@row("aten.select", local=_select, moves=True)
-def select(site: Site) -> Signature | None:
-    """y[..] = x[.., index, ..]"""
+@row("aten.repeat", "aten.tile", local=_repeat)
+def repeat(site: Site) -> Signature | None:
+    """y[.., (r, i), ..] = x[.., i, ..]: the whole tensor again and again."""
     shape = site.shape("self")
-    dim = site["dim"] % len(shape)
-    index = site["index"] % shape[dim]
     labels = dims(len(shape))
-    read: list[Label] = [At(index, index + 1) if d == dim else label for d, label in enumerate(labels)]
-    return Signature({"self": read}, [label for d, label in enumerate(labels) if d != dim], work=0.0)
+    lead = len(site.output.shape) - len(shape)
+    output: list[Label] = [f"r{d}" for d in range(-lead, 0)]
+    for d, (size, there) in enumerate(zip(shape, site.output.shape[lead:], strict=True)):
+        output.append(Parts(((f"r{d}", there // size), (labels[d], size))))
+    return Signature({"self": labels}, output, work=0.0)
 
 
-def _slice(call: Call) -> Tensor:
+def _repeat_interleave(call: Call) -> Tensor:
     x: Tensor = call["self"]
-    dim = call["dim"] % x.dim()
-    if not call.narrowed("self", dim):
-        return call.plain()
-    return x[(slice(None),) * dim + (slice(None, None, call["step"]),)]
+    if call["dim"] is None:
+        x = x.flatten()
+    dim = (call["dim"] or 0) % x.dim()
+    return x.repeat_interleave(call.local_shape[dim] // x.shape[dim], dim)
 
 
-@row("aten.slice", local=_slice, moves=True)
-def slice_(site: Site) -> Signature | None:
-    """y[.., i, ..] = x[.., start + i * step, ..]"""
-    shape, out = site.shape("self"), site.output.shape
-    dim, step = site["dim"] % len(shape), site["step"]
-    if not out[dim]:
+@row("aten.repeat_interleave", local=_repeat_interleave)
+def repeat_interleave(site: Site) -> Signature | None:
+    """y[.., (i, r), ..] = x[.., i, ..]: every element again and again."""
+    if not isinstance(site["repeats"], int):
         return None
-    start = site["start"] or 0
-    start = min(max(start + shape[dim] if start < 0 else start, 0), shape[dim])
-    labels = dims(len(shape))
-    read: list[Label] = list(labels)
-    read[dim] = Sliding(labels[dim], step, start, 1, covers=False) if out[dim] > 1 else At(start, start + 1)
-    return Signature({"self": read}, labels, work=0.0)
+    shape, out = site.shape("self"), site.output.shape
+    if site["dim"] is None:
+        return Signature({"self": ["d"] * len(shape)}, [Parts((("d", math.prod(shape)), ("r", site["repeats"])))])
+    labels = dims(len(out))
+    dim = site["dim"] % len(labels)
+    output: list[Label] = list(labels)
+    output[dim] = Parts(((labels[dim], shape[dim]), ("r", site["repeats"])))
+    return Signature({"self": labels}, output, work=0.0)
 
 
-def _cat(call: Call) -> Tensor:
-    parts = [t for t in call["tensors"] if t is not None]
-    return parts[0].clone() if len(parts) == 1 else torch.cat(parts, call["dim"])
+# Other orders ------------------------------------------------------------------------------------------------------
 
 
-@row("aten.cat", local=_cat)
-def cat(site: Site) -> Signature | None:
-    """y = x0, x1, ... one behind the other along `dim`."""
-    labels = dims(len(site.output.shape))
-    dim = (site["dim"] or 0) % len(labels)
-    operands: dict[str, Labels] = {}
-    offset = 0
-    for i, tensor in enumerate(site["tensors"]):
-        if len(tensor.shape) != len(labels):
-            return None
-        read: list[Label] = list(labels)
-        read[dim] = Sliding(labels[dim], 1, -offset, 1) if tensor.shape[dim] > 1 else At(0, 1)
-        operands[f"tensors[{i}]"] = read
-        offset += tensor.shape[dim]
-    small = any(tensor.shape[dim] <= 1 for tensor in site["tensors"])
-    return Signature(operands, labels, fixed=frozenset({labels[dim]} if small else ()), work=0.0)
+@row("aten.flip", "aten.roll", "aten.rot90")
+def turned(site: Site) -> Signature | None:
+    """The dimensions that are reversed, shifted or turned stay whole."""
+    rank = len(site.output.shape)
+    given = [d % rank for d in ([site["dims"]] if isinstance(site["dims"], int) else site["dims"])]
+    turned_dims = given if given or ".flip." in site.target else range(rank)  # without `dims`, roll shifts all as one
+    output = dims(rank)
+    read: list[Label] = [None if d in turned_dims else label for d, label in enumerate(output)]
+    return Signature({"self": read}, output, fixed=frozenset(output[d] for d in turned_dims), work=0.0)
 
+
+@row("aten.diagonal")
+def diagonal(site: Site) -> Signature | None:
+    """y[.., k] = x[.., k, .., k + offset, ..]; both dimensions whole."""
+    rank = len(site.shape("self"))
+    read: list[Label] = list(dims(rank))
+    for dim in (site["dim1"], site["dim2"]):
+        read[dim % rank] = None
+    return Signature({"self": read}, [*(d for d in read if d), "k"], fixed=frozenset({"k"}), work=0.0)
+
+
+# Buffers -----------------------------------------------------------------------------------------------------------
 
 STORE = "aten.copy_.default"
 

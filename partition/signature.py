@@ -90,8 +90,12 @@ class DraftTensor:
 
 @dataclass(frozen=True)
 class Site:
-    """One operator as a row sees it: arguments by name, tensors as DraftTensor, and the output."""
+    """One operator as a row sees it: arguments by name, tensors as DraftTensor, and the output.
 
+    Of an operator with several results the argument "@output" tells which one is meant.
+    """
+
+    target: str
     arguments: Mapping[str, Any]
     output: DraftTensor
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from .axis import Axes
-from .signature import At, Label, Labels, Parts, Signature, Sliding
+from .signature import At, Labels, Parts, Signature, Sliding
 
 Sequences = Sequence[tuple[int, ...]]  # axes per dimension
 

@@ -5,10 +5,14 @@ random boxes against the whole operator (tests/partition/test_table.py). Importi
 """
 
 from . import (
+    rows_along,
     rows_attention,
     rows_contraction,
     rows_dropout,
     rows_elementwise,
+    rows_indexing,
+    rows_loss,
+    rows_making,
     rows_moving,
     rows_normalisation,
     rows_pooling,
@@ -23,6 +27,8 @@ __all__ = ["FILES_OF_ROWS", "TABLE", "find"]
 FILES_OF_ROWS = (
     rows_elementwise,
     rows_moving,
+    rows_indexing,
+    rows_making,
     rows_contraction,
     rows_window,
     rows_pooling,
@@ -31,6 +37,8 @@ FILES_OF_ROWS = (
     rows_dropout,
     rows_attention,
     rows_reduction,
+    rows_along,
+    rows_loss,
 )
 
 

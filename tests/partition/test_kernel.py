@@ -43,10 +43,17 @@ def test_a_bias_is_added_by_the_first_part_of_a_sum() -> None:
 
 def test_an_operator_without_a_row_gives_all_its_results() -> None:
     x = torch.randn(3, 5)
-    graph, op = last(Calls(lambda x: x.topk(2, -1)[0]), x, row="topk")
-    values, indices = run_box(op, op.nest.box, {"self": x}, graph.tensors)
-    assert torch.equal(values, x.topk(2, -1)[0])
-    assert torch.equal(indices, x.topk(2, -1)[1])
+    graph, op = last(Calls(lambda x: torch.frexp(x)[0]), x, row="frexp")
+    mantissa, exponent = run_box(op, op.nest.box, {"self": x}, graph.tensors)
+    assert torch.equal(mantissa, x.frexp()[0])
+    assert torch.equal(exponent, x.frexp()[1])
+
+
+def test_of_several_results_an_operator_with_a_row_gives_the_one_it_stands_for() -> None:
+    x = torch.randn(4, 5)
+    graph, op = last(Calls(lambda x: x.topk(2, -1)[1]), x, row="topk")
+    (indices,) = run_box(op, ((1, 3), (0, 2)), {"self": x[1:3]}, graph.tensors)
+    assert torch.equal(indices, x[1:3].topk(2, -1)[1])
 
 
 def test_an_operator_without_a_row_sees_its_input_laid_out_as_in_the_trace() -> None:

@@ -1,4 +1,4 @@
-"""rows_elementwise: boxes of every row against the whole operator."""
+"""Boxes of elementwise operators."""
 
 from typing import Any
 
@@ -18,15 +18,42 @@ from row_calls import (
     uncuttable,
     x,
 )
+from torch import Tensor
 
 from cutset.partition import rows_elementwise
-from cutset.partition.rows_elementwise import BINARY, UNARY
+from cutset.partition.rows_elementwise import SEVERAL, UNARY
+
+OVERLOADS = {"to": "dtype", "where": "self", "masked_fill": "Scalar", "pow": "Tensor_Tensor"} | {
+    name: "Tensor_Tensor" if name == "float_power" else "default"
+    for name in (
+        *("maximum", "minimum", "fmax", "fmin", "hypot", "logaddexp", "logaddexp2", "heaviside", "atan2", "isclose"),
+        *("logical_and", "logical_or", "logical_xor", "addcmul", "addcdiv", "float_power", "floor_divide"),
+    )
+}
+TRUTH = ("logical_not", "logical_and", "logical_or", "logical_xor")
+WHOLE_NUMBERS = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "__and__", "__or__", "__xor__")
+SHIFTS = ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
+POSITIVE = ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "lgamma", "digamma", "pow", "float_power", "xlogy")
+
+
+def first(name: str, *shape: int) -> Tensor:
+    """A tensor on which a function is defined."""
+    if name in TRUTH:
+        return b(*shape)
+    if name in (*WHOLE_NUMBERS, *SHIFTS):
+        return n(50, *shape)
+    if name in ("asin", "acos", "atanh", "erfinv"):
+        return x(*shape).tanh() * 0.9
+    if name in ("logit", "acosh"):
+        return x(*shape).sigmoid() + (name == "acosh")
+    return x(*shape).abs() + 0.1 if name in POSITIVE else x(*shape)
 
 
 def elementwise() -> dict[str, Given]:
-    """Operators of one and of two tensors, with their other arguments; "name:second" is another overload."""
+    """Operators of one tensor, and of several that are broadcast."""
     settings: dict[str, tuple[Any, ...]] = {
         "clamp": (-0.5, 0.5),
+        "clip": (-0.5, 0.5),
         "clamp_min": (0.1,),
         "clamp_max": (0.1,),
         "threshold": (0.1, 2.0),
@@ -34,23 +61,24 @@ def elementwise() -> dict[str, Given]:
         "to": (torch.float32,),
         "where": (x(4, 1), x(6)),
         "masked_fill": (b(4, 1), -INF),
+        "lerp": (x(4, 1), x(6)),
+        "addcmul": (x(4, 1), x(6)),
+        "addcdiv": (x(4, 1), x(6).abs() + 0.5),
+        "bitwise_left_shift": (n(3, 4, 1),),
+        "bitwise_right_shift": (n(3, 4, 1),),
+        "__lshift__": (n(3, 4, 1),),
+        "__rshift__": (n(3, 4, 1),),
     }
-    variants = {"to": "dtype", "where": "self", "masked_fill": "Scalar", "threshold": "default"}
-    integers = ("bitwise_and", "bitwise_or", "bitwise_not", "logical_not", "logical_and", "logical_or", "logical_xor")
-    plain = ("maximum", "minimum", "logical_and", "logical_or", "logical_xor")
     calls = {}
     for name in UNARY:
-        first = (
-            n(2, 4, 6).bool() if name in integers else x(4, 6).abs() if name in ("log", "sqrt", "rsqrt") else x(4, 6)
-        )
-        calls[name] = given(f"aten.{name}.{variants.get(name, 'default')}", first, *settings.get(name, ()))
-    for name in BINARY:
-        first = n(2, 4, 6).bool() if name in integers else b(4, 6) if name == "where" else x(3, 4, 6)
-        second = (n(2, 6).bool(),) if name in integers else (x(4, 1).abs() + 0.5,)
-        if name == "pow":
-            first = first.abs()
-        variant = "Tensor_Tensor" if name == "pow" else "default" if name in plain else "Tensor"
-        calls[name] = given(f"aten.{name}.{variants.get(name, variant)}", first, *settings.get(name, second))
+        target = f"aten.{name}.{OVERLOADS.get(name, 'default')}"
+        calls[name] = given(target, first(name, 4, 6), *settings.get(name, ()))
+    for name in SEVERAL:
+        target = f"aten.{name}.{OVERLOADS.get(name, 'default' if name in ('addcmul', 'addcdiv') else 'Tensor')}"
+        second = first(name, 4, 1) if name in (*TRUTH, *WHOLE_NUMBERS) else x(4, 1).abs() + 0.5
+        one = b(4, 6) if name == "where" else first(name, 3, 4, 6)
+        still = ("self", "other", "values") if name in ("floor_divide", "heaviside") else ()
+        calls[name] = given(target, one, *settings.get(name, (second,)), still=still)
     return calls
 
 
@@ -60,12 +88,31 @@ def broadcasting() -> dict[str, Given]:
         "zero-dim": given("aten.mul.Tensor", x(4, 6), x()),
         "outer": given("aten.sub.Tensor", x(4, 1, 3), x(5, 1)),
         "rounded": given("aten.div.Tensor_mode", x(4, 6), x(6).abs() + 0.5, rounding_mode="floor"),
+        "whole numbers": given("aten.add.Tensor", n(9, 4, 6), n(9, 6), alpha=3),
+        "widened": given("aten.mul.Tensor", n(9, 4, 6), x(6)),
         "clone": given("clone", x(4, 6), memory_format=torch.contiguous_format),
+        "gelu tanh": given("gelu", x(4, 6), approximate="tanh"),
+        "softplus": given("softplus", x(4, 6), 2.0, 1.0),
         "to other": given("aten.to.other", x(4, 6), x(4, 6).float()),
+        "where number": given("aten.where.ScalarOther", b(4, 6), x(6), 2.0),
+        "masked_fill tensor": given("aten.masked_fill.Tensor", x(4, 6), b(6), x()),
+        "clamp by tensors": given("aten.clamp.Tensor", x(4, 6), x(6) - 1, x(4, 1) + 1),
     }
 
 
-CALLS = build(elementwise, broadcasting)
+def others() -> dict[str, Given]:
+    return {
+        "prelu": given("prelu", x(2, 4, 6), x(4)),
+        "prelu single": given("prelu", x(2, 4), x(1)),
+        "prelu vector": given("prelu", x(6), x(1)),
+        "glu": given("glu", x(4, 12)),
+        "glu rows": given("glu", x(6, 5), 0),
+        "bucketize": given("aten.bucketize.Tensor", x(4, 6), torch.arange(-2.0, 2.0, dtype=torch.float64)),
+        "isin": given("aten.isin.Tensor_Tensor", n(9, 4, 6), n(9, 3)),
+    }
+
+
+CALLS = build(elementwise, broadcasting, others)
 
 
 @pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
@@ -87,6 +134,7 @@ def test_every_call_can_be_cut() -> None:
     [
         given("aten.to.other", torch.zeros(4), torch.zeros(2, 3).double()),
         given("aten.view.dtype", torch.zeros(4), torch.int32),
+        given("aten.isin.Scalar_Tensor", 3, torch.arange(4)),
     ],
     ids=lambda case: case.target,
 )

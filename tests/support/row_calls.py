@@ -27,20 +27,29 @@ INF = float("inf")
 
 @dataclass(frozen=True)
 class Given:
-    """One call: an ATen operator and its arguments. still: tensor arguments that get no gradient."""
+    """One call: an ATen operator and its arguments.
+
+    still: tensor arguments that get no gradient; output: which one of several results is meant.
+    """
 
     target: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     still: tuple[str, ...] = ()
+    output: int | None = None
+
+    def result(self, arguments: Mapping[str, Any]) -> Tensor:
+        """What torch gives for arguments by name."""
+        result = call(self.target, arguments)
+        return result if self.output is None else result[self.output]
 
 
 Calls = Mapping[str, Given]
 
 
-def given(target: str, *args: Any, still: tuple[str, ...] = (), **kwargs: Any) -> Given:
+def given(target: str, *args: Any, still: tuple[str, ...] = (), output: int | None = None, **kwargs: Any) -> Given:
     """A call of "linear" (aten's, its default overload) or of "aten.sum.dim_IntList"."""
-    return Given(target if "." in target else f"aten.{target}.default", args, kwargs, still)
+    return Given(target if "." in target else f"aten.{target}.default", args, kwargs, still, output)
 
 
 def x(*shape: int) -> Tensor:
@@ -75,7 +84,7 @@ def assert_boxes_are_the_whole(case: Given, *, finer: bool) -> None:
     op = graph.ops[-1]
     assert finer or op.row != OPAQUE
     plain = leaves(case, values)
-    whole = call(case.target, {k: with_tensors(v, plain) for k, v in op.arguments.items()})
+    whole = case.result({k: with_tensors(v, plain) for k, v in op.arguments.items()})
     assert_equal(whole, values["out"])
     weight = torch.randn(whole.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     if whole.requires_grad:
@@ -135,8 +144,10 @@ def drafted(case: Given, finer: bool) -> tuple[Draft, dict[str, Tensor]]:
         return {"number": str(value)} if value in (INF, -INF) else value
 
     complete = named(overload(case.target), case.args, case.kwargs)
-    result = values["out"] = call(case.target, complete)
+    result = values["out"] = case.result(complete)
     arguments = {name: plain(value, name) for name, value in complete.items()}
+    if case.output is not None:
+        arguments["@output"] = case.output
     draft.tensors["out"] = _draft_tensor("out", result, "value")
     draft.ops.append(DraftOp("op", case.target, arguments, ("out",), "", ""))
     draft.results = ["out"]

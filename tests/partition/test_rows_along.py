@@ -1,0 +1,110 @@
+"""Boxes of operators that work along dimensions which stay whole."""
+
+import pytest
+import torch
+from row_calls import (
+    Given,
+    assert_boxes_are_the_whole,
+    assert_stays_whole,
+    b,
+    build,
+    given,
+    n,
+    rows_called,
+    rows_of,
+    uncuttable,
+    x,
+)
+
+from cutset.partition import rows_along
+from cutset.partition.rows_along import REDUCTIONS, SCANS
+
+
+def scans() -> dict[str, Given]:
+    several = ("cummax", "cummin", "sort")
+    return (
+        {name: given(name, x(4, 6), 1, output=0 if name in several else None) for name in SCANS}
+        | {f"{name} indices": given(name, x(4, 6), -2, output=1) for name in several}
+        | {
+            "cumsum counts": given("cumsum", b(4, 6), 0),
+            "cumsum as": given("cumsum", n(9, 4, 6), 0, dtype=torch.float64),
+            "sort down": given("sort", x(4, 6), -1, True, output=0),
+            "topk": given("topk", x(4, 6), 3, output=0),
+            "topk indices": given("topk", x(6, 4), 2, 0, False, output=1),
+            "diff": given("diff", x(4, 6), 2),
+            "diff longer": given("diff", x(4, 6), 1, 0, x(1, 6), x(2, 6)),
+            "diff of truth": given("diff", b(4, 6)),
+        }
+    )
+
+
+DIMS = dict.fromkeys(("any", "all", "max", "min", "median"), "dim") | {"prod": "dim_int", "norm": "ScalarOpt_dim"}
+WITH_INDICES = ("max", "min", "median", "mode", "kthvalue")
+
+
+def reductions() -> dict[str, Given]:
+    calls = {}
+    for name in (name for name in REDUCTIONS if name not in ("aminmax", "var", "std", "var_mean", "std_mean")):
+        target = f"aten.{name}.{DIMS.get(name, 'default')}"
+        more = {"kthvalue": (2,), "norm": (3,), "linalg_vector_norm": (2,)}.get(name, ())
+        for output in (0, 1) if name in WITH_INDICES else (None,):
+            case = f"{name} {output or ''}".strip()
+            calls[case] = given(target, x(4, 5, 6), *more, 1, output=output)
+            calls[f"{case} kept"] = given(target, x(4, 5, 6), *more, -1, True, output=output)
+    for name in ("var", "std"):
+        calls[name] = given(f"aten.{name}.correction", x(4, 5, 6), [0, 2], correction=0, keepdim=True)
+        calls[f"{name} dim"] = given(f"aten.{name}.dim", x(4, 5, 6), [1])
+        for output in (0, 1):
+            calls[f"{name}_mean {output}"] = given(f"aten.{name}_mean.correction", x(4, 5, 6), [-1], output=output)
+    return calls | {
+        "amax all but one": given("amax", x(4, 5, 6), [0, 2]),
+        "any dims": given("aten.any.dims", b(4, 5, 6), [0, 2]),
+        "aminmax": given("aminmax", x(4, 6), dim=1, output=1),
+        "logsumexp of several": given("logsumexp", x(4, 5, 6), [0, 1]),
+    }
+
+
+def pairs() -> dict[str, Given]:
+    return {
+        "cosine_similarity": given("cosine_similarity", x(4, 6), x(4, 6)),
+        "cosine_similarity broadcast": given("cosine_similarity", x(4, 1, 6), x(3, 6), -1),
+        "cosine_similarity first": given("cosine_similarity", x(4, 6), x(4, 6), 0),
+        "pairwise_distance": given("pairwise_distance", x(4, 5, 6), x(5, 6)),
+        "pairwise_distance kept": given("pairwise_distance", x(4, 6), x(4, 6), 1.0, 1e-6, True),
+        "cdist": given("cdist", x(2, 4, 3), x(5, 3), 1.0),
+    }
+
+
+def test_reductions_of_everything_stay_whole() -> None:
+    for name in ("amax", "prod", "any", "max", "median", "var", "norm", "argmax", "logsumexp"):
+        more = ([0, 1],) if name == "logsumexp" else ()
+        overload = "Scalar" if name == "norm" else "default"
+        assert_stays_whole(given(f"aten.{name}.{overload}", x(4, 6), *more))
+
+
+CALLS = build(scans, reductions, pairs)
+
+
+@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
+@pytest.mark.parametrize("name", CALLS)
+def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
+    assert_boxes_are_the_whole(CALLS[name], finer=finer)
+
+
+def test_every_row_has_a_call() -> None:
+    assert rows_of(rows_along) == rows_called(CALLS)
+
+
+def test_every_call_can_be_cut() -> None:
+    assert uncuttable(CALLS) == set()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        given("topk", torch.tensor(3.0), 1, output=0),
+    ],
+    ids=lambda case: case.target,
+)
+def test_a_call_that_no_row_describes_stays_whole(case: Given) -> None:
+    assert_stays_whole(case)
