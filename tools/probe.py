@@ -22,6 +22,7 @@ from .probe_role import PROBING, Chain, Setup, Timed
 
 OPERATORS_S = 6.0
 CHAIN_STEPS = (100, 60, 25)  # of the chains of CHAIN_BYTES
+FEW = 5
 PEERS = ["probe-0", "probe-1"]
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -45,17 +46,17 @@ class Probed:
     copy: float
 
 
-def probe(workers: int, *, name: str = "machine", operators_s: float = OPERATORS_S) -> Probed:
+def probe(workers: int, *, name: str = "machine", brief: bool = False) -> Probed:
     """Measure this host as each of `workers` on it finds it: with its share of the cores, while another one works.
 
-    operators_s: how long to time operators, at most. UsageError where `workers` are none or too many.
+    brief: everything a few times only. UsageError where `workers` are none or too many.
     """
     alike(workers)
     cores = os.cpu_count() or 1
     threads = _threads(workers)
     graph, groups = gallery()
     chains = [chain(size) for size in CHAIN_BYTES]
-    timed = _run([_setup(i, workers, graph, groups, chains, operators_s) for i in range(2)], threads)
+    timed = _run([_setup(i, workers, graph, groups, chains, brief) for i in range(2)], threads)
     samples = _samples(graph, groups, timed)
     machine = fit_machine(name, samples, {n: _medians(timed, repeated_name(n)) for n in REPEATED})
     lines = [_chain_sample(i, timed) for i in range(len(CHAIN_BYTES))]
@@ -83,7 +84,7 @@ def _setup(
     graph: Graph,
     groups: list[dict[str, list[str]]],
     chains: Sequence[ChainOf],
-    operators_s: float,
+    brief: bool,
 ) -> Setup:
     """What one of the two processes does. A single worker has the cores to itself while operators are timed."""
     (whole,) = programs(flow(graph, one_machine(graph)), training=True)
@@ -92,13 +93,13 @@ def _setup(
     for size, steps, (_, parts, alone) in zip(CHAIN_BYTES, CHAIN_STEPS, chains, strict=True):
         for program, together in ((alone if machine == 0 else None, False), (parts[machine], True)):
             packed = msgspec.msgpack.encode(program) if program is not None else b""
-            listed.append(Chain(packed, size // 4, together, steps))
+            listed.append(Chain(packed, size // 4, together, FEW if brief else steps))
     return Setup(
         machine=machine,
         peers=PEERS,
         gallery=msgspec.msgpack.encode(whole) if works else b"",
         groups=groups,
-        seconds=operators_s,
+        seconds=0.0 if brief else OPERATORS_S,
         single=works and _threads(workers) > 1,
         chains=listed,
     )

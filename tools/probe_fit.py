@@ -4,6 +4,7 @@ A box takes a start cost and its FLOPs (or bytes) at a rate: a line through the 
 is left at no operator, a message what a chain takes longer where it goes to and fro.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from ..partition.cost import CONTRACTION, ELEMENTWISE, VIEW, Costs, Work
 from ..partition.graph import Graph
 
 DIGITS = 4  # that are worth keeping of a measured number
+FLAT = 4.0  # the most that the start cost of a largest size can be of its time is 1 - 1 / FLAT
 LEAST_S = 1e-9  # no cost is less: a difference of two noisy medians may be
 
 
@@ -80,9 +82,11 @@ def fit_machine(name: str, samples: Sequence[Sample], repeated: Mapping[int, tup
         segment_back_s=_round(back.start),
     )
     bound = [s for s in samples if s.kind == ELEMENTWISE]
-    points = [(s.work.bytes, _rest(s.forward_s, ahead.start)) for s in bound]
-    points += [(s.work.bytes_back, _rest(s.backward_s, back.start)) for s in bound]
-    machine = replace(machine, memory_bandwidth=_round(_per_second(fit_line(points), max(points))))
+    both_ways = (
+        _rate([(s.work.bytes, _rest(s.forward_s, ahead.start)) for s in bound]),
+        _rate([(s.work.bytes_back, _rest(s.backward_s, back.start)) for s in bound]),
+    )
+    machine = replace(machine, memory_bandwidth=_round(math.sqrt(math.prod(both_ways))))
     kinds = dict.fromkeys(s.kind for s in samples if s.kind != ELEMENTWISE)
     rates = {kind: _fit_rate(machine, [s for s in samples if s.kind == kind]) for kind in kinds if kind != VIEW}
     products = rates[CONTRACTION]
@@ -99,13 +103,9 @@ def _fit_rate(machine: Machine, samples: Sequence[Sample]) -> Rate:
     for s in samples:
         added = s.work.bytes_added / machine.memory_bandwidth
         backward.append((s.work.flops_back, _rest(s.backward_s, machine.segment_back_s + added)))
-    ahead, back = fit_line(forward), fit_line(backward)
-    return Rate(
-        _round(_per_second(ahead, max(forward))),
-        _round(_per_second(back, max(backward))),
-        _round(ahead.start),
-        _round(back.start / max(1, samples[0].work.gradients)),
-    )
+    gradients = max(1, samples[0].work.gradients)
+    starts = fit_line(forward).start, fit_line(backward).start / gradients
+    return Rate(_round(_rate(forward)), _round(_rate(backward)), _round(starts[0]), _round(starts[1]))
 
 
 def fit_network(
@@ -124,7 +124,7 @@ def fit_network(
     operators = sum(sum(costs.seconds(op, op.nest.box, machine)) for op in graph.ops)
     step = _rest(chains[0].alone_s, extra + operators)
     machine = replace(machine, message_s=_round(message), step_s=_round(step))
-    return machine, _round(_per_second(line, max(points))), _round(latency)
+    return machine, _round(_rate(points)), _round(latency)
 
 
 def sharing(machine: Machine, workers: int, cores: int) -> Machine:
@@ -161,10 +161,16 @@ def _rest(seconds: float, without: float) -> float:
     return max(LEAST_S, seconds - without)
 
 
-def _per_second(line: Line, largest: tuple[float, float]) -> float:
-    """The rate of a line; where noise has left it without a slope, that of the largest size."""
-    x, seconds = largest
-    return 1 / line.slope if line.slope > 0 else x / seconds
+def _rate(points: Sequence[tuple[float, float]]) -> float:
+    """How much a second the line through (amount, seconds) is.
+
+    The largest size was chosen so that starting it hardly matters; a line by which it does is one that noise has left
+    flat.
+    """
+    slope = fit_line(points).slope
+    most, seconds = max(points)
+    steepest = FLAT * most / seconds
+    return min(1 / slope, steepest) if slope > 0 else steepest
 
 
 def _round(value: float) -> float:

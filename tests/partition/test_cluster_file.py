@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -67,9 +68,8 @@ def clusters(draw: st.DrawFn) -> Cluster:
             bandwidth_out=draw(st.none() | positive),
             latency_s=draw(st.none() | times),
         )
-        machines += (
-            [machine] if draw(st.booleans()) else [_numbered(machine, i) for i in range(draw(st.integers(1, 3)))]
-        )
+        count = draw(st.integers(0, 3))
+        machines += [replace(machine, name=f"{name} {i}") for i in range(count)] or [machine]
     if len({m.name for m in machines}) < len(machines):
         machines = machines[:1]
     pairs = [(a, b) for a in range(len(machines)) for b in range(len(machines)) if a != b]

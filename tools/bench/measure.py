@@ -47,16 +47,21 @@ class Measured:
 
 def measured_step_s(spec: TaskSpec, placement: Placement, steps: int = 200) -> float:
     """Median seconds of a warm step of a placement, its machines being processes of this host."""
-    ready = captured(spec)
+    ready = captured(msgspec.structs.replace(spec, batch=placement.batch))
     trained, _ = compiled(ready, matched(ready, placement))
-    return measure(spec, ready, trained, steps=steps).median_s
+    return measure(spec, ready, trained, steps=steps, micro_batches=placement.micro_batches).median_s
 
 
-def measure(spec: TaskSpec, ready: Captured, programs: Sequence[Program], *, steps: int = 200) -> Measured:
-    """The steps of a cut model: one process a program, of as many threads as training would give each."""
+def measure(
+    spec: TaskSpec, ready: Captured, programs: Sequence[Program], *, steps: int = 200, micro_batches: int = 1
+) -> Measured:
+    """The steps of a cut model: one process a program, of as many threads as training would give each.
+
+    The batch of a step has so many micro-batches of the captured size.
+    """
     names = [worker_name(0, machine) for machine in range(len(programs))]
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
-        setup = _setup(spec, ready, Path(folder), names, steps)
+        setup = _setup(spec, ready, Path(folder), names, steps, micro_batches)
         roles = [
             _role(name, STEPPING, msgspec.structs.replace(setup, program=msgspec.msgpack.encode(program)), len(names))
             for name, program in zip(names, programs, strict=True)
@@ -75,8 +80,10 @@ def measure_uncut(spec: TaskSpec, ready: Captured, *, steps: int = 200, workers:
     return Measured(tuple(end - begin for begin, end in times[WARM_UP:]))
 
 
-def _setup(spec: TaskSpec, ready: Captured, folder: Path, names: list[str], steps: int) -> Setup:
-    batch = example_batch(ready.task, ready.batch)
+def _setup(
+    spec: TaskSpec, ready: Captured, folder: Path, names: list[str], steps: int, micro_batches: int = 1
+) -> Setup:
+    batch = example_batch(ready.task, ready.batch * micro_batches)
     model = build_model(ready.task, seed=0)
     values = state_values(model, ready.task.loss, ready.constants)
     inputs = {f"batch input {i}": tensor for i, tensor in enumerate(batch.inputs)}

@@ -1,0 +1,84 @@
+"""The probe, on this machine: quick, so that figures are rough, but real."""
+
+import io
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from cutset.partition.cluster_file import load, read, to_toml
+from cutset.partition.errors import UsageError
+from cutset.tools import probe as probe_module
+from cutset.tools.probe import Probed, memory_bytes, probe
+from cutset.tools.probe_command import probe as command
+from cutset.tools.probe_models import REPEATED, SUBJECTS, chain, gallery, repeated_name
+from cutset.tools.probe_text import as_plain, print_probed
+
+
+@pytest.fixture(scope="module")
+def probed() -> Probed:
+    return probe(2, name="desk", brief=True)
+
+
+def test_every_constant_is_measured(probed):
+    machine = probed.cluster.machines[0]
+    numbers = [probed.cluster.bandwidth, probed.cluster.latency_s, probed.copy]
+    numbers += [value for name, value in vars(machine).items() if isinstance(value, float)]
+    numbers += [value for rate in machine.rates.values() for value in vars(rate).values()]
+    assert all(math.isfinite(number) and number >= 0 for number in numbers)
+    assert machine.flops_per_s > 1e8
+    assert machine.memory_bandwidth > 1e7
+    assert 0 < machine.operator_s < 0.1
+    assert 0 < machine.message_s < 0.1
+    assert set(machine.rates) == {s.kind for s in SUBJECTS} - {"elementwise"}
+
+
+def test_large_operators_take_longer_than_small_ones(probed):
+    seconds = {(s.kind, s.size): s.forward_s + s.backward_s for s in probed.samples}
+    for kind in {s.kind for s in SUBJECTS} - {"view"}:
+        assert seconds[kind, "large"] > seconds[kind, "tiny"]
+
+
+def test_the_cluster_is_what_was_asked_for_and_a_file_can_hold_it(probed):
+    assert [m.name for m in probed.cluster.machines] == ["desk 0", "desk 1"]
+    assert probed.cluster.machines[0].memory_bytes <= memory_bytes() // 2 * 1.001
+    assert read(to_toml(probed.cluster)) == probed.cluster
+
+
+def test_what_was_measured_is_said(probed):
+    out = io.StringIO()
+    print_probed(probed, console=Console(file=out, width=200))
+    for text in ("each of 2 workers", "matrix products", "FLOP/s", "a message, at either end", "loopback"):
+        assert text in out.getvalue()
+    assert json.loads(json.dumps(as_plain(probed)))["cluster"]["machines"][1]["name"] == "desk 1"
+
+
+def test_the_command_writes_the_file_and_its_json(probed, tmp_path, monkeypatch):
+    monkeypatch.setattr(probe_module, "probe", lambda machines, name: probed)
+    path = tmp_path / "cluster.toml"
+    done = CliRunner().invoke(command, ["-o", str(path), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["workers"] == 2
+    assert load(path) == probed.cluster
+    assert "loopback" in path.read_text()
+
+
+def test_no_machines_are_refused_before_anything_is_measured():
+    with pytest.raises(UsageError, match="E201"):
+        probe(0)
+
+
+def test_every_subject_is_one_operator_of_its_class():
+    _, groups = gallery()
+    subjects = {name: ops for group in groups for name, ops in group.items()}
+    assert {s.name for s in SUBJECTS} | {repeated_name(n) for n in REPEATED} == set(subjects)
+    assert all(len(subjects[s.name]) == 1 for s in SUBJECTS)
+    assert [len(subjects[repeated_name(n)]) for n in REPEATED] == list(REPEATED)
+
+
+def test_a_chain_goes_to_and_fro():
+    _, (left, right), alone = chain(256)
+    assert (len(left.segments), len(right.segments), len(alone.segments)) == (4, 3, 1)
+    assert len(left.arrivals) == len(right.arrivals) == 3
