@@ -163,8 +163,11 @@ def _contiguous(question: Question, *, traffic: bool) -> Made:
 
 
 def _by_metis(question: Question, axes: CutAxes) -> Made:
-    graph, cluster = question.graph, question.cluster
-    vertices = blocks(graph, axes)
+    cluster = question.cluster
+    try:
+        vertices = blocks(question.graph, axes)
+    except Infeasible as error:  # more blocks than memory
+        return error.facts
     if not len(cluster) <= len(vertices) <= BLOCKS_MAX:
         return f"{len(vertices)} blocks; it takes {len(cluster)} to {BLOCKS_MAX}"
     total = sum(machine.flops_per_s for machine in cluster.machines)

@@ -6,6 +6,7 @@ Megatron's pairs; one on units that are made and one on units that are summed ov
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,29 +51,29 @@ class Mesh:
         if not layout:
             out[self.machines[0]] = mine[0]
             return out
-        for at in range(len(layout)):
-            dimension, loop = layout[at]
+        for at, (dimension, loop) in enumerate(layout):
             before = tuple(d for d, _ in layout[:at])
-            mine[:, loop] = self._cut(mine[:, loop], dimension, before)
+            least = math.prod(self.shape[d] for d, other in layout[at + 1 :] if other == loop)
+            mine[:, loop] = self._cut(mine[:, loop], dimension, before, least)
         out[list(self.machines)] = mine
         return out
 
-    def _cut(self, intervals: Ints, dimension: int, before: tuple[int, ...]) -> Ints:
-        """Each machine's part of its interval, by its place along `dimension`; speeds count within its place so far."""
+    def _cut(self, intervals: Ints, dimension: int, before: tuple[int, ...], least: int) -> Ints:
+        """Each machine's part of its interval, by its place along `dimension`; speeds count within its place so far.
+
+        least: into how many parts each part is cut afterwards, which it must be long enough for.
+        """
         rest = tuple(d for d in range(len(self.shape)) if d not in (*before, dimension))
-        weights = self._speed.sum(axis=rest, keepdims=True)
-        up_to = np.cumsum(weights, axis=dimension)
-        share = up_to / up_to.take([-1], axis=dimension)
-        stop = np.broadcast_to(share, self.shape).reshape(-1)
-        start = np.broadcast_to(share - weights / up_to.take([-1], axis=dimension), self.shape).reshape(-1)
-        length = intervals[:, 1] - intervals[:, 0]
-        parts = self.shape[dimension]
-        digit = self.digits[:, dimension]
-        edges = [
-            np.clip(np.floor(length * at + 1e-9).astype(np.int64), number, length - (parts - number))
-            for at, number in ((start, digit), (stop, digit + 1))
-        ]
-        return np.stack([intervals[:, 0] + edges[0], intervals[:, 0] + edges[1]], axis=1)
+        up_to = np.cumsum(self._speed.sum(axis=rest, keepdims=True), axis=dimension)
+        shares = np.insert(up_to / up_to.take([-1], axis=dimension), 0, 0.0, axis=dimension)
+        length, parts = intervals[:, 1] - intervals[:, 0], self.shape[dimension]
+        edges = []
+        for side in (0, 1):
+            share = np.broadcast_to(shares.take(range(side, parts + side), axis=dimension), self.shape).reshape(-1)
+            number = self.digits[:, dimension] + side
+            edge = np.floor(length * share + 1e-9).astype(np.int64)
+            edges.append(intervals[:, 0] + np.clip(edge, number * least, length - (parts - number) * least))
+        return np.stack(edges, axis=1)
 
 
 def layouts(loops: Sequence[LoopInfo], shape: Sequence[int]) -> list[Layout]:

@@ -130,7 +130,7 @@ class Placement(msgspec.Struct, frozen=True):
     """The cut of one model over machines, as saved to a file.
 
     batch: samples of a micro-batch; micro_batches: how many of them make a step. objective: "time", "bytes" or
-    "memory".
+    "memory". blocks: globs of the modules that are blocks by hand.
     """
 
     format: int
@@ -149,6 +149,7 @@ class Placement(msgspec.Struct, frozen=True):
     left_out: list[Skipped]
     seed: int
     versions: dict[str, str]
+    blocks: list[str] = []
 
     def save(self, path: str | Path) -> None:
         """Write the file at once: it is complete or not there."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from ..partition.errors import CutsetError
+from .probe_command import probe
 
 if TYPE_CHECKING:
     from .load import TaskSpec
@@ -67,6 +68,9 @@ def cli() -> None:
     """
 
 
+cli.add_command(probe)
+
+
 def task_options(command: F) -> F:
     """TASK and the options that say what it is made of."""
     for option in (
@@ -79,6 +83,12 @@ def task_options(command: F) -> F:
             help="For a bare module: 32x3x224x224, or 32x128:int64.",
         ),
         click.option("--data", metavar="KIND:DIR", help="Data on disk, for tasks that need it: mnist:DIR."),
+        click.option(
+            "--blocks",
+            multiple=True,
+            metavar="GLOB",
+            help="Modules that stay whole and are not traced, so that they may branch on data: 'encoder.layers.*'.",
+        ),
         click.argument("task"),
     ):
         command = option(command)
@@ -89,18 +99,54 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of everything random."
 )
-machines_option = click.option(
-    "--machines", type=int, default=2, show_default=True, help="Machines to cut the model over; all are used."
-)
-only_option = click.option(
-    "--only", default="", metavar="KIND", help="Choose among plans of this kind: metis, slices, stages, tiles."
-)
 
 
-def _spec(task: str, data: str | None, inputs: tuple[str, ...], batch: int | None) -> "TaskSpec":
+def plan_options(command: F) -> F:
+    """What plan is wanted."""
+    for option in (
+        click.option(
+            "--only",
+            default="",
+            metavar="KIND",
+            help="Choose among plans of this kind: mesh, metis, slices, stages, tiles.",
+        ),
+        click.option(
+            "--micro-batches",
+            type=int,
+            default=1,
+            show_default=True,
+            help="Parts of a batch that follow each other through the machines; 1 is lock-step.",
+        ),
+        click.option(
+            "--pin",
+            "pins",
+            multiple=True,
+            metavar="GLOB=MACHINE",
+            help="Keep modules, operators or parameters on a machine: --pin 'encoder.*=0'.",
+        ),
+        click.option(
+            "--objective",
+            default="time",
+            show_default=True,
+            help="What is to be least: time, bytes or memory (of the fullest machine).",
+        ),
+        click.option(
+            "--cluster",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="The machines and links, as `cutset probe` writes them; by default alike, on gigabit Ethernet.",
+        ),
+        click.option("--max-machines", "most", type=int, help="Machines to choose from: as many as pay are used."),
+    ):
+        command = option(command)
+    return command
+
+
+def _spec(
+    task: str, data: str | None, inputs: tuple[str, ...], batch: int | None, blocks: tuple[str, ...] = ()
+) -> "TaskSpec":
     from .load import TaskSpec
 
-    return TaskSpec(task, data, inputs, batch)
+    return TaskSpec(task, data, inputs, batch, blocks)
 
 
 @contextmanager
@@ -112,17 +158,23 @@ def _stdout_kept(as_json: bool) -> Iterator[None]:
 
 @cli.command()
 @task_options
-@machines_option
-@only_option
+@click.option("--machines", type=int, help="Machines to cut the model over; all are used. 2 where nothing is said.")
+@plan_options
 @seed_option
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the placement.")
 @json_option
 def plan(
     task: str,
+    blocks: tuple[str, ...],
     data: str | None,
     inputs: tuple[str, ...],
     batch: int | None,
-    machines: int,
+    machines: int | None,
+    most: int | None,
+    cluster: Path | None,
+    objective: str,
+    pins: tuple[str, ...],
+    micro_batches: int,
     only: str,
     seed: int,
     out: Path | None,
@@ -131,23 +183,29 @@ def plan(
     """Cut TASK over machines and write the placement file.
 
     Every candidate cut is simulated; the fastest that fits in memory and gives every machine a share of the work wins.
-    The verdict says whether the machines pay.
+    The verdict says whether the machines pay; --max-machines leaves out those that do not.
     """
-    from ..partition.cluster import alike
     from ..partition.placement import to_json
+    from .capturing import captured
     from .console import placement_summary
-    from .planning import captured, planned
+    from .load import load_task
+    from .planning import Wanted, micro_spec, planned
 
-    cluster = alike(machines)
-    spec = _spec(task, data, inputs, batch)
+    wanted = Wanted(machines, most, cluster, only, objective, pins, micro_batches, seed)
+    wanted.resolved()  # what is wrong with the machines is said before the model is captured
+    spec = _spec(task, data, inputs, batch, blocks)
     with _stdout_kept(as_json):
-        placement = planned(captured(spec), spec, cluster, seed=seed, only=only)
+        loaded = load_task(spec)
+        ready = captured(micro_spec(spec, loaded, micro_batches), loaded)
+        placement = planned(ready, spec, wanted)
     if out is not None:
         placement.save(out)
     if as_json:
         click.echo(to_json(placement), nl=False)
         return
     placement_summary(placement)
+    for note in ready.notes:
+        click.echo(f"note: {note}")
     if out is not None:
         click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
 
@@ -161,11 +219,12 @@ def plan(
 def check(placement: Path, task: str | None, data: str | None, inputs: tuple[str, ...], as_json: bool) -> None:
     """Check that a PLACEMENT file is whole and fits its model (or TASK)."""
     from ..partition.placement import load
-    from .planning import captured, matched
+    from .capturing import captured
+    from .planning import matched
 
     found = load(placement)
     with _stdout_kept(as_json):
-        ready = captured(_spec(task or found.model, data, inputs, found.batch))
+        ready = captured(_spec(task or found.model, data, inputs, found.batch, tuple(found.blocks)))
     cut = matched(ready, found)
     facts = {"placement": str(placement), "model": task or found.model, "machines": cut.machines, "ok": True}
     click.echo(json.dumps(facts) if as_json else f"{placement} fits {facts['model']}: {cut.machines} machines")
@@ -201,13 +260,20 @@ def show(placement: Path, html: Path | None, svg: Path | None, as_json: bool) ->
 @cli.command()
 @task_options
 @json_option
-def inspect(task: str, data: str | None, inputs: tuple[str, ...], batch: int | None, as_json: bool) -> None:
+def inspect(
+    task: str,
+    blocks: tuple[str, ...],
+    data: str | None,
+    inputs: tuple[str, ...],
+    batch: int | None,
+    as_json: bool,
+) -> None:
     """List TASK's operators: their row in the table, loops and axes, FLOPs, and what share of the FLOPs can be cut."""
+    from .capturing import captured
     from .inspection import inspection, print_inspection
-    from .planning import captured
 
     with _stdout_kept(as_json):
-        facts = inspection(captured(_spec(task, data, inputs, batch)))
+        facts = inspection(captured(_spec(task, data, inputs, batch, blocks)))
     if as_json:
         click.echo(json.dumps(facts, indent=1))
     else:
@@ -261,7 +327,7 @@ def training_options(command: F) -> F:
 @click.option(
     "--placement", "placement_file", type=click.Path(path_type=Path), help="A placement file, instead of --machines."
 )
-@only_option
+@plan_options
 @training_options
 @seed_option
 @click.option(
@@ -274,11 +340,17 @@ def training_options(command: F) -> F:
 @json_option
 def train(
     task: str,
+    blocks: tuple[str, ...],
     data: str | None,
     inputs: tuple[str, ...],
     batch: int | None,
     machines: int | None,
     placement_file: Path | None,
+    most: int | None,
+    cluster: Path | None,
+    objective: str,
+    pins: tuple[str, ...],
+    micro_batches: int,
     only: str,
     method: str,
     rule: str,
@@ -304,18 +376,21 @@ def train(
     from ..partition.placement import load
     from ..ps.downpour import Downpour
     from ..ps.rule import rule as rule_named
+    from .planning import Wanted
     from .prepare import Options
 
     _check_method(method)
-    if machines is not None and placement_file is not None:
-        raise click.UsageError("give --machines or --placement, not both")
+    counted = machines is not None or most is not None or cluster is not None
+    if placement_file is not None and (counted or pins or only or blocks or micro_batches != 1):
+        raise click.UsageError("give --placement, or what to plan for (--machines and its kin), not both")
+    if not counted:
+        machines = 1
     options = Options(
-        spec=_spec(task, data, inputs, batch),
+        spec=_spec(task, data, inputs, batch, blocks),
         method=Downpour(fetch=fetch, push=push, warm_start=warm_start, overlap=overlap),
         rule=rule_named(rule, lr),
         out=out,
-        machines=1 if machines is None else machines,
-        only=only,
+        wanted=Wanted(machines, most, cluster, only, objective, pins, micro_batches, seed),
         placement=load(placement_file) if placement_file is not None else None,
         replicas=replicas,
         shards=shards,
@@ -348,6 +423,7 @@ def demo(out: Path, as_json: bool) -> None:
     from ..ps.downpour import Downpour
     from ..ps.rule import Adagrad
     from .load import TaskSpec
+    from .planning import Wanted
     from .prepare import Options
 
     options = Options(
@@ -355,8 +431,7 @@ def demo(out: Path, as_json: bool) -> None:
         method=Downpour(),
         rule=Adagrad(0.05),
         out=out,
-        machines=2,
-        only="metis",
+        wanted=Wanted(machines=2, only="metis"),
         replicas=2,
         shards=2,
         epochs=20,

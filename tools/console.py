@@ -17,7 +17,7 @@ from rich.text import Text
 from ..partition.errors import CutsetError
 from ..partition.placement import MachinePlacement, Placement
 from .cutedges import crossings
-from .rows import RESULT_COLUMNS, ranked, result_cells
+from .rows import RESULT_COLUMNS, is_chosen, ranked, result_cells
 from .units import bytes_text, count_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 160
 _WIDEST = 10_000
 _MOST_CROSSINGS = 8
+_MOST_CANDIDATES = 15
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -64,7 +65,11 @@ def placement_summary(placement: Placement, *, console: Console | None = None) -
     _print_crossings(placement, console)
     listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits", "least share")
     print_columns(console, listed, _candidates(placement))
-    console.print(Text(f"* chosen: {placement.winner}"))
+    hidden = len(placement.candidates) - _MOST_CANDIDATES
+    more = f"; {hidden} slower ones are in the file" if hidden > 0 else ""
+    console.print(Text(f"* chosen: {placement.winner}, for its {placement.objective}{more}"))
+    if placement.left_out:
+        console.print(Text(f"Left out: {'; '.join(_left_out(placement))}"))
 
 
 def print_error(error: CutsetError, *, console: Console | None = None) -> None:
@@ -204,7 +209,7 @@ def _print_crossings(placement: Placement, console: Console) -> None:
 def _candidates(placement: Placement) -> list[tuple[str, ...]]:
     return [
         (
-            ("* " if score.name == placement.winner else "  ") + score.name,
+            ("* " if is_chosen(score, placement) else "  ") + score.name,
             str(score.machines),
             seconds_text(score.step_s),
             bytes_text(score.bytes_forward),
@@ -212,5 +217,16 @@ def _candidates(placement: Placement) -> list[tuple[str, ...]]:
             "yes" if score.fits else "no",
             percent_text(score.least_share),
         )
-        for score in ranked(placement)
+        for at, score in enumerate(ranked(placement))
+        if at < _MOST_CANDIDATES or is_chosen(score, placement)
     ]
+
+
+def _left_out(placement: Placement) -> list[str]:
+    """Why candidates were not there, each reason with all that share it."""
+    by_reason: dict[str, list[str]] = {}
+    for skipped in placement.left_out:
+        names = by_reason.setdefault(skipped.reason, [])
+        if skipped.name not in names:
+            names.append(skipped.name)
+    return [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]

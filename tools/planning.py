@@ -2,70 +2,102 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ..partition.capture import capture, state_values
 from ..partition.cluster import Cluster, alike
+from ..partition.cluster_file import load as load_cluster
 from ..partition.cut import Cut
-from ..partition.errors import BadInput
+from ..partition.errors import BadInput, UsageError
 from ..partition.evaluation import carry_over
 from ..partition.exchange import flow
-from ..partition.graph import Graph
 from ..partition.matching import cut_of
 from ..partition.placement import Placement
 from ..partition.planner import plan
 from ..runtime.program import Program, programs
 from ..runtime.replica import Replica
-from .load import TaskSpec, build_model, example_batch, load_task, mean_square
+from .capturing import Captured as Captured
+from .capturing import captured as captured
+from .load import TaskSpec, mean_square
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..models.task import Data, Task
+    from ..models.task import Task
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A task with its graphs. constants: values that the model's code made."""
+class Wanted:
+    """What plan is asked for.
 
-    task: "Task"
-    batch: int
-    train: Graph
-    evaluation: Graph
-    constants: "dict[str, Tensor]"
-
-
-def captured(spec: TaskSpec, task: "Task | None" = None) -> Captured:
-    """Capture the training and evaluation graphs of a task at its batch size, without allocating weights.
-
-    task: the task of `spec`, where it is loaded already.
+    machines: all are used; most: some of so many are, as pays best. cluster: the file that describes them, of which the
+    first are taken; all where no number is given. The rest as of `partition.planner.plan`.
     """
-    task = task or load_task(spec)
+
+    machines: int | None = None
+    most: int | None = None
+    cluster: Path | None = None
+    only: str = ""
+    objective: str = "time"
+    pins: tuple[str, ...] = ()
+    micro_batches: int = 1
+    seed: int = 0
+
+    def resolved(self) -> Cluster:
+        """The machines; UsageError or BadInput where there are none such."""
+        count = self.machines if self.most is None else self.most
+        if self.machines is not None and self.most is not None:
+            raise UsageError("E203", "--machines uses all of them, --max-machines some", fix="give one of the two")
+        if self.cluster is None:
+            return alike(2 if count is None else count)
+        found = load_cluster(self.cluster)
+        if count is None:
+            return found
+        if not 1 <= count <= len(found):
+            raise UsageError(
+                "E201", f"{count} machines; {self.cluster} describes {len(found)}", fix=f"--machines {len(found)}"
+            )
+        return found.first(count)
+
+
+def micro_spec(spec: TaskSpec, task: "Task", micro_batches: int) -> TaskSpec:
+    """The spec whose batch is one of so many micro-batches of the task's batch."""
     batch = spec.batch or task.batch
-    example = example_batch(task, batch)
-    train, constants = _graph(task, example, training=True)
-    evaluation, more = _graph(task, example, training=False)
-    return Captured(task, batch, train, evaluation, constants | more)
+    if micro_batches < 1 or batch % micro_batches:
+        raise UsageError(
+            "E209",
+            f"{micro_batches} micro-batches of a batch of {batch} samples; it must divide",
+            fix=f"--micro-batches {_divisor(batch, micro_batches)}",
+        )
+    return msgspec.structs.replace(spec, batch=batch // micro_batches)
 
 
-def _graph(task: "Task", example: "Data", *, training: bool) -> "tuple[Graph, dict[str, Tensor]]":
-    """Of a model built on meta; a model that keeps plain tensors needs their values, so it is built for real."""
-    model = build_model(task, seed=0, device="meta")
-    if _plain_tensors(model):
-        model = build_model(task, seed=0)
-    return capture(model, task.loss if training else None, example.inputs, example.targets)
+def _divisor(batch: int, near: int) -> int:
+    return min((d for d in range(1, batch + 1) if batch % d == 0), key=lambda d: (abs(d - near), d))
 
 
-def _plain_tensors(model: object) -> bool:
-    import torch
+def planned(ready: Captured, spec: TaskSpec, wanted: Wanted) -> Placement:
+    """The best placement of a captured task, whose batch is a micro-batch."""
+    placement = plan(
+        ready.train,
+        wanted.resolved(),
+        model=spec.model,
+        seed=wanted.seed,
+        only=wanted.only,
+        fewer=wanted.most is not None,
+        objective=wanted.objective,
+        pins=wanted.pins,
+        micro_batches=wanted.micro_batches,
+    )
+    return msgspec.structs.replace(placement, blocks=list(ready.blocks))
 
-    modules = model.modules()  # type: ignore[attr-defined]
-    return any(isinstance(value, torch.Tensor) for module in modules for value in vars(module).values())
 
-
-def planned(ready: Captured, spec: TaskSpec, cluster: Cluster, *, seed: int, only: str = "") -> Placement:
-    """The best placement of a captured task, of the candidates whose name begins with `only`."""
-    return plan(ready.train, cluster, model=spec.model, seed=seed, only=only)
+def blocks_of(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
+    """The spec with the blocks by hand that a placement was made with, if there is one."""
+    return spec if placement is None else msgspec.structs.replace(spec, blocks=tuple(placement.blocks))
 
 
 def matched(ready: Captured, placement: Placement) -> Cut:
@@ -95,18 +127,37 @@ def plan_model(
     targets: "Tensor | Sequence[Tensor]" = (),
     *,
     loss: "Callable[..., Tensor]" = mean_square,
-    machines: int = 2,
+    machines: int | Cluster = 2,
+    fewer: bool = False,
+    objective: str = "time",
+    pins: "Sequence[str]" = (),
+    micro_batches: int = 1,
+    blocks: "Sequence[str]" = (),
     seed: int = 0,
     only: str = "",
     name: str = "",
 ) -> Placement:
-    """The best placement of a module in hand over `machines` machines, all used.
+    """The best placement of a module in hand over `machines` machines (or those of a cluster), all used.
 
-    inputs, targets: an example batch, of which only shapes and dtypes count; `loss(output, *targets)` gives a scalar.
-    only: the kind of plans to choose among ("metis"). name: the import string to note in the placement.
+    inputs, targets: an example batch (or micro-batch), of which only shapes and dtypes count; `loss(output, *targets)`
+    gives a scalar. fewer: some machines may be left out, where that is better. objective: what is to be least, "time",
+    "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. blocks: globs; a module whose name
+    matches one is one operator, whose inside is not traced. only: the kind of plans to choose among ("metis"). name:
+    the import string to note in the placement.
     """
-    graph, _ = capture(model, loss, _several(inputs), _several(targets))
-    return plan(graph, alike(machines), model=name or type(model).__name__, seed=seed, only=only)
+    graph, _ = capture(model, loss, _several(inputs), _several(targets), blocks=blocks)
+    placement = plan(
+        graph,
+        machines if isinstance(machines, Cluster) else alike(machines),
+        model=name or type(model).__name__,
+        seed=seed,
+        only=only,
+        fewer=fewer,
+        objective=objective,
+        pins=pins,
+        micro_batches=micro_batches,
+    )
+    return msgspec.structs.replace(placement, blocks=list(blocks))
 
 
 def replica_of(
@@ -122,8 +173,8 @@ def replica_of(
 
     inputs, targets, loss: as they were planned for. BadInput where the placement is of another model.
     """
-    graph, constants = capture(model, loss, _several(inputs), _several(targets))
-    replica = Replica(programs(flow(graph, cut_of(placement, graph)), training=True), seed=seed)
+    graph, constants = capture(model, loss, _several(inputs), _several(targets), blocks=placement.blocks)
+    replica = Replica(programs(flow(graph, cut_of(placement, graph)), training=True), seed=seed, model=model)
     values = state_values(model, loss, constants)
     replica.load(values.__getitem__)
     return replica

@@ -12,17 +12,18 @@ from torch import Tensor, nn
 
 from ..models.task import Task
 from ..partition.capture import state_values
-from ..partition.cluster import alike
 from ..partition.errors import BadInput, UsageError
 from ..partition.placement import Placement
+from ..partition.untraceable import Untraceable
 from ..ps.downpour import Downpour
 from ..ps.layout import Slice, layout
 from ..ps.region import Region
 from ..ps.rule import AnyRule
 from ..runtime.plain import PlainWorker
 from ..runtime.program import Program
+from .capturing import Captured, captured
 from .load import TaskSpec, build_model, example_batch, load_task
-from .planning import Captured, captured, compiled, matched, planned
+from .planning import Wanted, blocks_of, compiled, matched, micro_spec, planned
 from .rehearsal import rehearse
 from .roles import Course
 
@@ -37,16 +38,15 @@ FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the
 class Options:
     """What is asked for.
 
-    machines: per replica. only: the kind of candidate plans. placement: instead of a new plan. baseline: also train in
-    one process. target: test accuracy to report the time to.
+    wanted: the plan of a replica; placement: instead of a new one. baseline: also train in one process. target: test
+    accuracy to report the time to.
     """
 
     spec: TaskSpec
     method: Downpour
     rule: AnyRule
     out: Path
-    machines: int = 1
-    only: str = ""
+    wanted: Wanted = field(default_factory=lambda: Wanted(machines=1))
     placement: Placement | None = None
     replicas: int = 1
     shards: int = 1
@@ -89,10 +89,13 @@ def prepare(options: Options) -> Prepared:
     """Load, capture, plan and check; write the placement and the initial weights into the run folder."""
     _check(options)
     task = load_task(options.spec)
+    micro_batches = options.placement.micro_batches if options.placement else options.wanted.micro_batches
+    uncut = options.placement is None and options.wanted.machines == 1
+    spec = blocks_of(options.placement, micro_spec(options.spec, task, micro_batches))
     try:
-        ready = captured(options.spec, task)
+        ready = captured(spec, task, advise=not uncut)
     except BadInput as error:
-        if error.code not in (UNTRACEABLE, FAILS_UNTRACED) or options.machines != 1 or options.placement is not None:
+        if error.code not in (UNTRACEABLE, FAILS_UNTRACED) or not uncut:
             raise
         return _uncut(options, task, error)
     return _cut(options, ready)
@@ -110,8 +113,7 @@ def _check(options: Options) -> None:
         raise UsageError("E225", f"--target {options.target}; it is a share of right answers", fix="--target 0.95")
     if options.rule.lr > LR_MAX:
         raise UsageError("E226", f"--lr {options.rule.lr:g}; float32 ends at {LR_MAX:.3g}", fix="--lr 0.05")
-    machines = len(options.placement.machines) if options.placement else options.machines
-    alike(machines)
+    machines = len(options.placement.machines if options.placement else options.wanted.resolved().machines)
     roles = machines * options.replicas + options.shards
     if roles > ROLES_MAX:
         raise UsageError(
@@ -126,18 +128,16 @@ def _check(options: Options) -> None:
 
 
 def _cut(options: Options, ready: Captured) -> Prepared:
-    placement = options.placement or planned(
-        ready, options.spec, alike(options.machines), seed=options.seed, only=options.only
-    )
+    placement = options.placement or planned(ready, options.spec, options.wanted)
     cut = matched(ready, placement)
     trained, evaluated = compiled(ready, cut)
     placement.save(options.out / "placement.json")
     model = build_model(ready.task, seed=options.seed)
-    course = _course(options, ready.task, model, ready.constants, ready.batch)
+    course = _course(options, ready.task, model, ready.constants, ready.batch, placement.micro_batches)
     regions = [_regions(program) for program in trained]
     slices = layout([program.elements for program in trained], options.shards)
-    names = state_names(model)
-    return Prepared(options, ready.task.name, placement, course, trained, evaluated, regions, slices, names)
+    names, notes = state_names(model), list(ready.notes)
+    return Prepared(options, ready.task.name, placement, course, trained, evaluated, regions, slices, names, notes)
 
 
 def _uncut(options: Options, task: Task, error: BadInput) -> Prepared:
@@ -155,7 +155,8 @@ def _uncut(options: Options, task: Task, error: BadInput) -> Prepared:
         shape = list(parameter.shape)
         regions.append(Region(name, shape, shape, [(0, n) for n in shape], offset))
         offset += parameter.numel()
-    note = f"it is trained uncut, data parallel only: {error.facts}"
+    facts = error.traced if isinstance(error, Untraceable) else error.facts
+    note = f"it is trained uncut, data parallel only: {facts}"
     return Prepared(
         options, task.name, None, course, [], [], [regions], layout([offset], options.shards), names, [note]
     )
@@ -170,11 +171,19 @@ def state_names(model: nn.Module) -> dict[str, str]:
     return {name: first[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in first}
 
 
-def _course(options: Options, task: Task, model: nn.Module, constants: dict[str, Tensor], batch: int) -> Course:
+def _course(
+    options: Options,
+    task: Task,
+    model: nn.Module,
+    constants: dict[str, Tensor],
+    micro_batch: int,
+    micro_batches: int = 1,
+) -> Course:
     """Save the initial state, rehearse, and share the samples of all epochs out in whole batches, the steps."""
+    batch = micro_batch * micro_batches
     values = state_values(model, task.loss, constants)
     initial = save_state(options.out / "initial.safetensors", values)
-    samples = rehearse(task, model, example_batch(task, batch))
+    samples = rehearse(task, model, example_batch(task, micro_batch))
     steps = options.epochs * samples // batch // options.replicas
     if steps < 1:
         raise UsageError(
@@ -185,7 +194,9 @@ def _course(options: Options, task: Task, model: nn.Module, constants: dict[str,
         )
     options.method.check(steps)
     every = max(1, steps // options.epochs)
-    return Course(options.spec, batch, options.seed, options.replicas, steps, every, str(initial.resolve()))
+    return Course(
+        options.spec, batch, micro_batch, options.seed, options.replicas, steps, every, str(initial.resolve())
+    )
 
 
 def _regions(program: Program) -> list[Region]:

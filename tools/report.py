@@ -17,7 +17,7 @@ from .picture import (
     staleness_histograms,
     traffic_matrix,
 )
-from .rows import RESULT_COLUMNS, ranked, result_cells
+from .rows import RESULT_COLUMNS, is_chosen, ranked, result_cells
 from .units import NONE, bytes_text, count_text, percent_text, seconds_text
 
 _MOST_LINKS = 16
@@ -128,11 +128,10 @@ def candidate_table(placement: Placement) -> str:
         *(Column(label, number=True) for label in ("machines", "predicted step", "bytes forward")),
     ]
     columns += [Column("fullest memory", number=True), Column("fits"), Column("least share of a machine", number=True)]
-    return table(columns, [_candidate(score, placement.winner) for score in ranked(placement)])
+    return table(columns, [_candidate(score, won=is_chosen(score, placement)) for score in ranked(placement)])
 
 
-def _candidate(score: Score, winner: str) -> Row:
-    won = score.name == winner
+def _candidate(score: Score, *, won: bool) -> Row:
     cells = (
         score.name,
         str(score.machines),

@@ -25,10 +25,12 @@ from ..runtime.beacon import Beacon
 from ..runtime.channel import Channel
 from ..runtime.mailbox import Mailbox
 from ..runtime.message import Message
+from ..runtime.own_modules import OwnModules
 from ..runtime.plain import PlainWorker
 from ..runtime.program import Program
 from ..runtime.worker import Worker
 from .load import TaskSpec, build_model, load_task, read_split
+from .weightless import weightless
 
 WORKER, SHARD, BASELINE = (f"cutset.tools.roles:{name}" for name in ("worker", "shard", "baseline"))
 WAIT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging one long before
@@ -39,12 +41,14 @@ REPORT_S = 0.2  # between two progress messages of a worker
 class Course(msgspec.Struct, frozen=True):
     """What all trainers of a run share.
 
+    batch: samples of a step; micro_batch: of each of the parts in which a cut model computes it, one after the other.
     steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. initial: file of the first
     weights.
     """
 
     spec: TaskSpec
     batch: int
+    micro_batch: int
     seed: int
     replicas: int
     steps: int
@@ -117,15 +121,16 @@ class _Trainer(ABC):
 class _Cut(_Trainer):
     worker: Worker
 
-    def __init__(self, setup: WorkerSetup, mailbox: Mailbox, initial: Callable[[str], Tensor]) -> None:
+    def __init__(self, setup: WorkerSetup, task: Task, mailbox: Mailbox, initial: Callable[[str], Tensor]) -> None:
         program = msgspec.msgpack.decode(setup.program, type=Program)
         evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
         peers = [worker_name(setup.replica, m) for m in range(setup.machines)]
         # Each replica draws masks of its own.
-        self.worker = Worker(program, mailbox, peers, seed=setup.course.seed + setup.replica)
+        own = OwnModules.where_needed([program, evaluation], lambda: weightless(task, seed=setup.course.seed))
+        self.worker = Worker(program, mailbox, peers, seed=setup.course.seed + setup.replica, own=own)
         self.worker.states.extend(evaluation)
         self.worker.states.load(initial)
-        self._tester = Worker(evaluation, mailbox, peers, states=self.worker.states, tag="test.")
+        self._tester = Worker(evaluation, mailbox, peers, states=self.worker.states, tag="test.", own=own)
         self._tests = 0
 
     def correct(self, task: Task, batch: Data, rows: int) -> int | None:
@@ -267,7 +272,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     initial = stored(course.initial)
     trainer: _Trainer
     if given.program:
-        trainer = _Cut(given, mailbox, initial)
+        trainer = _Cut(given, task, mailbox, initial)
     else:
         trainer = _Uncut(course, task, initial, course.seed + given.replica)
     client = Client(mailbox, given.slices, trainer.values, local_rate=given.rule.local_rate)
@@ -280,7 +285,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     def after(step: int, loss: float | None, count: int) -> None:
         log.step(step, loss)
         if tests is not None and log.due(step):
-            log.test(step, lambda: accuracy(trainer, task, tests, course.batch))
+            log.test(step, lambda: accuracy(trainer, task, tests, course.micro_batch))
 
     train(
         given.method,
@@ -313,7 +318,7 @@ def _finish(
     mailbox.wait([(LAUNCHER, "all trained", 0, 0, 0)], timeout_s=PATIENCE_S)
     client.fetch()
     client.wait()
-    log.test(log.course.steps - 1, lambda: accuracy(trainer, task, tests, log.course.batch))
+    log.test(log.course.steps - 1, lambda: accuracy(trainer, task, tests, log.course.micro_batch))
     state = trainer.state()
     names = [[name, box] for name, box, _ in state]
     channel.send(LAUNCHER, Message("state", body={"boxes": names}, tensors=tuple(t.clone() for _, _, t in state)))

@@ -46,3 +46,8 @@ def result_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 def ranked(placement: Placement) -> list[Score]:
     """Candidates by predicted step, those that fit before those that do not."""
     return sorted(placement.candidates, key=lambda score: (not score.fits, score.step_s, score.name))
+
+
+def is_chosen(score: Score, placement: Placement) -> bool:
+    """Whether a score is that of the plan that was chosen: the same name on so many machines."""
+    return (score.name, score.machines) == (placement.winner, len(placement.machines))

@@ -15,6 +15,7 @@ from ..ps.rule import Adagrad, AnyRule
 from ..runtime.launcher import Launcher, Role
 from ..runtime.message import Message
 from .load import TaskSpec
+from .planning import Wanted
 from .prepare import LOGS, Options, Prepared, prepare, save_state
 from .result import compared
 from .roles import BASELINE, SHARD, WORKER, BaselineSetup, ShardSetup, WorkerSetup, stored, worker_name
@@ -158,20 +159,23 @@ def train(
     data: str | None = None,
     batch: int | None = None,
     placement: Placement | None = None,
+    blocks: Sequence[str] = (),
+    micro_batches: int = 1,
     seed: int = 0,
     baseline: bool = True,
     out: str | Path = "runs/last",
 ) -> dict[str, Any]:
     """Train a task named as on the command line ("file.py:factory") and return the result, as result.json has it.
 
-    The processes of the run import the task again by this name, so it must not be one of an interactive session.
+    blocks: globs; a module whose name matches one is one operator of the plan, whose inside is not traced. The
+    processes of the run import the task again by this name, so it must not be one of an interactive session.
     """
     options = Options(
-        spec=TaskSpec(task, data, (), batch),
+        spec=TaskSpec(task, data, (), batch, tuple(blocks)),
         method=method or Downpour(),
         rule=rule or Adagrad(0.02),
         out=Path(out),
-        machines=machines,
+        wanted=Wanted(machines, micro_batches=micro_batches, seed=seed),
         placement=placement,
         replicas=replicas,
         shards=shards,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cutset.partition.placement import (
+    FORMAT,
     Fingerprint,
     Loop,
     MachinePlacement,
@@ -15,6 +16,7 @@ from cutset.partition.placement import (
     Placement,
     Prediction,
     Score,
+    Skipped,
     Span,
     Traffic,
 )
@@ -93,14 +95,16 @@ def make_placement(
     ]
     crossing = sum(item.bytes for item in traffic)
     return Placement(
-        format=1,
+        format=FORMAT,
         model=model,
         batch=32,
+        micro_batches=1,
         fingerprint=Fingerprint([("weight", [4, 4], "float32")], "0" * 64),
         machines=held,
         ops=ops,
         parameters=[],
         winner="metis, all axes",
+        objective="time",
         verdict=f"{machines} machines are 1.62 times as fast as one, by the prediction.",
         predicted=Prediction(step, one, crossing, len(traffic), traffic, spans),
         candidates=[
@@ -109,6 +113,7 @@ def make_placement(
             Score("metis, all axes", machines, step, crossing, 4 << 30, True, least_share=0.9),
             Score("pipeline", machines, step * 1.9, crossing // 2, 9 << 30, False, least_share=0.9),
         ],
+        left_out=[Skipped("tiles 1x2", "no operator slides over an image of that size")],
         seed=0,
         versions={"cutset": "0.1.0", "torch": "2.13.0"},
     )

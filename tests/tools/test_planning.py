@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from cutset.models.task import Task, example_like
-from cutset.partition.cluster import alike
 from cutset.partition.errors import BadInput, Infeasible
 from cutset.partition.placement import to_json
 from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.planning import Captured, captured, compiled, matched, planned
+from cutset.tools.planning import Captured, Wanted, captured, compiled, matched, planned
 
 GOOD = Path(__file__).parent / "user_models" / "good.py"
 MACHINES = 3
@@ -87,7 +86,7 @@ def test_plain_tensors_of_a_model_are_constants_with_values() -> None:
 
 
 def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None:
-    once, again = (planned(captured(spec("task")), spec("task"), alike(2), seed=0) for _ in range(2))
+    once, again = (planned(captured(spec("task")), spec("task"), Wanted(machines=2)) for _ in range(2))
     assert to_json(once) == to_json(again)
     assert once.model == f"{GOOD}:task"
     assert matched(captured(spec("task")), once).machines == 2
@@ -96,16 +95,16 @@ def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None
 def test_only_the_plans_of_one_kind_are_chosen_among() -> None:
     ready = captured(spec("task"))
     for kind in ("slices", "metis", "stages"):
-        assert planned(ready, spec("task"), alike(2), seed=0, only=kind).winner.startswith(kind)
+        assert planned(ready, spec("task"), Wanted(machines=2, only=kind)).winner.startswith(kind)
 
 
 def test_a_model_without_parts_cannot_be_cut() -> None:
     with pytest.raises(Infeasible, match="E402"):
-        planned(captured(spec("task")), spec("task"), alike(4000), seed=0)
+        planned(captured(spec("task")), spec("task"), Wanted(machines=4000))
 
 
 def test_a_placement_for_another_batch_is_refused() -> None:
-    placement = planned(captured(spec("task")), spec("task"), alike(2), seed=0)
+    placement = planned(captured(spec("task")), spec("task"), Wanted(machines=2))
     with pytest.raises(BadInput, match="batches of 8, the run has batches of 4") as caught:
         matched(captured(spec("task", batch=4)), placement)
     assert (caught.value.code, caught.value.fix) == ("E344", "--batch 8")
@@ -114,7 +113,7 @@ def test_a_placement_for_another_batch_is_refused() -> None:
 @pytest.mark.parametrize("name", ["task", "mixed"])
 def test_every_machine_gets_two_programs_over_the_same_state(name: str) -> None:
     ready = captured(spec(name))
-    placement = planned(ready, spec(name), alike(MACHINES), seed=0)
+    placement = planned(ready, spec(name), Wanted(machines=MACHINES))
     trained, evaluated = compiled(ready, matched(ready, placement))
     assert [p.machine for p in trained] == [p.machine for p in evaluated] == list(range(MACHINES))
     assert all(p.training for p in trained)

@@ -12,7 +12,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from cutset.partition.cluster import alike
 from cutset.partition.errors import BadInput, CutsetError, UsageError
 from cutset.ps.downpour import Downpour
 from cutset.ps.rule import SGD
@@ -20,7 +19,7 @@ from cutset.runtime.program import Program
 from cutset.tools import prepare as prepare_module
 from cutset.tools import train
 from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.planning import captured, planned
+from cutset.tools.planning import Wanted, captured, planned
 from cutset.tools.prepare import Options, Prepared, prepare, state_names
 from cutset.tools.rehearsal import rehearse
 from cutset.tools.roles import WorkerSetup
@@ -55,7 +54,7 @@ def spec_of(name: str, **more: Any) -> TaskSpec:
         ({"target": 1.5}, "E225"),
         ({"target": float("nan")}, "E225"),
         ({"rule": SGD(1e39)}, "E226"),
-        ({"machines": 0}, "E201"),
+        ({"wanted": Wanted(machines=0)}, "E201"),
         ({"replicas": 50}, "E223"),
         ({"method": Downpour(warm_start=13), "replicas": 2, "epochs": 2}, "E261"),
     ],
@@ -98,7 +97,7 @@ def test_a_full_disk_is_told(options: Options, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def mixed(options: Options) -> Prepared:
-    return prepare(replace(options, spec=spec_of("mixed"), machines=2, shards=3, seed=5))
+    return prepare(replace(options, spec=spec_of("mixed"), wanted=Wanted(machines=2), shards=3, seed=5))
 
 
 def test_all_state_is_stored_from_the_seed(mixed: Prepared) -> None:
@@ -159,7 +158,7 @@ def test_the_roles_carry_their_programs_and_no_other(mixed: Prepared) -> None:
 
 def test_a_placement_in_hand_is_taken_and_saved(options: Options) -> None:
     ready = captured(options.spec)
-    placement = planned(ready, options.spec, alike(2), seed=0, only="slices")
+    placement = planned(ready, options.spec, Wanted(machines=2, only="slices"))
     job = prepare(replace(options, placement=placement))
     assert (job.machines, job.placement) == (2, placement)
     placement.save(options.out / "expected.json")
@@ -182,8 +181,8 @@ def test_a_model_that_cannot_be_traced_is_trained_uncut(options: Options, name: 
 
 
 def test_it_is_not_where_several_machines_or_a_placement_are_asked_for(options: Options) -> None:
-    placement = planned(captured(options.spec), options.spec, alike(1), seed=0)
-    for more in ({"machines": 2}, {"placement": placement}):
+    placement = planned(captured(options.spec), options.spec, Wanted(machines=1))
+    for more in ({"wanted": Wanted(machines=2)}, {"placement": placement}):
         with pytest.raises(BadInput, match="E320"):
             prepare(replace(options, spec=spec_of("gated"), **more))
 

@@ -77,7 +77,9 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
     monkeypatch.setattr(sys, "path", sys.path[:])
     path = tmp_path / "initial.safetensors"
     save_file(load_task(TaskSpec(TASK)).build(seed=3).state_dict(), path)
-    return Course(TaskSpec(TASK), batch=8, seed=3, replicas=1, steps=30, evaluate_every=10, initial=str(path))
+    return Course(
+        TaskSpec(TASK), batch=8, micro_batch=8, seed=3, replicas=1, steps=30, evaluate_every=10, initial=str(path)
+    )
 
 
 def run_baseline(course: Course, rule: SGD | Adagrad) -> tuple[dict[str, Any], list[Message]]:
