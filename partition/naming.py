@@ -74,8 +74,16 @@ def _no_match(model: nn.Module, glob: str, names: Sequence[str]) -> BadInput:
 
 
 def glob_for(model: nn.Module, name: str) -> str:
-    """A glob for a module and for those at the same place of other layers: `layers.*.gate` for layers.0.gate."""
-    glob = ".".join("*" if part.isdigit() else part for part in name.split("."))
-    modules = dict(model.named_modules(remove_duplicate=False))
-    kinds = {type(module) for other, module in modules.items() if fnmatchcase(other, glob)}
-    return glob if kinds == {type(modules[name])} and glob != "*" else name
+    """A glob for a module and its like at the same place of other layers: `layers.*.gate` for layers.0.gate.
+
+    Of the numbers in the name as many as possible become `*`, so long as all that match are of one class.
+    """
+    modules = {other: module for other, module in model.named_modules(remove_duplicate=False) if other}
+    parts = name.split(".")
+    numbers = [i for i, part in enumerate(parts) if part.isdigit()]
+    for kept in (set[int](), *({i} for i in reversed(numbers)), set(numbers)):
+        glob = ".".join("*" if i in numbers and i not in kept else part for i, part in enumerate(parts))
+        kinds = {type(module) for other, module in modules.items() if fnmatchcase(other, glob)}
+        if kinds == {type(modules[name])}:
+            return glob
+    return name

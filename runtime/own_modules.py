@@ -1,18 +1,27 @@
 """`OwnModules`: the user's model in a worker, without values, for its blocks by hand; their states are operands."""
 
-import torch
+from collections.abc import Callable, Sequence
+from typing import Self
+
 from torch import Tensor, nn
 
-from ..partition.hand_block import OwnModule
+from ..partition.hand_block import BLOCK, OwnModule
 from ..partition.hollow import empty_like, hollow
+from .program import Program
 
 
 class OwnModules:
-    """Blocks of a copy of `model`, which keeps its own Python state from step to step as plain torch has it."""
+    """Blocks of a copy of `model`, which keeps its own Python state from step to step as in plain torch."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = hollow(model, _on_meta)
         self._blocks: dict[str, OwnModule] = {}
+
+    @classmethod
+    def where_needed(cls, programs: Sequence[Program], model: Callable[[], nn.Module]) -> Self | None:
+        """Those of `model()` where a program has blocks by hand, else None."""
+        needed = any(op.target == BLOCK for program in programs for op in program.ops.values())
+        return cls(model()) if needed else None
 
     def block(self, name: str, *, training: bool) -> OwnModule:
         """A block by its name, the whole model in the mode that is asked for."""
@@ -24,5 +33,4 @@ class OwnModules:
 
 
 def _on_meta(tensor: Tensor) -> Tensor:
-    with torch.no_grad():
-        return empty_like(tensor, "meta")
+    return empty_like(tensor, "meta")

@@ -43,16 +43,10 @@ class Replica:
         names = [f"worker-0.{p.machine}" for p in programs]
         self._channels = [self._network.channel(name) for name in names]
         turn = threading.Lock()
+        own = [None if model is None else OwnModules.where_needed([p], lambda: model) for p in programs]
         self.workers = [
-            Worker(
-                program,
-                Mailbox(channel),
-                names,
-                seed=seed,
-                turn=turn,
-                own=OwnModules(model) if model is not None else None,
-            )
-            for program, channel in zip(programs, self._channels, strict=True)
+            Worker(program, Mailbox(channel), names, seed=seed, turn=turn, own=modules)
+            for program, channel, modules in zip(programs, self._channels, own, strict=True)
         ]
         self._threads = ThreadPoolExecutor(len(programs), thread_name_prefix="replica")
 
