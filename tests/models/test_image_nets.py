@@ -86,7 +86,7 @@ def test_every_cut_trains_like_plain_torch():
     small = local_net(maps=2, steps=(2,), image=14, kernel=3, classes=4)
     of = Subject(Case(lambda: small.model(), lambda: small.data("train").rows(torch.arange(3)), small.loss), DOUBLE)
     found = list(candidates(of.graph, alike(4), seed=0))
-    assert "tiles" in {candidate.name for candidate in found}
+    assert any(candidate.name.startswith("tiles") for candidate in found)
     for cut in (*(candidate.cut for candidate in found), finest_cut(of.graph, 3)):
         assert_same(run_cut(of, cut), run_plain(of), rtol=1e-11)
 

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 @click.option(
     "--straggling", type=float, default=0.5, show_default=True, help="Spread of the logarithm of a machine's slowdown."
 )
-@click.option("--draws", type=int, default=20, show_default=True, help="Steps that the mean is of.")
+@click.option(
+    "--draws",
+    type=int,
+    default=8,
+    show_default=True,
+    help="Steps that the mean is of, more on few machines.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of plans and slowdowns.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
