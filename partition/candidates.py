@@ -9,18 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from .block import CutAxes, block_graph, blocks, paired_axes, placed, spatial_axes, unit_axes
+from .block import CutAxes, block_graph, blocks, level_groups, paired_axes, placed, spatial_axes, unit_axes
 from .cluster import Cluster
 from .cost import Costs
 from .cut import Cut, Placed, fused, one_machine, partial_ops, together
 from .errors import Infeasible
 from .graph import Graph
 from .meshed import grid, meshed, shapes
-from .metis import metis
+from .metis import LEVELS_MAX, metis, metis_levels
+from .metis_library import MetisMissing
 from .regular import slices, tiles
 from .stages import stage_of
 
 BLOCKS_MAX = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes then have to do
+LEVEL_BLOCKS_MAX = 4_000  # the same where every level is balanced
+FINE_MAX = 16  # machines up to which several blocks an axis and machine are worth their time
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,9 @@ def _makers(question: Question, costs: Costs) -> Iterator[tuple[str, Maker]]:
     for shape in shapes(len(machines))[::-1][:2]:
         yield f"tiles {_text(shape)}", partial(_tiles, question, shape)
     for axes in cut_axes(question.graph, len(machines)):
-        yield f"metis {axes.name}", partial(_by_metis, question, axes)
+        yield f"metis {axes.name}", partial(_by_metis, question, axes, levels=False)
+        if axes.axes and axes.parts <= len(machines):
+            yield f"metis levels {axes.name}", partial(_by_metis, question, axes, levels=True)
 
 
 def _text(shape: Sequence[int]) -> str:
@@ -162,25 +167,31 @@ def _contiguous(question: Question, *, traffic: bool) -> Made:
     return {op.name: [(op.nest.box, stage)] for op, stage in zip(graph.ops, stages, strict=True)}, {}
 
 
-def _by_metis(question: Question, axes: CutAxes) -> Made:
-    cluster = question.cluster
+def _by_metis(question: Question, axes: CutAxes, *, levels: bool) -> Made:
+    """METIS' cut of a block graph; with `levels` what runs at the same time is shared out evenly by itself."""
+    graph, cluster = question.graph, question.cluster
+    most = LEVEL_BLOCKS_MAX if levels else BLOCKS_MAX
     try:
-        vertices = blocks(question.graph, axes)
-    except Infeasible as error:  # more blocks than memory
-        return error.facts
-    if not len(cluster) <= len(vertices) <= BLOCKS_MAX:
-        return f"{len(vertices)} blocks; it takes {len(cluster)} to {BLOCKS_MAX}"
-    total = sum(machine.flops_per_s for machine in cluster.machines)
-    shares = [machine.flops_per_s / total for machine in cluster.machines]
-    machine_of = metis(block_graph(vertices), len(cluster), seed=question.seed, shares=shares)
-    return placed(vertices, machine_of), {}
+        vertices = blocks(graph, axes)
+        if not len(cluster) <= len(vertices) <= most:
+            return f"{len(vertices)} blocks; it takes {len(cluster)} to {most}"
+        joined = block_graph(vertices)
+        shares = [machine.flops_per_s for machine in cluster.machines]
+        if not levels:
+            return placed(vertices, metis(joined, len(cluster), seed=question.seed, shares=shares)), {}
+        groups = level_groups(graph, LEVELS_MAX)
+        level_of = [groups[block.op] for block in vertices]
+        found = metis_levels(joined, len(cluster), level_of=level_of, seed=question.seed, shares=shares)
+        return placed(vertices, found), {}
+    except (Infeasible, MetisMissing) as error:
+        return error.facts if isinstance(error, Infeasible) else str(error)
 
 
 def cut_axes(graph: Graph, count: int) -> list[CutAxes]:
     """The sets of axes to start METIS from: none gives a pipeline, units slices, pairs Megatron's, space tiles."""
     units, space, pairs = unit_axes(graph), spatial_axes(graph), paired_axes(graph)
     sets = [CutAxes("layers", frozenset(), 1)]
-    for parts in (count, 4 * count):
+    for parts in (count, 4 * count) if count <= FINE_MAX else (count,):
         sets.append(CutAxes(f"units/{parts}", units, parts))
         sets.append(CutAxes(f"pairs/{parts}", pairs, parts, reductions=True))
     for parts in sorted({_side(count), 2 * _side(count)}):
