@@ -166,13 +166,24 @@ def _flops(terms: Sequence[Sequence[str]], output: Sequence[str], sizes: Mapping
 # Embeddings --------------------------------------------------------------------------------------------------------
 
 
-@row("aten.embedding")
+def _embedding(call: Call) -> Tensor:
+    """Zeros for the indices of rows that other boxes have."""
+    rows, padding = call.indices(0, "weight"), call["padding_idx"]
+    place = torch.full(call.shape("weight")[:1], -1).index_copy(0, rows, torch.arange(len(rows)))
+    indices: Tensor = call["indices"]
+    here = place.index_select(0, indices.flatten()).reshape(indices.shape)
+    found = call.plain(indices=here.clamp(min=0), padding_idx=int(place[padding]) if padding >= 0 else -1)
+    return found.masked_fill((here < 0).unsqueeze(-1), 0)
+
+
+@row("aten.embedding", local=_embedding)
 def embedding(site: Site) -> Signature | None:
-    """y[.., d] = W[index[..], d]; the table is read whole along its rows."""
+    """y[.., d] = sum_v [index[..] = v] W[v, d]: of the rows of the table only one counts, so that they cost nothing."""
     if site["scale_grad_by_freq"]:  # counts the indices of the whole batch
         return None
     lead = dims(len(site.shape("indices")), "i")
-    return Signature({"weight": [None, "d"], "indices": lead}, [*lead, "d"])
+    operands: dict[str, Labels] = {"weight": ["v", "d"], "indices": lead}
+    return Signature(operands, [*lead, "d"], summed=frozenset({"v"}), work=1 / site.shape("weight")[0])
 
 
 @row("aten.embedding_bag")
