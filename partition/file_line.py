@@ -21,23 +21,23 @@ class FileLine:
         return BadInput(code, f"{self.file}:{self.number}: {facts}", fix=fix)
 
     def integers(self, *, least: int, what: str) -> list[int]:
-        """The line as integers of at least `least`. Raises BadInput (E351, E355)."""
+        """The line as integers of at least `least`. Raises BadInput (E371, E375)."""
         out = []
         for word in self.text.split():
             if not word.removeprefix("-").isdecimal() or len(word) > 30:
-                raise self.wrong("E351", f"{word!r} is not an integer, where {what} are", fix="write it as digits")
+                raise self.wrong("E371", f"{word!r} is not an integer, where {what} are", fix="write it as digits")
             value = int(word)
             if value < least or value > LARGEST:
                 limits = f"{least} to {LARGEST}"
-                raise self.wrong("E355", f"{value} is not from {limits}, where {what} are", fix="correct or scale it")
+                raise self.wrong("E375", f"{value} is not from {limits}, where {what} are", fix="correct or scale it")
             out.append(value)
         return out
 
 
 def lines_of(text: str, file: str, *, comment: str = "") -> Iterator[FileLine]:
-    """The lines of a text, without those that begin with `comment`. Raises BadInput (E350) for an empty text."""
+    """The lines of a text, without those that begin with `comment`. Raises BadInput (E370) for an empty text."""
     if not text.strip():
-        raise BadInput("E350", f"{file} is empty", fix="fetch the file again")
+        raise BadInput("E370", f"{file} is empty", fix="fetch the file again")
     for number, line in enumerate(text.splitlines(), start=1):
         if not comment or not line.lstrip().startswith(comment):
             yield FileLine(file, number, line)

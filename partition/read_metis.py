@@ -24,19 +24,19 @@ class _Header:
 
 
 def read_metis(text: str, file: str) -> Hypergraph:
-    """The graph in a METIS file. Raises BadInput (E350 to E356), naming file and line."""
+    """The graph in a METIS file. Raises BadInput (E370 to E376), naming file and line."""
     lines = list(lines_of(text, file, comment="%"))
     while lines and not lines[0].text.strip():
         lines.pop(0)
     if not lines:
-        raise FileLine(file, 1, "").wrong("E350", "only comments, no graph", fix="fetch the file again")
+        raise FileLine(file, 1, "").wrong("E370", "only comments, no graph", fix="fetch the file again")
     header = _header(lines[0])
     body = lines[1:]
     while len(body) > header.vertices and not body[-1].text.strip():
         body.pop()
     if len(body) != header.vertices:
         facts = f"{header.vertices} vertices are announced and {len(body)} lines follow"
-        raise header.line.wrong("E352", facts, fix="fetch the file again: it is cut off, or its first line is wrong")
+        raise header.line.wrong("E372", facts, fix="fetch the file again: it is cut off, or its first line is wrong")
     weights, sizes, adjacency = [], [], []
     for vertex, line in enumerate(body):
         size, weight, near = _vertex(line, header, vertex)
@@ -49,16 +49,16 @@ def read_metis(text: str, file: str) -> Hypergraph:
 def _header(line: FileLine) -> _Header:
     fields = line.text.split()
     if not 2 <= len(fields) <= 4:
-        raise line.wrong("E351", f"a header of {len(fields)} fields", fix="write: vertices edges [fmt [ncon]]")
+        raise line.wrong("E371", f"a header of {len(fields)} fields", fix="write: vertices edges [fmt [ncon]]")
     counts = FileLine(line.file, line.number, " ".join([*fields[:2], *fields[3:]])).integers(least=0, what="counts")
     code = fields[2].zfill(3) if len(fields) > 2 else "000"
     if len(code) != 3 or set(code) - {"0", "1"}:
-        raise line.wrong("E351", f"no format {fields[2]!r}", fix="one of 0, 1, 10, 11, 100, 101, 110, 111")
+        raise line.wrong("E371", f"no format {fields[2]!r}", fix="one of 0, 1, 10, 11, 100, 101, 110, 111")
     has_weights = code[1] == "1"
     if len(fields) == 4 and (not has_weights or counts[2] < 1):
         facts = f"ncon {counts[2]} with format {fields[2]}"
         raise line.wrong(
-            "E351", facts, fix="ncon is 1 or more, and needs a format with vertex weights: 10, 11, 110, 111"
+            "E371", facts, fix="ncon is 1 or more, and needs a format with vertex weights: 10, 11, 110, 111"
         )
     constraints = counts[2] if len(fields) == 4 else int(has_weights)
     return _Header(line, counts[0], counts[1], code[0] == "1", constraints, code[2] == "1")
@@ -72,21 +72,21 @@ def _vertex(line: FileLine, header: _Header, vertex: int) -> tuple[int, tuple[in
     if len(numbers) < head or (len(numbers) - head) % step:
         shape = f"{head} numbers and then {'pairs' if step == 2 else 'neighbours'}"
         raise line.wrong(
-            "E351", f"{len(numbers)} numbers, where {shape} are expected", fix="compare with the format code"
+            "E371", f"{len(numbers)} numbers, where {shape} are expected", fix="compare with the format code"
         )
     near: dict[int, int] = {}
     for at in range(head, len(numbers), step):
         neighbour, weight = numbers[at] - 1, numbers[at + 1] if step == 2 else 1
         if not 0 <= neighbour < header.vertices:
             raise line.wrong(
-                "E353", f"neighbour {neighbour + 1} of {header.vertices} vertices", fix="vertices begin at 1"
+                "E373", f"neighbour {neighbour + 1} of {header.vertices} vertices", fix="vertices begin at 1"
             )
         if neighbour == vertex:
-            raise line.wrong("E353", f"vertex {vertex + 1} is its own neighbour", fix="leave the loop out")
+            raise line.wrong("E373", f"vertex {vertex + 1} is its own neighbour", fix="leave the loop out")
         if neighbour in near:
-            raise line.wrong("E353", f"neighbour {neighbour + 1} is named twice", fix="name it once")
+            raise line.wrong("E373", f"neighbour {neighbour + 1} is named twice", fix="name it once")
         if weight < 1:
-            raise line.wrong("E355", f"an edge of weight {weight}", fix="edge weights are 1 or more")
+            raise line.wrong("E375", f"an edge of weight {weight}", fix="edge weights are 1 or more")
         near[neighbour] = weight
     weights = tuple(numbers[int(header.has_sizes) : head]) if header.constraints else (1,)
     return numbers[0] if header.has_sizes else 1, weights, near
@@ -108,13 +108,13 @@ def _joined(
             there = f"vertex {neighbour + 1} (line {body[neighbour].number})"
             says = f"with weight {back}" if back is not None else "not"
             facts = f"vertex {vertex + 1} names {neighbour + 1} with weight {weight}, {there} names it {says}"
-            raise body[vertex].wrong("E356", facts, fix="write every edge at both of its ends, with one weight")
+            raise body[vertex].wrong("E376", facts, fix="write every edge at both of its ends, with one weight")
     nets = [(vertex, other) for vertex, near in enumerate(adjacency) for other in near if vertex < other]
     if len(nets) != header.edges:
         facts = f"{header.edges} edges are announced and {len(nets)} are there"
-        raise header.line.wrong("E352", facts, fix=f"write {len(nets)}, or fetch the file again")
+        raise header.line.wrong("E372", facts, fix=f"write {len(nets)}, or fetch the file again")
     of_nets = [adjacency[a][b] for a, b in nets]
     totals = [sum(sizes), sum(of_nets), *(sum(column) for column in zip(*weights, strict=True))]
     if max(totals) > LARGEST:
-        raise header.line.wrong("E355", f"weights that add up to {max(totals)} overflow", fix="divide the weights")
+        raise header.line.wrong("E375", f"weights that add up to {max(totals)} overflow", fix="divide the weights")
     return Hypergraph(tuple(weights), tuple(sizes), tuple(nets), tuple(of_nets))

@@ -19,7 +19,7 @@ _AGAIN = "fetch the file again"
 
 
 def read_workload(text: str, file: str) -> LayerGraph:
-    """The layers of a workload. Raises BadInput (E350 to E355), naming file, line and entry."""
+    """The layers of a workload. Raises BadInput (E370 to E375), naming file, line and entry."""
     for _ in lines_of(text, file):
         break
     reader = _Reader(text, file)
@@ -28,21 +28,21 @@ def read_workload(text: str, file: str) -> LayerGraph:
     accelerators, cpus = budget.count("maxFPGAs"), budget.count("maxCPUs")
     memory = budget.number("maxSizePerFPGA")
     if accelerators + cpus == 0:
-        budget.wrong("E352", "no device: maxFPGAs and maxCPUs are 0", fix="one of them is at least 1")
+        budget.wrong("E372", "no device: maxFPGAs and maxCPUs are 0", fix="one of them is at least 1")
     nodes = [reader.entry(node, "nodes", i) for i, node in enumerate(budget.array_of("nodes"))]
     if not nodes:
-        budget.wrong("E352", "nodes is empty", fix="a graph has at least one node")
+        budget.wrong("E372", "nodes is empty", fix="a graph has at least one node")
     number: dict[int, int] = {}
     for i, node in enumerate(nodes):
         identity = node.integer("id")
         if identity in number:
-            node.wrong("E353", f"id {identity} is nodes[{number[identity]}] already", fix="give every node its own id")
+            node.wrong("E373", f"id {identity} is nodes[{number[identity]}] already", fix="give every node its own id")
         number[identity] = i
     costs, pairs = _edges(reader, budget, number)
     layers = tuple(_layer(node, costs.get(i, 0.0)) for i, node in enumerate(nodes))
     totals = [sum(values) for values in zip(*((x.time, x.cpu_time, x.size_bytes) for x in layers), strict=True)]
     if not all(math.isfinite(total) for total in [*totals, sum(costs.values())]):
-        budget.wrong("E355", "times or sizes that overflow when they are added", fix="divide them by a power of ten")
+        budget.wrong("E375", "times or sizes that overflow when they are added", fix="divide them by a power of ten")
     return LayerGraph(layers, tuple(pairs), accelerators, cpus, memory)
 
 
@@ -71,19 +71,19 @@ def _edges(
         ends = [edge.integer("sourceId"), edge.integer("destId")]
         for end in ends:
             if end not in number:
-                edge.wrong("E353", f"no node has the id {end}", fix="add the node, or remove the edge")
+                edge.wrong("E373", f"no node has the id {end}", fix="add the node, or remove the edge")
         source, target = (number[end] for end in ends)
         cost = edge.number("cost")
         if abs(costs.setdefault(source, cost) - cost) > SAME_COST:
             facts = f"cost {cost} out of node {ends[0]}, of which another edge says {costs[source]}"
-            edge.wrong("E352", facts, fix="all edges out of one node have one cost")
+            edge.wrong("E372", facts, fix="all edges out of one node have one cost")
         pairs.append((source, target))
     cycle = find_cycle(len(number), pairs)
     if cycle:
         ids = list(number)
         round_trip = " -> ".join(str(ids[v]) for v in cycle)
         edges[pairs.index((cycle[0], cycle[1]))].wrong(
-            "E354", f"a cycle: {round_trip}", fix="remove one of these edges"
+            "E374", f"a cycle: {round_trip}", fix="remove one of these edges"
         )
     return costs, pairs
 
@@ -101,12 +101,12 @@ class _Reader:
             return json.loads(self.text, parse_constant=_no_number)
         except json.JSONDecodeError as error:
             facts = f"{self.file}:{error.lineno}: no JSON at column {error.colno}: {error.msg}"
-            raise BadInput("E350", facts, fix=f"{_AGAIN}: it is cut off, or no workload") from None
+            raise BadInput("E370", facts, fix=f"{_AGAIN}: it is cut off, or no workload") from None
         except _NotFiniteError as error:
             facts = f"{self.file}:{self._line_of_word(str(error))}: {error} is no number"
-            raise BadInput("E355", facts, fix="write a finite number") from None
+            raise BadInput("E375", facts, fix="write a finite number") from None
         except (ValueError, RecursionError) as error:
-            raise BadInput("E350", f"{self.file}:1: no workload: {error}", fix=_AGAIN) from None
+            raise BadInput("E370", f"{self.file}:1: no workload: {error}", fix=_AGAIN) from None
 
     def _line_of_word(self, word: str) -> int:
         found = re.search(rf"[:,\[\s]{re.escape(word)}\b", self.text)
@@ -116,7 +116,7 @@ class _Reader:
         """An object of the file, from its `array`, or the whole where index is -1."""
         entry = _Entry(self, {}, array, index)
         if not isinstance(values, dict):
-            entry.wrong("E351", f"{str(values)[:40]!r} is no object", fix=_AGAIN)
+            entry.wrong("E371", f"{str(values)[:40]!r} is no object", fix=_AGAIN)
         entry.values = values
         return entry
 
@@ -155,41 +155,41 @@ class _Entry:
                 if self.array
                 else f'add "{name}"; a workload has maxFPGAs, nodes and edges, a split not'
             )
-            self.wrong("E351", f"no field {name}", fix=fix)
+            self.wrong("E371", f"no field {name}", fix=fix)
         return self.values[name]
 
     def number(self, name: str) -> float:
         """A finite number of at least 0."""
         value = self._field(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.wrong("E351", f"{name} is {str(value)[:40]!r}, no number", fix=f'"{name}": 0.0')
+            self.wrong("E371", f"{name} is {str(value)[:40]!r}, no number", fix=f'"{name}": 0.0')
         if value < 0 or value > 1e300:
-            self.wrong("E355", f"{name} is {str(value)[:40]}, not from 0 to 1e300", fix=f'"{name}": 0.0')
+            self.wrong("E375", f"{name} is {str(value)[:40]}, not from 0 to 1e300", fix=f'"{name}": 0.0')
         return float(value)
 
     def integer(self, name: str) -> int:
         value = self._field(name)
         if isinstance(value, bool) or not isinstance(value, int):
-            self.wrong("E351", f"{name} is {str(value)[:40]!r}, no integer", fix=f'"{name}": 1')
+            self.wrong("E371", f"{name} is {str(value)[:40]!r}, no integer", fix=f'"{name}": 1')
         return int(value)
 
     def count(self, name: str) -> int:
         """An integer of at least 0."""
         value = self.integer(name)
         if value < 0:
-            self.wrong("E355", f"{name} is {value}, less than 0", fix=f'"{name}": 1')
+            self.wrong("E375", f"{name} is {value}, less than 0", fix=f'"{name}": 1')
         return value
 
     def flag(self, name: str) -> bool:
         value = self._field(name)
         if value not in (0, 1):
-            self.wrong("E351", f"{name} is {str(value)[:40]!r}, not true or false", fix=f'"{name}": true')
+            self.wrong("E371", f"{name} is {str(value)[:40]!r}, not true or false", fix=f'"{name}": true')
         return bool(value)
 
     def array_of(self, name: str) -> list[Any]:
         value = self._field(name)
         if not isinstance(value, list):
-            self.wrong("E351", f"{name} is no array", fix=f'"{name}": [...]')
+            self.wrong("E371", f"{name} is no array", fix=f'"{name}": [...]')
         return list(value)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from ..partition.errors import CutsetError
+from .bench.commands import bench
 from .probe_command import probe
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def cli() -> None:
 
 
 cli.add_command(probe)
+cli.add_command(bench)
 
 
 def task_options(command: F) -> F:

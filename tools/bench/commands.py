@@ -1,0 +1,82 @@
+"""`cutset bench`: what the planner comes to beside what others have published, and what a step really takes."""
+
+from pathlib import Path
+
+import click
+
+from .figure3 import figure3_command
+
+
+@click.group()
+def bench() -> None:
+    """Compare the planner with published results, and its predictions with real steps."""
+
+
+bench.add_command(figure3_command)
+
+
+@bench.command("plan")
+@click.option(
+    "--graphs",
+    "graphs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE...",
+    help="Graphs of others: dnn-partitioning JSON, PipeDream profiles (*graph.txt), METIS *.graph, hMETIS *.hgr.",
+)
+@click.option("--seeds", type=click.IntRange(min=0), default=30, show_default=True, help="Nets drawn from seeds.")
+@click.option(
+    "--machines",
+    type=click.IntRange(min=1),
+    help="With --graphs: accelerators, machines or parts, instead of the file's.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of everything random.")
+@click.option(
+    "--limit", type=click.FloatRange(min=0), default=20.0, show_default=True, help="Seconds to search one row, at most."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print rows and placements as JSON, for programs.")
+@click.argument("more", nargs=-1, type=click.Path(path_type=Path))
+def plan_command(
+    graphs: tuple[Path, ...],
+    seeds: int,
+    machines: int | None,
+    seed: int,
+    limit: float,
+    as_json: bool,
+    more: tuple[Path, ...],
+) -> None:
+    """Print how good our plans are beside those that others would make.
+
+    Without --graphs: of the bundled tasks, of nets whose good cuts are known and of nets drawn from seeds, by the
+    simulator. With --graphs: of published graphs, beside the results published with them; a row's objective is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer
+    for PipeDream, and the weight of what is cut for METIS and hMETIS. Known results are printed and never used.
+    """
+    if not graphs:
+        _peers(seeds, as_json=as_json)
+        return
+    from .graph_files import graph_files
+    from .graph_rows import rows_of
+    from .graph_table import as_json_text, print_rows
+
+    files = graph_files((*graphs, *more))
+    rows = [row for file in files for row in rows_of(file, machines=machines, seed=seed, limit_s=limit)]
+    if as_json:
+        click.echo(as_json_text(rows))
+    else:
+        print_rows(rows)
+
+
+def _peers(seeds: int, *, as_json: bool) -> None:
+    import json
+
+    from .peers import as_data, print_rows, rows_of
+    from .subjects import subjects
+
+    rows = []
+    for row in rows_of(subjects(seeds=seeds)):
+        rows.append(row)
+        click.echo(f"{row.net} on {row.machines} machines: {row.plan} ({row.plan_s:.1f} s)", err=True)
+    if as_json:
+        click.echo(json.dumps({"rows": [as_data(row) for row in rows]}))
+    else:
+        print_rows(rows)

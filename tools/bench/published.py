@@ -1,0 +1,34 @@
+"""Results that others have published, by file name and number of machines: printed beside ours, never used to get them.
+
+dnn-partitioning: Tarnawski et al., NeurIPS 2020, for 6 accelerators and 1 CPU. PipeDream: its optimizer without
+replication at 1.25e9 bytes/s. METIS: best of 5 seeds.
+"""
+
+PUBLISHED: dict[tuple[str, int], dict[str, float]] = {
+    ("bert24_inference.json", 6): {
+        "contiguous": 17.7899, "linear": 17.7899, "local search": 17.7776, "expert": 20.084,
+    },
+    ("gnmt_inference.json", 6): {
+        "contiguous": 32.9107, "linear": 33.0311, "local search": 31.7827, "expert": 46.2085,
+    },
+    ("inceptionv3_inference.json", 6): {"linear": 60.417, "expert": 102.482},
+    ("resnet50_inference.json", 6): {"contiguous": 33.7747, "linear": 39.3981, "expert": 43.9183},
+    ("alexnet.graph.txt", 1): {"optimizer": 0.0853},
+    ("alexnet.graph.txt", 2): {"optimizer": 0.0532},
+    ("alexnet.graph.txt", 4): {"optimizer": 0.0532},
+    ("resnet50.graph.txt", 1): {"optimizer": 0.4434},
+    ("resnet50.graph.txt", 2): {"optimizer": 0.2851},
+    ("resnet50.graph.txt", 4): {"optimizer": 0.2581},
+    ("gnmt.graph.txt", 1): {"optimizer": 0.0894},
+    ("gnmt.graph.txt", 2): {"optimizer": 0.0459},
+    ("gnmt.graph.txt", 4): {"optimizer": 0.0259},
+    ("4elt.graph", 2): {"METIS": 139},
+    ("4elt.graph", 4): {"METIS": 354},
+    ("4elt.graph", 8): {"METIS": 594},
+    ("4elt.graph", 16): {"METIS": 1016},
+}  # fmt: skip
+
+
+def published(name: str, machines: int) -> dict[str, float]:
+    """What is known of a file of this name, by whose method; empty if nothing."""
+    return PUBLISHED.get((name, machines), {})
