@@ -146,23 +146,13 @@ class _Planning:
             self.judged = [alone]
         else:
             self._judge_all(alone)
-        winner = self._sparing(min(self.judged, key=self._rank))
+        winner = best_of(self.judged, self.objective, all_used=not self.fewer)
         if not winner.fits:
             raise _too_small(winner)
         return Outcome(winner, alone, tuple(self.judged), tuple(self.left_out))
 
     def _rank(self, judged: Judged) -> tuple[bool, bool, float, float, float, str]:
         return judged.rank(self.objective, all_used=not self.fewer)
-
-    def _sparing(self, best: Judged) -> Judged:
-        """Of the plans about as fast as the fastest, the one that sends least; none slower than a regular plan."""
-        if self.objective != TIME:
-            return best
-        limit = best.simulation.step_s * ALIKE
-        equals = [j for j in self.judged if self._rank(j)[:2] == self._rank(best)[:2]]
-        limit = min([limit, *(j.simulation.step_s for j in equals if not j.found)])
-        close = [j for j in equals if j.simulation.step_s <= limit]
-        return min(close, key=lambda j: (j.flow.bytes_forward, j.simulation.step_s, j.name))
 
     def _judge_all(self, alone: Judged) -> None:
         count = len(self.question.cluster)
@@ -229,6 +219,21 @@ class _Planning:
         due = [total * m.flops_per_s / speed for m in cluster.machines]
         share = min((done / even for done, even in zip(simulation.flops, due, strict=True) if even), default=1.0)
         return Judged(name, spelled, cluster, simulation, share)
+
+
+def best_of(judged: Sequence[Judged], objective: str = TIME, *, all_used: bool = True) -> Judged:
+    """The best plan. For its time: of those about as fast as the fastest, the one that sends least.
+
+    None slower than a plan that was not searched for is taken, however close. all_used: see `Judged.rank`.
+    """
+    best = min(judged, key=lambda j: j.rank(objective, all_used=all_used))
+    if objective != TIME:
+        return best
+    worth = best.rank(objective, all_used=all_used)[:2]
+    equals = [j for j in judged if j.rank(objective, all_used=all_used)[:2] == worth]
+    limit = min([best.simulation.step_s * ALIKE, *(j.simulation.step_s for j in equals if not j.found)])
+    close = [j for j in equals if j.simulation.step_s <= limit]
+    return min(close, key=lambda j: (j.flow.bytes_forward, j.simulation.step_s, j.name))
 
 
 def part(cluster: Cluster, numbers: Sequence[int]) -> Cluster:

@@ -28,11 +28,11 @@ def _sliced(op: Op, line: Mesh, units: frozenset[int], batch: frozenset[int]) ->
 
 
 def tiles(graph: Graph, grid: Mesh) -> Boxes | None:
-    """Image rows and columns along a grid of machines; operators without an image are whole on the first machine."""
+    """Image rows and columns along a grid of machines, also where they are summed over; what has none stays whole."""
     space = spatial_axes(graph)
     out: Boxes = {}
     for op in graph.ops:
-        at = [i for i, loop in enumerate(op.nest.loops) if loop.axis in space and loop.kind == "parallel"][:2]
+        at = [i for i, loop in enumerate(op.nest.loops) if loop.axis in space and loop.kind != "fixed"][:2]
         wide = len(at) == len(grid.shape) and all(
             op.nest.loops[i].size >= n for i, n in zip(at, grid.shape, strict=True)
         )

@@ -48,8 +48,9 @@ def plan_command(
     """Print how good our plans are beside those that others would make.
 
     Without --graphs: of the bundled tasks, of nets whose good cuts are known and of nets drawn from seeds, by the
-    simulator. With --graphs: of published graphs, beside the results published with them; a row's objective is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer
-    for PipeDream, and the weight of what is cut for METIS and hMETIS. Known results are printed and never used.
+    simulator. With --graphs: of published graphs, beside the results published with them; a row's objective is the
+    largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer for PipeDream, and the
+    weight of what is cut for METIS and hMETIS. Known results are printed and never used.
     """
     if not graphs:
         _peers(seeds, as_json=as_json)

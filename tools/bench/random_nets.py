@@ -1,0 +1,129 @@
+"""Networks drawn from a seed: layers in a row, images with residuals and branches, and attention, all small."""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Example = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Net:
+    """A module without storage, an example batch and a loss of its output. name: of what kind it is, and its seed."""
+
+    name: str
+    model: nn.Module
+    example: Example
+    loss: Callable[[Tensor], Tensor]
+
+
+def mean_square(output: Tensor) -> Tensor:
+    """The loss of a net that has no targets."""
+    return output.square().mean()
+
+
+def random_net(seed: int) -> Net:
+    """The net of a seed; four kinds take turns."""
+    draw = random.Random(seed)
+    kind, make = (("layers", _layers), ("images", _images), ("attention", _attention), ("branches", _branches))[
+        seed % 4
+    ]
+    with torch.device("meta"):
+        model, example = make(draw)
+    return Net(f"{kind} {seed}", model, example, mean_square)
+
+
+def _layers(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Fully connected layers of any widths."""
+    widths = [draw.choice((48, 64, 100, 256, 512, 1024)) for _ in range(draw.randint(3, 7))]
+    parts: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        parts += [nn.Linear(before, after, bias=draw.random() < 0.7), draw.choice((nn.ReLU, nn.Tanh, nn.GELU))()]
+        if draw.random() < 0.3:
+            parts.append(nn.LayerNorm(after))
+    return nn.Sequential(*parts), (torch.empty(draw.choice((8, 32, 100)), widths[0]),)
+
+
+class _Residual(nn.Module):
+    """x + f(x)"""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.inner(x)
+        return y
+
+
+class _Branches(nn.Module):
+    """Several modules side by side, their channels one behind the other."""
+
+    def __init__(self, branches: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def _convolution(draw: random.Random, before: int, after: int, *, stride: int = 1) -> nn.Module:
+    kernel = draw.choice((1, 3, 5))
+    parts: list[nn.Module] = [nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2)]
+    if draw.random() < 0.4:
+        parts.append(nn.BatchNorm2d(after))
+    return nn.Sequential(*parts, nn.ReLU())
+
+
+def _images(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Convolutions with strides, residuals and pooling, and a classifier."""
+    channels, size = draw.choice((8, 16, 24)), draw.choice((16, 24, 32))
+    parts: list[nn.Module] = [_convolution(draw, 3, channels)]
+    left = size
+    for _ in range(draw.randint(1, 4)):
+        if draw.random() < 0.5:
+            parts.append(_Residual(_convolution(draw, channels, channels)))
+        else:
+            wider = draw.choice((16, 32, 48))
+            parts += [_convolution(draw, channels, wider)]
+            channels = wider
+            if left % 2 == 0 and left > 4:
+                parts.append(nn.MaxPool2d(2))
+                left //= 2
+    parts += [nn.Flatten(), nn.Linear(channels * left * left, draw.choice((10, 100)))]
+    return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16)), 3, size, size),)
+
+
+def _attention(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Transformer layers, before or after their norms."""
+    heads, width = draw.choice((2, 4, 8)), draw.choice((64, 128, 256))
+    layers = [
+        nn.TransformerEncoderLayer(
+            width,
+            heads,
+            width * draw.choice((2, 4)),
+            dropout=0.0,
+            batch_first=True,
+            norm_first=draw.random() < 0.5,
+        )
+        for _ in range(draw.randint(1, 2))
+    ]
+    return nn.Sequential(*layers), (torch.empty(draw.choice((1, 4)), draw.choice((32, 64, 128)), width),)
+
+
+def _branches(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Blocks of parallel convolutions, as in GoogLeNet."""
+    channels, size = 3, draw.choice((16, 24))
+    parts: list[nn.Module] = []
+    for _ in range(draw.randint(1, 3)):
+        widths = [draw.choice((4, 8, 16)) for _ in range(draw.randint(2, 4))]
+        parts.append(_Branches([_convolution(draw, channels, width) for width in widths]))
+        channels = sum(widths)
+    return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16)), 3, size, size),)
+
+
+KINDS = (("layers", _layers), ("images", _images), ("attention", _attention), ("branches", _branches))
