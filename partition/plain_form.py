@@ -63,6 +63,13 @@ def plain_form(node: Node) -> Call:
         case "narrow" if isinstance(node.args[2], int):
             dim, start, length = rest
             return aten.slice.Tensor, (first, dim, start, start + length), {}  # type: ignore[operator]
+        case "hstack" | "vstack" | "dstack" | "column_stack" | "row_stack" if _stacking(node) is not None:
+            return aten.cat.default, (_with_elements(node), _stacking(node)), {}
+        case "atleast_1d" | "atleast_2d" | "atleast_3d" if isinstance(first, Node):
+            return aten.reshape.default, (first, list(value_of(node).shape)), {}
+        case "empty_like" | "new_empty":
+            value = value_of(node)
+            return aten.empty.memory_format, (list(value.shape),), {"dtype": value.dtype, "device": value.device}
         case "cat" | "concat" | "concatenate":
             return aten.cat.default, (_with_elements(node), *rest), node.kwargs
         case "max" | "min" if "other" in [parameter.name for parameter in node.target._schema.arguments]:  # type: ignore[union-attr]
@@ -82,6 +89,16 @@ def _with_elements(node: Node) -> list[Any]:
     kept = [tensor for tensor in tensors if value_of(tensor).numel()]
     same = any(value_of(tensor).dtype == value.dtype for tensor in kept)
     return kept if same and value.numel() else list(tensors)
+
+
+def _stacking(node: Node) -> int | None:
+    """The dimension along which `hstack` and its kin put tensors that have it already."""
+    tensors: Any = node.args[0]
+    rank = min(value_of(tensor).dim() for tensor in tensors)
+    if packet(node) == "hstack" and rank == 1:
+        return 0
+    dim = {"vstack": 0, "row_stack": 0, "dstack": 2}.get(packet(node), 1)
+    return dim if rank > max(dim, 1) else None
 
 
 def _order(node: Node) -> list[int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .row import aligned, dims, row
-from .signature import Call, Label, Labels, Signature, Site
+from .signature import Call, Label, Labels, Parts, Signature, Site
 
 SUM_K = frozenset({"k"})
 
@@ -84,6 +84,28 @@ def tensordot(site: Site) -> Signature | None:
         left[a] = right[b] = summed[-1]
     output = [label for label in (*left, *right) if label not in summed]
     return Signature({"self": left, "other": right}, output, summed=frozenset(summed), work=2.0)
+
+
+@row("aten.kron")
+def kron(site: Site) -> Signature | None:
+    """y[.., (i, j), ..] = a[.., i, ..] b[.., j, ..]"""
+    left, right = site.shape("self"), site.shape("other")
+    rank = len(site.output.shape)
+    a, b = ([1] * (rank - len(shape)) + list(shape) for shape in (left, right))
+    rows, columns = dims(rank, "i"), dims(rank, "j")
+    output = [Parts(((rows[d], a[d]), (columns[d], b[d]))) for d in range(rank)]
+    return Signature({"self": rows[rank - len(left) :], "other": columns[rank - len(right) :]}, output)
+
+
+@row("aten.linalg_vecdot")
+def vecdot(site: Site) -> Signature | None:
+    """y[..] = sum_k a[.., k, ..] b[.., k, ..]"""
+    if site.shape("x") != site.shape("y"):
+        return None
+    labels = dims(len(site.shape("x")))
+    summed = labels[site["dim"] % len(labels)]
+    output = [label for label in labels if label != summed]
+    return Signature({"x": labels, "y": labels}, output, summed=frozenset({summed}), work=2.0)
 
 
 # A product and a sum -----------------------------------------------------------------------------------------------

@@ -18,20 +18,24 @@ UNARY = (
     "erf", "erfc", "erfinv", "lgamma", "digamma", "logit", "deg2rad", "rad2deg", "floor", "ceil", "round", "trunc",
     "frac", "sign", "sgn", "signbit", "nan_to_num", "isnan", "isinf", "isfinite", "isneginf", "isposinf",
     "logical_not", "bitwise_not", "clamp", "clamp_min", "clamp_max", "clip", "positive", "clone", "contiguous",
-    "detach", "alias", "to", "_to_copy", "lift_fresh_copy",
+    "conj_physical", "angle", "detach", "alias", "to", "_to_copy", "lift_fresh_copy",
+)
+SPECIAL = (
+    "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i0e", "i1", "i1e",
+    "log1p", "log_ndtr", "logit", "ndtr", "ndtri", "psi", "round", "sinc",
 )
 SEVERAL = (
     "add", "sub", "rsub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "floor_divide", "fmod",
-    "remainder", "pow", "float_power", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "copysign",
-    "logaddexp", "logaddexp2", "xlogy", "heaviside", "lerp", "addcmul", "addcdiv", "where", "masked_fill",
-    "eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater", "greater_equal", "isclose",
-    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__",
-    "__xor__", "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__",
+    "remainder", "pow", "float_power", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "copysign", "logaddexp",
+    "logaddexp2", "xlogy", "special_xlogy", "special_xlog1py", "heaviside", "complex", "polar", "lerp", "addcmul",
+    "addcdiv", "where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater",
+    "greater_equal", "isclose", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "__and__", "__or__", "__xor__", "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__",
 )
 # fmt: on
 
 
-@row(*(f"aten.{name}" for name in (*UNARY, *SEVERAL)))
+@row(*(f"aten.{name}" for name in (*UNARY, *SEVERAL, *(f"special_{name}" for name in SPECIAL))))
 def elementwise(site: Site) -> Signature | None:
     """y[..] = f(a[..], b[..], ...), each operand broadcast to y."""
     out = site.output.shape
@@ -39,6 +43,17 @@ def elementwise(site: Site) -> Signature | None:
         return None
     labels = dims(len(out))
     return Signature({name: aligned(t.shape, out, labels) for name, t in site.tensors.items()}, labels)
+
+
+@row(
+    *(f"aten.{name}" for name in ("conj", "real", "imag")),
+    local=lambda call: call.plain().resolve_conj().resolve_neg(),
+    moves=True,
+)
+def part_of_complex(site: Site) -> Signature | None:
+    """y[..] of x[..], with its own memory: a lazy conjugate cannot be sent."""
+    labels = dims(len(site.output.shape))
+    return Signature({"self": labels}, labels, work=0.0)
 
 
 @row("aten.prelu")

@@ -1,9 +1,12 @@
 """Rows of operators that make a tensor of nothing but numbers, or look only at where an element stands."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from .row import dims, row
-from .signature import Call, Signature, Site
+from .signature import Call, Labels, Signature, Site
 
 
 @row(
@@ -22,6 +25,40 @@ def filled(site: Site) -> Signature | None:
 def counted(site: Site) -> Signature | None:
     """y[i] = start + i * step; made whole and cut, since a vector's entries are not rounded one by one."""
     return Signature({name: [] for name in site.tensors}, ["d0"])
+
+
+@row(
+    "aten.tril_indices",
+    "aten.triu_indices",
+    local=lambda call: call.plain()[call.indices(0)[:, None], call.indices(1)],
+)
+def triangle_indices(site: Site) -> Signature | None:
+    """y[:, n] = row and column of the n-th element on one side of a diagonal."""
+    return Signature({}, ["d", "n"])
+
+
+def _meshgrid(call: Call) -> Tensor:
+    dim = _along(call.arguments)
+    shape = [size if d == dim else 1 for d, size in enumerate(call.local_shape)]
+    x: Tensor = call["tensors"][call["@output"]]
+    return x.reshape(shape).expand(call.local_shape)
+
+
+def _along(arguments: Mapping[str, Any]) -> int:
+    """The dimension along which an output of `meshgrid` changes."""
+    output: int = arguments["@output"]
+    return 1 - output if arguments.get("indexing") == "xy" and output < 2 else output
+
+
+@row("aten.meshgrid", local=_meshgrid)
+def meshgrid(site: Site) -> Signature | None:
+    """y[.., i, ..] = x[i], of several vectors the one that is meant."""
+    labels = dims(len(site.output.shape))
+    if any(len(tensor.shape) != 1 for tensor in site["tensors"]):
+        return None
+    operands: dict[str, Labels] = {f"tensors[{i}]": [None] for i in range(len(site["tensors"]))}
+    operands[f"tensors[{site['@output']}]"] = [labels[_along(site.arguments)]]
+    return Signature(operands, labels, work=0.0)
 
 
 def _eye(call: Call) -> Tensor:

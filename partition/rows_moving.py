@@ -133,6 +133,15 @@ def diagonal(site: Site) -> Signature | None:
     return Signature({"self": read}, [*(d for d in read if d), "k"], fixed=frozenset({"k"}), work=0.0)
 
 
+@row("aten.view_as_real", "aten.view_as_complex", local=lambda call: call.plain(self=call["self"].contiguous()))
+def complex_view(site: Site) -> Signature | None:
+    """A complex number as a last dimension of two numbers, or back."""
+    labels = dims(max(len(site.shape("self")), len(site.output.shape)) - 1)
+    if "as_real" in site.target:
+        return Signature({"self": labels}, [*labels, "c"], fixed=frozenset({"c"}), work=0.0)
+    return Signature({"self": [*labels, None]}, labels, work=0.0)
+
+
 # Buffers -----------------------------------------------------------------------------------------------------------
 
 STORE = "aten.copy_.default"

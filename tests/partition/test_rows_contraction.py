@@ -41,6 +41,10 @@ def products() -> dict[str, Given]:
         "outer": given("outer", x(4), x(5)),
         "ger": given("ger", x(4), x(5)),
         "inner": given("inner", x(2, 4, 5), x(3, 5)),
+        "kron": given("kron", x(4, 3), x(2, 5)),
+        "kron of a vector": given("kron", x(3), x(2, 4)),
+        "vecdot": given("linalg_vecdot", x(4, 5), x(4, 5)),
+        "vecdot first": given("linalg_vecdot", x(4, 5), x(4, 5), dim=0),
         "tensordot": given("tensordot", x(2, 4, 5), x(5, 3, 4), [1, 2], [2, 0]),
         "tensordot outer": given("tensordot", x(2, 4), x(5), [], []),
     }

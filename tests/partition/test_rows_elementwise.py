@@ -21,13 +21,25 @@ from row_calls import (
 from torch import Tensor
 
 from cutset.partition import rows_elementwise
-from cutset.partition.rows_elementwise import SEVERAL, UNARY
+from cutset.partition.rows_elementwise import SEVERAL, SPECIAL, UNARY
 
 OVERLOADS = {"to": "dtype", "where": "self", "masked_fill": "Scalar", "pow": "Tensor_Tensor"} | {
     name: "Tensor_Tensor" if name == "float_power" else "default"
     for name in (
         *("maximum", "minimum", "fmax", "fmin", "hypot", "logaddexp", "logaddexp2", "heaviside", "atan2", "isclose"),
-        *("logical_and", "logical_or", "logical_xor", "addcmul", "addcdiv", "float_power", "floor_divide"),
+        *(
+            "special_xlogy",
+            "special_xlog1py",
+            "complex",
+            "polar",
+            "logical_and",
+            "logical_or",
+            "logical_xor",
+            "addcmul",
+            "addcdiv",
+            "float_power",
+            "floor_divide",
+        ),
     )
 }
 TRUTH = ("logical_not", "logical_and", "logical_or", "logical_xor")
@@ -70,6 +82,9 @@ def elementwise() -> dict[str, Given]:
         "__rshift__": (n(3, 4, 1),),
     }
     calls = {}
+    for name in SPECIAL:
+        inside = x(4, 6).sigmoid() if name in ("logit", "ndtri", "entr", "gammaln") else x(4, 6).tanh() * 0.9
+        calls[f"special {name}"] = given(f"special_{name}", inside)
     for name in UNARY:
         target = f"aten.{name}.{OVERLOADS.get(name, 'default')}"
         calls[name] = given(target, first(name, 4, 6), *settings.get(name, ()))
@@ -102,6 +117,9 @@ def broadcasting() -> dict[str, Given]:
 
 def others() -> dict[str, Given]:
     return {
+        "conj": given("conj", torch.complex(x(4, 6), x(4, 6))),
+        "real": given("real", torch.complex(x(4, 6), x(4, 6))),
+        "imag": given("imag", torch.complex(x(4, 6), x(4, 6)).conj()),
         "prelu": given("prelu", x(2, 4, 6), x(4)),
         "prelu single": given("prelu", x(2, 4), x(1)),
         "prelu vector": given("prelu", x(6), x(1)),

@@ -59,6 +59,8 @@ def other_orders() -> dict[str, Given]:
         "roll": given("roll", x(4, 5, 6), [2], [1]),
         "roll both": given("roll", x(4, 5, 6), [2, -1], [1, 2]),
         "rot90": given("rot90", x(4, 5, 6), 1, [0, 2]),
+        "view_as_complex": given("view_as_complex", x(4, 6, 2)),
+        "view_as_real": given("view_as_real", torch.complex(x(4, 6), x(4, 6))),
         "diagonal": given("diagonal", x(4, 5, 6), 1, 0, -1),
     }
 
