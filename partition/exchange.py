@@ -218,7 +218,7 @@ class _Builder:
         for (tensor, machine), regions in self.needs.items():
             wanted = cover(regions)
             made, points = self.made[tensor], overlaps(boxes[tensor], as_array(wanted))
-            crossing = points.any(axis=1).tolist()
+            crossing: list[bool] = points.any(axis=1).tolist()
             for row, index in enumerate(made):
                 if self.flow.pieces[index].machine == machine:
                     at_hand[tensor, machine].append(index)

@@ -6,6 +6,7 @@ operand: `Follow` a loop, a `Window` of a loop (convolution, pooling, offsets), 
 """
 
 import hashlib
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -167,7 +168,7 @@ class Op(msgspec.Struct, frozen=True):
         return any(loop.kind != "fixed" for loop in self.nest.loops)
 
 
-class Graph(msgspec.Struct, frozen=True):
+class Graph(msgspec.Struct, frozen=True, dict=True):
     """The captured model. results: the loss of a training graph, or the output of an evaluation graph."""
 
     tensors: dict[str, TensorInfo]
@@ -186,13 +187,14 @@ class Graph(msgspec.Struct, frozen=True):
         """Parameters, frozen parameters, buffers and constants: what must be given before a step."""
         return [t for t in self.tensors.values() if t.kind in STATE_KINDS]
 
-    @property
+    @cached_property
     def overwritten(self) -> dict[str, tuple["Op", ...]]:
         """Buffers that a step overwrites, and the operators that touch them, which must see each other's writes."""
         written = {name for op in self.ops for name in op.writes}
-        return {name: tuple(op for op in self.ops if name in op.inputs) for name in sorted(written)}
+        touching = [(op, written.intersection(op.inputs)) for op in self.ops]
+        return {name: tuple(op for op, touched in touching if name in touched) for name in sorted(written)}
 
-    @property
+    @cached_property
     def producers(self) -> dict[str, str]:
         """Operator that computes each value."""
         return {output: op.name for op in self.ops for output in op.outputs}
