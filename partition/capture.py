@@ -73,8 +73,6 @@ def capture(
     naming the source line.
     """
     names = chosen(model, blocks).names
-    if loss is not None:
-        refuse_hooks(model, names)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     whole = _Step(model, loss)
     with mode:
@@ -86,6 +84,8 @@ def capture(
     step = hollow(whole, memo.__getitem__).train(loss is not None)
     mark_blocks(step.get_submodule("model"), model, names)
     try:
+        if loss is not None:
+            refuse_hooks(model, names)
         exported = _export(step, example, mode)
         _check_constants(exported.constants, model)
         draft, constants = _draft(exported, step)
@@ -168,7 +168,7 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
     if not isinstance(result, Tensor) or result.dim() != 0:
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
-    refuse_functions(result)
+    refuse_functions(result, step.get_submodule("model"), lambda: step(*example))
 
 
 def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Untraceable:

@@ -76,14 +76,13 @@ def _no_match(model: nn.Module, glob: str, names: Sequence[str]) -> BadInput:
 def glob_for(model: nn.Module, name: str) -> str:
     """A glob for a module and its like at the same place of other layers: `layers.*.gate` for layers.0.gate.
 
-    Of the numbers in the name as many as possible become `*`, so long as all that match are of one class.
+    Of the numbers in the name as many as possible become `*`, so long as all that it names are of one class.
     """
-    modules = {other: module for other, module in model.named_modules(remove_duplicate=False) if other}
+    kind = type(model.get_submodule(name))
     parts = name.split(".")
     numbers = [i for i, part in enumerate(parts) if part.isdigit()]
     for kept in (set[int](), *({i} for i in reversed(numbers)), set(numbers)):
         glob = ".".join("*" if i in numbers and i not in kept else part for i, part in enumerate(parts))
-        kinds = {type(module) for other, module in modules.items() if fnmatchcase(other, glob)}
-        if kinds == {type(modules[name])}:
+        if {type(model.get_submodule(other)) for other in chosen(model, [glob]).names} == {kind}:
             return glob
     return name

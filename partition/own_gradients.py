@@ -11,10 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
 from .naming import inside
 from .source import TORCH
+from .structure import leaves_of
 from .untraceable import Untraceable
 
 FIX = "write it with operators and detach()"
@@ -48,9 +50,51 @@ def refuse_hooks(model: nn.Module, blocks: Sequence[str] = ()) -> None:
             raise Untraceable(f"the parameter {name} has a hook on its gradient", rewrite=FIX)
 
 
-def refuse_functions(result: Tensor) -> None:
-    """Raise Untraceable where a result was computed by an autograd function that is not torch's own."""
-    pending, seen = [result.grad_fn], set[Any]()
+def refuse_functions(result: Tensor, model: nn.Module, again: Callable[[], object]) -> None:
+    """Raise Untraceable where a result was computed by an autograd function that is not torch's own.
+
+    again: computes the result another time, to see which module of `model` does it.
+    """
+    function = _own_function(result)
+    if function is None:
+        return
+    with _Locates(model) as located:
+        again()
+    raise Untraceable(
+        f"the model computes gradients with {function.__name__}.backward{_defined(function)}",
+        rewrite=FIX,
+        modules=located.modules,
+    )
+
+
+class _Locates:
+    """While it is active, finds the innermost module that uses a function of one's own, and those around it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self.modules: list[str] = []
+
+    def __enter__(self) -> "_Locates":
+        self._handle = register_module_forward_hook(self._after)
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._handle.remove()
+
+    def _after(self, module: nn.Module, given: Any, output: Any) -> None:
+        name = self._names.get(id(module), "")
+        innermost = not self.modules and not _uses_own(given)
+        if name and _uses_own(output) and (innermost or any(inside(found, name) for found in self.modules)):
+            self.modules.append(name)
+
+
+def _uses_own(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and _own_function(leaf) is not None for leaf in leaves_of(value))
+
+
+def _own_function(result: Tensor) -> Any:
+    """An autograd function that is not torch's own, among those that computed a result; None where there is none."""
+    pending, seen = list[Any]([result.grad_fn]), set[Any]()
     while pending:
         node = pending.pop()
         if node is None or node in seen:
@@ -59,9 +103,8 @@ def refuse_functions(result: Tensor) -> None:
         pending += [before for before, _ in node.next_functions]
         function = getattr(type(node), "_forward_cls", None)
         if function is not None and not function.__module__.startswith("torch."):
-            raise Untraceable(
-                f"the model computes gradients with {function.__name__}.backward{_defined(function)}", rewrite=FIX
-            )
+            return function
+    return None
 
 
 def _defined(function: Callable[..., Any]) -> str:

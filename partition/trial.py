@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_unflatten, treespec_dumps
+from torch.utils._pytree import tree_structure, tree_unflatten, treespec_dumps
 from torch.utils.flop_counter import FlopCounterMode
 
 from .arguments import encode
@@ -72,6 +72,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Outcome:
+    nesting: str
     found: Sequence[Any]
     returns: tuple[Any, ...]
     tensors: tuple[Shape, ...]
@@ -88,7 +89,7 @@ class _Outcome:
     @property
     def demanded(self) -> Any:
         """What must not depend on data."""
-        return self.returns, [(s.shape, _layout(s), s.dtype) for s in self.tensors]
+        return self.nesting, self.returns, [(s.shape, _layout(s), s.dtype) for s in self.tensors]
 
 
 def _layout(shape: Shape) -> list[int]:
@@ -123,9 +124,9 @@ def _demand_alike(request: Request, outcomes: Sequence[_Outcome]) -> None:
     other = next((o for o in outcomes if o.demanded != first.demanded), None)
     if other is None:
         return
-    if first.described == other.described:
+    if first.described == other.described and first.nesting == other.nesting:
         raise _refused(request, f"lays its results out as data has it: {first.described}", fix="return x.contiguous()")
-    raise _refused(request, f"gives results that depend on data: {first.described}, or {other.described}")
+    raise _refused(request, f"gives results that depend on data: {first.described}; or {other.described}")
 
 
 def _nesting(request: Request) -> str:
@@ -165,11 +166,12 @@ def _outcome(request: Request, number: int, own: Mapping[str, Tensor]) -> _Outco
     found, rebuild = flatten(called.output)
     tensors = [leaf for leaf in found if isinstance(leaf, Tensor)]
     if not tensors:
-        raise _refused(request, f"returns a {type(called.output).__name__} without a tensor")
+        raise _refused(request, f"returns {type(called.output).__name__} without a tensor")
     _demand_known_leaves(request, tensors, leaves)
     positions = iter(range(len(tensors)))
     returns = [{"tensor": next(positions)} if isinstance(leaf, Tensor) else leaf for leaf in found]
     return _Outcome(
+        repr(tree_structure(called.output)),
         returns,
         _encoded(request, returns, "returns"),
         tuple(_dense(tensor) for tensor in tensors),
@@ -211,7 +213,7 @@ def _encoded(request: Request, leaves: Sequence[Any], how: str) -> tuple[Any, ..
         try:
             out.append(leaf if is_tensor(leaf) else encode({"": leaf}, str)[""])
         except BadInput as error:
-            raise _refused(request, f"{how} a {type(leaf).__name__}, not tensors and plain values") from error
+            raise _refused(request, f"{how} {type(leaf).__name__}, not tensors and plain values") from error
     return tuple(out)
 
 

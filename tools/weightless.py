@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def weightless(task: "Task", *, seed: int = 0) -> nn.Module:
     """The model built on meta; one that keeps plain tensors is built for real from `seed`, since they have values."""
     model = build_model(task, seed=seed, device="meta")
-    return build_model(task, seed=seed) if any(_plain_tensors(model)) else model
+    return model if next(_plain_tensors(model), None) is None else build_model(task, seed=seed)
 
 
 def _plain_tensors(model: nn.Module) -> Iterator[Tensor]:
