@@ -9,12 +9,13 @@ Only the lengths of a box count, not where it lies; so costs are remembered by l
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from .box import Box, sizes, volume
 from .cluster import Machine
-from .graph import Fixed, Follow, Op, Operand, Reading, TensorInfo, Window
+from .graph import Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
+from .randomness import noise_name
 from .table import TABLE
 
 CONTRACTION, CONVOLUTION, ATTENTION, OPAQUE = "contraction", "convolution", "attention", "opaque"
@@ -141,6 +142,17 @@ def gather_seconds(box: Box, pieces: int, machine: Machine, *, element_bytes: in
         return 0.0, 0.0
     moved = 2 * volume(box) * element_bytes / machine.memory_bandwidth
     return machine.operator_s + moved, machine.gradient_s * pieces
+
+
+def noise_seconds(graph: Graph, needed: Collection[str], machine: Machine) -> float:
+    """Seconds that a machine draws for a micro-batch: every mask of the model, whole, up to the last one it needs.
+
+    needed: names of the noise tensors that its operators read. One generator draws them in turn, on one core.
+    """
+    drawn = [graph.tensors[noise_name(op.name)] for op in graph.ops if noise_name(op.name) in graph.tensors]
+    last = max((i for i, info in enumerate(drawn) if info.name in needed), default=-1)
+    rate = machine.rate(RANDOM)
+    return sum(rate.start_s + volume(info.box) / rate.flops_per_s for info in drawn[: last + 1])
 
 
 class _Measure:

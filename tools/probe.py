@@ -16,7 +16,7 @@ from ..partition.exchange import flow
 from ..partition.graph import Graph
 from ..runtime.launcher import Launcher, Role
 from ..runtime.program import Program, programs
-from .probe_fit import DIGITS, ChainSample, Sample, cluster_of, fit_machine, fit_network, sharing
+from .probe_fit import DIGITS, ChainSample, Sample, cluster_of, fit_machine, fit_network, sharing, with_draws
 from .probe_models import CHAIN_BYTES, CHAIN_LENGTH, REPEATED, SUBJECTS, chain, gallery, repeated_name
 from .probe_role import PROBING, Chain, Setup, Timed
 
@@ -59,6 +59,7 @@ def probe(workers: int, *, name: str = "machine", brief: bool = False) -> Probed
     timed = _run([_setup(i, workers, graph, groups, chains, brief) for i in range(2)], threads)
     samples = _samples(graph, groups, timed)
     machine = fit_machine(name, samples, {n: _medians(timed, repeated_name(n)) for n in REPEATED})
+    machine = with_draws(machine, statistics.median(one.draw for one in timed))
     lines = [_chain_sample(i, timed) for i in range(len(CHAIN_BYTES))]
     sends = [seconds for one in timed for seconds in one.sends]
     machine, bandwidth, latency_s = fit_network(machine, chains[0][0], lines, sends)

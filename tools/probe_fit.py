@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..partition.cluster import Cluster, Machine, Rate
-from ..partition.cost import CONTRACTION, ELEMENTWISE, VIEW, Costs, Work
+from ..partition.cost import CONTRACTION, ELEMENTWISE, RANDOM, VIEW, Costs, Work
 from ..partition.graph import Graph
 
 DIGITS = 4  # that are worth keeping of a measured number
@@ -106,6 +106,12 @@ def _fit_rate(machine: Machine, samples: Sequence[Sample]) -> Rate:
     gradients = max(1, samples[0].work.gradients)
     starts = fit_line(forward).start, fit_line(backward).start / gradients
     return Rate(_round(_rate(forward)), _round(_rate(backward)), _round(starts[0]), _round(starts[1]))
+
+
+def with_draws(machine: Machine, rate: float) -> Machine:
+    """The machine, which draws so many random numbers a second."""
+    drawn = Rate(_round(rate), _round(rate), machine.operator_s, machine.gradient_s)
+    return replace(machine, rates={**machine.rates, RANDOM: drawn})
 
 
 def fit_network(

@@ -4,6 +4,7 @@ Operators of about one size are timed in turn, again and again, as they come in 
 would find the machine's caches full of itself, and a small one after a large one would find them empty.
 """
 
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,8 @@ class Timed(msgspec.Struct, frozen=True):
     """What was timed.
 
     subjects: seconds forward and backward of each round, by name; single: with one thread. chains: begin and end of
-    each step; sends: seconds that each message took to be handed over. copy: bytes/s of a large copy, both ways.
+    each step; sends: seconds that each message took to be handed over. copy: bytes/s of a large copy, both ways;
+    draw: random numbers a second, as masks are made of them.
     """
 
     subjects: Times
@@ -70,6 +72,7 @@ class Timed(msgspec.Struct, frozen=True):
     chains: list[list[tuple[float, float]]]
     sends: list[float]
     copy: float
+    draw: float
 
 
 def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
@@ -81,13 +84,13 @@ def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     groups = _groups(given) if given.gallery else []
     subjects = _time(groups, given.seconds)
     single = _single_thread(groups, given.seconds) if given.single else {}
-    copy = _copy_bandwidth()
+    copy, draw = _copy_bandwidth(), _draw_rate()
     chains = []
     for i, chain in enumerate(given.chains):
         beacon.progress = f"chain {i}"
         chains.append(_steps(mailbox, given, i, chain))
     beacon.progress = None
-    plain: dict[str, Any] = msgspec.to_builtins(Timed(subjects, single, chains, mailbox.sends, copy))
+    plain: dict[str, Any] = msgspec.to_builtins(Timed(subjects, single, chains, mailbox.sends, copy, draw))
     return plain
 
 
@@ -175,6 +178,17 @@ def _copy_bandwidth() -> float:
         target.copy_(source)
         best = min(best, time.perf_counter() - begin)
     return 2 * source.numel() * source.element_size() / best
+
+
+def _draw_rate() -> float:
+    """Numbers a second of a mask of a million, the median of five."""
+    numbers, generator = torch.empty(1 << 20), torch.Generator().manual_seed(0)
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        numbers.bernoulli_(0.9, generator=generator).div_(0.9)
+        times.append(time.perf_counter() - begin)
+    return numbers.numel() / statistics.median(times)
 
 
 # Chains ------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from ..partition.cost import RANDOM
 from .console import make_console, print_columns
 from .probe import Probed
 from .probe_fit import ChainSample, Sample
@@ -78,6 +79,7 @@ def _constants(probed: Probed) -> list[tuple[str, str]]:
     return [
         ("memory, operators that hardly compute", f"{bytes_text(machine.memory_bandwidth)}/s"),
         ("memory, copies of 64 MiB", f"{bytes_text(probed.copy)}/s"),
+        ("random numbers, of dropout masks", f"{count_text(machine.rate(RANDOM).flops_per_s)}/s"),
         ("starting an operator, and a gradient of it", f"{_both(machine.operator_s, machine.gradient_s)}"),
         ("starting a segment, forward and backward", f"{_both(machine.segment_s, machine.segment_back_s)}"),
         ("a message, at either end", seconds_text(machine.message_s)),

@@ -21,6 +21,7 @@ from cutset.partition.cost import (
     Costs,
     class_of,
     gather_seconds,
+    noise_seconds,
     seconds,
     sum_seconds,
 )
@@ -174,6 +175,16 @@ def test_sums_and_gathers_cost_by_what_they_move():
     assert sum_seconds(box, 3, machine, element_bytes=4) == pytest.approx((1 + 2 * 3 * 40 / 10, 4.0))
     assert gather_seconds(box, 2, machine, element_bytes=4) == pytest.approx((1 + 2 * 40 / 10, 4.0))
     assert gather_seconds(box, 1, machine, element_bytes=4) == (0.0, 0.0)
+
+
+def test_masks_are_drawn_whole_and_in_order_up_to_the_last_that_is_needed():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(), nn.Linear(16, 4), nn.Dropout(), nn.Linear(4, 2), nn.Dropout())
+    graph = graph_of(model.train(), 8)
+    first, second, _ = (info.name for info in graph.tensors.values() if info.kind == "noise")
+    machine = Machine("m", rates={"random": Rate(100.0, 100.0, 1.0, 0.0)})
+    assert noise_seconds(graph, [], machine) == 0.0
+    assert noise_seconds(graph, [first], machine) == pytest.approx(1 + B * 16 / 100)
+    assert noise_seconds(graph, [second], machine) == pytest.approx(2 + B * (16 + 4) / 100)
 
 
 def test_a_machine_that_is_free_takes_no_time():
