@@ -6,7 +6,7 @@ contiguous stages by dynamic programming; METIS on block graphs of several sets 
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from .block import CutAxes, block_graph, blocks, level_groups, paired_axes, placed, spatial_axes, unit_axes
@@ -23,6 +23,7 @@ from .stages import stage_of
 
 BLOCKS_MAX = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes then have to do
 LEVEL_BLOCKS_MAX = 4_000  # the same where every level is balanced
+ALIKE = 1.25  # of memory for speed, the most to the least
 FINE_MAX = 16  # machines up to which several blocks an axis and machine are worth their time
 
 
@@ -108,6 +109,8 @@ def _makers(question: Question, costs: Costs) -> Iterator[tuple[str, Maker]]:
     machines = question.machines
     for shape in shapes(len(machines)):
         yield f"mesh {_text(shape)}", partial(_on_mesh, question, [(machines, shape)], costs)
+        if _memory_differs(question.cluster):
+            yield f"mesh {_text(shape)} by memory", partial(_by_memory, question, shape, costs)
     for stages, shape in _staged_shapes(question):
         size = len(machines) // stages
         groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
@@ -157,6 +160,22 @@ def _on_mesh(question: Question, groups: Sequence[tuple[Sequence[int], tuple[int
     mesh_of = {op.name: meshes[stage] for op, stage in zip(graph.ops, stages, strict=True)}
     mesh_of |= {name: grid(cluster, [machine], (1,)) for name, machine in question.pins.items()}
     return meshed(graph, cluster, lambda op: mesh_of[op.name], costs=costs)
+
+
+def _memory_differs(cluster: Cluster) -> bool:
+    """Whether machines have less memory for their speed than others: shares by speed may then not fit."""
+    ratios = [machine.memory_bytes / machine.flops_per_s for machine in cluster.machines]
+    return max(ratios) > ALIKE * min(ratios)
+
+
+def _by_memory(question: Question, shape: tuple[int, ...], costs: Costs) -> Made:
+    """The best layouts when every machine gets a share by its memory, not by its speed."""
+    graph, cluster = question.graph, question.cluster
+    mesh = replace(
+        grid(cluster, question.machines, shape), speeds=tuple(float(m.memory_bytes) for m in cluster.machines)
+    )
+    pins = {name: grid(cluster, [machine], (1,)) for name, machine in question.pins.items()}
+    return meshed(graph, cluster, lambda op: pins.get(op.name, mesh), costs=costs)
 
 
 def _contiguous(question: Question, *, traffic: bool) -> Made:

@@ -54,6 +54,12 @@ class Judged:
         pairs = zip(self.simulation.memory_bytes, self.cluster.machines, strict=True)
         return [number for number, (needed, machine) in enumerate(pairs) if needed > machine.memory_bytes]
 
+    @property
+    def overfull(self) -> float:
+        """What the fullest machine needs, as a part of what it has."""
+        pairs = zip(self.simulation.memory_bytes, self.cluster.machines, strict=True)
+        return max(needed / machine.memory_bytes for needed, machine in pairs)
+
     def rank(self, objective: str, *, all_used: bool) -> tuple[bool, bool, float, float, float, str]:
         """The best plan has the smallest. all_used: machines that are nearly idle count against it."""
         seconds, sent = self.simulation.step_s, float(self.flow.bytes_forward)
@@ -148,7 +154,7 @@ class _Planning:
             self._judge_all(alone)
         winner = best_of(self.judged, self.objective, all_used=not self.fewer)
         if not winner.fits:
-            raise _too_small(winner)
+            raise _too_small(min(self.judged, key=lambda judged: judged.overfull))
         return Outcome(winner, alone, tuple(self.judged), tuple(self.left_out))
 
     def _rank(self, judged: Judged) -> tuple[bool, bool, float, float, float, str]:
@@ -260,22 +266,22 @@ def _counts(most: int) -> Iterator[int]:
     return iter(sorted((n for n in steady if 1 < n <= most), reverse=True))
 
 
-def _too_small(winner: Judged) -> Infeasible:
+def _too_small(nearest: Judged) -> Infeasible:
     needs = [
-        f"{winner.cluster.machines[n].name} has {winner.cluster.machines[n].memory_bytes} bytes and needs "
-        f"{winner.simulation.memory_bytes[n]}{_largest(winner, n)}"
-        for n in winner.lacking
+        f"{nearest.cluster.machines[n].name} has {nearest.cluster.machines[n].memory_bytes} bytes and needs "
+        f"{nearest.simulation.memory_bytes[n]}{_largest(nearest, n)}"
+        for n in nearest.lacking
     ]
     return Infeasible(
         "E404",
-        f"no plan fits in memory; the nearest, {winner.name}: {'; '.join(needs)}",
+        f"no plan fits in memory; the nearest, {nearest.name}: {'; '.join(needs)}",
         fix="use more machines, machines with more memory, or a smaller --batch",
     )
 
 
-def _largest(winner: Judged, machine: int) -> str:
+def _largest(nearest: Judged, machine: int) -> str:
     """The largest single thing that a machine would have to hold."""
-    held = [(winner.flow.piece_bytes(p.index), p) for p in winner.flow.pieces if p.machine == machine]
+    held = [(nearest.flow.piece_bytes(p.index), p) for p in nearest.flow.pieces if p.machine == machine]
     if not held:
         return ""
     size, piece = max(held, key=lambda item: (item[0], -item[1].index))

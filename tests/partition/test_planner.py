@@ -118,3 +118,16 @@ def test_hidden_units_are_cut_in_pairs_where_the_net_is_fast_enough() -> None:
     placement = plan(graph, fast_network(2), model="m", only="metis pairs")
     up = next(op for op in placement.ops if op.name == "linear_1")
     assert sorted(piece.machine for piece in up.boxes) == [0, 1]
+
+
+def test_a_machine_with_little_memory_gets_less_of_the_model() -> None:
+    graph = chain(64, 64, 64, 64)
+    whole = plan(graph, alike(1), model="m").candidates[0].memory_max_bytes
+    cluster = Cluster((Machine("roomy"), Machine("narrow", memory_bytes=whole * 2 // 5)))
+    placement = plan(graph, cluster, model="m")
+    assert placement.machines[1].memory_used_bytes <= whole * 2 // 5
+    small = Cluster((Machine("roomy", memory_bytes=whole // 3), Machine("narrow", memory_bytes=whole // 9)))
+    with pytest.raises(
+        Infeasible, match=r"narrow has \d+ bytes and needs \d+ \(the largest block: \d.weight, \d+ bytes"
+    ):
+        plan(graph, small, model="m")

@@ -1,4 +1,4 @@
-"""Networks drawn from a seed: layers in a row, images with residuals and branches, and attention, all small."""
+"""Networks drawn from a seed: layers in a row, images with residuals and branches, and attention."""
 
 import itertools
 import random
@@ -39,13 +39,13 @@ def random_net(seed: int) -> Net:
 
 def _layers(draw: random.Random) -> tuple[nn.Module, Example]:
     """Fully connected layers of any widths."""
-    widths = [draw.choice((48, 64, 100, 256, 512, 1024)) for _ in range(draw.randint(3, 7))]
+    widths = [draw.choice((64, 100, 512, 1024, 2560, 4096)) for _ in range(draw.randint(3, 7))]
     parts: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
         parts += [nn.Linear(before, after, bias=draw.random() < 0.7), draw.choice((nn.ReLU, nn.Tanh, nn.GELU))()]
         if draw.random() < 0.3:
             parts.append(nn.LayerNorm(after))
-    return nn.Sequential(*parts), (torch.empty(draw.choice((8, 32, 100)), widths[0]),)
+    return nn.Sequential(*parts), (torch.empty(draw.choice((8, 32, 100, 400)), widths[0]),)
 
 
 class _Residual(nn.Module):
@@ -81,26 +81,26 @@ def _convolution(draw: random.Random, before: int, after: int, *, stride: int = 
 
 def _images(draw: random.Random) -> tuple[nn.Module, Example]:
     """Convolutions with strides, residuals and pooling, and a classifier."""
-    channels, size = draw.choice((8, 16, 24)), draw.choice((16, 24, 32))
+    channels, size = draw.choice((16, 32, 64)), draw.choice((24, 32, 64))
     parts: list[nn.Module] = [_convolution(draw, 3, channels)]
     left = size
     for _ in range(draw.randint(1, 4)):
         if draw.random() < 0.5:
             parts.append(_Residual(_convolution(draw, channels, channels)))
         else:
-            wider = draw.choice((16, 32, 48))
+            wider = draw.choice((32, 48, 96, 128))
             parts += [_convolution(draw, channels, wider)]
             channels = wider
             if left % 2 == 0 and left > 4:
                 parts.append(nn.MaxPool2d(2))
                 left //= 2
     parts += [nn.Flatten(), nn.Linear(channels * left * left, draw.choice((10, 100)))]
-    return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16)), 3, size, size),)
+    return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16, 64)), 3, size, size),)
 
 
 def _attention(draw: random.Random) -> tuple[nn.Module, Example]:
     """Transformer layers, before or after their norms."""
-    heads, width = draw.choice((2, 4, 8)), draw.choice((64, 128, 256))
+    heads, width = draw.choice((2, 4, 8)), draw.choice((128, 256, 512))
     layers = [
         nn.TransformerEncoderLayer(
             width,
@@ -112,18 +112,18 @@ def _attention(draw: random.Random) -> tuple[nn.Module, Example]:
         )
         for _ in range(draw.randint(1, 2))
     ]
-    return nn.Sequential(*layers), (torch.empty(draw.choice((1, 4)), draw.choice((32, 64, 128)), width),)
+    return nn.Sequential(*layers), (torch.empty(draw.choice((1, 4, 16)), draw.choice((64, 128, 512)), width),)
 
 
 def _branches(draw: random.Random) -> tuple[nn.Module, Example]:
     """Blocks of parallel convolutions, as in GoogLeNet."""
-    channels, size = 3, draw.choice((16, 24))
+    channels, size = 3, draw.choice((24, 32, 48))
     parts: list[nn.Module] = []
     for _ in range(draw.randint(1, 3)):
-        widths = [draw.choice((4, 8, 16)) for _ in range(draw.randint(2, 4))]
+        widths = [draw.choice((8, 16, 48)) for _ in range(draw.randint(2, 4))]
         parts.append(_Branches([_convolution(draw, channels, width) for width in widths]))
         channels = sum(widths)
-    return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16)), 3, size, size),)
+    return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16, 64)), 3, size, size),)
 
 
 KINDS = (("layers", _layers), ("images", _images), ("attention", _attention), ("branches", _branches))
