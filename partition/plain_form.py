@@ -133,7 +133,8 @@ def twin(target: Any, written: str) -> Any:
 def _split(whole: Node, index: int) -> tuple[Node, Any, dict[str, Any]]:
     source, parts = whole.args[0], whole.meta["val"]
     assert isinstance(source, Node)
-    dim = named(whole.target, whole.args, whole.kwargs)["dim"]
+    dims = {"hsplit": min(1, value_of(source).dim() - 1), "vsplit": 0, "dsplit": 2}
+    dim = named(whole.target, whole.args, whole.kwargs).get("dim", dims.get(packet(whole)))
     start = sum(part.shape[dim] for part in parts[:index])
     return source, aten.slice.Tensor, {"dim": dim, "start": start, "end": start + parts[index].shape[dim], "step": 1}
 
@@ -152,7 +153,20 @@ def _broadcast(whole: Node, index: int) -> tuple[Node, Any, dict[str, Any]]:
 
 
 PARTS = {
-    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
+    **dict.fromkeys(
+        (
+            "split",
+            "split_with_sizes",
+            "chunk",
+            "tensor_split",
+            "unsafe_split",
+            "unsafe_chunk",
+            "hsplit",
+            "vsplit",
+            "dsplit",
+        ),
+        _split,
+    ),
     "unbind": _unbind,
     "broadcast_tensors": _broadcast,
 }

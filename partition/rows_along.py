@@ -67,6 +67,15 @@ def compared(site: Site) -> Signature | None:
     return Signature(_pair(site, shape, dim), output, work=3.0 * shape[dim])
 
 
+@row("aten.linalg_cross")
+def cross(site: Site) -> Signature | None:
+    """y[.., :, ..] = a[.., :, ..] x b[.., :, ..], of three elements each; the other dimensions broadcast."""
+    shape = site.output.shape
+    labels = dims(len(shape))
+    operands: dict[str, Labels] = {n: aligned(site.shape(n), shape, labels) for n in ("self", "other")}
+    return Signature(operands, labels, fixed=frozenset({labels[site["dim"] % len(labels)]}), work=3.0)
+
+
 @row("aten.cdist")
 def cdist(site: Site) -> Signature | None:
     """y[.., i, j] = distance of x1[.., i, :] and x2[.., j, :]"""

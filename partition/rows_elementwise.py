@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from .row import aligned, dims, fits, row
-from .signature import Call, Label, Noise, Parts, Signature, Site
+from .signature import Call, Label, Labels, Noise, Parts, Signature, Site
 
 # fmt: off
 ACTIVATIONS = (
@@ -73,6 +73,19 @@ def glu(site: Site) -> Signature | None:
     read: list[Label] = list(labels)
     read[dim] = Parts(((None, 2), (labels[dim], site.output.shape[dim])))
     return Signature({"self": read}, labels, work=3.0)
+
+
+@row("aten.searchsorted")
+def searched(site: Site) -> Signature | None:
+    """y[.., i] = where x[.., i] belongs in the sorted table[.., :]; a single table is for all."""
+    table, labels = site.shape("sorted_sequence"), dims(len(site.output.shape))
+    if "self" not in site.tensors or site.shape("self") != site.output.shape or not labels:
+        return None
+    read: list[Label] = [*(labels[:-1] if len(table) > 1 else []), None]
+    operands: dict[str, Labels] = {"self": labels, "sorted_sequence": read}
+    if "sorter" in site.tensors:
+        operands["sorter"] = read
+    return Signature(operands, labels)
 
 
 @row("aten.bucketize", "aten.isin")

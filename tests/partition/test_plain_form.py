@@ -50,10 +50,12 @@ def test_what_is_filled_reads_nothing(function: Callable[[Tensor], Tensor], numb
         (lambda x: torch.min(x, other=x * 2), "aten.minimum.default"),
         (lambda x: torch.hstack([x, x]), "aten.cat.default"),
         (lambda x: torch.vstack([x, x]), "aten.cat.default"),
+        (lambda x: x.hsplit(2)[1], "aten.slice.Tensor"),
+        (lambda x: x.vsplit(2)[1], "aten.slice.Tensor"),
         (lambda x: torch.atleast_3d(x), "aten.reshape.default"),
         (lambda x: x.max(-1)[1], "aten.max.dim"),
     ],
-    ids=["max", "min", "hstack", "vstack", "atleast_3d", "max of a dimension"],
+    ids=["max", "min", "hstack", "vstack", "hsplit", "vsplit", "atleast_3d", "max of a dimension"],
 )
 def test_one_name_for_one_meaning(function: Callable[[Tensor], Tensor], target: str) -> None:
     assert recorded(function, 4, 6)[-1].target == target

@@ -71,6 +71,8 @@ def pairs() -> dict[str, Given]:
         "cosine_similarity first": given("cosine_similarity", x(4, 6), x(4, 6), 0),
         "pairwise_distance": given("pairwise_distance", x(4, 5, 6), x(5, 6)),
         "pairwise_distance kept": given("pairwise_distance", x(4, 6), x(4, 6), 1.0, 1e-6, True),
+        "cross": given("linalg_cross", x(4, 3), x(1, 3)),
+        "cross first": given("linalg_cross", x(3, 6), x(3, 6), dim=0),
         "cdist": given("cdist", x(2, 4, 3), x(5, 3), 1.0),
     }
 

@@ -120,6 +120,8 @@ def others() -> dict[str, Given]:
         "conj": given("conj", torch.complex(x(4, 6), x(4, 6))),
         "real": given("real", torch.complex(x(4, 6), x(4, 6))),
         "imag": given("imag", torch.complex(x(4, 6), x(4, 6)).conj()),
+        "searchsorted": given("aten.searchsorted.Tensor", x(7).sort()[0], x(4, 6), still=("sorted_sequence", "self")),
+        "searchsorted rows": given("aten.searchsorted.Tensor", x(4, 7).sort(-1)[0], x(4, 6), right=True),
         "prelu": given("prelu", x(2, 4, 6), x(4)),
         "prelu single": given("prelu", x(2, 4), x(1)),
         "prelu vector": given("prelu", x(6), x(1)),
