@@ -6,6 +6,7 @@ light operator that has none of them is cut along tokens, rows or the batch.
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .box import volume
@@ -19,7 +20,8 @@ HEAVY = frozenset({ATTENTION, CONTRACTION, CONVOLUTION, EMBEDDING, LOCAL, OPAQUE
 class CutAxes:
     """Axes to split along, into `parts` intervals each; with `reductions` also where they are summed over.
 
-    light: cut light operators without any of these axes along tokens, rows or batch, sums included.
+    Axes of one dimension, as heads and the width of a head, are split into `parts` altogether. light: cut light
+    operators without any of these axes along tokens, rows or batch, sums included.
     """
 
     name: str
@@ -94,38 +96,63 @@ def paired_axes(graph: Graph) -> frozenset[int]:
     for op in graph.ops:
         summed = {loop.axis for loop in op.nest.loops if loop.kind == "reduction"}
         output = {loop.axis for loop in op.nest.loops if loop.kind == "parallel" and loop.axis in units}
-        if not summed or not output or summed & chosen:
+        if not summed or not output or summed & chosen or op.nest.work < 1:  # an embedding adds nothing up
             continue
         summed_whole |= summed
         chosen |= (output - summed_whole - whole) or (output - summed_whole)
     return frozenset(chosen)
 
 
-def axes_by_op(graph: Graph, cut: CutAxes) -> dict[str, frozenset[int]]:
-    """The axes that each operator is cut along: those of the set, else, if it is light, tokens, rows or batch."""
-    out = {
-        op.name: frozenset(loop.axis for loop in op.nest.loops if loop.kind in cut.kinds) & cut.axes for op in graph.ops
-    }
-    if not (cut.light and cut.axes and cut.parts > 1):
-        return out
+def parts_by_op(graph: Graph, cut: CutAxes) -> dict[str, dict[int, int]]:
+    """Per operator the axes that it is cut along, and into how many intervals each.
+
+    They are those of the set, else, if the operator is light, one of tokens, rows or batch.
+    """
+    dimension, whole = _dimensions(graph), whole_axes(graph)
+    out: dict[str, dict[int, int]] = {}
+    for op in graph.ops:
+        found = [x for x in op.nest.loops if x.kind in cut.kinds and x.axis in cut.axes]
+        left: dict[int, int] = {}
+        out[op.name] = {}
+        for loop in sorted(found, key=lambda x: (x.axis in whole, -x.size, x.axis)):
+            group = dimension.get(loop.axis, loop.axis)
+            parts = min(loop.size, left.get(group, cut.parts))
+            left[group] = -(-left.get(group, cut.parts) // parts)
+            out[op.name][loop.axis] = parts
+    if cut.light and cut.axes and cut.parts > 1:
+        light = [op for op in graph.ops if not out[op.name] and is_light(graph, op)]
+        out |= {name: {axis: cut.parts} for name, axis in _token_axes(graph, light, cut.parts).items()}
+    return out
+
+
+def _dimensions(graph: Graph) -> dict[int, int]:
+    """Axes that stand in one dimension of some parameter, by axis: a number that they share."""
+    out: dict[int, int] = {}
+    for info in graph.parameters:
+        for dim in info.axes:
+            known = {out.get(axis, axis) for axis in dim}
+            first = min(known, default=0)
+            out |= {axis: first for axis, group in out.items() if group in known} | dict.fromkeys(dim, first)
+    return out
+
+
+def _token_axes(graph: Graph, light: Sequence[Op], parts: int) -> dict[str, int]:
+    """One axis that is no unit for each operator: first the one that divides most of them, and so on."""
     units = unit_axes(graph)
-    light = [op for op in graph.ops if not out[op.name] and is_light(graph, op)]
-    pending = {op.name: (op, {x.axis: x.size for x in op.nest.loops if x.kind != "fixed"}) for op in light}
-    for _, sizes in pending.values():
-        for axis in units.intersection(sizes):
-            del sizes[axis]
-    while pending:
-        worth = _worth(graph, list(pending.values()), cut.parts)
-        if not worth:
-            break
+    pending: dict[str, tuple[Op, dict[int, int]]] = {}
+    for op in light:
+        sizes = {loop.axis: loop.size for loop in op.nest.loops if loop.kind != "fixed" and loop.axis not in units}
+        pending[op.name] = (op, sizes)
+    out: dict[str, int] = {}
+    while worth := _worth(graph, list(pending.values()), parts):
         best = max(worth, key=lambda axis: (worth[axis], axis in graph.batch_axes, -axis))
         for name in [name for name, (_, sizes) in pending.items() if best in sizes]:
-            out[name] = frozenset({best})
+            out[name] = best
             del pending[name]
     return out
 
 
-def _worth(graph: Graph, ops: list[tuple[Op, dict[int, int]]], parts: int) -> dict[int, float]:
+def _worth(graph: Graph, ops: Sequence[tuple[Op, dict[int, int]]], parts: int) -> dict[int, float]:
     """By axis: points of the operators that it divides, less the state that each part would then need whole."""
     out: dict[int, float] = defaultdict(float)
     for op, sizes in ops:

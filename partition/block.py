@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from .adjacency import Adjacency, Floats, adjacency
-from .axis_sets import CutAxes, axes_by_op, paired_axes, spatial_axes, unit_axes, whole_axes
+from .axis_sets import CutAxes, paired_axes, parts_by_op, spatial_axes, unit_axes, whole_axes
 from .box import Box, Ints
 from .graph import STATE_KINDS, Op, Operand, TensorInfo
 from .grid import require_room
@@ -21,11 +21,11 @@ __all__ = [
     "Block",
     "Blocks",
     "CutAxes",
-    "axes_by_op",
     "block_graph",
     "blocks",
     "level_groups",
     "paired_axes",
+    "parts_by_op",
     "placed",
     "spatial_axes",
     "unit_axes",
@@ -39,9 +39,10 @@ def block_graph(found: Blocks) -> Adjacency:
     """The undirected graph of blocks 0..n-1.
 
     A block that reads what another computes is joined to it; blocks that read the same parameter region are joined to
-    the first of them, since the region then travels and its gradient returns. Raises Infeasible where there are too
-    many edges to be held.
+    the first of them, since the region then travels and its gradient returns. Raises Infeasible (E405) where there are
+    too many blocks or edges.
     """
+    require_room(0, blocks=len(found))
     tensors = found.graph.tensors
     edges: list[Edges] = []
     for name, readers in found.readers.items():

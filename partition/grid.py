@@ -16,7 +16,9 @@ from .box import Box, Interval, Ints
 from .errors import Infeasible
 from .graph import Fixed, Follow, Nest, Operand, Reading, Window
 
-MEETINGS_MAX = 20_000_000  # beyond, a graph of blocks takes gigabytes and METIS minutes
+# Beyond, a graph of blocks takes gigabytes and METIS minutes.
+BLOCKS_MAX = 200_000
+MEETINGS_MAX = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -144,14 +146,12 @@ def _line(cells: Ints, region: Ints, loop: int, *, first: bool) -> _Line:
     return _Line(loop, at, digits, lengths)
 
 
-def require_room(count: int) -> None:
-    """Raise Infeasible where a graph of blocks would have this many edges, too many to be held."""
-    if count > MEETINGS_MAX:
-        raise Infeasible(
-            "E405",
-            f"a graph of blocks with {count:.3g} edges; {MEETINGS_MAX} is the most that METIS is given",
-            fix="cut into fewer parts",
-        )
+def require_room(meetings: int, *, blocks: int = 0) -> None:
+    """Raise Infeasible where a graph would have so many edges or pins, or blocks, that a partitioner takes minutes."""
+    for number, most, what in ((meetings, MEETINGS_MAX, "edges"), (blocks, BLOCKS_MAX, "blocks")):
+        if number > most:
+            facts = f"a block graph of {number:.3g} {what}; {most:.3g} is the most that a partitioner is given"
+            raise Infeasible("E405", facts, fix="cut into fewer parts")
 
 
 def refined(lines: Sequence[Ints]) -> Ints:

@@ -11,15 +11,17 @@ from collections.abc import Container, Mapping
 from .axis_sets import HEAVY, is_view
 from .cost import EMBEDDING, class_of
 from .graph import Graph
+from .metis import LEVELS_MAX
 
 LIGHT_SHARE = 1e-3  # of all FLOPs; what is below makes no level of its own
 
 
-def level_groups(graph: Graph, limit: int) -> dict[str, int]:
+def level_groups(graph: Graph, limit: int = LEVELS_MAX) -> dict[str, int]:
     """The group of every operator, from 0; -1 for those that only move data.
 
     A level is a topological depth, counted over operators with real work; neighbouring levels are merged to groups of
-    similar work. Light operators, if there are any, are a group of their own, the last. At most `limit` groups.
+    similar work. Within a group of several levels a pipeline is even, so the more groups the better. Light operators,
+    if there are any, are a group of their own, the last. At most `limit` groups.
     """
     heavy = heavy_ops(graph)
     depth = _depths(graph, heavy)

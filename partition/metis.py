@@ -6,22 +6,21 @@ partitioning", 1998; "Multilevel algorithms for multi-constraint graph partition
 judged by the simulator; here it only has to be a partition without empty parts, as even as one can be.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import pymetis
 
 from .adjacency import Adjacency, Floats
-from .balance import evened, excess, filled, loads_of
+from .balance import allowed, evened, excess, filled, loads_of, require_vertices
 from .box import Ints
-from .errors import Infeasible
+from .integers import integers
 from .metis_library import MetisMissing, metis_library
 
-WEIGHT_MAX = 1_000_000  # ratio of weights beyond which METIS loses its way
-TOTAL_MAX = 2**31 - 1
 SEEDS = 3
-LEVELS_MAX = 10  # constraints beyond which METIS finds no even partition
+LEVELS_MAX = 128  # recursive bisection keeps so many constraints even; it takes a second for three thousand vertices
+LEVELS_KWAY = 8  # beyond, k-way takes many times as long and finds nothing better
+ENTRIES_MAX = 400_000  # weights and neighbours beyond which one seed has to do
 SMALL = 50  # vertices a part below which k-way leaves parts empty
 ONE_BISECTION, SEVERAL_BISECTION, KWAY = 1.001, 1.01, 1.03  # tolerances of balance that METIS itself would take
 
@@ -65,10 +64,7 @@ def _targets(parts: int, shares: Sequence[float] | None) -> Floats:
 def _best(graph: Adjacency, weights: Floats, shares: Floats, seed: int) -> list[int]:
     """Of several attempts, the one that cuts least among the most even."""
     count, parts = len(graph), len(shares)
-    if count < parts:
-        raise Infeasible(
-            "E401", f"{parts} parts of a graph of {count} blocks", fix=f"--machines {max(1, count)} or fewer"
-        )
+    require_vertices(count, parts)
     if parts == 1:
         return [0] * count
     merged, number = graph.contracted()
@@ -76,20 +72,21 @@ def _best(graph: Adjacency, weights: Floats, shares: Floats, seed: int) -> list[
         merged, number = graph, np.arange(count, dtype=np.int64)
     summed = loads_of(weights, number, len(merged))
     loads: Floats = summed[:, summed.any(axis=0)] if summed.any() else np.ones((len(merged), 1))
-    answers = [evened(merged, loads, answer, shares) for answer in _attempts(merged, loads, shares, seed)]
-    best = min(answers, key=lambda part_of: (excess(loads, part_of, shares), merged.cut_bytes(part_of)))
+    room = allowed(loads, shares)
+    answers = [evened(merged, loads, answer, room) for answer in _attempts(merged, loads, shares, seed)]
+    best = min(answers, key=lambda part_of: (excess(loads, part_of, room), merged.cut_bytes(part_of)))
     return [int(part) for part in best[number]]
 
 
 def _attempts(graph: Adjacency, loads: Floats, shares: Floats, seed: int) -> list[Ints]:
     """Recursive bisection from several seeds, and k-way where it can be trusted."""
-    parts = len(shares)
-    out = [_divided(graph, loads, shares, seed + attempt) for attempt in range(SEEDS)]
+    parts, constraints = len(shares), loads.shape[1]
+    seeds = range(seed, seed + (SEEDS if loads.size + len(graph.ends) <= ENTRIES_MAX else 1))
+    out = [_divided(graph, loads, shares, attempt) for attempt in seeds]
     dominated = bool((loads.max(axis=0) > loads.sum(axis=0) * shares.min()).any())
-    if parts > 2 and len(graph) >= SMALL * parts and not dominated:
-        for attempt in range(SEEDS):
-            answer = _asked(graph, loads, shares, seed + attempt, kway=True)
-            out.append(filled(graph, loads, answer, [1] * parts))
+    if parts > 2 and constraints <= LEVELS_KWAY and len(graph) >= SMALL * parts and not dominated:
+        answers = [_asked(graph, loads, shares, attempt, kway=True) for attempt in seeds]
+        out += [filled(graph, loads, answer, [1] * parts) for answer in answers]
     return out
 
 
@@ -119,10 +116,10 @@ def _asked(graph: Adjacency, loads: Floats, shares: Floats, seed: int, *, kway: 
     """METIS' answer to sane numbers; constraints without any weight left are left out."""
     some = loads[:, loads.any(axis=0)]
     columns = some.T if some.shape[1] else np.ones((1, len(graph)))
-    weights = np.stack([_integers(column, least=int(len(columns) == 1)) for column in columns], axis=1)
+    weights = np.stack([integers(column, least=int(len(columns) == 1)) for column in columns], axis=1)
     targets = np.repeat((shares / shares.sum())[:, None], len(columns), axis=1)
     bisection = ONE_BISECTION if len(columns) == 1 else SEVERAL_BISECTION
-    bytes = _integers(graph.bytes, least=1)
+    bytes = integers(graph.bytes)
     try:
         library = metis_library()
     except MetisMissing:
@@ -143,12 +140,3 @@ def _through_pymetis(graph: Adjacency, weights: Ints, bytes: Ints, targets: Floa
         options=pymetis.Options(seed=seed % 2**31),
     )
     return np.array(answer.vertex_part, dtype=np.int64)
-
-
-def _integers(values: Floats, *, least: int) -> Ints:
-    """Integer weights with a bounded ratio and a total that cannot overflow, `least` at least."""
-    if not len(values):
-        return np.zeros(0, dtype=np.int64)
-    part = values / (float(values.max()) or 1.0)
-    scale = min(WEIGHT_MAX, (TOTAL_MAX - len(values)) / max(1.0, math.fsum(part)))
-    return np.where(values > 0, np.maximum(1, np.floor(part * scale)), least).astype(np.int64)

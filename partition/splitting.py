@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from .adjacency import Floats
-from .axis_sets import CutAxes, axes_by_op, is_view
+from .axis_sets import CutAxes, is_view, parts_by_op
 from .box import Box, Ints, split_evenly
 from .graph import Follow, Graph, Op, Operand, TensorInfo, Window
 from .grid import Grid, Meetings, meetings, refined, regions
@@ -106,12 +106,12 @@ class Blocks:
 
 def blocks(graph: Graph, cut: CutAxes) -> Blocks:
     """All blocks, in the order of the operators."""
-    axes = axes_by_op(graph, cut)
+    intervals = parts_by_op(graph, cut)
     grids: dict[str, Grid] = {}
     found = Blocks(graph, grids)
     adrift: dict[str, Op] = {}
     for op in graph.ops:
-        parts = [cut.parts if loop.axis in axes[op.name] else 1 for loop in op.nest.loops]
+        parts = [intervals[op.name].get(loop.axis, 1) if loop.kind != "fixed" else 1 for loop in op.nest.loops]
         grids[op.name] = Grid.of([split_evenly(loop.size, n) for loop, n in zip(op.nest.loops, parts, strict=True)])
         roots = _roots(found, op, adrift)
         if roots:

@@ -15,7 +15,7 @@ ANYTHING_BUT_ZMQ = {"click", "msgspec", "networkx", "numpy", "pymetis", "rich", 
 # folder -> (folders of ours, packages of others) that it may import, beside itself and the standard library
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "models": (set(), {"torch"}),
-    "partition": (set(), {"msgspec", "networkx", "numpy", "pymetis", "torch"}),
+    "partition": (set(), {"msgspec", "mtkahypar", "networkx", "numpy", "pymetis", "torch"}),
     "runtime": ({"models", "partition"}, {"msgspec", "numpy", "torch", "zmq"}),
     "ps": ({"models", "partition", "runtime"}, {"msgspec", "numpy", "safetensors", "torch"}),
     "tools": ({"models", "partition", "runtime", "ps"}, ANYTHING_BUT_ZMQ),
