@@ -83,6 +83,7 @@ def glob_for(model: nn.Module, name: str) -> str:
     numbers = [i for i, part in enumerate(parts) if part.isdigit()]
     for kept in (set[int](), *({i} for i in reversed(numbers)), set(numbers)):
         glob = ".".join("*" if i in numbers and i not in kept else part for i, part in enumerate(parts))
-        if {type(model.get_submodule(other)) for other in chosen(model, [glob]).names} == {kind}:
+        found = chosen(model, [glob]).names
+        if len(found) > 1 and {type(model.get_submodule(other)) for other in found} == {kind}:
             return glob
     return name

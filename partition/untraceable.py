@@ -54,8 +54,11 @@ class Untraceable(BadInput):
             example=self.example,
         )
 
-    def solved(self, blocks: Sequence[str]) -> "Untraceable":
-        """The same with blocks that were tried."""
+    def solved(self, blocks: Sequence[str] | None) -> "Untraceable":
+        """The same with blocks that were tried; None where none helped."""
+        if blocks is None:
+            rewrite = f"{self.rewrite}; or put it into a module whose results have fixed shapes, for --blocks"
+            return Untraceable(self.traced, rewrite=rewrite, modules=self.modules, example=self.example)
         return Untraceable(self.traced, rewrite=self.rewrite, modules=self.modules, offered=blocks)
 
 

@@ -48,10 +48,9 @@ def captured(spec: TaskSpec, task: "Task | None" = None, *, advise: bool = True)
     try:
         train, evaluation, constants = _graphs(task, example, blocks)
     except Untraceable as error:
-        found = way_out(error, blocks, lambda tried: _graphs(task, example, tried)) if advise else None
-        if found is None:
+        if not advise:
             raise
-        raise error.solved(found) from error
+        raise error.solved(way_out(error, blocks, lambda tried: _graphs(task, example, tried))) from error
     return Captured(task, batch, train, evaluation, constants, blocks, _notes(task, blocks, (train, evaluation)))
 
 
