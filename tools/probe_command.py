@@ -30,9 +30,12 @@ def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
     workers on this machine costs. Nothing else should be running.
     """
     from ..partition.cluster_file import save
+    from ..partition.errors import UsageError
     from .probe import probe as measure
     from .probe_text import as_plain, print_probed
 
+    if not out.parent.is_dir():  # said before anything is measured
+        raise UsageError("E222", f"cannot write {out}: there is no folder {out.parent}", fix="-o cluster.toml")
     probed = measure(machines, name=name)
     save(probed.cluster, out, note=_note(probed))
     if as_json:

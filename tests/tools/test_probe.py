@@ -65,6 +65,13 @@ def test_the_command_writes_the_file_and_its_json(probed, tmp_path, monkeypatch)
     assert "loopback" in path.read_text()
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe_module, "probe", lambda machines, name: pytest.fail("measured"))
+    done = CliRunner().invoke(command, ["-o", str(tmp_path / "none" / "cluster.toml")])
+    assert isinstance(done.exception, UsageError)
+    assert "there is no folder" in done.exception.facts
+
+
 def test_no_machines_are_refused_before_anything_is_measured():
     with pytest.raises(UsageError, match="E201"):
         probe(0)
