@@ -15,9 +15,11 @@ from .cost import Costs
 from .cut import Cut, Placed, fused, one_machine, partial_ops, together
 from .errors import Infeasible
 from .graph import Graph
+from .kahypar import KahyparMissing, kahypar
 from .meshed import grid, meshed, shapes
 from .metis import LEVELS_MAX, metis, metis_levels
 from .metis_library import MetisMissing
+from .nets import net_graph
 from .regular import slices, tiles
 from .stages import stage_of
 
@@ -124,6 +126,7 @@ def _makers(question: Question, costs: Costs) -> Iterator[tuple[str, Maker]]:
         yield f"metis {axes.name}", partial(_by_metis, question, axes, levels=False)
         if axes.axes and axes.parts <= len(machines):
             yield f"metis levels {axes.name}", partial(_by_metis, question, axes, levels=True)
+            yield f"kahypar {axes.name}", partial(_by_kahypar, question, axes)
 
 
 def _text(shape: Sequence[int]) -> str:
@@ -203,6 +206,21 @@ def _by_metis(question: Question, axes: CutAxes, *, levels: bool) -> Made:
         found = metis_levels(joined, len(cluster), level_of=level_of, seed=question.seed, shares=shares)
         return placed(vertices, found), {}
     except (Infeasible, MetisMissing) as error:
+        return error.facts if isinstance(error, Infeasible) else str(error)
+
+
+def _by_kahypar(question: Question, axes: CutAxes) -> Made:
+    """Mt-KaHyPar's cut of the hypergraph of blocks, whose connectivity is the traffic."""
+    cluster = question.cluster
+    try:
+        vertices = blocks(question.graph, axes)
+        if not len(cluster) <= len(vertices) <= LEVEL_BLOCKS_MAX:
+            return f"{len(vertices)} blocks; it takes {len(cluster)} to {LEVEL_BLOCKS_MAX}"
+        shares = [machine.flops_per_s for machine in cluster.machines]
+        fixed = {i: question.pins[block.op] for i, block in enumerate(vertices) if block.op in question.pins}
+        found = kahypar(net_graph(vertices), len(cluster), seed=question.seed, shares=shares, fixed=fixed)
+        return placed(vertices, found), {}
+    except (Infeasible, KahyparMissing) as error:
         return error.facts if isinstance(error, Infeasible) else str(error)
 
 

@@ -4,6 +4,7 @@ import platform
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from .box import volume
@@ -62,9 +63,16 @@ def written(outcome: "Outcome", *, model: str, seed: int, micro_batches: int, ob
         candidates=[_score(judged) for judged in others],
         left_out=[Skipped(left.name, left.reason) for left in outcome.left_out],
         seed=seed,
-        versions={name: version(name) for name in ("cutset", "torch", "pymetis")}
-        | {"python": platform.python_version()},
+        versions=_versions(),
     )
+
+
+def _versions() -> dict[str, str]:
+    """Of all that a plan depends on."""
+    found = {name: version(name) for name in ("cutset", "torch", "pymetis")}
+    if find_spec("mtkahypar") is not None:
+        found["mtkahypar"] = version("mtkahypar")
+    return found | {"python": platform.python_version()}
 
 
 def _once(alone: "Judged", judged: "Sequence[Judged]") -> "list[Judged]":
