@@ -23,6 +23,7 @@ from .probe_role import PROBING, Chain, Setup, Timed
 OPERATORS_S = 6.0
 CHAIN_STEPS = (100, 60, 25)  # of the chains of CHAIN_BYTES
 FEW = 5
+BUSY = 0.4  # processes a core, from which on the machine is said to be busy
 PEERS = ["probe-0", "probe-1"]
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -34,7 +35,7 @@ class Probed:
     """What was measured, and the cluster made of it.
 
     workers: that share this host's cores; threads: of torch in each. samples, chains: medians. copy: bytes/s that a
-    large copy reads and writes.
+    large copy reads and writes. busy: how many processes on average ran, or wanted to, in the minute before.
     """
 
     cluster: Cluster
@@ -44,6 +45,12 @@ class Probed:
     samples: tuple[Sample, ...]
     chains: tuple[ChainSample, ...]
     copy: float
+    busy: float
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine had much else to do, so that what was measured is too slow."""
+        return self.busy > BUSY * self.cores
 
 
 def probe(workers: int, *, name: str = "machine", brief: bool = False) -> Probed:
@@ -52,6 +59,7 @@ def probe(workers: int, *, name: str = "machine", brief: bool = False) -> Probed
     brief: everything a few times only. UsageError where `workers` are none or too many.
     """
     alike(workers)
+    busy = os.getloadavg()[0]
     cores = os.cpu_count() or 1
     threads = _threads(workers)
     graph, groups = gallery()
@@ -67,7 +75,7 @@ def probe(workers: int, *, name: str = "machine", brief: bool = False) -> Probed
     machine = sharing(replace(machine, memory_bytes=memory), workers, cores)
     copy = statistics.median(one.copy for one in timed)
     cluster = cluster_of(machine, workers, bandwidth, latency_s)
-    return Probed(cluster, workers, cores, threads, tuple(samples), tuple(lines), copy)
+    return Probed(cluster, workers, cores, threads, tuple(samples), tuple(lines), copy, busy)
 
 
 def memory_bytes() -> int:

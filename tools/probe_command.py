@@ -48,8 +48,11 @@ def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
 
 
 def _note(probed: "Probed") -> str:
+    from .probe_text import disturbance
+
     count = f"{probed.workers} workers" if probed.workers > 1 else "one worker"
+    warning = f"\n{disturbance(probed)}" if probed.disturbed else ""
     return (
         f"Measured by cutset probe for {count} on one machine of {probed.cores} cores, {probed.threads} threads each.\n"
-        "[network] is the loopback of that machine; for machines of their own, write what their network has."
+        f"[network] is the loopback of that machine; for machines of their own, write what their network has.{warning}"
     )

@@ -83,7 +83,7 @@ def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     agreed(mailbox, given.peers, given.machine, -1)
     groups = _groups(given) if given.gallery else []
     subjects = _time(groups, given.seconds)
-    single = _single_thread(groups, given.seconds) if given.single else {}
+    single = _single_thread(groups, given.seconds / 2) if given.single else {}
     copy, draw = _copy_bandwidth(), _draw_rate()
     chains = []
     for i, chain in enumerate(given.chains):

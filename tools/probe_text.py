@@ -37,6 +37,8 @@ def print_probed(probed: Probed, *, console: Console | None = None) -> None:
     console.print(Text(head, style="bold"))
     if probed.workers > probed.cores:
         console.print(Text("note: more workers than cores: they take turns, and everything is counted as slower"))
+    if probed.disturbed:
+        console.print(Text(disturbance(probed)))
     console.print()
     columns = ["operators", "", "smallest", "largest", "forward", "backward", "start"]
     if any(sample.single_s for sample in probed.samples):
@@ -44,6 +46,11 @@ def print_probed(probed: Probed, *, console: Console | None = None) -> None:
     print_columns(console, columns, _rows(probed, len(columns)), left=2)
     for name, text in _constants(probed):
         console.print(Text(f"{name:<44}{text}"))
+
+
+def disturbance(probed: Probed) -> str:
+    """What to say where other work was in the way."""
+    return f"note: the machine was busy (load {probed.busy:.1f}), so these are too slow: probe again when it is quiet"
 
 
 def as_plain(probed: Probed) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +54,13 @@ def test_what_was_measured_is_said(probed):
     for text in ("each of 2 workers", "matrix products", "FLOP/s", "a message, at either end", "loopback"):
         assert text in out.getvalue()
     assert json.loads(json.dumps(as_plain(probed)))["cluster"]["machines"][1]["name"] == "desk 1"
+
+
+def test_a_busy_machine_is_told_of(probed):
+    for busy, said in ((5.0 * probed.cores, True), (0.0, False)):
+        out = io.StringIO()
+        print_probed(replace(probed, busy=busy), console=Console(file=out, width=200))
+        assert ("the machine was busy" in out.getvalue()) == said
 
 
 def test_the_command_writes_the_file_and_its_json(probed, tmp_path, monkeypatch):
