@@ -6,7 +6,7 @@ it moves along whole chunks of the inner ones: the second third of 3 x heads x 1
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .axis import Axes
@@ -95,17 +95,54 @@ def _parts(label: Parts, dim: tuple[int, ...], axes: Axes, spelling: Spelling) -
 
 
 def align(spellings: Sequence[tuple[Signature, Spelling]], axes: Axes) -> None:
-    """Let what slides along several axes move by whole chunks of the inner ones; changes the spellings."""
-    pending = [
-        (spelling, label)
+    """Let what slides along several axes move by whole chunks of the inner ones; changes the spellings.
+
+    So do several equal slices of one dimension, the parts of a fused projection: their inside is then one axis.
+    """
+    pending = {
+        (spelling.name, label): spelling
         for signature, spelling in spellings
         for label, slides in spelling.slides.items()
         if label not in signature.fixed and all((s.stride, s.extent, s.divisor) == (1, 1, 1) for s in slides)
-    ]
-    while met := [one for one in pending if _meets_several(*one, axes)]:
-        for spelling, label in met:
-            _align(spelling, label, axes)
-        pending = [one for one in pending if one not in met]
+    }
+    met = _parts_of_one(pending, axes) - _kept_whole(pending, [spelling for _, spelling in spellings], axes)
+    while met := met | {key for key, spelling in pending.items() if _meets_several(spelling, key[1], axes)}:
+        for name, label in (key for key in pending if key in met):
+            _align(pending[name, label], label, axes)
+        pending = {key: spelling for key, spelling in pending.items() if key not in met}
+        met = set()
+
+
+Sliders = Mapping[tuple[str, str], Spelling]  # by operator and label
+
+
+def _parts_of_one(sliders: Sliders, axes: Axes) -> set[tuple[str, str]]:
+    """Slices that are one of several equal chunks of the same dimension."""
+    chunks: dict[tuple[tuple[int, ...], int], dict[tuple[str, str], int]] = {}
+    for (name, label), spelling in sliders.items():
+        slots = list(spelling.of(label))
+        whole = [slot for slot in slots if isinstance(slot.label, Sliding)]
+        size, *others = {math.prod(axes.sizes(slot.axes)) for slot in slots if slot.label == label}
+        if len(whole) != 1 or others:
+            continue
+        offset = spelling.slides[label][0].offset
+        if offset % size == 0 and math.prod(axes.sizes(whole[0].axes)) % size == 0:
+            chunks.setdefault((axes.resolve(whole[0].axes), size), {})[name, label] = offset
+    return {key for offsets in chunks.values() if len(set(offsets.values())) > 1 for key in offsets}
+
+
+def _kept_whole(sliders: Sliders, spellings: Sequence[Spelling], axes: Axes) -> set[tuple[str, str]]:
+    """Slices along axes that a convolution or pooling slides over, or that are put together again (rotary halves)."""
+    kept: set[int] = set()
+    for spelling in spellings:
+        for label, slides in spelling.slides.items():
+            if (spelling.name, label) not in sliders or len(slides) > 1:
+                kept.update(axis for slot in spelling.of(label) for axis in axes.resolve(slot.axes))
+    return {
+        (name, label)
+        for (name, label), spelling in sliders.items()
+        if any(kept.intersection(axes.resolve(slot.axes)) for slot in spelling.of(label))
+    }
 
 
 def _meets_several(spelling: Spelling, label: str, axes: Axes) -> bool:

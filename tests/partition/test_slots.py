@@ -93,3 +93,33 @@ def test_what_one_view_splits_another_may_keep_whole() -> None:
     first, second = called(graph, "reshape")
     assert loops(first) == [(7, "parallel"), (4, "parallel"), (6, "parallel")]
     assert loops(second) == [(7, "parallel"), (3, "fixed"), (8, "fixed")]
+
+
+def gates(x: Tensor) -> Tensor:
+    """An LSTM's cell."""
+    i, f, g, o = x.chunk(4, -1)
+    return (i.sigmoid() * g.tanh() + f.sigmoid()).tanh() * o.sigmoid()
+
+
+def test_the_parts_of_a_fused_projection_share_their_inner_axis() -> None:
+    graph = captured(gates, 7, 20)
+    assert graph.tensors["input.0"].sizes == ((7,), (4, 5))
+    slices = called(graph, "slice")
+    assert [op.nest.operands[0].readings[1] for op in slices] == [Fixed(i, i + 1) for i in range(4)]
+    assert {op.nest.loops[1].axis for op in graph.ops if len(op.nest.loops) == 2} == {slices[0].nest.loops[1].axis}
+
+
+def test_parts_that_a_convolution_slides_over_stay_windows() -> None:
+    def halves(x: Tensor) -> Tensor:
+        left, right = torch.nn.functional.avg_pool1d(x, 3, 1, 1).chunk(2, -1)
+        return left * right
+
+    graph = captured(halves, 7, 4, 10)
+    first, second = called(graph, "slice")
+    assert isinstance(second.nest.operands[0].readings[2], Window)
+    assert loops(first)[2] == (5, "parallel")
+
+
+def test_slices_that_overlap_are_no_parts() -> None:
+    graph = captured(lambda x: x[:, :4] * x[:, 1:5], 7, 8)
+    assert graph.tensors["input.0"].sizes == ((7,), (8,))
