@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     help="Steps that the mean is of, more on few machines.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of plans and slowdowns.")
+@click.option("--only", default="", metavar="KIND", help="Choose among plans of this kind, as mesh, slices or tiles.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 def figure3_command(
@@ -45,6 +46,7 @@ def figure3_command(
     straggling: float,
     draws: int,
     seed: int,
+    only: str,
     svg: Path | None,
     as_json: bool,
 ) -> None:
@@ -65,7 +67,8 @@ def figure3_command(
         draws=draws,
         seed=seed,
     )
-    found = figure3(assumed, nets=nets or NETS, counts=_counts(counts) or COUNTS, batch=batch, tell=_tell)
+    machines = _counts(counts) or COUNTS
+    found = figure3(assumed, nets=nets or NETS, counts=machines, batch=batch, only=only, tell=_tell)
     if svg is not None:
         _write(svg, figure3_svg(found))
     if as_json:

@@ -159,11 +159,13 @@ def figure3(
     nets: Sequence[str] = NETS,
     counts: Sequence[int] = COUNTS,
     batch: int | None = None,
+    only: str = "",
     tell: Callable[[Point], None] = lambda point: None,
 ) -> Figure:
     """Plan and simulate every net on every number of machines; `tell` hears of each point when it is there.
 
-    nets: names of bundled tasks. batch: samples of a step, by default the tasks' own.
+    nets: names of bundled tasks. batch: samples of a step, by default the tasks' own. only: the kind of plans to choose
+    among, as of planner.plan.
     """
     began = time.perf_counter()
     points: list[Point] = []
@@ -171,20 +173,20 @@ def figure3(
     for net in nets:
         ready = captured(TaskSpec(f"cutset.models:{net}", batch=batch))
         samples = ready.batch
-        for point in curve(net, ready.train, counts, assumed):
+        for point in curve(net, ready.train, counts, assumed, only=only):
             points.append(point)
             tell(point)
     return Figure(assumed, samples, tuple(points), time.perf_counter() - began)
 
 
-def curve(task: str, graph: Graph, counts: Sequence[int], assumed: Assumed) -> Iterator[Point]:
+def curve(task: str, graph: Graph, counts: Sequence[int], assumed: Assumed, *, only: str = "") -> Iterator[Point]:
     """The points of one net. One machine waits for nobody, so its mean step is that of its mean slowdown."""
     costs = Costs(graph.tensors)
     alone = find(graph, assumed.cluster(1)).winner
     single_s = simulate(alone.flow, assumed.cluster(1), costs=costs, slowdown=[assumed.mean_slowdown]).step_s
     for count in counts:
         cluster = assumed.cluster(count)
-        winner = alone if count == 1 else find(graph, cluster, seed=assumed.seed).winner
+        winner = alone if count == 1 else find(graph, cluster, seed=assumed.seed, only=only).winner
         step_s = single_s if count == 1 else _mean_step_s(winner.flow, cluster, assumed, costs)
         quiet_s, sent = winner.simulation.step_s, winner.flow.bytes_forward
         yield Point(task, count, step_s, quiet_s, single_s / step_s, winner.name, sent, winner.least_share)

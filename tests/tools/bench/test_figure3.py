@@ -55,6 +55,11 @@ def test_json_is_the_whole_result() -> None:
     assert again["points"] == data["points"]
 
 
+def test_the_kind_of_plans_can_be_chosen() -> None:
+    data = json.loads(run("--net", "digits", "--machines", "1,3", "--only", "slices", "--json", *MACHINES).stdout)
+    assert [p["plan"] for p in data["points"]] == ["one machine", "slices"]
+
+
 def test_the_picture_is_written_beside_json(tmp_path: Path) -> None:
     file = tmp_path / "out.svg"
     result = run(*SMALL, "--json", "--svg", str(file))
