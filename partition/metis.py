@@ -19,7 +19,7 @@ from .metis_library import MetisMissing, metis_library
 
 SEEDS = 3
 LEVELS_MAX = 128  # recursive bisection keeps so many constraints even; it takes a second for three thousand vertices
-LEVELS_KWAY = 8  # beyond, k-way takes many times as long and finds nothing better
+KWAY_MAX = 50_000  # weights of several constraints beyond which k-way takes many times as long
 ENTRIES_MAX = 400_000  # weights and neighbours beyond which one seed has to do
 SMALL = 50  # vertices a part below which k-way leaves parts empty
 ONE_BISECTION, SEVERAL_BISECTION, KWAY = 1.001, 1.01, 1.03  # tolerances of balance that METIS itself would take
@@ -37,7 +37,7 @@ def metis(graph: Adjacency, parts: int, *, seed: int, shares: Sequence[float] | 
 def metis_levels(
     graph: Adjacency, parts: int, *, level_of: Sequence[int], seed: int, shares: Sequence[float] | None = None
 ) -> list[int]:
-    """A part for each vertex, none empty, that shares the FLOPs of every level and cuts few bytes.
+    """A part for each vertex, none empty, that shares the FLOPs of every level and of all levels, and cuts few bytes.
 
     level_of: per vertex the number of its level, below zero for none; more than LEVELS_MAX are merged with their
     neighbours. Raises Infeasible as `metis`, and MetisMissing where pymetis hides what this takes.
@@ -49,10 +49,10 @@ def metis_levels(
     count = int(there.sum())
     if count > LEVELS_MAX:
         group = np.where(there, group * LEVELS_MAX // count, -1)
-    of = group[level.reshape(-1)]
-    weights = np.stack(
-        [np.where(of == c, graph.flops, 0.0) for c in range(max(1, int(group.max(initial=0)) + 1))], axis=1
-    )
+    member = group[level.reshape(-1)][:, None] == np.arange(max(1, int(group.max(initial=0)) + 1))
+    weights = np.where(member, graph.flops[:, None], 0.0)
+    if member.shape[1] > 1:  # the total too: of many levels with an odd block each, one part must not get all of these
+        weights = np.append(weights, weights.sum(axis=1)[:, None], axis=1)
     return _best(graph, weights, _targets(parts, shares), seed)
 
 
@@ -83,8 +83,9 @@ def _attempts(graph: Adjacency, loads: Floats, shares: Floats, seed: int) -> lis
     parts, constraints = len(shares), loads.shape[1]
     seeds = range(seed, seed + (SEEDS if loads.size + len(graph.ends) <= ENTRIES_MAX else 1))
     out = [_divided(graph, loads, shares, attempt) for attempt in seeds]
+    large = len(graph) >= SMALL * parts and (constraints == 1 or loads.size <= KWAY_MAX)
     dominated = bool((loads.max(axis=0) > loads.sum(axis=0) * shares.min()).any())
-    if parts > 2 and constraints <= LEVELS_KWAY and len(graph) >= SMALL * parts and not dominated:
+    if parts > 2 and large and not dominated:
         answers = [_asked(graph, loads, shares, attempt, kway=True) for attempt in seeds]
         out += [filled(graph, loads, answer, [1] * parts) for answer in answers]
     return out

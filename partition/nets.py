@@ -87,7 +87,7 @@ def nets(flops: Floats, net: Ints, pin: Ints, size: Floats, home: Ints | None = 
 
 def _mixed(pin: Ints) -> npt.NDArray[np.uint64]:
     """64 well mixed bits of each number (splitmix64), whose sum tells one set of pins from another."""
-    x = pin.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (pin.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -1,11 +1,26 @@
 """Blocks and the graph that METIS sees."""
 
+import msgspec
+import numpy as np
 import torch
 from example_graphs import chain, conv_line, mlp_block
 from torch import nn
+from weighted_graphs import transformer
 
-from cutset.partition.block import CutAxes, block_graph, blocks, paired_axes, placed, spatial_axes, unit_axes
+from cutset.partition.block import (
+    CutAxes,
+    block_graph,
+    blocks,
+    paired_axes,
+    parts_by_op,
+    placed,
+    spatial_axes,
+    unit_axes,
+    whole_axes,
+)
 from cutset.partition.capture import capture
+from cutset.partition.graph import Graph
+from cutset.partition.metis import metis
 from cutset.partition.resolve import OPAQUE
 
 
@@ -77,3 +92,100 @@ def test_an_operator_without_a_row_has_the_flops_that_torch_counts() -> None:
     lstm = next(op for op in graph.ops if "lstm" in op.target)
     assert lstm.row == OPAQUE
     assert lstm.flops == 2 * batch * steps * 4 * hidden * (width + hidden)
+
+
+def grids(graph: Graph, cut: CutAxes) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(n for n in grid.shape if n > 1) for name, grid in blocks(graph, cut).grids.items()}
+
+
+def test_light_operators_are_cut_along_tokens_where_the_set_has_none_of_their_axes() -> None:
+    graph = transformer(1, width=16, heads=4, tokens=6)
+    shapes = grids(graph, CutAxes("pairs", paired_axes(graph), 3, reductions=True))
+    assert {shapes[name] for name in ("layer_norm", "add", "layer_norm_1", "add_1", "mean")} == {(3,)}
+    assert {shapes[name] for name in ("linear", "linear_1", "linear_2", "gelu", "linear_3")} == {(3,)}
+    tokens = graph.tensors["layer_norm"].axes[1]
+    parts = parts_by_op(graph, CutAxes("pairs", paired_axes(graph), 3, reductions=True))
+    assert parts["layer_norm"] == parts["add_1"] == dict.fromkeys(tokens, 3)
+    assert not parts["linear"].keys() & set(tokens)
+    bare = parts_by_op(graph, CutAxes("pairs", paired_axes(graph), 3, reductions=True, light=False))
+    assert bare["layer_norm"] == {}
+
+
+def test_a_table_of_words_is_not_light() -> None:
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.out = nn.Embedding(50, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.words(x))
+
+    graph, _ = capture(Tables(), lambda y: y.mean(), [torch.zeros(4, 6, dtype=torch.int64)])
+    shapes = grids(graph, CutAxes("units", unit_axes(graph) - {graph.tensors["embedding"].axes[2][0]}, 2))
+    assert shapes["embedding"] == ()
+
+
+def test_heads_are_cut_before_their_width_and_projections_not_apart() -> None:
+    graph = transformer(1, width=16, heads=4, tokens=6)
+    whole = {graph.axes[axis][1] for axis in whole_axes(graph) & unit_axes(graph)}
+    assert whole == {3, 4}  # queries, keys and values; the width of a head
+    assert {graph.axes[axis][1] for axis in paired_axes(graph)} == {4, 64}
+    three, heads, width = graph.tensors["view"].axes[2:]
+    for parts, expected in ((2, {heads: 2}), (4, {heads: 4}), (8, {heads: 4, width: 2})):
+        found = parts_by_op(graph, CutAxes("units", unit_axes(graph), parts))["linear"]
+        assert {(axis,): n for axis, n in found.items() if n > 1} == expected
+        assert found[three[0]] == 1
+
+
+def test_views_are_cut_as_what_they_read_and_stay_with_it() -> None:
+    graph = transformer(1, width=16, heads=4, tokens=6)
+    found = blocks(graph, CutAxes("pairs", paired_axes(graph), 4, reductions=True))
+    home = block_graph(found).home
+    op_of = [block.op for block in found]
+    views = ("view", "permute", "getitem", "getitem_1", "getitem_2", "transpose", "reshape")
+    ends = {op_of[i]: op_of[h] for i, h in enumerate(home.tolist()) if i != h}
+    assert set(ends) == set(views)
+    assert {ends[name] for name in views[:5]} == {"linear"}
+    assert {ends[name] for name in views[5:]} == {"scaled_dot_product_attention"}
+    assert (home[home] == home).all()
+    part_of = metis(block_graph(found), 2, seed=0)
+    assert all(part_of[i] == part_of[h] for i, h in enumerate(home.tolist()))
+
+
+class Folded(nn.Module):
+    """Two products, the second cut where it is summed over, and a view between it and its reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(8, 16), nn.Linear(16, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.down(torch.relu(self.up(x))).reshape(2, 3, 8))
+
+
+def test_a_view_of_a_sum_is_cut_as_what_reads_it() -> None:
+    graph, _ = capture(Folded(), lambda y: y.mean(), [torch.zeros(2, 3, 8)])
+    hidden = graph.tensors["linear"].axes[2][0]
+    found = blocks(graph, CutAxes("hidden", frozenset({hidden}), 2, reductions=True))
+    view = next(op for op in graph.ops if "reshape" in op.target or "view" in op.target)
+    assert found.grids[view.name].count == found.grids["layer_norm"].count == 2
+    home = block_graph(found).home
+    first = found.first[view.name]
+    assert home[first : first + 2].tolist() == [found.first["layer_norm"], found.first["layer_norm"] + 1]
+
+
+def test_a_view_of_an_input_stays_with_what_reads_it() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
+    graph, _ = capture(model, lambda y: y.mean(), [torch.zeros(4, 3, 4)])
+    found = blocks(graph, CutAxes("layers", frozenset(), 1))
+    home = block_graph(found).home
+    assert home[found.first["flatten"]] == found.first["linear"]
+
+
+def test_huge_weights_are_added_up_without_overflow() -> None:
+    graph = chain(8, 6, 5)
+    ops = tuple(msgspec.structs.replace(op, nest=msgspec.structs.replace(op.nest, work=2.0**62)) for op in graph.ops)
+    found = blocks(msgspec.structs.replace(graph, ops=ops), CutAxes("units", unit_axes(graph), 2))
+    assert found.flops.sum() == sum(op.flops for op in ops) > 2.0**63
+    assert np.isfinite(block_graph(found).bytes).all()
+    assert set(metis(block_graph(found), 3, seed=0)) == {0, 1, 2}
