@@ -51,7 +51,7 @@ def written(outcome: "Outcome", *, model: str, seed: int, micro_batches: int, ob
         parameters=_parameters(graph, cut),
         winner=winner.name,
         objective=objective,
-        verdict=_verdict(winner, alone, micro_batches),
+        verdict=_verdict(outcome, micro_batches),
         predicted=Prediction(
             step_s=simulation.step_s,
             one_machine_s=alone.simulation.step_s,
@@ -99,21 +99,34 @@ def _timeline(simulation: Simulation) -> list[Span]:
     return [Span(a.machine, a.kind, a.label, a.start_s, a.stop_s) for a in kept]
 
 
-def _verdict(winner: "Judged", alone: "Judged", micro_batches: int) -> str:
+def _verdict(outcome: "Outcome", micro_batches: int) -> str:
+    """In words: how much faster the plan is than one machine, or how much slower more of them would be."""
+    winner, alone = outcome.winner, outcome.alone
     machines, seconds, single = winner.flow.cut.machines, winner.simulation.step_s, alone.simulation.step_s
     if machines == 1:
-        given = len(winner.cluster)
-        return f"One machine: {_ms(single)} a step." if given else ""
-    ratio = single / seconds
+        return f"{_more_do_not_pay(outcome)}One machine: {_ms(single)} a step."
     sent = f"{winner.flow.bytes_forward * micro_batches / 1024:.1f} KiB forward"
     if not alone.fits:
         return f"One machine is too small; {machines} machines take {_ms(seconds)} a step and send {sent}."
+    ratio = single / seconds
     if ratio > 1:
-        return f"{machines} machines pay: {_ms(seconds)} a step, {ratio:.2f} times as fast as one; they send {sent}."
+        most = max(len(judged.cluster) for judged in outcome.judged)
+        of = f"Of {most} machines {machines}" if machines < most else f"{machines} machines"
+        return f"{of} pay: {_ms(seconds)} a step, {ratio:.2f} times as fast as one; they send {sent}."
     return (
         f"More machines do not pay: {machines} take {_ms(seconds)} a step, one takes {_ms(single)} "
         f"and is {1 / ratio:.1f} times as fast; the network carries {sent}."
     )
+
+
+def _more_do_not_pay(outcome: "Outcome") -> str:
+    """What the fastest plan for several machines would take, where there were some to choose from."""
+    several = [judged for judged in outcome.judged if len(judged.cluster) > 1]
+    if not several:
+        return ""
+    best = min(several, key=lambda judged: judged.simulation.step_s)
+    slower = best.simulation.step_s / outcome.alone.simulation.step_s
+    return f"More machines do not pay: {len(best.cluster)} take {_ms(best.simulation.step_s)}, {slower:.1f} times as long. "
 
 
 def _ms(seconds: float) -> str:
