@@ -130,7 +130,8 @@ def find(
 
 def _demand(objective: str, micro_batches: int) -> None:
     if objective not in OBJECTIVES:
-        raise UsageError("E208", f"no objective {objective!r}; there are {', '.join(OBJECTIVES)}", fix="--objective time")
+        known = ", ".join(OBJECTIVES)
+        raise UsageError("E208", f"no objective {objective!r}; there are {known}", fix="--objective time")
     if micro_batches < 1:
         raise UsageError("E209", f"{micro_batches} micro-batches; a step has at least one", fix="--micro-batches 1")
 

@@ -125,8 +125,9 @@ def _more_do_not_pay(outcome: "Outcome") -> str:
     if not several:
         return ""
     best = min(several, key=lambda judged: judged.simulation.step_s)
-    slower = best.simulation.step_s / outcome.alone.simulation.step_s
-    return f"More machines do not pay: {len(best.cluster)} take {_ms(best.simulation.step_s)}, {slower:.1f} times as long. "
+    seconds = best.simulation.step_s
+    times = seconds / outcome.alone.simulation.step_s
+    return f"More machines do not pay: {len(best.cluster)} take {_ms(seconds)}, {times:.1f} times as long. "
 
 
 def _ms(seconds: float) -> str:
