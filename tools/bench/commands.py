@@ -24,6 +24,9 @@ bench.add_command(figure3_command)
     metavar="DIR|FILE...",
     help="Graphs of others: dnn-partitioning JSON, PipeDream profiles (*graph.txt), METIS *.graph, hMETIS *.hgr.",
 )
+@click.option(
+    "--measure", is_flag=True, help="Probe this machine, train on two workers, and compare with the prediction."
+)
 @click.option("--seeds", type=click.IntRange(min=0), default=30, show_default=True, help="Nets drawn from seeds.")
 @click.option(
     "--machines",
@@ -38,6 +41,7 @@ bench.add_command(figure3_command)
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path))
 def plan_command(
     graphs: tuple[Path, ...],
+    measure: bool,
     seeds: int,
     machines: int | None,
     seed: int,
@@ -47,11 +51,15 @@ def plan_command(
 ) -> None:
     """Print how good our plans are beside those that others would make.
 
-    Without --graphs: of the bundled tasks, of nets whose good cuts are known and of nets drawn from seeds, by the
-    simulator. With --graphs: of published graphs, beside the results published with them; a row's objective is the
+    Without options: of the bundled tasks, of nets whose good cuts are known and of nets drawn from seeds, by the
+    simulator. With --measure: steps of bundled tasks, as predicted after a probe and as two worker processes really
+    take them. With --graphs: of published graphs, beside the results published with them; a row's objective is the
     largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer for PipeDream, and the
     weight of what is cut for METIS and hMETIS. Known results are printed and never used.
     """
+    if measure:
+        _prediction(as_json=as_json)
+        return
     if not graphs:
         _peers(seeds, as_json=as_json)
         return
@@ -77,6 +85,20 @@ def _peers(seeds: int, *, as_json: bool) -> None:
     for row in rows_of(subjects(seeds=seeds)):
         rows.append(row)
         click.echo(f"{row.net} on {row.machines} machines: {row.plan} ({row.plan_s:.1f} s)", err=True)
+    if as_json:
+        click.echo(json.dumps({"rows": [as_data(row) for row in rows]}))
+    else:
+        print_rows(rows)
+
+
+def _prediction(*, as_json: bool) -> None:
+    import json
+
+    from ..probe import probe
+    from .prediction import as_data, print_rows, rows_of
+
+    probed = probe(2)
+    rows = rows_of(probed.cluster, lambda said: click.echo(said, err=True))
     if as_json:
         click.echo(json.dumps({"rows": [as_data(row) for row in rows]}))
     else:
