@@ -14,6 +14,7 @@ from .errors import Infeasible
 
 TOLERANCE = 1.05
 MOVES_MAX = 2000
+LEAST_SHARE = 1e-4
 LEAST_GAIN = 1e-3  # of a part's room; smaller steps would go on for long
 
 
@@ -42,6 +43,13 @@ def allowed(loads: Floats, shares: Floats) -> Floats:
 def excess(loads: Floats, part_of: Ints, room: Floats) -> float:
     """The largest part of any constraint beyond what is allowed: 0.1 is ten per cent too much. In whole per cents."""
     return round(max(0.0, float((loads_of(loads, part_of, len(room)) / room).max()) - 1.0), 2)
+
+
+def shares_of(parts: int, given: Sequence[float] | None) -> Floats:
+    """Each part's share of the whole, [parts], equal by default; a share of nothing becomes a very small one."""
+    shares = np.ones(parts) if given is None else np.asarray(given, dtype=np.float64)
+    shares = np.maximum(shares / shares.sum(), LEAST_SHARE)
+    return np.asarray(shares / shares.sum())
 
 
 def require_vertices(count: int, parts: int) -> None:

@@ -54,6 +54,14 @@ class Grid:
             out = np.multiply.outer(out, line[:, 1] - line[:, 0]).reshape(-1)
         return out
 
+    def holding(self, cells: "Grid") -> Ints:
+        """The block that holds each of `cells`, whose edges are these and others: [cells]."""
+        out = np.zeros(1, dtype=np.int64)
+        for coarse, fine in zip(self.intervals, cells.intervals, strict=True):
+            at = np.searchsorted(coarse[:, 0], fine[:, 0], side="right") - 1
+            out = np.add.outer(out * len(coarse), at).reshape(-1)
+        return out
+
 
 @dataclass(frozen=True)
 class Meetings:

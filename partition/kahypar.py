@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .adjacency import Floats
-from .balance import TOLERANCE, allowed, evened, excess, filled, require_vertices
+from .balance import TOLERANCE, allowed, evened, excess, filled, require_vertices, shares_of
 from .box import Ints
 from .integers import TOTAL_MAX, integers
 from .nets import Nets
@@ -51,9 +51,8 @@ def kahypar(
     if len(merged) < parts:
         merged, number = graph, np.arange(len(graph), dtype=np.int64)
     pins = {int(number[vertex]): part for vertex, part in fixed.items()}
-    given = np.ones(parts) if shares is None else np.asarray(shares, dtype=np.float64)
     begin = None if start is None else _merged_start(start, number, pins)
-    best = _answer(merged, given / given.sum(), seed, pins, begin)
+    best = _answer(merged, shares_of(parts, shares), seed, pins, begin)
     return [int(part) for part in best[number]]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pymetis
 
 from .adjacency import Adjacency, Floats
-from .balance import allowed, evened, excess, filled, loads_of, require_vertices
+from .balance import allowed, evened, excess, filled, loads_of, require_vertices, shares_of
 from .box import Ints
 from .integers import integers
 from .metis_library import MetisMissing, metis_library
@@ -31,7 +31,7 @@ def metis(graph: Adjacency, parts: int, *, seed: int, shares: Sequence[float] | 
     Vertices of one home (see Adjacency) get one part. shares: each part's share of the FLOPs, equal by default. Raises
     Infeasible with fewer vertices than parts.
     """
-    return _best(graph, graph.flops[:, None], _targets(parts, shares), seed)
+    return _best(graph, graph.flops[:, None], shares_of(parts, shares), seed)
 
 
 def metis_levels(
@@ -53,12 +53,7 @@ def metis_levels(
     weights = np.where(member, graph.flops[:, None], 0.0)
     if member.shape[1] > 1:  # the total too: of many levels with an odd block each, one part must not get all of these
         weights = np.append(weights, weights.sum(axis=1)[:, None], axis=1)
-    return _best(graph, weights, _targets(parts, shares), seed)
-
-
-def _targets(parts: int, shares: Sequence[float] | None) -> Floats:
-    given = np.ones(parts) if shares is None else np.asarray(shares, dtype=np.float64)
-    return np.asarray(given / given.sum())
+    return _best(graph, weights, shares_of(parts, shares), seed)
 
 
 def _best(graph: Adjacency, weights: Floats, shares: Floats, seed: int) -> list[int]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .adjacency import Adjacency, Floats, adjacency
 from .box import Ints
 from .graph import STATE_KINDS, TensorInfo
-from .grid import Grid, require_room
+from .grid import require_room
 from .splitting import Blocks, homes
 
 
@@ -128,7 +128,7 @@ def _regions(found: Blocks, info: TensorInfo) -> tuple[Ints, Ints, Ints]:
     if made is None:
         return net, pin, size
     every = np.arange(cells.count, dtype=np.int64)
-    maker = found.first[found.producers[info.name].name] + _inside(cells, made) * parts
+    maker = found.first[found.producers[info.name].name] + made.holding(cells) * parts
     if parts == 1:
         return np.concatenate([net, every]), np.concatenate([pin, maker]), size
     owner = maker
@@ -138,12 +138,3 @@ def _regions(found: Blocks, info: TensorInfo) -> tuple[Ints, Ints, Ints]:
     fold = every + cells.count
     net = np.concatenate([net, every, np.repeat(fold, parts), fold])
     return net, np.concatenate([pin, owner, makers, owner]), np.concatenate([size, size])
-
-
-def _inside(cells: Grid, boxes: Grid) -> Ints:
-    """The box that holds each cell, of boxes whose edges are edges of cells."""
-    out = np.zeros(1, dtype=np.int64)
-    for fine, coarse in zip(cells.intervals, boxes.intervals, strict=True):
-        at = np.searchsorted(coarse[:, 0], fine[:, 0], side="right") - 1
-        out = np.add.outer(out * len(coarse), at).reshape(-1)
-    return out

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_graphs import weighted
 
-from cutset.partition.balance import TOLERANCE, allowed, evened, excess, filled, loads_of
+from cutset.partition.balance import TOLERANCE, allowed, evened, excess, filled, loads_of, shares_of
 
 
 def column(*weights: float) -> np.ndarray:
@@ -76,3 +76,10 @@ def test_empty_parts_are_filled_by_what_is_missed_least() -> None:
 def test_parts_are_filled_to_what_they_need() -> None:
     part_of = filled(weighted(nx.path_graph(9)), np.ones((9, 1)), np.zeros(9, dtype=np.int64), [2, 4, 3])
     assert np.bincount(part_of).tolist() == [2, 4, 3]
+
+
+def test_shares_are_parts_of_one_and_never_nothing() -> None:
+    assert shares_of(4, None).tolist() == [0.25] * 4
+    shares = shares_of(3, [2.0, 2.0, 0.0])
+    assert shares.sum() == pytest.approx(1)
+    assert 0 < shares[2] < 1e-3

@@ -1,0 +1,54 @@
+"""Where sums are completed: never dearer than at the first reader or the busiest machine, whatever the cut."""
+
+import random
+
+import pytest
+from example_graphs import chain, mlp_block
+from weighted_graphs import transformer
+
+from cutset.partition.axis_sets import CutAxes
+from cutset.partition.block import placed
+from cutset.partition.cut import Cut, check, fused, partial_ops
+from cutset.partition.exchange import flow
+from cutset.partition.folding import folds
+from cutset.partition.graph import Graph
+from cutset.partition.splitting import blocks
+
+
+@pytest.fixture(scope="module", params=["chain", "residual", "transformer"])
+def graph(request: pytest.FixtureRequest) -> Graph:
+    return {
+        "chain": lambda: chain(8, 9, 10),
+        "residual": lambda: mlp_block(8, 4, 16),
+        "transformer": lambda: transformer(1, width=8, heads=2, tokens=4, batch=2),
+    }[request.param]()
+
+
+@pytest.mark.parametrize("machines", [2, 3, 5])
+def test_no_cut_sends_more_for_it(graph: Graph, machines: int) -> None:
+    found = blocks(graph, CutAxes("all", frozenset(range(len(graph.axes))), 2, reductions=True))
+    draw = random.Random(machines)
+    for _ in range(3):
+        machine_of = [draw.randrange(machines) for _ in found]
+        boxes = fused(machines, placed(found, machine_of))
+        summed = {op.name for op in partial_ops(graph, boxes)}
+        given = {name: pieces for name, pieces in folds(found, machine_of).items() if name in summed}
+        assert given.keys() == summed
+        cut = Cut(machines, boxes, given)
+        check(graph, cut)
+        assert flow(graph, cut).bytes_forward <= flow(graph, Cut(machines, boxes)).bytes_forward
+
+
+def test_tiles_of_a_weight_spread_their_sums() -> None:
+    graph = chain(16, 16, 16)
+    found = blocks(graph, CutAxes("all", frozenset(range(len(graph.axes))) - set(graph.batch_axes), 2, reductions=True))
+    machine_of = [(i % 4) for i in range(len(found))]
+    assert [block.op for block in found].count("linear") == 4
+    pieces = folds(found, machine_of)["linear"]
+    assert {machine for _, machine in pieces} <= set(range(4))
+    assert len({machine for _, machine in pieces}) == 2  # two regions, two machines
+
+
+def test_uncut_sums_need_no_owner() -> None:
+    found = blocks(chain(8, 8), CutAxes("layers", frozenset(), 1))
+    assert folds(found, [0] * len(found)) == {}
