@@ -1,7 +1,7 @@
 """The operator table: one row per ATen operator says how its loops run over axes, and how to run one box of it.
 
 An operator without a row is opaque: one block, always correct. Coverage grows by adding rows; each is tested by running
-random boxes against the whole operator (tests/partition/test_table.py). Importing a file of rows enters them.
+random boxes against the whole operator (tests/partition/test_rows_*.py). Importing a file of rows enters them.
 """
 
 from . import (
