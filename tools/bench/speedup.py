@@ -127,15 +127,15 @@ class Figure:
 
     @property
     def assumptions(self) -> list[str]:
-        """What was simulated, in three lines."""
+        """What was simulated, in lines that fit below the picture."""
         assumed = self.assumed
         return [
             f"Machines: {count_text(assumed.flops_per_s)}FLOP/s, {bytes_text(assumed.memory_bytes)} of memory, "
             f"{count_text(assumed.memory_bandwidth)}B/s to it.",
             f"Network: {count_text(assumed.bandwidth)}B/s each way, latency {seconds_text(assumed.latency_s)}, "
             f"{seconds_text(assumed.message_s)} a message at either end.",
-            f"Steps: batches of {self.batch}, no micro-batches; slowdowns lognormal, sigma {assumed.straggling:g}, "
-            f"mean of {assumed.draws} steps or more, seed {assumed.seed}.",
+            f"Steps: batches of {self.batch}, no micro-batches; the mean of {assumed.draws} steps or more.",
+            f"Slowdown of a machine in a step: lognormal, sigma {assumed.straggling:g}, seed {assumed.seed}.",
         ]
 
     def as_data(self) -> dict[str, Any]:

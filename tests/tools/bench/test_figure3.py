@@ -11,6 +11,7 @@ from cutset.partition.errors import UsageError
 from cutset.tools.bench.figure3 import figure3_command, summary
 from cutset.tools.bench.figure3_picture import figure3_svg
 from cutset.tools.bench.speedup import Assumed, Figure, Point
+from cutset.tools.svg import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 MACHINES = ("--flops", "1e8", "--message", "1e-5", "--draws", "2")
@@ -41,7 +42,7 @@ def test_the_table_has_the_machines_the_speedups_and_the_plans() -> None:
     out = result.stdout
     assert "Machines: 100 MFLOP/s, 64 GiB of memory, 20 GB/s to it." in out
     assert "110 MB/s each way, latency 200 µs, 10 µs a message" in out
-    assert "slowdowns lognormal, sigma 0.5, mean of 2 steps or more, seed 0" in out
+    assert "the mean of 2 steps or more.\nSlowdown of a machine in a step: lognormal, sigma 0.5, seed 0." in out
     assert out.count(" one machine ") == 2
     assert "digits: fastest on" in out
     assert "digits_local, machines 2" in result.stderr
@@ -90,6 +91,8 @@ def test_higher_is_faster_and_everything_is_in_the_frame(made: Figure) -> None:
     assert by_speed == sorted(by_speed, reverse=True)
     width, height = float(root.get("width", "")), float(root.get("height", ""))
     assert all(0 < x < width and 0 < y < height for x, y in spots)
+    lines = [(float(t.get("x", "")), t.text or "") for t in root.iter(f"{SVG}text") if "end" not in t.get("class", "")]
+    assert all(x + text_width(text, 11) < width for x, text in lines)
 
 
 def test_the_summary_says_where_it_is_fastest(made: Figure) -> None:
