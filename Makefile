@@ -4,13 +4,15 @@
 
 PYTHON ?= python3
 INSTALL ?=
+OUTSIDE ?=
 VENV := .venv
 STAMP := $(VENV)/.installed
+OUTSIDE_STAMP := $(VENV)/.installed-outside
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt $(INSTALL)
 TYPES := build/types/cutset
 FOLDERS := models partition ps runtime tools
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test test-outside lint types format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -18,6 +20,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest
+
+# Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
+#   make test-outside OUTSIDE='-m light'
+test-outside: $(OUTSIDE_STAMP)
+	$(VENV)/bin/python -m pytest tests/outside $(OUTSIDE)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -46,4 +53,11 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'torch==2.13.*'
 	$(PIP) -e '.[dev]'
+	touch $@
+
+# torchvision alone: what it depends on would bring another torch, with CUDA
+$(OUTSIDE_STAMP): $(STAMP)
+	@echo "installing models that others wrote: less than 60 MB, this once"
+	$(PIP) -e '.[dev,outside]'
+	$(PIP) --no-deps torchvision
 	touch $@

@@ -96,10 +96,13 @@ def _pad(call: Call) -> Tensor:
     mode = call["mode"]
     if x is None:
         return torch.full(call.local_shape, call["value"] or 0.0, dtype=call.dtype)
-    for d, (before, after) in enumerate(_paddings(call, x.dim())):
-        if (before, after) != (0, 0):
-            wanted = _sources(mode, call.shape("self")[d], before, after)[call.indices(d)]
-            x = picked(x, d, call.indices(d, "self"), wanted, call["value"] or 0.0)
+    whole = call.shape("self")
+    grown = [(d, pair) for d, pair in enumerate(_paddings(call, x.dim())) if pair != (0, 0)]
+    if all(call.local_shape[d] == call.shape()[d] and x.shape[d] == whole[d] for d, _ in grown):
+        return call.plain()
+    for d, pair in grown:
+        wanted = _sources(mode, whole[d], *pair)[call.indices(d)]
+        x = picked(x, d, call.indices(d, "self"), wanted, call["value"] or 0.0)
     return x
 
 
@@ -146,7 +149,7 @@ def pixel_unshuffle(site: Site) -> Signature | None:
     lead = dims(len(site.output.shape) - 3)
     read = [Window(factor, 0, factor).label(p) for p in ("p0", "p1")]
     channels = Parts((("c", site.shape("self")[-3]), ("q", factor * factor)))
-    output = [*lead, channels, "p0", "p1"]
+    output: list[Label] = [*lead, channels, "p0", "p1"]
     return Signature({"self": [*lead, "c", *read]}, output, fixed=frozenset({"q"}), work=0.0)
 
 

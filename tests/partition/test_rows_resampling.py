@@ -9,14 +9,19 @@ from row_calls import (
     build,
     drafted,
     given,
+    leaves,
+    operands,
     rows_called,
     rows_of,
     uncuttable,
+    with_tensors,
     x,
 )
 
 from cutset.partition import rows_resampling
+from cutset.partition.arguments import call
 from cutset.partition.graph import Window
+from cutset.partition.kernel import run_box
 from cutset.partition.resolve import resolve
 
 
@@ -100,6 +105,21 @@ def test_every_call_can_be_cut() -> None:
 
 def test_a_matrix_that_would_be_too_large_leaves_the_call_whole() -> None:
     assert_stays_whole(vec("upsample_nearest1d", torch.zeros(1, 1, 4100), None, [2.0]))
+
+
+@pytest.mark.parametrize("name", padding())
+def test_padding_that_is_not_cut_gives_the_very_bits_of_torch(name: str) -> None:
+    case = CALLS[name]
+    draft, values = drafted(case, False)
+    graph = resolve(draft)
+    op, plain, cut = graph.ops[-1], leaves(case, values), leaves(case, values)
+    whole = call(case.target, {k: with_tensors(v, plain) for k, v in op.arguments.items()})
+    (found,) = run_box(op, op.nest.box, operands(op, op.nest.box, graph, cut), graph.tensors)
+    weight = torch.randn(whole.shape, dtype=whole.dtype, generator=torch.Generator().manual_seed(0))
+    (whole * weight).sum().backward()
+    (found * weight).sum().backward()
+    assert torch.equal(found, whole)
+    assert torch.equal(cut["self"].grad, plain["self"].grad)
 
 
 def windows(case: Given) -> list[Window]:

@@ -1,0 +1,88 @@
+"""Models that others wrote: every candidate cut trains as plain torch does, and nearly all of their work can be cut.
+
+Sums in another order change the last digits, and deep nets with batch norms over a few numbers magnify that. So all
+models run in float64, where only an error shows; those whose plain float32 is within half of the tolerance of their
+plain float64 run in float32 as well.
+"""
+
+import functools
+
+import pytest
+import torch
+from cutting import Subject, assert_same, run_cut, run_plain
+from language import LANGUAGE
+from outside import full_graph, need
+from vision import VISION
+from written import WRITTEN
+
+from cutset.partition.candidates import candidates
+from cutset.partition.cluster import alike
+from cutset.partition.cut import one_machine
+from cutset.partition.graph import Graph
+
+ALL = VISION | LANGUAGE | WRITTEN
+SINGLE = [name for name, model in ALL.items() if model.single]
+TIGHT, LOOSE = 1e-11, 1e-5
+CUTTABLE_LEAST = 0.95
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def marked(names: list[str]) -> list[object]:
+    """Parameters, those of light models marked as such."""
+    return [pytest.param(name, marks=[pytest.mark.light] if ALL[name].light else []) for name in names]
+
+
+@functools.lru_cache(maxsize=1)
+def subject(name: str, dtype: torch.dtype) -> Subject:
+    """A model and its graph; one at a time, since they hold much memory."""
+    need(ALL[name].package)
+    run_plain.cache_clear()
+    return Subject(ALL[name].small, dtype)
+
+
+def share_cuttable(graph: Graph) -> float:
+    """Share of the FLOPs in operators of which some loop can be cut."""
+    return sum(op.flops for op in graph.ops if op.cuttable) / sum(op.flops for op in graph.ops)
+
+
+@pytest.mark.parametrize("name", marked(list(ALL)))
+def test_nearly_all_work_can_be_cut(name: str) -> None:
+    need(ALL[name].package)
+    assert share_cuttable(full_graph(ALL[name])) >= CUTTABLE_LEAST
+
+
+@pytest.mark.parametrize("name", marked(list(ALL)))
+def test_one_machine_gives_the_same_bits(name: str) -> None:
+    of = subject(name, torch.float32)
+    assert_same(run_cut(of, one_machine(of.graph)), run_plain(of), rtol=0.0)
+
+
+@pytest.mark.parametrize("machines", [2, 4])
+@pytest.mark.parametrize("name", marked(list(ALL)))
+def test_every_candidate_trains_like_plain_torch(name: str, machines: int) -> None:
+    of = subject(name, torch.float64)
+    found = list(candidates(of.graph, alike(machines)))
+    assert found
+    for candidate in found:
+        assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=TIGHT if ALL[name].double else LOOSE)
+
+
+@pytest.mark.parametrize("machines", [2, 4])
+@pytest.mark.parametrize("name", marked(SINGLE))
+def test_every_candidate_is_right_to_five_digits_in_float32(name: str, machines: int) -> None:
+    of = subject(name, torch.float32)
+    for candidate in candidates(of.graph, alike(machines)):
+        assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=LOOSE)
+
+
+@pytest.mark.parametrize("name", marked(SINGLE))
+def test_plain_float32_is_within_half_of_the_tolerance(name: str) -> None:
+    exact = run_plain(subject(name, torch.float64))
+    plain = run_plain(subject(name, torch.float32))
+    exact = type(exact)(
+        exact.loss,
+        {name: gradient.float() for name, gradient in exact.gradients.items()},
+        {name: b.float() if b.is_floating_point() else b for name, b in exact.buffers.items()},
+    )
+    assert_same(plain, exact, rtol=LOOSE / 2)

@@ -1,0 +1,99 @@
+"""Models of torchvision. Its package on the index needs CUDA builds of torch's operators, which are not used here."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from outside import Outside, image_loss
+from torch import nn
+from zoo import Case, images
+
+_LIBRARY = torch.library.Library("torchvision", "DEF")
+for _name in ("nms", "qnms"):  # torchvision registers something for these on import
+    _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def models() -> Any:
+    """torchvision.models, imported when a test needs it."""
+    return importlib.import_module("torchvision.models")
+
+
+def narrow_head(model: nn.Module, *widths: int) -> nn.Module:
+    """Linear layers of other widths: those of AlexNet and VGG hold nearly all of their weights."""
+    head = model.classifier
+    at = [i for i, layer in enumerate(head) if isinstance(layer, nn.Linear)]
+    read = head[at[0]].in_features
+    for i, width in zip(at, widths, strict=True):
+        head[i], read = nn.Linear(read, width), width
+    return model
+
+
+def vision(
+    name: str,
+    small: Callable[[], nn.Module],
+    side: int,
+    *,
+    batch: int = 2,
+    single: bool = True,
+    light: bool = False,
+    full_side: int = 224,
+) -> Outside:
+    """A model of 1000 classes at the size it is published for, and a narrow one for images of `side` pixels."""
+
+    def full() -> nn.Module:
+        options = {"init_weights": False} if name == "inception_v3" else {}
+        model: nn.Module = getattr(models(), name)(**options)
+        return model
+
+    return Outside(
+        Case(small, images(batch, 3, side, side), image_loss),
+        full,
+        (8, 3, full_side, full_side),
+        (8,),
+        package="torchvision",
+        single=single,
+        light=light,
+    )
+
+
+def alexnet() -> nn.Module:
+    return narrow_head(models().alexnet(), 64, 32, 5)
+
+
+def vgg16() -> nn.Module:
+    model = models().vgg16()
+    model.avgpool = nn.AdaptiveAvgPool2d((2, 2))
+    model.classifier[0] = nn.Linear(512 * 4, 1)
+    return narrow_head(model, 64, 32, 5)
+
+
+def resnet50() -> nn.Module:
+    resnet = models().resnet
+    model: nn.Module = resnet.ResNet(resnet.Bottleneck, [3, 4, 6, 3], num_classes=5, width_per_group=8)
+    return model
+
+
+def densenet121() -> nn.Module:
+    model: nn.Module = models().DenseNet(8, (6, 12, 24, 16), 16, bn_size=2, num_classes=5)
+    return model
+
+
+def inception_v3() -> nn.Module:
+    model: nn.Module = models().inception_v3(num_classes=5, aux_logits=False, init_weights=False)
+    return model
+
+
+def vit_b_16() -> nn.Module:
+    model: nn.Module = models().VisionTransformer(32, 16, 12, 4, 48, 96, dropout=0.1, num_classes=5)
+    return model
+
+
+VISION = {
+    "alexnet": vision("alexnet", alexnet, 67),
+    "vgg16": vision("vgg16", vgg16, 32),
+    "resnet50": vision("resnet50", resnet50, 64, batch=4, single=False),
+    "densenet121": vision("densenet121", densenet121, 96, batch=4, single=False),
+    "inception_v3": vision("inception_v3", inception_v3, 107, batch=4, single=False, full_side=299),
+    "vit_b_16": vision("vit_b_16", vit_b_16, 32, light=True),
+}
