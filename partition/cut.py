@@ -133,11 +133,12 @@ def _check_cover(what: str, boxes: Sequence[Box], whole_box: Box) -> None:
         return
     if any(len(box) != len(whole_box) or intersect(box, whole_box) != box for box in boxes):
         raise BadInput("E341", f"a box of {what} lies outside its loops {whole_box}")
-    if sum(volume(box) for box in boxes) != volume(whole_box) or _overlap(boxes):
+    if sum(volume(box) for box in boxes) != volume(whole_box) or overlapping(boxes):
         raise BadInput("E341", f"the boxes of {what} do not cover {whole_box} exactly once")
 
 
-def _overlap(boxes: Sequence[Box]) -> bool:
+def overlapping(boxes: Sequence[Box]) -> bool:
+    """Whether any two boxes share a point."""
     if len(boxes) < 2:
         return False
     breaks, index = cells(boxes)
@@ -170,7 +171,7 @@ def _first_readers(graph: Graph, cut: Cut, op: Op) -> list[Placed]:
             continue
         regions = [(reads(reader.nest, operand, box, info.extents), m) for box, m in cut.boxes[reader.name]]
         found = [(box, machine) for box, machine in regions if box is not None]
-        exact = sum(volume(b) for b, _ in found) == volume(info.box) and not _overlap([b for b, _ in found])
+        exact = sum(volume(b) for b, _ in found) == volume(info.box) and not overlapping([b for b, _ in found])
         return _fuse_per_machine(cut.machines, found) if exact else []
     return []
 

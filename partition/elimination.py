@@ -147,7 +147,7 @@ def _held(variable: int, option: int, factors: dict[int, list[tuple[tuple[int, .
         rest = scope[:at] + scope[at + 1 :]
         left = (rest, np.asarray(costs.take(option, axis=at)))
         for i in rest:
-            factors[i] = [*(factor for factor in factors[i] if factor[1] is not costs), left]
+            factors[i] = [*(factor for factor in factors[i] if factor[0] != scope or factor[1] is not costs), left]
         changed |= set(rest)
     factors[variable] = []
     return changed

@@ -40,11 +40,22 @@ class Mesh:
         return np.array(list(itertools.product(*(range(n) for n in self.shape))), dtype=np.int64)
 
     @cached_property
-    def _speed(self) -> npt.NDArray[np.float64]:
-        return np.array(self.speeds, dtype=np.float64).reshape(self.shape)
+    def _known(self) -> dict[tuple[tuple[int, ...], Layout], Ints]:
+        """Boxes that were worked out; many operators of a model have loops of the same sizes."""
+        return {}
+
+    @cached_property
+    def _shares(self) -> dict[tuple[int, tuple[int, ...]], npt.NDArray[np.float64]]:
+        return {}
 
     def boxes(self, sizes: Sequence[int], layout: Layout) -> Ints:
         """The interval of every loop on every machine of the cluster: [total, loops, 2]; empty where it has no part."""
+        key = tuple(sizes), layout
+        if key not in self._known:
+            self._known[key] = self._boxes(*key)
+        return self._known[key]
+
+    def _boxes(self, sizes: tuple[int, ...], layout: Layout) -> Ints:
         out = np.zeros((self.total, len(sizes), 2), dtype=np.int64)
         mine = np.zeros((len(self.machines), len(sizes), 2), dtype=np.int64)
         mine[:, :, 1] = sizes
@@ -59,21 +70,27 @@ class Mesh:
         return out
 
     def _cut(self, intervals: Ints, dimension: int, before: tuple[int, ...], least: int) -> Ints:
-        """Each machine's part of its interval, by its place along `dimension`; speeds count within its place so far.
+        """Each machine's part of its interval, by its place along `dimension`; no part is empty, however slow.
 
         least: into how many parts each part is cut afterwards, which it must be long enough for.
         """
+        if (dimension, before) not in self._shares:
+            self._shares[dimension, before] = self._share(dimension, before)
+        parts = self.shape[dimension]
+        start, stop = np.moveaxis(intervals.reshape(*self.shape, 2).take([0], axis=dimension), -1, 0)
+        least_to = least * np.arange(parts + 1).reshape([-1 if d == dimension else 1 for d in range(len(self.shape))])
+        edges = np.floor((stop - start) * self._shares[dimension, before] + 1e-9).astype(np.int64)
+        spare = np.clip(edges - least_to, 0, stop - start - parts * least)
+        edges = start + least_to + np.maximum.accumulate(spare, axis=dimension)
+        sides = [edges.take(range(side, parts + side), axis=dimension) for side in (0, 1)]
+        return np.stack([np.broadcast_to(side, self.shape).reshape(-1) for side in sides], axis=1)
+
+    def _share(self, dimension: int, before: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Where the parts along `dimension` begin, of 1, and where the last one stops; speeds count within `before`."""
         rest = tuple(d for d in range(len(self.shape)) if d not in (*before, dimension))
-        up_to = np.cumsum(self._speed.sum(axis=rest, keepdims=True), axis=dimension)
-        shares = np.insert(up_to / up_to.take([-1], axis=dimension), 0, 0.0, axis=dimension)
-        length, parts = intervals[:, 1] - intervals[:, 0], self.shape[dimension]
-        edges = []
-        for side in (0, 1):
-            share = np.broadcast_to(shares.take(range(side, parts + side), axis=dimension), self.shape).reshape(-1)
-            number = self.digits[:, dimension] + side
-            edge = np.floor(length * share + 1e-9).astype(np.int64)
-            edges.append(intervals[:, 0] + np.clip(edge, number * least, length - (parts - number) * least))
-        return np.stack(edges, axis=1)
+        speed = np.array(self.speeds, dtype=np.float64).reshape(self.shape).sum(axis=rest, keepdims=True)
+        up_to = np.insert(speed, 0, 0.0, axis=dimension).cumsum(axis=dimension)
+        return np.asarray(up_to / up_to.take([-1], axis=dimension))
 
 
 def layouts(loops: Sequence[LoopInfo], shape: Sequence[int]) -> list[Layout]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .box import volume
 from .cluster import Cluster
 from .cost import Costs
-from .cut import Placed
+from .cut import Placed, overlapping
 from .elimination import cheapest
 from .graph import STATE_KINDS, Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
 from .mesh import Ints, Layout, Mesh, as_boxes, layouts, scattered
@@ -197,14 +198,14 @@ class _Search:
 
     def _fold_seconds(self, maker: Choices, made: Ints, has: Bools, info: TensorInfo) -> Floats:
         """From the parts of a sum to the machines that own a share each: [p]."""
-        owned_points = np.where(has, _volume(made), 0)
-        received = (owned_points * (maker.parts[:, None] - 1) * info.element_bytes / self.bandwidth).max(axis=1)
-        return self._weighed(received, maker.parts > 1, info)
+        mine = np.where(maker.active & has, _volume(_common(maker.partial, made)), 0)
+        arriving = (maker.parts[:, None] * np.where(has, _volume(made), 0) - mine) * info.element_bytes
+        return self._weighed((arriving / self.bandwidth).max(axis=1), maker.parts > 1, info)
 
     def _direct(self, maker: Choices, need: Ints, reads: Bools, info: TensorInfo) -> Floats:
         """From the parts of a sum straight to its readers, where no two of them read the same point: [p, q]."""
         wanted = np.where(reads, _volume(need), 0)
-        exact = wanted.sum(axis=1) == np.prod(info.extents, dtype=np.int64)
+        exact = _once(need, reads, info)
         mine = np.where(maker.active[:, None] & reads[None], _volume(_common(maker.partial[:, None], need[None])), 0)
         arriving = (maker.parts[:, None, None] * wanted[None] - mine) * info.element_bytes
         received = (arriving / self.bandwidth).max(axis=2)
@@ -233,7 +234,7 @@ class _Search:
             reader = self.options[j]
             need, reads = needed(reader, operand, info)
             box, has = need[chosen[j]][None], reads[chosen[j]][None]
-            if np.where(has, _volume(box), 0).sum() != np.prod(info.extents, dtype=np.int64):
+            if not _once(box, has, info)[0]:
                 continue
             cost = float(self._direct(of, box, has, info)[p, 0]) + self._others(readers, chosen, box, has, info)
             if best is None or cost < best[0]:
@@ -309,6 +310,13 @@ def _common(a: Ints, b: Ints) -> Ints:
 def _volume(boxes: Ints) -> Ints:
     """Points of each box; the last two axes are the box's."""
     return np.asarray(np.clip(boxes[..., 1] - boxes[..., 0], 0, None).prod(axis=-1))
+
+
+def _once(need: Ints, reads: Bools, info: TensorInfo) -> Bools:
+    """Whether every point of a tensor is read on exactly one machine: [q]."""
+    complete = np.where(reads, _volume(need), 0).sum(axis=1) == volume(info.box)
+    pairs = zip(complete.tolist(), need, reads, strict=True)
+    return np.array([full and not overlapping([box for box, _ in _placed(boxes, has)]) for full, boxes, has in pairs])
 
 
 def _placed(boxes: Ints, has: Bools) -> list[Placed]:
