@@ -14,6 +14,7 @@ from .cluster import Cluster
 from .cost import Costs
 from .cut import Cut, Placed, fused, one_machine, partial_ops, together
 from .errors import Infeasible
+from .folding import folds
 from .graph import Graph
 from .kahypar import KahyparMissing, kahypar
 from .meshed import grid, meshed, shapes
@@ -71,16 +72,18 @@ def candidates(graph: Graph, cluster: Cluster, *, seed: int = 0) -> Iterator[Can
     return (found for found in answers(Question(graph, cluster, seed)) if isinstance(found, Candidate))
 
 
-def answers(question: Question, costs: Costs | None = None) -> Iterator[Candidate | LeftOut]:
+def answers(question: Question, costs: Costs | None = None, *, only: str = "") -> Iterator[Candidate | LeftOut]:
     """All candidates in a fixed order, and those that cannot be made or leave a machine without work.
 
-    costs: what boxes of the graph cost, where they are worked out already.
+    costs: what boxes of the graph cost, where they are worked out already. only: those whose name begins so.
     """
     count = len(question.cluster)
     if count == 1:
         yield Candidate("one machine", one_machine(question.graph))
         return
     for name, make in _makers(question, costs or Costs(question.graph.tensors)):
+        if not name.startswith(only):
+            continue
         made = make()
         if isinstance(made, str):
             yield LeftOut(name, made)
@@ -91,6 +94,11 @@ def answers(question: Question, costs: Costs | None = None) -> Iterator[Candidat
             yield Candidate(name, cut)
         else:
             yield LeftOut(name, f"it uses {len(used)} of {count} machines")
+
+
+def names(question: Question) -> list[str]:
+    """Of all candidates that may be there."""
+    return [name for name, _ in _makers(question, Costs(question.graph.tensors))]
 
 
 def _whole(question: Question, boxes: Boxes, folds: Boxes) -> Cut:
@@ -200,11 +208,12 @@ def _by_metis(question: Question, axes: CutAxes, *, levels: bool) -> Made:
         joined = block_graph(vertices)
         shares = [machine.flops_per_s for machine in cluster.machines]
         if not levels:
-            return placed(vertices, metis(joined, len(cluster), seed=question.seed, shares=shares)), {}
+            found = metis(joined, len(cluster), seed=question.seed, shares=shares)
+            return placed(vertices, found), folds(vertices, found)
         groups = level_groups(graph, LEVELS_MAX)
         level_of = [groups[block.op] for block in vertices]
         found = metis_levels(joined, len(cluster), level_of=level_of, seed=question.seed, shares=shares)
-        return placed(vertices, found), {}
+        return placed(vertices, found), folds(vertices, found)
     except (Infeasible, MetisMissing) as error:
         return error.facts if isinstance(error, Infeasible) else str(error)
 
@@ -219,7 +228,7 @@ def _by_kahypar(question: Question, axes: CutAxes) -> Made:
         shares = [machine.flops_per_s for machine in cluster.machines]
         fixed = {i: question.pins[block.op] for i, block in enumerate(vertices) if block.op in question.pins}
         found = kahypar(net_graph(vertices), len(cluster), seed=question.seed, shares=shares, fixed=fixed)
-        return placed(vertices, found), {}
+        return placed(vertices, found), folds(vertices, found)
     except (Infeasible, KahyparMissing) as error:
         return error.facts if isinstance(error, Infeasible) else str(error)
 

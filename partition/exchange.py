@@ -218,11 +218,11 @@ class _Builder:
         for (tensor, machine), regions in self.needs.items():
             wanted = cover(regions)
             made, points = self.made[tensor], overlaps(boxes[tensor], as_array(wanted))
-            crossing: list[bool] = points.any(axis=1).tolist()
+            shared = points.sum(axis=1)
             for row, index in enumerate(made):
                 if self.flow.pieces[index].machine == machine:
                     at_hand[tensor, machine].append(index)
-                elif crossing[row]:
+                elif shared[row]:
                     box = self.flow.pieces[index].box
                     hits = [intersect(box, wanted[column]) for column in points[row].nonzero()[0].tolist()]
                     at_hand[tensor, machine] += [

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .candidates import Candidate, LeftOut, Question, answers, most_machines, require
+from .candidates import Candidate, LeftOut, Question, answers, most_machines, names, require
 from .cluster import Cluster
 from .cost import Costs
 from .cut import Cut, one_machine
@@ -169,9 +169,9 @@ class _Planning:
         if self.fewer:
             for fewer in _counts(min(count - 1, most_machines(self.question.graph))):
                 self._portfolio(self._smaller(fewer))
-            if not self.question.pins:
+            if not self.question.pins and alone.name.startswith(self.only):
                 self.judged.append(alone)
-        self._select()
+        self._demand_some()
         if not self.only:
             for start in sorted(self.judged, key=self._rank)[:POLISHED]:
                 self._polish(start)
@@ -184,27 +184,27 @@ class _Planning:
         return replace(question, cluster=part(question.cluster, numbers), pins=pins)
 
     def _portfolio(self, question: Question) -> None:
-        for candidate in answers(question, self.costs):
+        for candidate in answers(question, self.costs, only=self.only):
             if isinstance(candidate, Candidate):
                 self.judged.append(self.judge(candidate.name, candidate.cut, question.cluster))
             else:
                 self.left_out.append(candidate)
 
-    def _select(self) -> None:
-        """Keep what was asked for; raise where there is none."""
-        names = [judged.name for judged in self.judged]
-        self.judged = [judged for judged in self.judged if judged.name.startswith(self.only)]
-        if names and not self.judged:
-            offered = ", ".join(dict.fromkeys(names))
-            raise UsageError("E202", f"no candidate begins with {self.only!r}; there are {offered}", fix="--only metis")
-        if not names:
-            count = len(self.question.cluster)
-            reasons = "; ".join(f"{left.name}: {left.reason}" for left in self.left_out)
-            raise Infeasible(
-                "E403",
-                f"no way was found to give each of {count} machines a part of the model ({reasons})",
-                fix=f"--max-machines {count}, which may use fewer",
+    def _demand_some(self) -> None:
+        if self.judged:
+            return
+        offered = names(self.question)
+        if not any(name.startswith(self.only) for name in offered):
+            raise UsageError(
+                "E202", f"no candidate begins with {self.only!r}; there are {', '.join(offered)}", fix="--only metis"
             )
+        count = len(self.question.cluster)
+        reasons = "; ".join(f"{left.name}: {left.reason}" for left in self.left_out)
+        raise Infeasible(
+            "E403",
+            f"no way was found to give each of {count} machines a part of the model ({reasons})",
+            fix=f"--max-machines {count}, which may use fewer",
+        )
 
     def _polish(self, start: Judged) -> None:
         if len(start.cluster) == 1:
