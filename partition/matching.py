@@ -1,5 +1,6 @@
 """From a placement file back to a cut, refusing one that does not match the model, with the first difference named."""
 
+import shlex
 from collections.abc import Sequence
 
 from .cut import Cut, Placed, check
@@ -32,7 +33,7 @@ def _placed(pieces: Sequence[Piece]) -> list[Placed]:
 
 def _compare(placement: Placement, graph: Graph) -> None:
     ours, theirs = fingerprint(graph), placement.fingerprint
-    fix = f"cutset plan {placement.model} -o NEW.json"
+    fix = f"cutset plan {shlex.quote(placement.model)} -o NEW.json"
     here = {name: (tuple(shape), dtype) for name, shape, dtype in ours.parameters}
     there = {name: (tuple(shape), dtype) for name, shape, dtype in theirs.parameters}
     for name in [*there, *here]:

@@ -64,8 +64,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def cli() -> None:
     """Cuts a PyTorch model over the machines you have and trains it without a fast network.
 
-    TASK names a model: pkg.module:factory or file.py:factory, giving a cutset.Task or an nn.Module. Bundled tasks:
-    cutset.models:digits, :digits_local, :mnist, :mnist_conv.
+    TASK names a model: pkg.module:factory or file.py:factory, giving a cutset.Task or an nn.Module; a factory's
+    arguments stand in brackets. Bundled tasks: cutset.models:digits, :digits_local, :mnist, :mnist_conv, and on
+    synthetic data :speech, :local_80m, :local_330m, :local_1700m, :alexnet, ":resnet(layers=50)",
+    ":transformer(layers=12,width=768)".
     """
 
 
