@@ -1,11 +1,13 @@
 """What a process of `cutset probe` does: times operators by themselves, then steps of chains together with its peer.
 
 Operators of about one size are timed in turn, again and again, as they come in a step: the same one twice in a row
-would find the machine's caches full of itself, and a small one after a large one would find them empty.
+would find the machine's caches full of itself, and a small one after a large one would find them empty. Where torch has
+one thread, it is this thread's time that counts: other work on the machine hardly disturbs it.
 """
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,35 +161,40 @@ class _Alone:
         micro = MicroBatch(0, {}, {})
         for leaf in self._leaves:
             self._runner.enter(micro, leaf.piece, leaf.tensor.detach())
-        begin = time.perf_counter()
+        clock = _clock()
+        begin = clock()
         self._runner.forward(micro, self._segment)
-        half = time.perf_counter()
+        half = clock()
         micro.returned[0] = self._gradients
-        again = time.perf_counter()
+        again = clock()
         self._runner.backward(micro, 0, 1)
-        return half - begin, time.perf_counter() - again
+        return half - begin, clock() - again
+
+
+def _clock() -> Callable[[], float]:
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def _copy_bandwidth() -> float:
     """Bytes/s that a copy of 64 MiB reads and writes, the best of five."""
     source = torch.zeros(16 << 20)
     target = torch.zeros(16 << 20)
-    best = float("inf")
+    best, clock = float("inf"), _clock()
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = clock()
         target.copy_(source)
-        best = min(best, time.perf_counter() - begin)
+        best = min(best, clock() - begin)
     return 2 * source.numel() * source.element_size() / best
 
 
 def _draw_rate() -> float:
     """Numbers a second of a mask of a million, the median of five."""
     numbers, generator = torch.empty(1 << 20), torch.Generator().manual_seed(0)
-    times = []
+    times, clock = [], _clock()
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = clock()
         numbers.bernoulli_(0.9, generator=generator).div_(0.9)
-        times.append(time.perf_counter() - begin)
+        times.append(clock() - begin)
     return numbers.numel() / statistics.median(times)
 
 
@@ -202,23 +209,23 @@ class _Timekeeper(Mailbox):
         self.sends: list[float] = []
 
     def send(self, peer: str, message: Message) -> None:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         super().send(peer, message)
         if message.tensors:
-            self.sends.append(time.perf_counter() - begin)
+            self.sends.append(time.thread_time() - begin)
 
 
 def _steps(mailbox: Mailbox, given: Setup, number: int, chain: Chain) -> list[tuple[float, float]]:
-    """Begin and end of every step of a chain; both machines begin together, also where one has nothing to do."""
+    """Begin and end of every step of a chain, which both machines begin together where both have a part in it."""
     if not chain.program:
         return []
     program = msgspec.msgpack.decode(chain.program, type=Program)
-    peers = given.peers if chain.together else given.peers[:1]
     worker = Worker(program, mailbox, given.peers, tag=f"chain {number} ")
     batch = Data((torch.ones(1, chain.width),), ())
+    clock = time.monotonic if chain.together else _clock()
     times = []
     for step in range(WARM_UP + chain.steps):
-        begin = agreed(mailbox, peers, program.machine, number << 20 | step)
+        begin = agreed(mailbox, given.peers, program.machine, number << 20 | step) if chain.together else clock()
         worker.step(batch, step)
-        times.append((begin, time.monotonic()))
+        times.append((begin, clock()))
     return times[WARM_UP:]
