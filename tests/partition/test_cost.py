@@ -173,7 +173,7 @@ def test_sums_and_gathers_cost_by_what_they_move():
     machine = Machine("m", memory_bandwidth=10.0, operator_s=1.0, gradient_s=2.0)
     box = ((0, 5), (0, 2))
     assert sum_seconds(box, 3, machine, element_bytes=4) == pytest.approx((1 + 2 * 3 * 40 / 10, 4.0))
-    assert gather_seconds(box, 2, machine, element_bytes=4) == pytest.approx((1 + 2 * 40 / 10, 4.0))
+    assert gather_seconds(box, 2, machine, element_bytes=4) == pytest.approx((1 + 2 * 2 + 2 * 40 / 10, 2 * 3))
     assert gather_seconds(box, 1, machine, element_bytes=4) == (0.0, 0.0)
 
 
