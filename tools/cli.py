@@ -66,7 +66,7 @@ def cli() -> None:
 
     TASK names a model: pkg.module:factory or file.py:factory, giving a cutset.Task or an nn.Module; a factory's
     arguments stand in brackets. Bundled tasks: cutset.models:digits, :digits_local, :mnist, :mnist_conv, and on
-    synthetic data :speech, :local_80m, :local_330m, :local_1700m, :alexnet, ":resnet(layers=50)",
+    synthetic data :speech, :local_80m, :local_330m, :local_1700m, :alexnet, ":resnet(blocks=(3,4,6,3))",
     ":transformer(layers=12,width=768)".
     """
 
