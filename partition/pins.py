@@ -33,8 +33,28 @@ def pinned(graph: Graph, cluster: Cluster, pins: Sequence[str]) -> dict[str, int
                     "E206", f"pins {said[op]!r} and {pin!r} put operator {op} on two machines", fix="leave one out"
                 )
             out[op], said[op] = machine, pin
+    _bind(graph, out, said)
     _demand_room(graph, cluster, out)
     return out
+
+
+def _bind(graph: Graph, pins: dict[str, int], said: dict[str, str]) -> None:
+    """Operators that touch an overwritten buffer run together: a pin of one is a pin of all of them."""
+    groups = graph.overwritten.items()
+    for _ in groups:  # as often as there are groups, since one may hand its machine on to another
+        for buffer, ops in groups:
+            first = next((op.name for op in ops if op.name in pins), None)
+            if first is None:
+                continue
+            for op in ops:
+                if pins.setdefault(op.name, pins[first]) != pins[first]:
+                    raise UsageError(
+                        "E206",
+                        f"pins {said[first]!r} and {said[op.name]!r} put {first} and {op.name} on two machines; both "
+                        f"touch {buffer}, which the step overwrites",
+                        fix="leave one out",
+                    )
+                said.setdefault(op.name, said[first])
 
 
 def _machine(cluster: Cluster, name: str, pin: str) -> int:

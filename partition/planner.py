@@ -27,6 +27,8 @@ POLISHED = 2  # candidates that local search starts from
 # The simulator is not exact to so much: among plans within it of the fastest, the one that sends least is better.
 ALIKE = 1.03
 
+Rank = tuple[bool, bool, float, float, float, int, str]
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -60,12 +62,15 @@ class Judged:
         pairs = zip(self.simulation.memory_bytes, self.cluster.machines, strict=True)
         return max(needed / machine.memory_bytes for needed, machine in pairs)
 
-    def rank(self, objective: str, *, all_used: bool) -> tuple[bool, bool, float, float, float, str]:
-        """The best plan has the smallest. all_used: machines that are nearly idle count against it."""
+    def rank(self, objective: str, *, all_used: bool) -> Rank:
+        """The best plan has the smallest; of equals that of fewer machines.
+
+        all_used: machines that are nearly idle count against it.
+        """
         seconds, sent = self.simulation.step_s, float(self.flow.bytes_forward)
         most = float(max(self.simulation.memory_bytes))
         order = {TIME: (seconds, sent, most), BYTES: (sent, seconds, most), MEMORY: (most, seconds, sent)}[objective]
-        return (not self.fits, all_used and self.least_share < FAIR_SHARE, *order, self.name)
+        return (not self.fits, all_used and self.least_share < FAIR_SHARE, *order, len(self.cluster), self.name)
 
 
 @dataclass(frozen=True)
@@ -146,9 +151,9 @@ class _Planning:
         self.left_out: list[LeftOut] = []
 
     def outcome(self) -> Outcome:
-        graph, cluster = self.question.graph, self.question.cluster
-        fastest = part(cluster, _fastest(cluster, 1))
-        alone = self.judge("one machine", one_machine(graph), fastest)
+        cluster = self.question.cluster
+        (fastest,) = _fastest(cluster, 1)
+        alone = self._alone_on(fastest)
         if len(cluster) == 1:
             self.judged = [alone]
         else:
@@ -158,7 +163,7 @@ class _Planning:
             raise _too_small(min(self.judged, key=lambda judged: judged.overfull))
         return Outcome(winner, alone, tuple(self.judged), tuple(self.left_out))
 
-    def _rank(self, judged: Judged) -> tuple[bool, bool, float, float, float, str]:
+    def _rank(self, judged: Judged) -> Rank:
         return judged.rank(self.objective, all_used=not self.fewer)
 
     def _judge_all(self, alone: Judged) -> None:
@@ -167,14 +172,19 @@ class _Planning:
             require(self.question.graph, count)
         self._portfolio(self.question)
         if self.fewer:
-            for fewer in _counts(min(count - 1, most_machines(self.question.graph))):
+            homes = sorted(set(self.question.pins.values()))
+            for fewer in _counts(max(2, len(homes)), min(count - 1, most_machines(self.question.graph))):
                 self._portfolio(self._smaller(fewer))
-            if not self.question.pins and alone.name.startswith(self.only):
-                self.judged.append(alone)
+            if len(homes) <= 1 and alone.name.startswith(self.only):
+                there = not homes or part(self.question.cluster, homes) == alone.cluster
+                self.judged.append(alone if there else self._alone_on(homes[0]))
         self._demand_some()
         if not self.only:
             for start in sorted(self.judged, key=self._rank)[:POLISHED]:
                 self._polish(start)
+
+    def _alone_on(self, machine: int) -> Judged:
+        return self.judge("one machine", one_machine(self.question.graph), part(self.question.cluster, [machine]))
 
     def _smaller(self, count: int) -> Question:
         """The same question for so many of the machines: those with pins, and the fastest of the others."""
@@ -210,7 +220,7 @@ class _Planning:
         if len(start.cluster) == 1:
             return
 
-        def rank(cut: Cut) -> tuple[bool, bool, float, float, float, str]:
+        def rank(cut: Cut) -> Rank:
             return self._rank(self.judge("", cut, start.cluster))
 
         question = self.question if start.cluster is self.question.cluster else self._smaller(len(start.cluster))
@@ -240,7 +250,7 @@ def best_of(judged: Sequence[Judged], objective: str = TIME, *, all_used: bool =
     equals = [j for j in judged if j.rank(objective, all_used=all_used)[:2] == worth]
     limit = min([best.simulation.step_s * ALIKE, *(j.simulation.step_s for j in equals if not j.found)])
     close = [j for j in equals if j.simulation.step_s <= limit]
-    return min(close, key=lambda j: (j.flow.bytes_forward, j.simulation.step_s, j.name))
+    return min(close, key=lambda j: (j.flow.bytes_forward, j.simulation.step_s, len(j.cluster), j.name))
 
 
 def part(cluster: Cluster, numbers: Sequence[int]) -> Cluster:
@@ -261,10 +271,10 @@ def _fastest(cluster: Cluster, count: int, keep: Sequence[int] = ()) -> list[int
     return sorted([*keep, *others[: max(0, count - len(keep))]])
 
 
-def _counts(most: int) -> Iterator[int]:
+def _counts(least: int, most: int) -> Iterator[int]:
     """Fewer machines to try, most first: all up to four, then powers of two and what lies half-way."""
     steady = {1, 2, 3, 4, *(2**n for n in range(3, 13)), *(3 * 2**n for n in range(1, 12))}
-    return iter(sorted((n for n in steady if 1 < n <= most), reverse=True))
+    return iter(sorted((n for n in steady if least <= n <= most), reverse=True))
 
 
 def _too_small(nearest: Judged) -> Infeasible:

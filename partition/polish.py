@@ -29,10 +29,16 @@ def polished(question: Question, cut: Cut, rank: Callable[[Cut], Rank]) -> Cut |
         if move is None:
             break
         trial = _moved(question, best, move)
+        if _used(trial) < _used(best):  # fewer machines are a question of their own
+            continue
         score = rank(trial)
         if score < least:
             best, least, found = trial, score, True
     return best if found else None
+
+
+def _used(cut: Cut) -> int:
+    return len({machine for pieces in cut.boxes.values() for _, machine in pieces})
 
 
 Move = Mapping[str, Sequence[Placed]]
