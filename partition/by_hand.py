@@ -17,18 +17,18 @@ from .trial import WAY_OUT, Request, Trial, leaves_of_gradient, outside, trial
 
 def mark_blocks(traced: nn.Module, original: nn.Module, names: Sequence[str]) -> None:
     """Make the modules `names` of `traced` blocks by hand. It is the copy without values of `original`."""
-    parameters = list(traced.parameters())
+    tensors = [*traced.parameters(), *traced.buffers()]
     for name in names:
-        block = _Block(name, OwnModule(traced.get_submodule(name)), _values(original.get_submodule(name)), parameters)
+        block = _Block(name, OwnModule(traced.get_submodule(name)), _values(original.get_submodule(name)), tensors)
         setattr(block.module.module, TRACED_CALL, block)
 
 
 class _Block:
-    """Takes the place of a call. own: values of the module's states; parameters: of the whole model."""
+    """Takes the place of a call. own: values of the module's states; tensors: all states of the model."""
 
-    def __init__(self, name: str, module: OwnModule, own: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> None:
+    def __init__(self, name: str, module: OwnModule, own: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> None:
         self.name, self.module = name, module
-        self._own, self._parameters = own, parameters
+        self._own, self._tensors = own, tensors
         self._trials: dict[Any, Trial] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -42,7 +42,7 @@ class _Block:
                 positions[id(leaf)] = len(operands)
                 operands.append(leaf)
         given = [{"tensor": positions[id(leaf)]} if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        found = self._trial(Request(self.name, self.module, operands, given, spec, self._own))
+        found = self._trial(Request(self.name, self.module, operands, given, spec, self._own, self._tensors))
         form = found.form
         results = mark(self.name, operands, form, draws=found.draws, flops=found.flops)
         count = len(form.tensors) - len(form.overwritten)
@@ -62,7 +62,7 @@ class _Block:
     def _demand_no_outside(self, leaves: Sequence[Any]) -> None:
         """A gradient must not flow through an argument to a tensor that is no parameter: it would be lost."""
         ends = [end for leaf in leaves if isinstance(leaf, Tensor) for end in leaves_of_gradient(leaf)]
-        if any(outside(end, self._parameters) for end in ends):
+        if any(outside(end, self._tensors) for end in ends):
             raise BadInput(
                 "E326",
                 f"the block by hand {self.name} is called with a tensor that asks for a gradient and is no parameter",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
@@ -26,7 +25,7 @@ class RefusesHooks(TorchFunctionMode):
     """While it is active, `tensor.register_hook` raises Untraceable."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.register_hook and isinstance(args[0], FakeTensor):  # others are of a block's trial run
+        if func is Tensor.register_hook:
             frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith(TORCH)]
             raise Untraceable(
                 f"the model hooks a gradient at {_place(frames[-1].filename, frames[-1].lineno)}", rewrite=FIX

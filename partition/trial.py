@@ -4,22 +4,25 @@ Several runs on unlike values, so that a branch on a value goes both ways. Whate
 alike in all of them; what none of them met is refused when a worker meets it (hand_block.py).
 """
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_structure, tree_unflatten, treespec_dumps
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten, treespec_dumps
 from torch.utils.flop_counter import FlopCounterMode
 
 from .arguments import encode
 from .errors import BadInput
-from .hand_block import TRACED_CALL, Form, OwnModule, Shape, is_tensor, operand_name, shape_of
+from .hand_block import TRACED_CALL, Called, Form, OwnModule, Shape, is_tensor, operand_name, shape_of
 from .resolve import dense_stride
 from .source import first_line, where
 from .structure import Rebuild, flatten
@@ -43,7 +46,7 @@ class TrialFailed(BadInput):
 class Request:
     """A call as the trace meets it. operands: states first, then arguments; leaves: as in `Form`; spec: their nesting.
 
-    own: values of states that the caller's module has, by name.
+    own: values of states that the caller's module has, by name. tensors: all states of the model.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Request:
     leaves: Sequence[Any]
     spec: Any
     own: Mapping[str, Tensor]
+    tensors: Sequence[Tensor]
 
     @property
     def states(self) -> list[str]:
@@ -139,7 +143,7 @@ def _nesting(request: Request) -> str:
 def _outcomes(request: Request, own: Mapping[str, Tensor]) -> tuple[list[_Outcome], list[Exception]]:
     outcomes, failures = list[_Outcome](), list[Exception]()
     for number in range(len(STYLES)):
-        with _disable_current_modes(), torch.random.fork_rng(devices=[]):
+        with _untraced(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             try:
                 outcomes.append(_outcome(request, number, own))
@@ -158,16 +162,17 @@ def _outcome(request: Request, number: int, own: Mapping[str, Tensor]) -> _Outco
         made = _made_up(tensor, number, state=i < len(states)) if known is None else known.detach().clone()
         leaves.append(made.requires_grad_(tensor.requires_grad))
         operands.append(made.clone() if made.requires_grad and i >= len(states) else made)  # may be overwritten
-    module, before = OwnModule(_copy(request.module)), torch.get_rng_state()
+    module, before = OwnModule(_copy(request)), torch.get_rng_state()
     given = [operands[leaf["tensor"]] if is_tensor(leaf) else leaf for leaf in request.leaves]
     args, kwargs = tree_unflatten(given, request.spec)
     with FlopCounterMode(display=False) as counter:
         called = module.call(states, operands, args, kwargs)
+    _demand_containers_kept(request, args, kwargs, given)
     found, rebuild = flatten(called.output)
     tensors = [leaf for leaf in found if isinstance(leaf, Tensor)]
     if not tensors:
         raise _refused(request, f"returns {type(called.output).__name__} without a tensor")
-    _demand_known_leaves(request, tensors, leaves)
+    _demand_known(request, called, tensors, leaves)
     positions = iter(range(len(tensors)))
     returns = [{"tensor": next(positions)} if isinstance(leaf, Tensor) else leaf for leaf in found]
     return _Outcome(
@@ -198,9 +203,34 @@ def _dense(tensor: Tensor) -> Shape:
     return Shape(shape.shape, dense_stride(shape.shape, shape.stride), shape.dtype)
 
 
-def _copy(module: OwnModule) -> nn.Module:
-    """A copy whose Python state the run may change, with the same states, and traced by nobody."""
-    made = copy.deepcopy(module.module, {id(tensor): tensor for tensor in module.states.values()})
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    """Without what watches the trace."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
+        for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
+            stack.enter_context(_pop_mode_temporarily())
+        yield
+
+
+class _TracedStay(TorchFunctionMode):
+    """While it is active, tensors of the trace that a module holds on to are not copied either."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _copy(request: Request) -> nn.Module:
+    """A copy whose Python state the run may change, with the same states, and traced by nobody.
+
+    No tensor of the trace is copied: without values there is no memory behind it.
+    """
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*request.tensors, *request.operands)}
+    marks = [vars(inner).get(TRACED_CALL) for inner in request.module.module.modules()]
+    with _TracedStay():
+        made = copy.deepcopy(request.module.module, memo | {id(mark): mark for mark in marks})
     for inner in made.modules():
         vars(inner).pop(TRACED_CALL, None)
     return made
@@ -235,8 +265,24 @@ def _demand_parameters_kept(request: Request, form: Form) -> None:
             raise _refused(request, f"overwrites {operand_name(form, i)}, a parameter")
 
 
-def _demand_known_leaves(request: Request, results: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-    """A gradient must not flow to a tensor that is no operand: it would be lost."""
+def _demand_containers_kept(request: Request, args: Any, kwargs: Any, given: Sequence[Any]) -> None:
+    """Nobody outside would see what a block puts into a container that it is called with, a cache for example."""
+    left = list(given)
+    for name, value in [*enumerate(args), *kwargs.items()]:
+        found = tree_leaves(value)
+        before, left = left[: len(found)], left[len(found) :]
+        if len(before) != len(found) or any(a is not b for a, b in zip(before, found, strict=True)):
+            raise _refused(
+                request,
+                f"changes its argument {name}, a container of type {type(value).__name__}",
+                fix="leave the argument out (a transformers model has use_cache=False in its configuration)",
+            )
+
+
+def _demand_known(request: Request, called: Called, results: Sequence[Tensor], known: Sequence[Tensor]) -> None:
+    """What a block uses must be its operands: it would be missing where the block runs, or its gradient lost."""
+    if any(isinstance(tensor, FakeTensor) for tensor in (*results, *called.last)):
+        raise _refused(request, "uses a tensor that is not its own", fix="pass it as an argument")
     if any(outside(leaf, known) for tensor in results for leaf in leaves_of_gradient(tensor)):
         raise _refused(request, "uses a tensor from outside of it that asks for a gradient")
 

@@ -181,6 +181,12 @@ def with_outside(block: nn.Module, x: Tensor) -> Tensor:
         (lambda self, x: Odd(x, Odd), None, "returns type, not tensors and plain values"),
         (lambda self, x, y: x, lambda block, x: block(x, Odd(x)), "is called with Odd, not tensors"),
         (lambda self, x, y: x, lambda block, x: block(x, Pair(x, x)), "is called with containers that cannot be sent"),
+        (
+            lambda self, x, y: y.append(x) or x,
+            lambda block, x: block(x, y=[]),
+            "changes its argument y, a container of type list",
+        ),
+        (lambda self, x, y: y.update(a=x + 1) or x, lambda block, x: block(x, {"a": x}), "changes its argument 1, a"),
         (lambda self, x: self.linear(x[:, :5]), None, r"fails on made-up values of float32\[4, 6\] at .*test_trial.py"),
         (lambda self, x: {}["missing"], None, "KeyError: 'missing'"),
         (lambda self, x: x * self.outside[0], None, "uses a tensor from outside of it that asks for a gradient"),
@@ -193,6 +199,32 @@ def test_a_block_that_cannot_be_one_is_refused_by_name(
     with pytest.raises(BadInput, match=f"^E326: the block by hand block .*{said}") as caught:
         block_of(forward, around or (lambda block, x: block(x)))
     assert "--machines 1" in caught.value.fix
+
+
+def left_from_outside(block: Net, x: Tensor) -> Tensor:
+    block.left = [x * 2]  # type: ignore[assignment]
+    return block(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("forward", "around"),
+    [
+        (lambda self, x: x + self.left[0], left_from_outside),
+        (lambda self, x: x + self.others[0](x), lambda block, x: block(x)),
+        (lambda self, x: x + self.others[0].bias.detach(), lambda block, x: block(x)),
+    ],
+)
+def test_a_block_that_uses_what_is_not_its_own_is_refused(
+    forward: Callable[..., Any], around: Callable[..., Tensor]
+) -> None:
+    model = Holds(forward, around)
+    model.block.others = [model.first]
+    with pytest.raises(BadInput, match=r"uses a tensor that is not its own\n  fix: pass it as an argument"):
+        capture(model, F.mse_loss, [X], [Y], blocks=["block"])
+
+
+def test_what_is_left_in_a_block_and_not_used_does_no_harm() -> None:
+    assert block_of(lambda self, x: self.linear(x), left_from_outside)
 
 
 def test_a_block_that_overwrites_a_parameter_is_refused() -> None:
