@@ -46,7 +46,8 @@ def share_cuttable(graph: Graph) -> float:
     return sum(op.flops for op in graph.ops if op.cuttable) / sum(op.flops for op in graph.ops)
 
 
-@pytest.mark.parametrize("name", marked(list(ALL)))
+@pytest.mark.light
+@pytest.mark.parametrize("name", ALL)
 def test_nearly_all_work_can_be_cut(name: str) -> None:
     need(ALL[name].package)
     assert share_cuttable(full_graph(ALL[name])) >= CUTTABLE_LEAST

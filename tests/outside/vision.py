@@ -36,7 +36,6 @@ def vision(
     *,
     batch: int = 2,
     single: bool = True,
-    light: bool = False,
     full_side: int = 224,
 ) -> Outside:
     """A model of 1000 classes at the size it is published for, and a narrow one for images of `side` pixels."""
@@ -53,7 +52,6 @@ def vision(
         (8,),
         package="torchvision",
         single=single,
-        light=light,
     )
 
 
@@ -95,5 +93,5 @@ VISION = {
     "resnet50": vision("resnet50", resnet50, 64, batch=4, single=False),
     "densenet121": vision("densenet121", densenet121, 96, batch=4, single=False),
     "inception_v3": vision("inception_v3", inception_v3, 107, batch=4, single=False, full_side=299),
-    "vit_b_16": vision("vit_b_16", vit_b_16, 32, light=True),
+    "vit_b_16": vision("vit_b_16", vit_b_16, 32),
 }
