@@ -11,6 +11,8 @@ import numpy as np
 from .layer_groups import LayerGroups
 
 POWER = 12.0
+HUGE = 1e20  # a load over the scale above which all are alike, lest powers overflow
+OVERFULL = 5.0  # energy of an accelerator that holds twice what it can
 BATCH = 1 << 15  # moves proposed at one temperature
 
 
@@ -28,7 +30,7 @@ def annealed(
     """The best placement met in about `steps` proposed moves from `device_of`, itself among them.
 
     scale: about the load to come to. hot, cold: the first and last temperature, in energies of a device of that load.
-    stop: asked now and then whether to end early. Groups stay off accelerators that cannot run or hold them.
+    stop: asked now and then whether to end early. What is kept fits every accelerator, if the start did.
     """
     search = _Search(groups, device_of, scale)
     rng = np.random.default_rng(seed)
@@ -50,6 +52,9 @@ class _Search:
         self.best = list(device_of)
         self.load = groups.loads(device_of)
         self.least = max(self.load) if groups.fits(device_of) else float("inf")
+        # Where memory is short, too much of it costs energy, so that a way through it may lead to a better placement.
+        roomy = sum(groups.size_bytes) <= groups.memory_bytes
+        self.tight = 0.0 if roomy else OVERFULL / (groups.memory_bytes or 1.0)
         self.held = [0.0] * devices
         for group, device in enumerate(device_of):
             self.held[device] += groups.size_bytes[group]
@@ -73,7 +78,11 @@ class _Search:
         chosen = rng.integers(0, groups.count, BATCH).tolist()
         where = rng.random(BATCH).tolist()
         allowed = (-np.log(1.0 - rng.random(BATCH)) * temperature).tolist()
-        energy = [(x / scale) ** POWER for x in load]
+        tight = self.tight
+        energy = [
+            min(max(x, 0.0) / scale, HUGE) ** POWER + tight * (max(0.0, h - room) if d < accelerators else 0.0)
+            for d, (x, h) in enumerate(zip(load, held, strict=True))
+        ]
         for group, place, rise in zip(chosen, where, allowed, strict=True):
             here = device_of[group]
             if place < 0.5:
@@ -83,7 +92,7 @@ class _Search:
                 there = int((place - 0.5) * 2 * devices)
             if there == here:
                 continue
-            if there < accelerators and (not usable[group] or held[there] + size[group] > room):
+            if there < accelerators and not usable[group]:
                 continue
             leaving, joining = load[here], load[there]
             cut_here = cut_there = 0.0
@@ -98,7 +107,11 @@ class _Search:
                     cut_there -= cost
             leaving += cut_here - groups.time[group] if here < accelerators else -groups.cpu_time[group]
             joining += cut_there + groups.time[group] if there < accelerators else groups.cpu_time[group]
-            less, more = (max(leaving, 0.0) / scale) ** POWER, (joining / scale) ** POWER
+            less = min(max(leaving, 0.0) / scale, HUGE) ** POWER
+            more = min(joining / scale, HUGE) ** POWER
+            if tight:
+                less += tight * max(0.0, held[here] - size[group] - room) if here < accelerators else 0.0
+                more += tight * max(0.0, held[there] + size[group] - room) if there < accelerators else 0.0
             if less + more - energy[here] - energy[there] > rise:
                 continue
             device_of[group] = there
@@ -108,7 +121,7 @@ class _Search:
             for at, _, _ in self.nets_of[group]:
                 at[here] -= 1
                 at[there] += 1
-            if max(load) < self.least and groups.fits(device_of):
+            if max(load) < self.least and (not tight or groups.fits(device_of)):
                 self._keep()
 
     def _keep(self) -> None:

@@ -4,7 +4,7 @@ Dynamic programming over pairs of downsets (Tarnawski et al., NeurIPS 2020, sect
 be better than a bound: with n accelerators used, at most n x bound of the time is done, and the rest fits the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 State = tuple[int, int]  # accelerators and CPUs used so far
 CELLS = 2_000_000  # pairs of downsets looked at together
+OVERHEAD = 20  # what a pair costs beside its groups and nets
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,15 @@ def best_chain(
     *,
     effort: float = float("inf"),
     crossing: Floats | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Chain:
     """The best chain of a load below `bound`; with all downsets, the best contiguous placement.
 
-    family: downsets, the empty and the full one among them. effort: pairs of downsets times nets, then it gives up.
-    crossing: per downset a load of its own, which ending a device's part there has.
+    family: downsets, the empty and the full one among them. effort: pairs of downsets times groups and nets after which
+    it gives up. crossing: per downset a load of its own, which ending a device's part there has. stop: asked now and
+    then whether to give up.
     """
-    chains = _Chains(groups, family, bound, effort, crossing)
+    chains = _Chains(groups, family, bound, effort, crossing, stop)
     device_of = chains.answer()
     return Chain(device_of, chains.effort > 0)
 
@@ -60,7 +63,15 @@ class _Reached:
 class _Chains:
     """The dynamic program. Downsets are in rising order of their time on accelerators."""
 
-    def __init__(self, groups: LayerGroups, family: Rows, bound: float, effort: float, crossing: Floats | None) -> None:
+    def __init__(
+        self,
+        groups: LayerGroups,
+        family: Rows,
+        bound: float,
+        effort: float,
+        crossing: Floats | None,
+        stop: Callable[[], bool],
+    ) -> None:
         usable = np.array(groups.on_accelerator)
         times = np.where(usable, np.array(groups.time), 0.0)
         work = family @ times
@@ -70,6 +81,7 @@ class _Chains:
         self.groups = groups
         self.bound = bound
         self.effort = effort
+        self.stop = stop
         self.rows = rows
         self.time = rows @ times
         self.cpu_time = rows @ np.array(groups.cpu_time)
@@ -104,7 +116,8 @@ class _Chains:
             idle = starts[old.value[starts] < here.value[starts]]
             here.value[idle], here.before[idle], here.device[idle] = old.value[idle], idle, device
             for begin, ends in self._blocks(starts, goals, device):
-                if self.effort <= 0:
+                if self.effort <= 0 or self.stop():
+                    self.effort = 0.0
                     return here
                 self._improve(here, old, begin, ends, device)
         return here
@@ -149,6 +162,7 @@ class _Chains:
         times = self.time if device == 0 else self.cpu_time
         load: Floats = times[goals][None, :] - times[starts][:, None]
         varies = inner.any(axis=0) & ~outer.all(axis=0)
+        self.effort -= load.size * (int(varies.sum()) + OVERHEAD)
         stick_out = inner[:, varies].astype(np.float32) @ (~outer[:, varies]).astype(np.float32).T
         bad = stick_out > 0
         if device == 0:
@@ -165,7 +179,7 @@ class _Chains:
         less, more = inner.astype(np.float32) @ self.pins, outer.astype(np.float32) @ self.pins
         fixed = (less.min(axis=0) == more.max(axis=0)) & (less.max(axis=0) == more.min(axis=0))
         less, more, cost, size = less[:, ~fixed], more[:, ~fixed], self.cost[~fixed], self.net_size[~fixed]
-        self.effort -= len(less) * len(more) * (len(cost) + 1)
+        self.effort -= len(less) * len(more) * len(cost)
         whole = ((less == 0) * cost) @ (more == size).astype(np.float64).T
         for pins_inside in range(int(size.max(initial=-1)) + 1):
             some = ((less == pins_inside).any(axis=0)) & ((more == pins_inside).any(axis=0))

@@ -17,13 +17,14 @@ from .downset_chain import best_chain
 from .errors import Infeasible
 from .layer_graph import LayerGraph, device_loads
 from .layer_groups import LayerGroups, grouped, without_cycles, without_dear_nets, without_idle_groups
+from .line_split import split_line
 
 ROUNDS = 20
 MIXED_ORDERS = 6
 DOWNSETS_MAX = 60_000
 CELLS_MAX = 40_000_000  # downsets x groups
-COARSE_PREFIXES = 400
-EFFORT_MAX = 5e10
+SOME_CELLS = 4_000_000  # the same, of a choice of downsets
+EFFORT_MAX, EFFORT_SOME = 3e10, 4e9  # for all downsets, and for a choice of them
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class ThroughputPlan:
-    """best: of any kind. contiguous: the best chain of downsets, None where none was found; proven: whether it is the
-    least that contiguous placements can have."""
+    """best: of any kind. contiguous: the best chain of downsets, None where none was found; proven: whether there is no
+    better one."""
 
     best: Placed
     contiguous: Placed | None
@@ -58,7 +59,7 @@ def plan_throughput(
     """
     groups = without_idle_groups(_with_useful_devices(grouped(graph)))
     _check_devices(groups)
-    chain, proven = _contiguous(groups, seed)
+    chain, proven = _contiguous(groups, seed, stop)
     start = chain if chain is not None else _packed(groups)
     best = _searched(groups, start, seed=seed, rounds=rounds, stop=stop)
     contiguous = _placed(graph, groups, chain) if chain is not None else None
@@ -78,31 +79,34 @@ def _check_devices(groups: LayerGroups) -> None:
         raise Infeasible("E410", facts, fix="set maxCPUs to 1 or more")
 
 
-def _contiguous(groups: LayerGroups, seed: int) -> tuple[list[int] | None, bool]:
+def _contiguous(groups: LayerGroups, seed: int, stop: Callable[[], bool]) -> tuple[list[int] | None, bool]:
     """The best chain of downsets as a device per group, and whether it is proven to be the best."""
     ordered = without_idle_groups(without_cycles(groups))
-    bound = (sum(ordered.time) + sum(ordered.cpu_time) + sum(cost for _, cost in ordered.nets)) * 1.001 + 1e-300
+    orders = linear_orders(ordered, seed=seed, count=MIXED_ORDERS)
+    bound = 1.01 * (sum(ordered.time) + sum(ordered.cpu_time) + 2 * sum(cost for _, cost in ordered.nets))
     chosen: list[int] | None = None
-    families: list[Rows] = []
-    for order in linear_orders(ordered, seed=seed, count=MIXED_ORDERS):
-        family = prefixes(order, ordered.count)
-        thin = max(1, ordered.count // COARSE_PREFIXES)
-        for rows in (family[[*range(0, ordered.count, thin), ordered.count]], family):
-            found = best_chain(ordered, rows, bound, effort=EFFORT_MAX).device_of
-            if found is not None:
-                bound, chosen = max(ordered.loads(found)), carried(ordered, groups, found)
-        families.append(family)
+    for order in orders:
+        split = split_line(ordered, order)
+        if split is not None and (chosen is None or max(ordered.loads(split)) < bound):
+            bound, chosen = max(ordered.loads(split)), carried(ordered, groups, split)
     # What costs more than the bound when cut is never cut; that leaves fewer downsets.
     tight = without_idle_groups(without_cycles(without_dear_nets(ordered, bound)))
     complete = all_downsets(tight, at_most=min(DOWNSETS_MAX, CELLS_MAX // tight.count))
     if complete is None:
-        rows = united([family[:: max(1, len(family) * len(families) // DOWNSETS_MAX)] for family in families])
-        found = best_chain(ordered, rows, bound, effort=EFFORT_MAX).device_of
-        return (carried(ordered, groups, found) if found is not None else chosen), False
-    last = best_chain(tight, complete, bound, effort=EFFORT_MAX)
+        found = best_chain(tight, _several(tight, seed), bound, effort=EFFORT_SOME, stop=stop).device_of
+        return (carried(tight, groups, found) if found is not None else chosen), False
+    last = best_chain(tight, complete, bound, effort=EFFORT_MAX, stop=stop)
     if last.device_of is not None:
         chosen = carried(tight, groups, last.device_of)
-    return chosen, last.complete and chosen is not None
+    return chosen, last.complete
+
+
+def _several(groups: LayerGroups, seed: int) -> Rows:
+    """Downsets of several orders, where there are too many to take all."""
+    families = [prefixes(order, groups.count) for order in linear_orders(groups, seed=seed, count=MIXED_ORDERS)]
+    most = max(2, SOME_CELLS // (groups.count * len(families)))
+    step = -(-groups.count // most)
+    return united([rows[[*range(0, groups.count, step), groups.count]] for rows in families])
 
 
 def _packed(groups: LayerGroups) -> list[int]:
@@ -126,7 +130,7 @@ def _searched(groups: LayerGroups, start: list[int], *, seed: int, rounds: int, 
     """The best placement of several rounds: every third from chance, the others from the best so far."""
     best, bound = start, max(groups.loads(start))
     devices = groups.accelerators + groups.cpus
-    for number in range(rounds if devices > 1 else 0):
+    for number in range(min(rounds, groups.count) if devices > 1 else 0):
         if stop():
             break
         rng = np.random.default_rng((seed, number))

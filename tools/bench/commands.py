@@ -57,6 +57,8 @@ def plan_command(
     largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer for PipeDream, and the
     weight of what is cut for METIS and hMETIS. Known results are printed and never used.
     """
+    if more and not graphs:
+        raise click.UsageError(f"{more[0]} is read with --graphs alone: cutset bench plan --graphs {more[0]}")
     if measure:
         _prediction(as_json=as_json)
         return

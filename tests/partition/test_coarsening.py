@@ -1,0 +1,38 @@
+"""Coarser groups: fewer from level to level, of the same layers, apart where they are to be."""
+
+import itertools
+
+import numpy as np
+import pytest
+from layer_graphs import chain, random_graph
+
+from cutset.partition.coarsening import carried, coarser_levels
+from cutset.partition.layer_groups import grouped
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_levels_shrink_and_keep_time_and_sides(seed):
+    groups = grouped(random_graph(seed, 40, cpus=1))
+    sides = [group % 2 for group in range(groups.count)]
+    levels = coarser_levels(groups, np.random.default_rng(seed), least=5, largest=30.0, apart=sides)
+    assert len(levels) > 1
+    for fine, coarse in itertools.pairwise(levels):
+        assert coarse.count < fine.count
+        assert sum(coarse.time) == pytest.approx(sum(groups.time))
+        assert max(coarse.time) <= max(30.0, *groups.time)
+        back = carried(coarse, groups, carried(groups, coarse, sides))
+        assert back == sides
+
+
+def test_a_placement_of_a_coarse_level_has_the_same_loads_on_the_fine_one():
+    groups = grouped(random_graph(2, 30, accelerators=3))
+    coarse = coarser_levels(groups, np.random.default_rng(0), least=4, largest=1e9)[-1]
+    device_of = [i % 3 for i in range(coarse.count)]
+    assert groups.loads(carried(coarse, groups, device_of)) == pytest.approx(coarse.loads(device_of))
+
+
+def test_nothing_larger_than_allowed_is_made():
+    groups = grouped(chain(*[1.0] * 16, output_time=1.0))
+    levels = coarser_levels(groups, np.random.default_rng(0), least=1, largest=2.0)
+    assert max(levels[-1].time) == 2.0
+    assert levels[-1].count >= 8
