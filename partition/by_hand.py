@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from .errors import BadInput
+from .gradient_leaves import leaves_of_gradient, outside
 from .hand_block import TRACED_CALL, OwnModule, is_tensor, mark, shape_of
-from .trial import WAY_OUT, Request, Trial, leaves_of_gradient, outside, trial
+from .trial import WAY_OUT, Request, Trial, trial
 
 
 def mark_blocks(traced: nn.Module, original: nn.Module, names: Sequence[str]) -> None:

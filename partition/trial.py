@@ -4,9 +4,7 @@ Several runs on unlike values, so that a branch on a value goes both ways. Whate
 alike in all of them; what none of them met is refused when a worker meets it (hand_block.py).
 """
 
-import contextlib
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +13,17 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten, treespec_dumps
 from torch.utils.flop_counter import FlopCounterMode
 
 from .arguments import encode
 from .errors import BadInput
-from .hand_block import TRACED_CALL, Called, Form, OwnModule, Shape, is_tensor, operand_name, shape_of
-from .resolve import dense_stride
+from .gradient_leaves import leaves_of_gradient, outside
+from .hand_block import Called, Form, OwnModule, Shape, is_tensor, operand_name, shape_of
+from .made_up import STYLES, dense, made_up, untraced, untraced_copy
 from .source import first_line, where
 from .structure import Rebuild, flatten
 
-# What becomes of normally distributed values: signs and sizes that a branch may ask for.
-STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda values: values,
-    lambda values: values.abs(),
-    lambda values: -values.abs(),
-    lambda values: values * 100,
-    torch.zeros_like,
-)
 WAY_OUT = "name a larger or a smaller module; or train it uncut, data parallel only, with --machines 1"
 
 
@@ -115,7 +104,7 @@ def trial(request: Request) -> Trial:
         call=_nesting(request),
         leaves=_encoded(request, request.leaves, "is called with"),
         returns=first.returns,
-        tensors=(*first.tensors, *(_dense(request.operands[i]) for i in changed)),
+        tensors=(*first.tensors, *(dense(request.operands[i]) for i in changed)),
         overwritten=tuple(changed),
     )
     _demand_parameters_kept(request, form)
@@ -143,7 +132,7 @@ def _nesting(request: Request) -> str:
 def _outcomes(request: Request, own: Mapping[str, Tensor]) -> tuple[list[_Outcome], list[Exception]]:
     outcomes, failures = list[_Outcome](), list[Exception]()
     for number in range(len(STYLES)):
-        with _untraced(), torch.random.fork_rng(devices=[]):
+        with untraced(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             try:
                 outcomes.append(_outcome(request, number, own))
@@ -159,10 +148,13 @@ def _outcome(request: Request, number: int, own: Mapping[str, Tensor]) -> _Outco
     leaves, operands = list[Tensor](), list[Tensor]()
     for i, tensor in enumerate(request.operands):
         known = own.get(states[i]) if i < len(states) else None
-        made = _made_up(tensor, number, state=i < len(states)) if known is None else known.detach().clone()
+        made = made_up(tensor, number, state=i < len(states)) if known is None else known.detach().clone()
         leaves.append(made.requires_grad_(tensor.requires_grad))
         operands.append(made.clone() if made.requires_grad and i >= len(states) else made)  # may be overwritten
-    module, before = OwnModule(_copy(request)), torch.get_rng_state()
+    module, before = (
+        OwnModule(untraced_copy(request.module.module, (*request.tensors, *request.operands))),
+        torch.get_rng_state(),
+    )
     given = [operands[leaf["tensor"]] if is_tensor(leaf) else leaf for leaf in request.leaves]
     args, kwargs = tree_unflatten(given, request.spec)
     with FlopCounterMode(display=False) as counter:
@@ -179,61 +171,12 @@ def _outcome(request: Request, number: int, own: Mapping[str, Tensor]) -> _Outco
         repr(tree_structure(called.output)),
         returns,
         _encoded(request, returns, "returns"),
-        tuple(_dense(tensor) for tensor in tensors),
+        tuple(dense(tensor) for tensor in tensors),
         frozenset(called.changed),
         not torch.equal(torch.get_rng_state(), before),
         int(counter.get_total_flops()),
         rebuild,
     )
-
-
-def _made_up(tensor: Tensor, number: int, *, state: bool) -> Tensor:
-    """Values for a tensor, laid out as it is. Buffers are positive (a variance), parameters small."""
-    out = torch.empty_strided(tensor.shape, _dense(tensor).stride, dtype=tensor.dtype, device="cpu")
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return out.fill_(number % 2)
-    if not state:
-        return out.copy_(STYLES[number](torch.randn(tensor.shape)))
-    return out.copy_(0.1 * torch.randn(tensor.shape) if tensor.requires_grad else 0.5 + torch.rand(tensor.shape))
-
-
-def _dense(tensor: Tensor) -> Shape:
-    """The shape, in a layout where no two elements share memory."""
-    shape = shape_of(tensor)
-    return Shape(shape.shape, dense_stride(shape.shape, shape.stride), shape.dtype)
-
-
-@contextlib.contextmanager
-def _untraced() -> Iterator[None]:
-    """Without what watches the trace."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())
-        for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
-            stack.enter_context(_pop_mode_temporarily())
-        yield
-
-
-class _TracedStay(TorchFunctionMode):
-    """While it is active, tensors of the trace that a module holds on to are not copied either."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
-def _copy(request: Request) -> nn.Module:
-    """A copy whose Python state the run may change, with the same states, and traced by nobody.
-
-    No tensor of the trace is copied: without values there is no memory behind it.
-    """
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*request.tensors, *request.operands)}
-    marks = [vars(inner).get(TRACED_CALL) for inner in request.module.module.modules()]
-    with _TracedStay():
-        made = copy.deepcopy(request.module.module, memo | {id(mark): mark for mark in marks})
-    for inner in made.modules():
-        vars(inner).pop(TRACED_CALL, None)
-    return made
 
 
 def _encoded(request: Request, leaves: Sequence[Any], how: str) -> tuple[Any, ...]:
@@ -285,29 +228,6 @@ def _demand_known(request: Request, called: Called, results: Sequence[Tensor], k
         raise _refused(request, "uses a tensor that is not its own", fix="pass it as an argument")
     if any(outside(leaf, known) for tensor in results for leaf in leaves_of_gradient(tensor)):
         raise _refused(request, "uses a tensor from outside of it that asks for a gradient")
-
-
-def outside(leaf: Tensor, known: Sequence[Tensor]) -> bool:
-    """Whether a tensor is none of those that are known."""
-    return not any(leaf is tensor for tensor in known)
-
-
-def leaves_of_gradient(result: Tensor) -> list[Tensor]:
-    """The tensors in whose `.grad` a backward pass from `result` would end."""
-    if not result.requires_grad:
-        return []
-    if result.grad_fn is None:
-        return [result]
-    pending, seen, leaves = list[Any]([result.grad_fn]), set[Any](), list[Tensor]()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        pending += [before for before, _ in node.next_functions]
-    return leaves
 
 
 def _failed(request: Request, error: Exception) -> TrialFailed:

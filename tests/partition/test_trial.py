@@ -14,7 +14,7 @@ from cutset.partition.capture import capture
 from cutset.partition.errors import BadInput
 from cutset.partition.graph import Op
 from cutset.partition.hand_block import BLOCK, form_of
-from cutset.partition.trial import STYLES, leaves_of_gradient
+from cutset.partition.made_up import STYLES
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
 Pair = namedtuple("Pair", ["left", "right"])
@@ -243,14 +243,3 @@ def test_values_that_suit_one_run_only_are_no_fault() -> None:
         return self.linear(x)
 
     assert block_of(forward)
-
-
-# Gradients -----------------------------------------------------------------------------------------------------------
-
-
-def test_leaves_of_a_gradient() -> None:
-    a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))
-    assert leaves_of_gradient(torch.ones(2)) == []
-    assert leaves_of_gradient(a)[0] is a
-    found = leaves_of_gradient((a * b).detach() + a * c * a)
-    assert {id(leaf) for leaf in found} == {id(a), id(c)}
