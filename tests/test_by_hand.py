@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from functools import cache
 
+import msgspec
 import pytest
 import torch
 from cutting import STEP, Outcome, assert_same, buffers, finest_cut, random_cut, run_plain
 from torch import Tensor, nn
 from untraceable_zoo import BY_HAND
 
+import cutset
 from cutset.models.task import Data
 from cutset.partition.candidates import candidates
 from cutset.partition.capture import capture, state_values
@@ -189,3 +191,20 @@ def test_a_worker_refuses_what_no_trial_run_met(what: str, said: str) -> None:
         assert replica.step(Data((x,), ()), 0) == pytest.approx(4 * model.block.inner.bias.sum().item())
         with pytest.raises(BadInput, match=f"E327: the block by hand block {said}"):
             replica.step(Data((x + 12.5,), ()), 1)
+
+
+# The face in Python --------------------------------------------------------------------------------------------------
+
+
+def test_a_model_in_hand_is_planned_and_run_with_its_blocks() -> None:
+    of = subject("gates")
+    model, loss = of.fresh()
+    placement = cutset.plan(model, of.batch.inputs, of.batch.targets, loss=loss, blocks=["inner.*"])
+    assert placement.blocks == ["inner.*"]
+    with cutset.replica(model, placement, of.batch.inputs, of.batch.targets, loss=loss) as replica:
+        assert replica.step(of.batch, STEP) == pytest.approx(run_plain(of).loss, rel=TIGHT)
+    with pytest.raises(BadInput, match="E320: the model cannot be traced"):
+        cutset.plan(model, of.batch.inputs, of.batch.targets, loss=loss)
+    other = msgspec.structs.replace(placement, blocks=["inner.*", "last"])
+    with pytest.raises(BadInput, match="E340: the placement is for another model"):
+        cutset.replica(model, other, of.batch.inputs, of.batch.targets, loss=loss)

@@ -57,7 +57,10 @@ def placement_summary(placement: Placement, *, console: Console | None = None) -
     one = seconds_text(predicted.one_machine_s)
     step = f"step of {placement.batch} samples {seconds_text(predicted.step_s)}, on one machine {one}"
     console.print(Text(placement.verdict, style="bold"))
-    console.print(Text(f"{placement.model}: {step}, by the prediction\n"))
+    console.print(Text(f"{placement.model}: {step}, by the prediction"))
+    if placement.blocks:
+        console.print(Text(f"blocks by hand: {', '.join(placement.blocks)}"))
+    console.print()
     work = sum(machine.flops for machine in placement.machines) or 1.0
     columns = ("machine", "FLOP a step", "part", "busy", "memory", "of its limit", "parameters")
     rows = [_machine(i, machine, work) for i, machine in enumerate(placement.machines)]
