@@ -104,17 +104,17 @@ def _verdict(outcome: "Outcome", micro_batches: int) -> str:
     winner, alone = outcome.winner, outcome.alone
     machines, seconds, single = winner.flow.cut.machines, winner.simulation.step_s, alone.simulation.step_s
     if machines == 1:
-        return f"{_more_do_not_pay(outcome)}One machine: {_ms(single)} a step."
+        return f"{_more_do_not_pay(outcome)}One machine: {_time(single)} a step."
     sent = f"{winner.flow.bytes_forward * micro_batches / 1024:.1f} KiB forward"
     if not alone.fits:
-        return f"One machine is too small; {machines} machines take {_ms(seconds)} a step and send {sent}."
+        return f"One machine is too small; {machines} machines take {_time(seconds)} a step and send {sent}."
     ratio = single / seconds
     if ratio > 1:
         most = max(len(judged.cluster) for judged in outcome.judged)
         of = f"Of {most} machines {machines}" if machines < most else f"{machines} machines"
-        return f"{of} pay: {_ms(seconds)} a step, {ratio:.2f} times as fast as one; they send {sent}."
+        return f"{of} pay: {_time(seconds)} a step, {ratio:.2f} times as fast as one; they send {sent}."
     return (
-        f"More machines do not pay: {machines} take {_ms(seconds)} a step, one takes {_ms(single)} "
+        f"More machines do not pay: {machines} take {_time(seconds)} a step, one takes {_time(single)} "
         f"and is {1 / ratio:.1f} times as fast; the network carries {sent}."
     )
 
@@ -127,11 +127,12 @@ def _more_do_not_pay(outcome: "Outcome") -> str:
     best = min(several, key=lambda judged: judged.simulation.step_s)
     seconds = best.simulation.step_s
     times = seconds / outcome.alone.simulation.step_s
-    return f"More machines do not pay: {len(best.cluster)} take {_ms(seconds)}, {times:.1f} times as long. "
+    return f"More machines do not pay: {len(best.cluster)} take {_time(seconds)}, {times:.1f} times as long. "
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+def _time(seconds: float) -> str:
+    """Three digits, in seconds or milliseconds."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _machines(winner: "Judged", cluster: Cluster) -> list[MachinePlacement]:
