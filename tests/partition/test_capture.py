@@ -4,6 +4,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -173,6 +174,46 @@ def test_a_weight_that_is_left_by_a_computation_does_not_prevent_the_copy() -> N
         model = nn.utils.weight_norm(nn.Linear(6, 6))
     graph, _ = capture(model, F.mse_loss, [X], [Y])
     assert {p.name for p in graph.parameters} == {"bias", "weight_g", "weight_v"}
+
+
+@dataclass
+class Output:
+    """What a model of a library may return: the loss first, which is not there, then logits."""
+
+    logits: Tensor
+    hidden: tuple[Tensor, ...]
+    loss: Tensor | None = None
+
+
+class Library(nn.Module):
+    """Takes integers, calls its parts by keyword, and returns a dataclass, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.part = nn.Embedding(7, 6), net(lambda self, *, hidden, mask=None: self.linear(hidden))
+
+    def forward(self, ids: Tensor) -> Output:
+        hidden = self.part(hidden=self.embed(ids), mask=None)
+        return Output(hidden @ self.embed.weight.t(), (hidden,))
+
+
+@pytest.mark.parametrize("blocks", [[], ["part"]])
+def test_a_loss_may_take_a_part_of_a_dataclass(blocks: list[str]) -> None:
+    ids = torch.zeros(4, 3, dtype=torch.int64)
+
+    def loss(output: Output, target: Tensor) -> Tensor:
+        return F.cross_entropy(output.logits.flatten(0, 1), target.flatten())
+
+    graph, _ = capture(Library(), loss, [ids], [ids], blocks=blocks)
+    assert graph.tensors["input.0"].dtype == "int64"
+    assert [op.row for op in graph.ops][-1] == "aten.cross_entropy_loss"
+    evaluation, _ = capture(Library(), None, [ids], blocks=blocks)
+    assert evaluation.tensors[evaluation.results[0]].shape == (4, 3, 7)
+
+
+def test_a_model_that_gives_no_tensor_is_told_so() -> None:
+    with pytest.raises(BadInput, match="gives a dict without a tensor"):
+        capture(net(lambda self, x: {"size": 3}), None, [X])
 
 
 # Errors ------------------------------------------------------------------------------------------------------------
