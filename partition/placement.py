@@ -13,7 +13,7 @@ import msgspec
 
 from .errors import BadInput
 
-FORMAT = 1
+FORMAT = 2
 
 Interval = tuple[int, int]
 
@@ -202,11 +202,11 @@ def load(path: str | Path) -> Placement:
         raise BadInput(
             "E332", f"the placement {path} is damaged: {error}", fix=f"cutset plan TASK -o {path}"
         ) from error
-    if isinstance(version, int) and version > FORMAT:
+    if isinstance(version, int) and version != FORMAT:
         raise BadInput(
             "E333",
-            f"the placement {path} has format {version}; this cutset reads formats up to {FORMAT}",
-            fix="pip install --upgrade cutset",
+            f"the placement {path} has format {version}; this cutset reads format {FORMAT}",
+            fix="pip install --upgrade cutset" if version > FORMAT else f"cutset plan TASK -o {path}",
         )
     try:
         placement = msgspec.json.decode(data, type=Placement)

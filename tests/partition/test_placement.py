@@ -51,11 +51,11 @@ def test_a_missing_file_is_named_with_the_command_that_makes_it(tmp_path: Path) 
 def test_a_newer_format_is_refused(placement: Placement, file: Path) -> None:
     newer = json.loads(to_json(placement)) | {"format": FORMAT + 1, "new": "field"}
     file.write_text(json.dumps(newer))
-    with pytest.raises(BadInput, match=f"has format {FORMAT + 1}; this cutset reads formats up to {FORMAT}"):
+    with pytest.raises(BadInput, match=f"has format {FORMAT + 1}; this cutset reads format {FORMAT}"):
         load(file)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\x00\x01", '{"format": "one"}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 2}', "\x00\x01", '{"format": "one"}'])
 def test_a_damaged_file_is_said_to_be_damaged(text: str, file: Path) -> None:
     file.write_text(text)
     with pytest.raises(BadInput, match="E332") as error:
@@ -87,3 +87,10 @@ def test_boxes_that_cannot_be_are_damage(placement: Placement, file: Path) -> No
 def test_a_folder_that_is_not_there_is_an_error_not_a_traceback(placement: Placement, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot write the placement"):
         placement.save(tmp_path / "no" / "a.json")
+
+
+def test_an_older_format_is_refused(file: Path) -> None:
+    file.write_text('{"format": 1, "model": "m"}')
+    with pytest.raises(BadInput, match="has format 1; this cutset reads format") as caught:
+        load(file)
+    assert caught.value.fix.startswith("cutset plan TASK -o")

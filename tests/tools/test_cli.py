@@ -91,7 +91,7 @@ def test_a_plan_is_told_written_checked_and_shown(cutset: Cutset, tmp_path: Path
 
 
 def test_json_is_all_that_is_printed(cutset: Cutset, placement: Path) -> None:
-    plan = cutset("plan", TASK, "--machines", 2, "--json")
+    plan = cutset("plan", TASK, "--machines", 2, "--only", "slices", "--json")
     assert plan == Outcome(0, placement.read_text(), "")
     assert cutset("show", placement, "--json").out == placement.read_text()
     assert json.loads(cutset("check", placement, "--json").out)["ok"] is True
@@ -402,7 +402,7 @@ def changed(placement: Path, path: Path, change: Callable[[dict[str, Any]], None
     return path
 
 
-@pytest.mark.parametrize("content", ["", '{"format": 1, "mod', "[]", "null", '"cut"', "not json", "\x00\xff"])
+@pytest.mark.parametrize("content", ["", '{"format": 2, "mod', "[]", "null", '"cut"', "not json", "\x00\xff"])
 def test_a_placement_file_that_is_none(cutset: Cutset, tmp_path: Path, content: str) -> None:
     path = tmp_path / "cut.json"
     path.write_text(content, encoding="latin-1")
