@@ -17,6 +17,7 @@ from .errors import Infeasible
 from .folding import folds
 from .graph import Graph
 from .kahypar import KahyparMissing, kahypar
+from .layout_traffic import EVEN, Weights
 from .meshed import grid, meshed, shapes
 from .metis import LEVELS_MAX, metis, metis_levels
 from .metis_library import MetisMissing
@@ -27,6 +28,9 @@ from .stages import stage_of
 BLOCKS_MAX = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes then have to do
 LEVEL_BLOCKS_MAX = 4_000  # the same where every level is balanced
 ALIKE = 1.25  # of memory for speed, the most to the least
+# Latencies overlap where several messages leave at once, which the sum over pairs of operators does not see; and who
+# asks for few bytes gives time for them.
+BYTES_FIRST = Weights(network=4.0, latency=0.0)
 FINE_MAX = 16  # machines up to which several blocks an axis and machine are worth their time
 
 
@@ -119,6 +123,7 @@ def _makers(question: Question, costs: Costs) -> Iterator[tuple[str, Maker]]:
     machines = question.machines
     for shape in shapes(len(machines)):
         yield f"mesh {_text(shape)}", partial(_on_mesh, question, [(machines, shape)], costs)
+        yield f"mesh {_text(shape)} by bytes", partial(_on_mesh, question, [(machines, shape)], costs, BYTES_FIRST)
         if _memory_differs(question.cluster):
             yield f"mesh {_text(shape)} by memory", partial(_by_memory, question, shape, costs)
     for stages, shape in _staged_shapes(question):
@@ -161,7 +166,12 @@ def _staged_shapes(question: Question) -> list[tuple[int, tuple[int, ...]]]:
     return [(stages, shape) for stages in found for shape in shapes(count // stages)]
 
 
-def _on_mesh(question: Question, groups: Sequence[tuple[Sequence[int], tuple[int, ...]]], costs: Costs) -> Made:
+def _on_mesh(
+    question: Question,
+    groups: Sequence[tuple[Sequence[int], tuple[int, ...]]],
+    costs: Costs,
+    weights: Weights = EVEN,
+) -> Made:
     """The best layouts, the operators in as many stages as there are groups of machines."""
     graph, cluster = question.graph, question.cluster
     meshes = [grid(cluster, machines, shape) for machines, shape in groups]
@@ -170,7 +180,7 @@ def _on_mesh(question: Question, groups: Sequence[tuple[Sequence[int], tuple[int
         return f"{len(graph.ops)} operators for {len(groups)} stages"
     mesh_of = {op.name: meshes[stage] for op, stage in zip(graph.ops, stages, strict=True)}
     mesh_of |= {name: grid(cluster, [machine], (1,)) for name, machine in question.pins.items()}
-    return meshed(graph, cluster, lambda op: mesh_of[op.name], costs=costs)
+    return meshed(graph, cluster, lambda op: mesh_of[op.name], weights=weights, costs=costs)
 
 
 def _memory_differs(cluster: Cluster) -> bool:

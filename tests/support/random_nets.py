@@ -1,7 +1,7 @@
 """Random small nets by seed: linear, convolutional, residual and attention blocks in random order and odd sizes.
 
-`random_case(seed)` is a case as those of the zoo: a model that can be trained, a batch and a loss. `random_graph(seed)` is
-its graph. The same seed gives the same net, in every process.
+`random_case(seed)` is a case as those of the zoo: a model that can be trained, a batch and a loss; `random_graph(seed)`
+is its graph. The same seed gives the same net, in every process.
 """
 
 import random
