@@ -2,16 +2,23 @@
 
 import msgspec
 import pytest
+from clusters import slow_machines
 from example_graphs import chain, conv_line, mlp_block
+from random_nets import random_graph
 
 from cutset.partition.box import volume
 from cutset.partition.cluster import Cluster, Machine, alike
-from cutset.partition.cut import check
+from cutset.partition.cut import Cut, check, one_machine
 from cutset.partition.errors import BadInput, Infeasible, UsageError
 from cutset.partition.exchange import flow
+from cutset.partition.graph import Graph
 from cutset.partition.matching import cut_of
+from cutset.partition.meshed import grid
 from cutset.partition.placement import Placement, to_json
-from cutset.partition.planner import FAIR_SHARE, plan
+from cutset.partition.planner import FAIR_SHARE, Judged, best_of, find, plan
+from cutset.partition.regular import slices, tiles
+from cutset.partition.simulator import Simulation, simulate
+from cutset.partition.stages import stage_of
 
 GRAPH = chain(16, 24, 8)
 
@@ -131,3 +138,78 @@ def test_a_machine_with_little_memory_gets_less_of_the_model() -> None:
         Infeasible, match=r"narrow has \d+ bytes and needs \d+ \(the largest block: \d.weight, \d+ bytes"
     ):
         plan(graph, small, model="m")
+
+
+# The choice --------------------------------------------------------------------------------------------------------
+
+
+LAYERS = chain(8, 8, 8, 8, 8)
+
+
+def judged(name: str, seconds: float, sends: int, *, machines: int = 2, share: float = 1.0) -> Judged:
+    """A plan that takes so long and sends so many states of a layer."""
+    boxes = {op.name: [(op.nest.box, min(i, sends) % 2)] for i, op in enumerate(LAYERS.ops)}
+    found = flow(LAYERS, Cut(machines, boxes))
+    assert found.bytes_forward == sends * 4 * 8 * 4
+    return Judged(name, found, alike(machines), Simulation(seconds, (1.0,) * machines, (), (0,) * machines, ()), share)
+
+
+def chosen(*plans: Judged, objective: str = "time", all_used: bool = True) -> str:
+    return best_of(plans, objective, all_used=all_used).name
+
+
+def test_of_plans_about_as_fast_the_one_that_sends_least_wins() -> None:
+    fast, lean, slow = (
+        judged("mesh 2", 1.0, 3),
+        judged("mesh 2 by bytes", 1.029, 2),
+        judged("mesh 2, polished", 1.04, 1),
+    )
+    assert chosen(fast, lean, slow) == "mesh 2 by bytes"
+    assert chosen(fast, slow) == "mesh 2"
+    assert chosen(fast, lean, objective="bytes") == "mesh 2 by bytes"
+
+
+def test_but_none_that_is_slower_than_a_regular_plan() -> None:
+    fast, lean = judged("mesh 2", 1.0, 3), judged("mesh 2 by bytes", 1.02, 1)
+    assert chosen(fast, lean, judged("slices", 1.01, 2)) == "slices"
+    assert chosen(fast, lean, judged("slices", 1.01, 3)) == "mesh 2"
+    assert chosen(fast, lean, judged("slices", 1.025, 3)) == "mesh 2 by bytes"
+    assert chosen(fast, lean, judged("one machine", 1.01, 0, machines=1)) == "one machine"
+
+
+def test_of_equal_plans_that_of_fewer_machines_wins() -> None:
+    assert chosen(judged("a", 1.0, 0), judged("one machine", 1.0, 0, machines=1), all_used=False) == "one machine"
+
+
+def test_idle_machines_count_unless_fewer_may_be_used() -> None:
+    lazy, fair = judged("stages", 1.0, 1, share=0.1), judged("slices", 9.0, 3)
+    assert chosen(lazy, fair) == "slices"
+    assert chosen(lazy, fair, all_used=False) == "stages"
+
+
+def regular_seconds(graph: Graph, cluster: Cluster) -> dict[str, float]:
+    """What slices, tiles, stages and one machine take."""
+    count, ops = len(cluster), graph.ops
+    line = grid(cluster, range(count), (count,))
+    stages = stage_of(graph, cluster, [machine.flops_per_s for machine in cluster.machines])
+    drawn = {
+        "slices": slices(graph, line),
+        "tiles": tiles(graph, line),
+        "stages": stages and {op.name: [(op.nest.box, stage)] for op, stage in zip(ops, stages, strict=True)},
+    }
+    found = {name: simulate(flow(graph, Cut(count, boxes)), cluster).step_s for name, boxes in drawn.items() if boxes}
+    best = max(cluster.machines, key=lambda machine: machine.flops_per_s)
+    alone = simulate(flow(graph, one_machine(graph)), Cluster((best,)))
+    return {**found, "one machine": alone.step_s}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_plan_of_a_random_net_is_slower_than_a_regular_one(seed: int) -> None:
+    graph = random_graph(seed)
+    speeds = [(1e7,) * 3, (1e6, 4e6), (1e6,) * 4][seed % 3]
+    cluster = slow_machines(*speeds, bandwidth=(1e6, 1e8)[seed % 2])
+    winner = find(graph, cluster, fewer=True).winner
+    if not graph.overwritten:  # regular cuts of these would have to be put together first
+        regular = regular_seconds(graph, cluster)
+        assert winner.simulation.step_s <= min(regular.values()) * (1 + 1e-12), regular
+    check(graph, winner.flow.cut)
