@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from .box import volume
 from .cluster import Cluster
-from .cost import VIEW, Costs, class_of, gather_seconds, sum_seconds
+from .cost import VIEW, Costs, class_of, gather_seconds, noise_seconds, sum_seconds
 from .exchange import RUN, Edge, Flow, Instruction
 from .graph import STATE_KINDS, Op
 
@@ -57,7 +57,7 @@ def simulate(
     machine computes than it should, 1 by default.
     """
     costs = costs or Costs(flow.graph.tensors)
-    roles = _roles(flow, cluster, costs, slowdown or [1.0] * len(cluster))
+    roles = _roles(flow, cluster, costs, slowdown or [1.0] * len(cluster), micro_batches)
     timeline = _Play(roles, flow, cluster, micro_batches).run()
     busy = [0.0] * len(cluster)
     for activity in timeline:
@@ -136,7 +136,7 @@ class _Role:
         return len(self.segments) - 1 - self.at[stage]
 
 
-def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float]) -> list[_Role]:
+def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float], micro_batches: int) -> list[_Role]:
     """The segments of a step and how they hang together: backward is the mirror image of forward."""
     seconds = _seconds(flow, cluster, costs)
     roles = []
@@ -159,7 +159,24 @@ def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float]
     for machine, spec in enumerate(cluster.machines):
         for segment in roles[machine].segments:
             segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
+    _prepare(flow, cluster, roles, micro_batches)
     return roles
+
+
+def _prepare(flow: Flow, cluster: Cluster, roles: list[_Role], micro_batches: int) -> None:
+    """What a machine does besides: it draws for each micro-batch, and sends and takes shared state once a step."""
+    tensors = flow.graph.tensors
+    drawn: dict[int, set[str]] = defaultdict(set)
+    for i in flow.instructions:
+        drawn[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "noise")
+    for machine, spec in enumerate(cluster.machines):
+        segments = roles[machine].segments
+        if not segments:
+            continue
+        shared = [edge for edge in flow.shares if machine in (edge.source, edge.target)]
+        messages_s = spec.message_s / micro_batches
+        segments[0].seconds += noise_seconds(flow.graph, drawn[machine], spec) + messages_s * len(shared)
+        segments[-1].seconds += messages_s * sum(_bytes_back(flow, edge) > 0 for edge in shared)
 
 
 def _connect(roles: list[_Role], source: int, target: int, size: int, kind: str, stages: tuple[int, int]) -> None:
