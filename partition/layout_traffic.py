@@ -29,10 +29,11 @@ EVEN = Weights()
 
 
 class LayoutTraffic:
-    """The network's part of what layouts cost on one cluster."""
+    """The network's part of what layouts cost on one cluster; links of their own are left to the simulator."""
 
     def __init__(self, cluster: Cluster, weights: Weights) -> None:
-        self.cluster, self.weights = cluster, weights
+        self.weights = weights
+        self.latency_s = max(cluster.latency_s if m.latency_s is None else m.latency_s for m in cluster.machines)
         self.bandwidth = np.array([min(cluster.bandwidth_in(m), cluster.bandwidth_out(m)) for m in range(len(cluster))])
 
     def shared(self, of: Choices, operand: Operand, info: TensorInfo) -> Floats:
@@ -83,5 +84,5 @@ class LayoutTraffic:
 
     def _weighed(self, seconds: Floats, crosses: Bools, info: TensorInfo) -> Floats:
         """Seconds of bytes and of a message, forward, and again backward where a gradient returns."""
-        once = self.weights.network * seconds + np.where(crosses, self.weights.latency * self.cluster.latency_s, 0.0)
+        once = self.weights.network * seconds + np.where(crosses, self.weights.latency * self.latency_s, 0.0)
         return once * (2.0 if info.gradient else 1.0)

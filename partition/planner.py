@@ -41,7 +41,7 @@ class Judged:
     least_share: float
 
     @property
-    def found(self) -> bool:
+    def searched(self) -> bool:
         """Whether it was searched for; one machine, slices, tiles, stages and METIS alone are what others do."""
         return self.name.startswith(SEARCHED) or self.name.endswith(POLISH)
 
@@ -248,7 +248,7 @@ def best_of(judged: Sequence[Judged], objective: str = TIME, *, all_used: bool =
         return best
     worth = best.rank(objective, all_used=all_used)[:2]
     equals = [j for j in judged if j.rank(objective, all_used=all_used)[:2] == worth]
-    limit = min([best.simulation.step_s * ALIKE, *(j.simulation.step_s for j in equals if not j.found)])
+    limit = min([best.simulation.step_s * ALIKE, *(j.simulation.step_s for j in equals if not j.searched)])
     close = [j for j in equals if j.simulation.step_s <= limit]
     return min(close, key=lambda j: (j.flow.bytes_forward, j.simulation.step_s, len(j.cluster), j.name))
 

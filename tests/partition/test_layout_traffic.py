@@ -190,10 +190,12 @@ def test_weights_count_bytes_and_messages_apart() -> None:
 def test_a_slow_card_takes_longer() -> None:
     graph = chain(8, 12, 16, batch=4)
     maker, reader, _ = graph.ops
-    machines = (Machine("quick"), Machine("slow", bandwidth_in=2.0))
+    machines = (Machine("quick"), Machine("slow", bandwidth_in=2.0, latency_s=5.0))
     cluster = Cluster(machines, bandwidth=10.0, latency_s=0.0, links=(Link(0, 1, 1e9, 0.0),))
     mesh = grid(cluster, range(2), (2,))
     ends = [choices(op, mesh, graph.tensors[op.outputs[0]]) for op in (maker, reader)]
     p, q = (of.layouts.index(((0, 1),)) for of in ends)
     found = LayoutTraffic(cluster, EVEN).between(*ends, reader.nest.operands[0], graph.tensors[maker.outputs[0]])
-    assert found[p, q] == pytest.approx(2 * 4 * 12 * 4 / 2 / 2.0), "links of their own are left to the simulator"
+    assert found[p, q] == pytest.approx(2 * (4 * 12 * 4 / 2 / 2.0 + 5.0)), (
+        "links of their own are left to the simulator"
+    )

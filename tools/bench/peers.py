@@ -93,7 +93,7 @@ def _peers(outcome: Outcome, cluster: Cluster) -> dict[str, float]:
     """The best step of each peer on all machines."""
     out: dict[str, float] = {}
     for judged in outcome.judged:
-        plain = len(judged.cluster) == len(cluster) and not judged.found
+        plain = len(judged.cluster) == len(cluster) and not judged.searched
         peer = next((PEERS[kind] for kind in PEERS if plain and judged.name.startswith(kind)), None)
         if peer is not None and judged.fits:
             out[peer] = min(out.get(peer, math.inf), judged.simulation.step_s)
