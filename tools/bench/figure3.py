@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     help="Steps that the mean is of, more on few machines.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of plans and slowdowns.")
-@click.option("--only", default="", metavar="KIND", help="Choose among plans of this kind, as mesh, slices or tiles.")
+@click.option(
+    "--only",
+    default="mesh",
+    show_default=True,
+    metavar="KIND",
+    help="Choose among plans of this kind, as slices or tiles; all with an empty one, which takes much longer.",
+)
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 def figure3_command(
