@@ -176,12 +176,19 @@ class _Planning:
             for fewer in _counts(max(2, len(homes)), min(count - 1, most_machines(self.question.graph))):
                 self._portfolio(self._smaller(fewer))
             if len(homes) <= 1 and alone.name.startswith(self.only):
-                there = not homes or part(self.question.cluster, homes) == alone.cluster
-                self.judged.append(alone if there else self._alone_on(homes[0]))
+                self._judge_alone(alone, homes)
         self._demand_some()
         if not self.only:
             for start in sorted(self.judged, key=self._rank)[:POLISHED]:
                 self._polish(start)
+
+    def _judge_alone(self, alone: Judged, homes: Sequence[int]) -> None:
+        """One machine: the pinned one, else the fastest, and where that has too little memory the largest too."""
+        cluster = self.question.cluster
+        (fastest,) = _fastest(cluster, 1)
+        largest = max(range(len(cluster)), key=lambda n: cluster.machines[n].memory_bytes)
+        for number in homes or ([fastest] if alone.fits else dict.fromkeys([fastest, largest])):
+            self.judged.append(alone if number == fastest else self._alone_on(number))
 
     def _alone_on(self, machine: int) -> Judged:
         return self.judge("one machine", one_machine(self.question.graph), part(self.question.cluster, [machine]))

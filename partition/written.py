@@ -104,7 +104,7 @@ def _verdict(outcome: "Outcome", micro_batches: int) -> str:
     winner, alone = outcome.winner, outcome.alone
     machines, seconds, single = winner.flow.cut.machines, winner.simulation.step_s, alone.simulation.step_s
     if machines == 1:
-        return f"{_more_do_not_pay(outcome)}One machine: {_time(single)} a step."
+        return f"{_what_more_take(outcome)}One machine: {_time(seconds)} a step."
     sent = f"{winner.flow.bytes_forward * micro_batches / 1024:.1f} KiB forward"
     if not alone.fits:
         return f"One machine is too small; {machines} machines take {_time(seconds)} a step and send {sent}."
@@ -119,15 +119,17 @@ def _verdict(outcome: "Outcome", micro_batches: int) -> str:
     )
 
 
-def _more_do_not_pay(outcome: "Outcome") -> str:
+def _what_more_take(outcome: "Outcome") -> str:
     """What the fastest plan for several machines would take, where there were some to choose from."""
-    several = [judged for judged in outcome.judged if len(judged.cluster) > 1]
+    several = [judged for judged in outcome.judged if len(judged.cluster) > 1 and judged.fits]
     if not several:
         return ""
     best = min(several, key=lambda judged: judged.simulation.step_s)
-    seconds = best.simulation.step_s
-    times = seconds / outcome.alone.simulation.step_s
-    return f"More machines do not pay: {len(best.cluster)} take {_time(seconds)}, {times:.1f} times as long. "
+    count, seconds = len(best.cluster), best.simulation.step_s
+    times = seconds / outcome.winner.simulation.step_s
+    if times < 1:  # something else than time was asked for
+        return f"{count} machines would be {1 / times:.1f} times as fast, with {_time(seconds)} a step. "
+    return f"More machines do not pay: {count} take {_time(seconds)}, {times:.1f} times as long. "
 
 
 def _time(seconds: float) -> str:

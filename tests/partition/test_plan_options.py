@@ -80,6 +80,28 @@ def test_where_all_pins_are_on_one_machine_it_may_do_everything() -> None:
     assert [score.name for score in placement.candidates].count("one machine") == 2, "the fastest, and the pinned one"
 
 
+def test_one_machine_is_the_one_that_has_the_memory() -> None:
+    cluster = Cluster((Machine("quick", 9e9, memory_bytes=100), Machine("large", 1e9, memory_bytes=1 << 30)))
+    placement = plan(chain(64, 64, 8), cluster, model="m", fewer=True)
+    assert [machine.name for machine in placement.machines] == ["large"]
+    assert placement.verdict.startswith("One machine: ")
+
+
+def test_the_verdict_of_few_bytes_says_what_they_cost() -> None:
+    placement = plan(chain(128, 128, 128, batch=64), slow_machines(1e7, 1e7, bandwidth=1e9), model="m", fewer=True)
+    assert placement.verdict.startswith("2 machines pay: ")
+    lean = plan(
+        chain(128, 128, 128, batch=64),
+        slow_machines(1e7, 1e7, bandwidth=1e9),
+        model="m",
+        fewer=True,
+        objective="bytes",
+    )
+    assert lean.predicted.bytes_forward == 0
+    assert lean.verdict.startswith("2 machines would be 2.0 times as fast, with ")
+    assert lean.verdict.endswith("a step.")
+
+
 def test_micro_batches_are_played_and_may_be_staged() -> None:
     graph, cluster = chain(32, 32, 32, 32), slow_machines(*[1e7] * 4)
     placement = plan(graph, cluster, model="m", micro_batches=6)
