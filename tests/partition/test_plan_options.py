@@ -190,7 +190,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("fewer", [False, True])
-@pytest.mark.parametrize("machines", [2, 5, 64])
+@pytest.mark.parametrize("machines", [3, 50])
 @pytest.mark.parametrize("name", ODD)
 def test_odd_models_have_a_plan_or_a_reason(name: str, machines: int, *, fewer: bool) -> None:
     graph = ODD[name]
