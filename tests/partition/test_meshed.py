@@ -114,7 +114,7 @@ def meshes(count: int) -> list[Mesh]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", [3, 4])
 def test_all_layouts_of_random_nets_are_legal(seed: int, count: int) -> None:
     graph = random_graph(seed)
