@@ -27,7 +27,7 @@ from .stages import stage_of
 
 BLOCKS_MAX = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes then have to do
 LEVEL_BLOCKS_MAX = 4_000  # the same where every level is balanced
-ALIKE = 1.25  # of memory for speed, the most to the least
+MEMORY_ALIKE = 1.25  # of memory for speed, the most to the least
 # Latencies overlap where several messages leave at once, which the sum over pairs of operators does not see; and who
 # asks for few bytes gives time for them.
 BYTES_FIRST = Weights(network=4.0, latency=0.0)
@@ -186,7 +186,7 @@ def _on_mesh(
 def _memory_differs(cluster: Cluster) -> bool:
     """Whether machines have less memory for their speed than others: shares by speed may then not fit."""
     ratios = [machine.memory_bytes / machine.flops_per_s for machine in cluster.machines]
-    return max(ratios) > ALIKE * min(ratios)
+    return max(ratios) > MEMORY_ALIKE * min(ratios)
 
 
 def _by_memory(question: Question, shape: tuple[int, ...], costs: Costs) -> Made:

@@ -68,7 +68,14 @@ class Run:
         environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.files)}
         options = ["--no-baseline", "--out", folder / "run", *arguments]
         command = [str(CUTSET), "train", *map(str, options)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
+        self.process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            # What a shell starts in the background ignores interrupts, and so would all that it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
         self.said = ""
