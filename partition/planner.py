@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 from .candidates import Candidate, LeftOut, Question, answers, most_machines, names, require
 from .cluster import Cluster
@@ -77,43 +78,38 @@ class Judged:
 class Outcome:
     """What planning found. judged: all candidates; alone: one machine; left_out: candidates that could not be made."""
 
+    question: Question
+    objective: str
     winner: Judged
     alone: Judged
     judged: tuple[Judged, ...]
     left_out: tuple[LeftOut, ...]
 
 
-def plan(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    model: str,
-    seed: int = 0,
-    only: str = "",
-    fewer: bool = False,
-    objective: str = TIME,
-    pins: Sequence[str] = (),
-    micro_batches: int = 1,
-) -> Placement:
+class Wishes(TypedDict, total=False):
+    """What of a plan may be asked for.
+
+    seed: of everything random. only: consider the candidates whose name begins so ("metis"). fewer: some machines may
+    be left out, all but one if need be; else every machine gets a share. objective: what is to be least, "time",
+    "bytes" or "memory" (of the fullest machine). pins: "GLOB=MACHINE" (see pins.py). micro_batches: how many batches
+    of the graph's size make a step.
+    """
+
+    seed: int
+    only: str
+    fewer: bool
+    objective: str
+    pins: Sequence[str]
+    micro_batches: int
+
+
+def plan(graph: Graph, cluster: Cluster, *, model: str, **wishes: Unpack[Wishes]) -> Placement:
     """The best cut of `graph` over the machines of `cluster`, as a placement.
 
-    model: the import string to note in the file. only: consider the candidates whose name begins so ("metis"). fewer:
-    some machines may be left out, all but one if need be; else every machine gets a share. objective: what is to be
-    least, "time", "bytes" or "memory" (of the fullest machine). pins: "GLOB=MACHINE" (see pins.py). micro_batches: how
-    many batches of the graph's size make a step. Raises Infeasible where no candidate uses every machine, or none fits
+    model: the import string to note in the file. Raises Infeasible where no candidate uses every machine, or none fits
     in memory.
     """
-    outcome = find(
-        graph,
-        cluster,
-        seed=seed,
-        only=only,
-        fewer=fewer,
-        objective=objective,
-        pins=pins,
-        micro_batches=micro_batches,
-    )
-    return written(outcome, model=model, seed=seed, micro_batches=micro_batches, objective=objective)
+    return written(find(graph, cluster, **wishes), model=model)
 
 
 def find(
@@ -127,7 +123,7 @@ def find(
     pins: Sequence[str] = (),
     micro_batches: int = 1,
 ) -> Outcome:
-    """All candidates, judged, and the best of them; arguments as of `plan`."""
+    """All candidates, judged, and the best of them; arguments as of `Wishes`."""
     _demand(objective, micro_batches)
     question = Question(graph, cluster, seed, micro_batches, pinned(graph, cluster, pins))
     return _Planning(question, only=only, fewer=fewer, objective=objective).outcome()
@@ -161,7 +157,7 @@ class _Planning:
         winner = best_of(self.judged, self.objective, all_used=not self.fewer)
         if not winner.fits:
             raise _too_small(min(self.judged, key=lambda judged: judged.overfull))
-        return Outcome(winner, alone, tuple(self.judged), tuple(self.left_out))
+        return Outcome(self.question, self.objective, winner, alone, tuple(self.judged), tuple(self.left_out))
 
     def _rank(self, judged: Judged) -> Rank:
         return judged.rank(self.objective, all_used=not self.fewer)

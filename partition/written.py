@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 SPANS_MAX = 20_000  # intervals of a timeline; of a longer one only what is computed is kept
 
 
-def written(outcome: "Outcome", *, model: str, seed: int, micro_batches: int, objective: str) -> Placement:
+def written(outcome: "Outcome", *, model: str) -> Placement:
     """The placement of an outcome. model: the import string to note."""
-    winner, alone = outcome.winner, outcome.alone
+    winner, alone, question = outcome.winner, outcome.alone, outcome.question
     graph, cut, simulation = winner.flow.graph, winner.flow.cut, winner.simulation
     others = outcome.judged if len(outcome.judged) == 1 else _once(alone, outcome.judged)
     return Placement(
         format=FORMAT,
         model=model,
         batch=next((t.shape[0] for t in graph.tensors.values() if t.kind == "input" and t.shape), 1),
-        micro_batches=micro_batches,
+        micro_batches=question.micro_batches,
         fingerprint=fingerprint(graph),
         machines=_machines(winner, winner.cluster),
         ops=_ops(graph, cut),
         parameters=_parameters(graph, cut),
         winner=winner.name,
-        objective=objective,
-        verdict=_verdict(outcome, micro_batches),
+        objective=outcome.objective,
+        verdict=_verdict(outcome),
         predicted=Prediction(
             step_s=simulation.step_s,
             one_machine_s=alone.simulation.step_s,
@@ -62,7 +62,7 @@ def written(outcome: "Outcome", *, model: str, seed: int, micro_batches: int, ob
         ),
         candidates=[_score(judged) for judged in others],
         left_out=[Skipped(left.name, left.reason) for left in outcome.left_out],
-        seed=seed,
+        seed=question.seed,
         versions=_versions(),
     )
 
@@ -99,13 +99,13 @@ def _timeline(simulation: Simulation) -> list[Span]:
     return [Span(a.machine, a.kind, a.label, a.start_s, a.stop_s) for a in kept]
 
 
-def _verdict(outcome: "Outcome", micro_batches: int) -> str:
+def _verdict(outcome: "Outcome") -> str:
     """In words: how much faster the plan is than one machine, or how much slower more of them would be."""
     winner, alone = outcome.winner, outcome.alone
     machines, seconds, single = winner.flow.cut.machines, winner.simulation.step_s, alone.simulation.step_s
     if machines == 1:
         return f"{_what_more_take(outcome)}One machine: {_time(seconds)} a step."
-    sent = f"{winner.flow.bytes_forward * micro_batches / 1024:.1f} KiB forward"
+    sent = f"{winner.flow.bytes_forward * outcome.question.micro_batches / 1024:.1f} KiB forward"
     if not alone.fits:
         return f"One machine is too small; {machines} machines take {_time(seconds)} a step and send {sent}."
     ratio = single / seconds

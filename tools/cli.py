@@ -8,16 +8,17 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ..partition.errors import CutsetError
 from .bench.commands import bench
+from .options import json_option, plan_options, seed_option, task_options, training_options
 from .probe_command import probe
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .prepare import Options
 
 INTERRUPTED, TERMINATED = 130, 143
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def main() -> NoReturn:
@@ -73,76 +73,6 @@ def cli() -> None:
 
 cli.add_command(probe)
 cli.add_command(bench)
-
-
-def task_options(command: F) -> F:
-    """TASK and the options that say what it is made of."""
-    for option in (
-        click.option("--batch", type=click.IntRange(min=1), help="Samples of a step; by default the task's own."),
-        click.option(
-            "--input",
-            "inputs",
-            multiple=True,
-            metavar="SHAPE",
-            help="For a bare module: 32x3x224x224, or 32x128:int64.",
-        ),
-        click.option("--data", metavar="KIND:DIR", help="Data on disk, for tasks that need it: mnist:DIR."),
-        click.option(
-            "--blocks",
-            multiple=True,
-            metavar="GLOB",
-            help="Modules that stay whole and are not traced, so that they may branch on data: 'encoder.layers.*'.",
-        ),
-        click.argument("task"),
-    ):
-        command = option(command)
-    return command
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of everything random."
-)
-
-
-def plan_options(command: F) -> F:
-    """What plan is wanted."""
-    for option in (
-        click.option(
-            "--only",
-            default="",
-            metavar="KIND",
-            help="Choose among plans of this kind: mesh, metis, slices, stages, tiles.",
-        ),
-        click.option(
-            "--micro-batches",
-            type=int,
-            default=1,
-            show_default=True,
-            help="Parts of a batch that follow each other through the machines; 1 is lock-step.",
-        ),
-        click.option(
-            "--pin",
-            "pins",
-            multiple=True,
-            metavar="GLOB=MACHINE",
-            help="Keep modules, operators or parameters on a machine: --pin 'encoder.*=0'.",
-        ),
-        click.option(
-            "--objective",
-            default="time",
-            show_default=True,
-            help="What is to be least: time, bytes or memory (of the fullest machine).",
-        ),
-        click.option(
-            "--cluster",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="The machines and links, as `cutset probe` writes them; by default alike, on gigabit Ethernet.",
-        ),
-        click.option("--max-machines", "most", type=int, help="Machines to choose from: as many as pay are used."),
-    ):
-        command = option(command)
-    return command
 
 
 def _spec(
@@ -290,39 +220,6 @@ def schema() -> None:
     from ..partition import placement
 
     click.echo(json.dumps(placement.schema(), indent=1))
-
-
-def training_options(command: F) -> F:
-    """How to train."""
-    for option in (
-        click.option("--target", type=click.FloatRange(0, 1), help="Test accuracy to report the time to, as 0.95."),
-        click.option("--baseline/--no-baseline", default=True, help="Also train in one process, to compare."),
-        click.option(
-            "--epochs",
-            type=int,
-            default=1,
-            show_default=True,
-            help="Passes over the training samples, all replicas together.",
-        ),
-        click.option(
-            "--warm-start", type=int, default=0, show_default=True, help="Pushes that replica 0 makes alone first."
-        ),
-        click.option(
-            "--overlap/--no-overlap",
-            default=False,
-            show_default=True,
-            help="Fetch one step ahead, while computing: hides a slow network, at the price of staler parameters.",
-        ),
-        click.option("--push", type=int, default=1, show_default=True, help="Steps between two pushes (n_push)."),
-        click.option("--fetch", type=int, default=1, show_default=True, help="Steps between two fetches (n_fetch)."),
-        click.option("--lr", type=float, default=0.02, show_default=True, help="Learning rate of the rule."),
-        click.option("--rule", default="adagrad", show_default=True, help="How shards apply a push: adagrad or sgd."),
-        click.option("--method", default="downpour", show_default=True, help="How replicas train together: downpour."),
-        click.option("--shards", type=int, default=1, show_default=True, help="Parameter server shards."),
-        click.option("--replicas", type=int, default=1, show_default=True, help="Copies of the cut model."),
-    ):
-        command = option(command)
-    return command
 
 
 @cli.command()
