@@ -117,9 +117,8 @@ def needed(of: Choices, operand: Operand, info: TensorInfo) -> Regions:
     for axis, (reading, extent) in enumerate(zip(operand.readings, info.extents, strict=True)):
         out[:, :, axis] = _interval(reading, of, extent)
     if operand.once:
-        for i, loop in enumerate(of.op.nest.loops):
-            if loop.kind == "reduction":
-                reads = reads & (boxes[:, :, i, 0] == 0)
+        for i in of.op.nest.gathering:
+            reads = reads & (boxes[:, :, i, 0] == 0)
     return Regions(out, reads & _filled(out))
 
 

@@ -16,6 +16,7 @@ from .box import Box, sizes, volume
 from .cluster import Machine
 from .graph import Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
 from .randomness import noise_name
+from .row import PART
 from .table import TABLE
 
 CONTRACTION, CONVOLUTION, ATTENTION, OPAQUE = "contraction", "convolution", "attention", "opaque"
@@ -54,6 +55,7 @@ _BY_FILE = {
     "rows_attention": ATTENTION,
     "rows_contraction": CONTRACTION,
     "rows_indexing": COPY,
+    "rows_joined": REDUCTION,
     "rows_loss": LOSS,
     "rows_moving": VIEW,
     "rows_normalisation": NORMALISATION,
@@ -66,10 +68,11 @@ _BY_FILE = {
 
 def class_of(op: Op) -> str:
     """The class of an operator: by its name, else by the file that its row is in, else elementwise."""
-    if op.row not in TABLE:
+    row = op.row.removesuffix(PART)
+    if row not in TABLE:
         return OPAQUE
-    name = op.row.rpartition(".")[2]
-    file = TABLE[op.row].sign.__module__.rpartition(".")[2]
+    name = row.rpartition(".")[2]
+    file = TABLE[row].sign.__module__.rpartition(".")[2]
     return _BY_NAME.get(name) or _BY_FILE.get(file, ELEMENTWISE)
 
 
@@ -101,16 +104,21 @@ class Work:
 class Costs:
     """What boxes of the operators of one graph cost; it remembers what it has worked out.
 
-    tensors: the graph's, by name.
+    tensors: the graph's, by name. known: of the same graph, which knows all its operators but those `changed`.
     """
 
-    def __init__(self, tensors: Mapping[str, TensorInfo]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, TensorInfo], known: "Costs | None" = None, changed: Collection[str] = ()
+    ) -> None:
         self.tensors = tensors
+        self._known, self._changed = known, changed
         self._ops: dict[str, _Measure] = {}
         self._work: dict[tuple[str, tuple[int, ...]], Work] = {}
 
     def work(self, op: Op, box: Box) -> Work:
         """What a box of an operator does."""
+        if self._known is not None and op.name not in self._changed:
+            return self._known.work(op, box)
         lengths = sizes(box)
         key = (op.name, lengths)
         if key not in self._work:

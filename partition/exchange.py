@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from . import joining
 from .box import Box, as_array, cover, fuse, hull, intersect, overlaps, volume
 from .cut import Cut, Placed, with_folds
 from .graph import STATE_KINDS, Graph, Op, is_partial, output_box, reads
@@ -70,10 +71,12 @@ class Edge:
 class Flow:
     """A cut spelled out.
 
+    model: the graph that was cut; graph: the one that runs, where a cut along joined loops is two operators.
     shares: copies of state that are sent before a step, and folded back as gradients after it. results: pieces of the
     graph's results.
     """
 
+    model: Graph
     graph: Graph
     cut: Cut
     pieces: list[Piece] = field(default_factory=list)
@@ -100,8 +103,9 @@ class Flow:
 def flow(graph: Graph, cut: Cut) -> Flow:
     """Spell out a cut. The boxes of the cut must cover every operator (see cut.check)."""
     cut = with_folds(graph, cut)
-    out = _Builder(graph, cut)
-    for op in graph.ops:
+    runs, spelled = joining.spelled(graph, cut)
+    out = _Builder(Flow(graph, runs, cut), spelled)
+    for op in runs.ops:
         out.add(op)
     out.place_state()
     out.connect()
@@ -109,9 +113,8 @@ def flow(graph: Graph, cut: Cut) -> Flow:
 
 
 class _Builder:
-    def __init__(self, graph: Graph, cut: Cut) -> None:
-        self.flow = Flow(graph, cut)
-        self.graph, self.cut = graph, cut
+    def __init__(self, empty: Flow, spelled: Cut) -> None:
+        self.flow, self.graph, self.cut = empty, empty.graph, spelled
         self.made: dict[str, list[int]] = defaultdict(list)  # complete pieces of a value, all machines
         self.needs: dict[tuple[str, int], list[Box]] = defaultdict(list)  # boxes of a tensor that a machine reads
         self.copies: dict[tuple[int, Box, int], int] = {}  # (piece, box, machine) -> its copy there
@@ -194,8 +197,7 @@ class _Builder:
             for box, machine in placed:
                 owned[machine] += volume(box)
                 self.made[info.name].append(self.piece(info.name, box, machine, -1))
-        self.cut = replace(self.cut, owners=owners)
-        self.flow.cut = self.cut
+        self.flow.cut = replace(self.flow.cut, owners=owners)
 
     def _owners(self, name: str, owned: Sequence[int]) -> list[Placed]:
         users = [m for m in range(self.cut.machines) if (name, m) in self.needs]

@@ -115,7 +115,7 @@ Reading = Follow | Window | Fixed | None
 
 
 class Operand(msgspec.Struct, frozen=True):
-    """How one argument of an operator is read. once: added a single time, not by every part of a sum (a bias)."""
+    """How one argument of an operator is read. once: by one part of a sum only, which adds it (a bias) or writes it."""
 
     argument: str
     tensor: str
@@ -124,16 +124,25 @@ class Operand(msgspec.Struct, frozen=True):
 
 
 class Nest(msgspec.Struct, frozen=True):
-    """The loops of an operator, how each operand is read, and `work`: FLOPs per point of the nest."""
+    """The loops of an operator, how each operand is read, and `work`: FLOPs per point of the nest.
+
+    joined: loops whose parts must know of each other, as those of a softmax; if one is cut, see joining.py.
+    """
 
     loops: tuple[LoopInfo, ...]
     operands: tuple[Operand, ...]
     work: float
+    joined: tuple[int, ...] = ()
 
     @property
     def box(self) -> Box:
         """All points."""
         return whole([loop.size for loop in self.loops])
+
+    @property
+    def gathering(self) -> frozenset[int]:
+        """Loops of which only the first part adds what is added once, and writes what is written once."""
+        return frozenset(i for i, loop in enumerate(self.loops) if loop.kind == "reduction").union(self.joined)
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -251,5 +260,10 @@ def is_partial(nest: Nest, box: Box) -> bool:
 
 
 def at_origin(nest: Nest, box: Box) -> bool:
-    """Whether a box holds the first point of every reduction loop: it adds what is added once."""
-    return all(loop.kind != "reduction" or start == 0 for loop, (start, _) in zip(nest.loops, box, strict=True))
+    """Whether a box holds the first point of every loop that gathers: it adds what is added once."""
+    return all(box[i][0] == 0 for i in nest.gathering)
+
+
+def is_joined(nest: Nest, box: Box) -> bool:
+    """Whether a box has only a part of what must be joined."""
+    return any(box[i] != (0, nest.loops[i].size) for i in nest.joined)

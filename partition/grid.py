@@ -109,7 +109,7 @@ def meetings(cells: Grid, nest: Nest, operand: Operand, grid: Grid, extents: Seq
 
     cells: a grid over the tensor's axes. Raises Infeasible where there are too many to be held.
     """
-    origin = {i for i, loop in enumerate(nest.loops) if operand.once and loop.kind == "reduction"}
+    origin = nest.gathering if operand.once else frozenset()
     lines = [
         _line(line, region, loop, first=loop in origin)
         for line, (loop, region) in zip(cells.intervals, regions(nest, operand, grid, extents), strict=True)

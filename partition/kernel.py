@@ -12,6 +12,7 @@ from .graph import Op, TensorInfo, at_origin
 from .hand_block import BLOCK, OwnModule, run
 from .randomness import drawing
 from .resolve import OPAQUE, dense_stride
+from .row import PART, PARTS
 from .signature import Call
 from .table import TABLE
 
@@ -38,7 +39,7 @@ def run_box(
         return run(own, arguments, noise)
     if op.row == OPAQUE:
         return _opaque(op, arguments) if noise is None else drawing(noise, lambda: _opaque(op, arguments))[0]
-    row = TABLE[op.row]
+    row = TABLE[op.row.removesuffix(PART)]
     one_box = Call(
         op,
         box,
@@ -46,8 +47,13 @@ def run_box(
         tensors,
         lambda changed: _result(op, changed),
         noise,
+        operands.get(PARTS),
         {name.removesuffix("@whole"): t for name, t in operands.items() if name.endswith("@whole") and t is not None},
     )
+    if row.summary is not None and op.row.endswith(PART):
+        return [row.summary.part(one_box)]
+    if row.summary is not None and one_box.parts is not None:
+        return [row.summary.join(one_box)]
     if row.local is None or (one_box.uncut and noise is None and not row.moves):
         return [one_box.plain()]
     return [row.local(one_box)]

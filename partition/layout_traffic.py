@@ -4,6 +4,7 @@ Indices: p layouts of the operator that makes a tensor, q of the one that reads 
 receives, or the senders send on average, is as exchange.py would spell it out.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from .choices import Bools, Choices, Regions, made_by, needed
 from .cluster import Cluster
 from .graph import Operand, TensorInfo
+from .joining import told_bytes
 from .mesh import Ints
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +50,16 @@ class LayoutTraffic:
         extra = np.maximum(0, need.points.sum(axis=1) - np.prod(np.maximum(0, high - low), axis=-1))
         busy = np.maximum(1, need.there.sum(axis=1))
         return self._weighed(extra * info.element_bytes / busy / self.bandwidth.min(), extra > 0, info)
+
+    def joined(self, of: Choices, output: TensorInfo) -> Floats:
+        """What the parts of joined loops tell goes from each to all others, and its gradient returns: [p]."""
+        nest = of.op.nest
+        parts = np.array([math.prod(of.mesh.shape[d] for d, i in layout if i in nest.joined) for layout in of.layouts])
+        if parts.max() == 1:
+            return np.zeros(len(parts))
+        others = [i for i in range(len(nest.loops)) if i not in nest.joined]
+        told = (of.boxes[:, :, others, 1] - of.boxes[:, :, others, 0]).prod(axis=2).max(axis=1) * told_bytes(of.op)
+        return self._weighed((parts - 1) * told / self.bandwidth.min(), parts > 1, output)
 
     def between(self, maker: Choices, reader: Choices, operand: Operand, info: TensorInfo) -> Floats:
         """Seconds on the network between two operators, forward and back: [p, q]."""

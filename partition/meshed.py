@@ -65,6 +65,8 @@ class _Search:
             out[p] = max(
                 sum(self.costs.seconds(of.op, box, self.cluster.machines[machine])) for box, machine in of.placed(p)
             )
+        if of.op.nest.joined:
+            out += self.traffic.joined(of, self.graph.tensors[of.op.outputs[0]])
         for operand in of.op.nest.operands:
             info = self.graph.tensors[operand.tensor]
             if info.kind in STATE_KINDS:

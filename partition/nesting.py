@@ -25,6 +25,7 @@ def nest(
     spelling: in the graph's axes; operands: by argument, in the order of the slots; sizes: of all axes.
     """
     whole = spelling.given_up | _blocked(spelling)
+    gathered = signature.summed | signature.joined
     loops: list[LoopInfo] = []
     at: dict[str, list[int]] = {}
     for position, slot in ((i, slot) for i, slots in enumerate(spelling.slots) for slot in slots):
@@ -32,7 +33,7 @@ def nest(
         if not isinstance(label, str) or label in at:
             continue
         kind = "parallel" if position == 0 else "reduction"
-        if label in whole or label in signature.fixed or (position and label not in signature.summed):
+        if label in whole or label in signature.fixed or (position and label not in gathered):
             kind = "fixed"
         at[label] = list(range(len(loops), len(loops) + len(slot.axes)))
         loops += [LoopInfo(axis, sizes[axis], kind) for axis in slot.axes]
@@ -42,7 +43,8 @@ def nest(
         read.append(Operand(argument, info.name, readings, argument in signature.once))
         if argument in signature.again:
             read.append(Operand(f"{argument}@whole", info.name, (None,) * len(info.extents), False))
-    return Nest(tuple(loops), tuple(read), signature.work)
+    joined = sorted(loop for label in signature.joined for loop in at.get(label, ()))
+    return Nest(tuple(loops), tuple(read), signature.work, tuple(joined))
 
 
 def _blocked(spelling: Spelling) -> set[str]:

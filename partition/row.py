@@ -11,29 +11,52 @@ from .signature import Call, Label, Signature, Site
 Sign = Callable[[Site], Signature | None]
 Local = Callable[[Call], Tensor]
 
+PART = ".part"  # ends the row of an operator that tells of its part
+PARTS = "@parts"  # the operand that holds what all parts told
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How the parts of an operator's joined loops learn of each other: each tells all of them a few numbers.
+
+    part: what a box tells, [1, width, *sizes of the other loops]; the first number is positive wherever it tells
+    anything. join: runs a box given what all parts told, `Call.parts` [parts, width, *sizes of the other loops], zeros
+    where there was none to tell. reads: arguments that `part` reads. exact: the numbers are float64 whatever
+    the operands, since indices are among them.
+    """
+
+    width: int
+    part: Local
+    join: Local
+    reads: tuple[str, ...] = ("self",)
+    exact: bool = False
+
 
 @dataclass
 class Row:
     """sign: labels of a call, or None where this call is opaque; local: runs a box that is not the whole operator.
 
-    moves: the operator only moves data, so that the local form serves every box.
+    moves: the operator only moves data, so that the local form serves every box. summary: where labels are joined.
     """
 
     name: str
     sign: Sign
     local: Local | None = None
     moves: bool = False
+    summary: Summary | None = None
 
 
 TABLE: dict[str, Row] = {}
 
 
-def row(*names: str, local: Local | None = None, moves: bool = False) -> Callable[[Sign], Sign]:
+def row(
+    *names: str, local: Local | None = None, moves: bool = False, summary: Summary | None = None
+) -> Callable[[Sign], Sign]:
     """Enter a signature under ATen names without overload."""
 
     def enter(sign: Sign) -> Sign:
         for name in names:
-            TABLE[name] = Row(name, sign, local, moves)
+            TABLE[name] = Row(name, sign, local, moves, summary)
         return sign
 
     return enter

@@ -2,19 +2,24 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from .row import aligned, dims, row, together
+from .row import Summary, aligned, dims, row, together
 from .signature import Call, Labels, Signature, Site
+from .summaries import EXPONENTIALS, exponentials_joined, exponentials_of
 
-NONE, MEAN = 0, 1  # aten's codes of a loss's reduction
+NONE, MEAN, SUM = 0, 1, 2  # aten's codes of a loss's reduction
+IGNORED = -100
 
 
-def _classified(call: Call) -> Tensor:
+def _divided(call: Call, total: Tensor) -> Tensor:
+    """A sum over samples divided by what the whole target counts, if the mean is wanted."""
     if call["reduction"] != MEAN:
-        return call.plain()
-    target, weight, total = call.whole["target"], call["weight"], call.plain(reduction=2)
+        return total
+    target, weight = call.whole["target"], call["weight"]
     if target.is_floating_point():
         return total / (target.numel() / target.shape[1])
     valid = target != call["ignore_index"]
@@ -22,15 +27,56 @@ def _classified(call: Call) -> Tensor:
     return total / divisor
 
 
-@row(
-    *(f"aten.{name}" for name in ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")),
-    local=_classified,
-)
-def classified(site: Site) -> Signature | None:
-    """Mean over samples of -log softmax(x)[target] or -x[target]; classes stay whole.
+def _without_mean(call: Call) -> int:
+    return SUM if call["reduction"] == MEAN else int(call["reduction"])
 
-    The divisor is taken from the whole target.
+
+def _entropy(call: Call) -> Tensor:
+    return _divided(call, call.plain(reduction=_without_mean(call)))
+
+
+def _here(call: Call) -> tuple[Tensor, Tensor]:
+    """The target's place among the classes of this box, and whether it is one of them."""
+    classes, target = call.indices(1, "self"), call["target"]
+    places = torch.full((call.shape("self")[1],), -1).index_copy(0, classes, torch.arange(len(classes)))
+    counted = target != call["ignore_index"]
+    place = places[torch.where(counted, target, 0)]
+    return place.clamp_min(0), counted & (place >= 0)
+
+
+def _scores(call: Call) -> Tensor:
+    x: Tensor = call["self"].to(call.dtype)
+    place, here = _here(call)
+    score = torch.where(here, x.gather(1, place[:, None]).squeeze(1), 0)
+    return torch.cat([exponentials_of(x, [1]), score[None, None]], dim=1)
+
+
+def _joint_entropy(call: Call) -> Tensor:
+    target, weight, parts = call["target"], call["weight"], call.parts
+    assert parts is not None
+    counted = target != call["ignore_index"]
+    of_sample = exponentials_joined(parts[:, :EXPONENTIALS]) - parts[:, EXPONENTIALS].sum(0)
+    of_sample = torch.where(counted, of_sample.reshape(target.shape), 0)
+    if weight is not None:
+        of_sample = of_sample * weight[torch.where(counted, target, 0)]
+    return _divided(call, of_sample if call["reduction"] == NONE else of_sample.sum()).to(call.dtype)
+
+
+@row("aten.cross_entropy_loss", local=_entropy, summary=Summary(3, _scores, _joint_entropy, reads=("self", "target")))
+def cross_entropy(site: Site) -> Signature | None:
+    """Mean over samples of -log softmax(x)[target], the divisor taken from the whole target.
+
+    Parts of the classes tell each other what a softmax's do, and the target's score.
     """
+    given = classified(site)
+    by_index = len(site.shape("target")) < len(site.shape("self"))
+    if given is None or not by_index or site["label_smoothing"]:
+        return given
+    return replace(_with_classes(given), joined=frozenset({"c"}), work=5.0)
+
+
+def classified(site: Site) -> Signature | None:
+    """Mean over samples of a function of all classes."""
     x, target = site.shape("self"), site.shape("target")
     if len(x) < 2:
         return None
@@ -43,6 +89,28 @@ def classified(site: Site) -> Signature | None:
         return Signature(operands, ["b", *rest], work=float(5 * x[1]))
     again = frozenset({"target"} if site["reduction"] == MEAN else ())
     return Signature(operands, [], summed=frozenset({"b", *rest}), again=again, work=float(5 * x[1]))
+
+
+def _with_classes(given: Signature) -> Signature:
+    b, _, *rest = given.operands["self"]
+    return replace(given, operands={**given.operands, "self": [b, "c", *rest]})
+
+
+def _picked(call: Call) -> Tensor:
+    place, here = _here(call)
+    weight = None if call["weight"] is None else call["weight"][call.indices(1, "self")]
+    target = torch.where(here, place, IGNORED)
+    arguments = {"target": target, "weight": weight, "ignore_index": IGNORED, "reduction": _without_mean(call)}
+    return _divided(call, call.plain(**arguments))
+
+
+@row("aten.nll_loss", "aten.nll_loss_nd", "aten.nll_loss2d", local=_picked)
+def picked(site: Site) -> Signature | None:
+    """Mean over samples of -x[target], the divisor taken from the whole target; parts of the classes add up."""
+    given = classified(site)
+    if given is None:
+        return None
+    return replace(_with_classes(given), summed=given.summed | {"c"}, work=1.0)
 
 
 def _together(site_or_call: Site | Call, names: Iterable[str]) -> tuple[int, ...]:

@@ -1,9 +1,14 @@
 """Rows of normalisation and softmax."""
 
+from typing import Any
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .row import dims, row
+from .row import Summary, dims, row
 from .signature import Call, Label, Labels, Parts, Signature, Site
+from .summaries import EXPONENTIALS, MOMENTS, exponentials_joined, exponentials_of, moments_joined, moments_of
 
 
 @row("aten.layer_norm", "aten.rms_norm")
@@ -16,15 +21,62 @@ def layer_norm(site: Site) -> Signature | None:
     return Signature(operands, labels, fixed=frozenset(last), work=5.0)
 
 
-@row("aten.batch_norm")
+def _batch_moments(call: Call) -> Tensor:
+    x: Tensor = call["input"].to(call.dtype)
+    return moments_of(x, [d for d in range(x.dim()) if d != 1])
+
+
+def _joint_batch_norm(call: Call) -> Tensor:
+    x, parts = call["input"], call.parts
+    assert parts is not None
+    count, mean, squares = moments_joined(parts.flatten(2))
+    if call["running_mean"] is not None:
+        with torch.no_grad():
+            for name, now in (("running_mean", mean), ("running_var", squares / (count - 1))):
+                call[name].lerp_(now.to(call[name].dtype), call["momentum"])
+    gain, shift = (None if call[name] is None else call[name].to(parts.dtype) for name in ("weight", "bias"))
+    y: Tensor = _Normalised.apply(x.to(parts.dtype), mean, squares / count, gain, shift, call["eps"])  # type: ignore[no-untyped-call]
+    return y.to(x.dtype)
+
+
+class _Normalised(torch.autograd.Function):
+    """A batch norm by given statistics, with gradients of these too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mean: Tensor, variance: Tensor, gain: Tensor | None, shift: Tensor | None, eps: float
+    ) -> Tensor:
+        ctx.save_for_backward(x, mean, variance, gain)
+        ctx.eps = eps
+        return F.batch_norm(x, mean, variance, gain, shift, False, 0.0, eps)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, mean, variance, gain = ctx.saved_tensors
+        scale = torch.ones_like(mean) if gain is None else gain
+        back = torch.ops.aten.native_batch_norm_backward
+        of_x, of_gain, of_shift = back(
+            gradients[0], x, scale, mean, variance, None, None, False, ctx.eps, [True, True, True]
+        )
+        inverse = (variance + ctx.eps).rsqrt()
+        of_mean, of_variance = -scale * inverse * of_shift, -0.5 * scale * inverse.square() * of_gain
+        return of_x, of_mean, of_variance, None if gain is None else of_gain, of_shift, None
+
+
+@row("aten.batch_norm", summary=Summary(MOMENTS, _batch_moments, _joint_batch_norm, reads=("input",)))
 def batch_norm(site: Site) -> Signature | None:
-    """Channel by channel; the statistics of a training batch keep batch and space whole."""
+    """Channel by channel; in training the parts of batch and space tell each other their statistics.
+
+    The first of them keeps the running ones.
+    """
     labels = dims(len(site.output.shape))
     operands: dict[str, Labels] = {"input": labels}
-    names = ("weight", "bias", "running_mean", "running_var")
-    operands |= {name: [labels[1]] for name in names if site[name] is not None}
-    fixed = frozenset(label for i, label in enumerate(labels) if site["training"] and i != 1)
-    return Signature(operands, labels, fixed=fixed, work=5.0)
+    running = ("running_mean", "running_var")
+    operands |= {name: [labels[1]] for name in ("weight", "bias", *running) if site[name] is not None}
+    if not site["training"]:
+        return Signature(operands, labels, work=5.0)
+    joined = frozenset(label for label in labels if label != labels[1])
+    return Signature(operands, labels, joined=joined, once=frozenset(running), work=5.0)
 
 
 @row("aten.instance_norm")
@@ -64,8 +116,24 @@ def weight_norm(site: Site) -> Signature | None:
     return Signature({"v": labels, "g": scale if site.shape("g") else []}, labels, fixed=frozenset(labels) - kept)
 
 
-@row("aten.softmax", "aten.log_softmax", "aten._softmax", "aten._log_softmax")
+def _exponentials(call: Call) -> Tensor:
+    x: Tensor = call["self"].to(call.dtype)
+    return exponentials_of(x, [call["dim"] % x.dim()])
+
+
+def _joint_softmax(call: Call) -> Tensor:
+    assert call.parts is not None
+    x: Tensor = call["self"].to(call.parts.dtype)
+    beside = [1 if d == call["dim"] % x.dim() else size for d, size in enumerate(x.shape)]
+    y = x - exponentials_joined(call.parts).reshape(beside)
+    return (y if "log" in call.op.row else y.exp()).to(call.dtype)
+
+
+@row(
+    *(f"aten.{name}" for name in ("softmax", "log_softmax", "_softmax", "_log_softmax")),
+    summary=Summary(EXPONENTIALS, _exponentials, _joint_softmax),
+)
 def softmax(site: Site) -> Signature | None:
-    """Normalised along `dim`, which stays whole."""
+    """Normalised along `dim`, whose parts tell each other their largest and their sum of exponentials."""
     labels = dims(len(site.output.shape))
-    return Signature({"self": labels}, labels, fixed=frozenset({labels[site["dim"]]} if labels else ()), work=4.0)
+    return Signature({"self": labels}, labels, joined=frozenset({labels[site["dim"]]} if labels else ()), work=4.0)

@@ -61,14 +61,15 @@ class Noise:
 class Signature:
     """Labels of the operands (by argument name; "tensors[1]" inside a list) and of the output.
 
-    summed: labels whose partial results add up; fixed: labels of the output that are never cut;
-    once: arguments that only the first part of a sum adds; again: arguments that are also read whole; work: FLOPs per
-    point.
+    summed: labels whose partial results add up; joined: labels whose parts must know of each other (see row.Summary);
+    fixed: labels of the output that are never cut; once: arguments that only the first part of a sum adds or writes;
+    again: arguments that are also read whole; work: FLOPs per point.
     """
 
     operands: Mapping[str, Labels]
     output: Labels
     summed: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()
     once: frozenset[str] = frozenset()
     again: frozenset[str] = frozenset()
@@ -114,7 +115,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Call:
-    """One box of an operator about to run: its arguments with local tensors in place."""
+    """One box of an operator about to run: its arguments with local tensors in place.
+
+    parts: what all parts of this box's joined loops have found, see row.Summary.
+    """
 
     op: Op
     box: Box
@@ -122,6 +126,7 @@ class Call:
     tensors: Mapping[str, TensorInfo]
     target: Callable[[Mapping[str, Any]], Tensor]
     noise: Tensor | None = None
+    parts: Tensor | None = None
     whole: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from . import joining
 from .box import volume
 from .cluster import Cluster
 from .cost import VIEW, Costs, class_of, gather_seconds, noise_seconds, sum_seconds
@@ -56,7 +57,9 @@ def simulate(
     costs: what boxes of this graph cost, where they are worked out already; slowdown: how many times longer each
     machine computes than it should, 1 by default.
     """
-    costs = costs or Costs(flow.graph.tensors)
+    costs = costs or Costs(flow.model.tensors)
+    if flow.graph is not flow.model:
+        costs = Costs(flow.graph.tensors, costs, joining.changed(flow.graph))
     roles = _roles(flow, cluster, costs, slowdown or [1.0] * len(cluster), micro_batches)
     timeline = _Play(roles, flow, cluster, micro_batches).run()
     busy = [0.0] * len(cluster)

@@ -11,6 +11,7 @@ from . import (
     rows_dropout,
     rows_elementwise,
     rows_indexing,
+    rows_joined,
     rows_loss,
     rows_making,
     rows_moving,
@@ -38,6 +39,7 @@ FILES_OF_ROWS = (
     rows_attention,
     rows_reduction,
     rows_along,
+    rows_joined,
     rows_loss,
 )
 

@@ -27,6 +27,7 @@ from .placement import (
     Span,
     Traffic,
 )
+from .row import PART
 from .simulator import SEND, Simulation
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ SPANS_MAX = 20_000  # intervals of a timeline; of a longer one only what is comp
 def written(outcome: "Outcome", *, model: str) -> Placement:
     """The placement of an outcome. model: the import string to note."""
     winner, alone, question = outcome.winner, outcome.alone, outcome.question
-    graph, cut, simulation = winner.flow.graph, winner.flow.cut, winner.simulation
+    graph, cut, simulation = winner.flow.model, winner.flow.cut, winner.simulation
     others = outcome.judged if len(outcome.judged) == 1 else _once(alone, outcome.judged)
     return Placement(
         format=FORMAT,
@@ -198,5 +199,6 @@ def _traffic(spelled: Flow) -> list[Traffic]:
     for edge in (*spelled.shares, *spelled.edges):
         for _, copy in edge.pairs:
             tensor = spelled.pieces[copy].tensor
-            total[producers.get(tensor, tensor), edge.source, edge.target] += spelled.piece_bytes(copy)
+            name = producers[tensor].removesuffix(PART) if tensor in producers else tensor
+            total[name, edge.source, edge.target] += spelled.piece_bytes(copy)
     return [Traffic(name, source, target, size) for (name, source, target), size in total.items()]

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..partition.box import Box, intersect, relative, sizes, slices
+from ..partition.box import Box, intersect, relative, sizes, slices, volume
 
 
 def gather(box: Box, held: Sequence[tuple[Box, Tensor]]) -> Tensor:
-    """The tensor of `box` from disjoint pieces that cover it; a view where one piece holds all of it."""
-    if len(held) == 1:
-        inner, tensor = held[0]
+    """The tensor of `box` from disjoint pieces; a view where one piece holds all of it, zeros where none holds any."""
+    inner, tensor = held[0]
+    if len(held) == 1 and intersect(inner, box) == box:
         return tensor if inner == box else tensor[slices(relative(box, inner))]
     return _assemble(box, held, add=False)
 
@@ -38,10 +38,11 @@ class _Assemble(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, box: Box, pieces: list[Box], add: bool, *tensors: Tensor) -> Tensor:
-        out = tensors[0].new_zeros(sizes(box)) if add else tensors[0].new_empty(sizes(box))
+        held = [intersect(piece, box) for piece in pieces]
+        covered = sum(volume(common) for common in held if common is not None) == volume(box)
+        out = tensors[0].new_empty(sizes(box)) if covered and not add else tensors[0].new_zeros(sizes(box))
         ctx.places = []
-        for piece, tensor in zip(pieces, tensors, strict=True):
-            common = intersect(piece, box)
+        for piece, common, tensor in zip(pieces, held, tensors, strict=True):
             assert common is not None
             into, out_of = slices(relative(common, box)), slices(relative(common, piece))
             if add:

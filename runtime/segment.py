@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..models.task import Data
-from ..partition.box import Box, relative, sizes, slices
+from ..partition.box import Box, intersect, relative, sizes, slices
 from ..partition.errors import BadInput
 from ..partition.generator import STATE
 from ..partition.graph import Op
@@ -154,8 +154,21 @@ class SegmentRunner:
         draws_itself = op.target == BLOCK or (op.row == OPAQUE and "@noise" in operands)
         with self._turn if draws_itself else nullcontext():
             outputs = run_box(op, step.box, operands, self.program.tensors, own=self._module(op))
+        for operand in step.operands:
+            if operand.tensor in op.writes and operand.box is not None:
+                self._write_back(operand, operand.box, operands[operand.argument])
         for piece, output in zip(step.makes, outputs, strict=True):
             micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
+
+    def _write_back(self, operand: Operand, box: Box, tensor: Tensor | None) -> None:
+        """A buffer was overwritten, or a copy of it where no view shows this box."""
+        assert tensor is not None
+        written = tensor.detach().reshape(sizes(box))
+        for source in operand.sources:
+            piece, held = self._piece_of_state(source), self.program.pieces[source].box
+            common = intersect(held, box)
+            if common is not None and piece.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
+                piece[slices(relative(common, held))] = written[slices(relative(common, box))]
 
     def _module(self, op: Op) -> OwnModule | None:
         if op.target != BLOCK or self._own is None:
@@ -216,6 +229,9 @@ class SegmentRunner:
         for place in (micro.inputs, micro.made, self.taken):
             if index in place:
                 return place[index]
+        return self._piece_of_state(index)
+
+    def _piece_of_state(self, index: int) -> Tensor:
         info = self.program.pieces[index]
         return self.states.pieces[info.tensor, info.box]
 

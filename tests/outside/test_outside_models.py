@@ -2,7 +2,8 @@
 
 Sums in another order change the last digits, and deep nets with batch norms over a few numbers magnify that. So all
 models run in float64, where only an error shows; those whose plain float32 is within half of the tolerance of their
-plain float64 run in float32 as well.
+plain float64 run in float32 as well. Residual, dense and inception nets are among these as they are tuned, with the
+statistics that their batch norms have; freshly drawn, plain float32 of theirs is off by 0.02 to all there is.
 """
 
 import functools
@@ -12,7 +13,7 @@ import torch
 from cutting import Subject, assert_same, run_cut, run_plain
 from language import LANGUAGE
 from outside import full_graph, need
-from vision import VISION
+from vision import VISION, WELL_CONDITIONED
 from written import WRITTEN
 
 from cutset.partition.candidates import candidates
@@ -20,7 +21,8 @@ from cutset.partition.cluster import alike
 from cutset.partition.cut import one_machine
 from cutset.partition.graph import Graph
 
-ALL = VISION | LANGUAGE | WRITTEN
+PUBLISHED = VISION | LANGUAGE | WRITTEN
+ALL = PUBLISHED | WELL_CONDITIONED
 SINGLE = [name for name, model in ALL.items() if model.single]
 TIGHT, LOOSE = 1e-11, 1e-5
 CUTTABLE_LEAST = 0.95
@@ -47,7 +49,7 @@ def share_cuttable(graph: Graph) -> float:
 
 
 @pytest.mark.light
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_nearly_all_work_can_be_cut(name: str) -> None:
     need(ALL[name].package)
     assert share_cuttable(full_graph(ALL[name])) >= CUTTABLE_LEAST

@@ -66,9 +66,19 @@ def vgg16() -> nn.Module:
     return narrow_head(model, 64, 32, 5)
 
 
-def resnet50() -> nn.Module:
+def resnet50(*, zero_init_residual: bool = False) -> nn.Module:
     resnet = models().resnet
-    model: nn.Module = resnet.ResNet(resnet.Bottleneck, [3, 4, 6, 3], num_classes=5, width_per_group=8)
+    model: nn.Module = resnet.ResNet(
+        resnet.Bottleneck, [3, 4, 6, 3], num_classes=5, width_per_group=8, zero_init_residual=zero_init_residual
+    )
+    return model
+
+
+def tuned(model: nn.Module) -> nn.Module:
+    """A model as it is tuned: its batch norms keep the statistics that they have."""
+    for norm in (module for module in model.modules() if isinstance(module, nn.BatchNorm2d)):
+        norm.eval()
+        norm.train = lambda mode=True, norm=norm: norm
     return model
 
 
@@ -94,4 +104,12 @@ VISION = {
     "densenet121": vision("densenet121", densenet121, 96, batch=4, single=False),
     "inception_v3": vision("inception_v3", inception_v3, 107, batch=4, single=False, full_side=299),
     "vit_b_16": vision("vit_b_16", vit_b_16, 32),
+}
+
+# The same with batch norms under which plain float32 holds the tolerance.
+WELL_CONDITIONED = {
+    "resnet50, residuals zero": vision("resnet50", lambda: resnet50(zero_init_residual=True), 64, batch=4),
+    "resnet50, tuned": vision("resnet50", lambda: tuned(resnet50()), 64),
+    "densenet121, tuned": vision("densenet121", lambda: tuned(densenet121()), 96),
+    "inception_v3, tuned": vision("inception_v3", lambda: tuned(inception_v3()), 107),
 }

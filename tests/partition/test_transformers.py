@@ -17,6 +17,11 @@ def subject(name: str) -> Subject:
     return Subject(TRANSFORMERS[name], torch.float64)
 
 
+def tolerance(name: str) -> float:
+    """One of them casts its scores to float32, whatever it computes in, and so are parts of a softmax then."""
+    return 1e-6 if name == "bias by distance, gated" else 1e-10
+
+
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_no_operator_is_opaque(name: str) -> None:
     for graph in (subject(name).graph, subject(name).evaluation):
@@ -30,9 +35,10 @@ def test_no_operator_is_opaque(name: str) -> None:
 def test_the_finest_cut_is_plain_torch(name: str) -> None:
     of = subject(name)
     cut = finest_cut(of.graph, 3)
-    assert_same(run_cut(of, cut), run_plain(of), rtol=1e-10)
+    assert_same(run_cut(of, cut), run_plain(of), rtol=tolerance(name))
     with torch.no_grad():
-        torch.testing.assert_close(predict_cut(of, cut), of.fresh()[0].eval()(*of.batch.inputs))
+        expected = of.fresh()[0].eval()(*of.batch.inputs)
+        torch.testing.assert_close(predict_cut(of, cut), expected, rtol=1e-5, atol=tolerance(name))
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -40,7 +46,7 @@ def test_the_finest_cut_is_plain_torch(name: str) -> None:
 @given(data=st.data())
 def test_random_cuts_are_plain_torch(name: str, data: st.DataObject) -> None:
     of = subject(name)
-    assert_same(run_cut(of, data.draw(cuts(of.graph))), run_plain(of), rtol=1e-10)
+    assert_same(run_cut(of, data.draw(cuts(of.graph))), run_plain(of), rtol=tolerance(name))
 
 
 def test_heads_are_found_in_a_fused_projection() -> None:

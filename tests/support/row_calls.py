@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import torch
 from cutting import random_cut
 from torch import Tensor
 
 from cutset.partition.arguments import call, decode, named, overload
 from cutset.partition.box import Box, slices
+from cutset.partition.cut import Cut, with_folds
 from cutset.partition.graph import Graph, Op, is_partial, output_box, reads
+from cutset.partition.joining import spelled
 from cutset.partition.kernel import run_box
 from cutset.partition.resolve import OPAQUE, Draft, DraftOp, resolve
+from cutset.partition.row import PART
 from cutset.partition.signature import DraftTensor
 from cutset.partition.table import TABLE
 
@@ -196,11 +200,22 @@ def operands(op: Op, box: Box, graph: Graph, values: Mapping[str, Tensor]) -> di
 
 
 def assembled(op: Op, boxes: list[Box], graph: Graph, values: Mapping[str, Tensor]) -> Tensor:
-    """All boxes run one by one and put together."""
+    """All boxes run one by one and put together; those that must know of each other tell first."""
+    alone = msgspec.structs.replace(graph, ops=(op,))
+    runs, cut = spelled(alone, with_folds(alone, Cut(1, {op.name: [(box, 0) for box in boxes]})))
+    values = dict(values)
+    for one in runs.ops:
+        whole = _put_together(one, [box for box, _ in cut.boxes[one.name]], runs, values)
+        values[one.outputs[0]] = whole
+    return whole
+
+
+def _put_together(op: Op, boxes: list[Box], graph: Graph, values: Mapping[str, Tensor]) -> Tensor:
     info = graph.tensors[op.outputs[0]]
     whole = torch.zeros(info.extents, dtype=getattr(torch, info.dtype))
     for box in boxes:
         (part,) = run_box(op, box, operands(op, box, graph, values), graph.tensors)
+        part = part.reshape(info.local_shape(output_box(op, info, box))) if op.row.endswith(PART) else part
         at = slices(output_box(op, info, box))
         assert part.shape == info.local_shape(output_box(op, info, box))
         assert part.dtype == whole.dtype
