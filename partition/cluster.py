@@ -36,7 +36,8 @@ class Machine:
 
     operator_s, gradient_s: start costs of the classes without a rate, as in `Rate`. segment_s, segment_back_s: what
     starting a segment costs, forward and backward. message_s: what the worker itself spends on a message, at either
-    end, before and after the network has it. step_s: what else a step costs.
+    end, before and after the network has it. step_s: what else a step costs. cold: how much longer starting operators
+    takes where a step waits for other machines, as a share: something else has had the core meanwhile.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None as the cluster's.
     """
@@ -52,6 +53,7 @@ class Machine:
     segment_back_s: float = 0.0
     message_s: float = 0.0
     step_s: float = 0.0
+    cold: float = 0.0
     bandwidth_out: float | None = None
     bandwidth_in: float | None = None
     latency_s: float | None = None

@@ -18,6 +18,7 @@
     segment_back = "25 us"
     message = "80 us"                 # at either end
     step = "60 us"
+    cold = 0.5                        # starts take so much longer where a step waits for other machines
 
     [machine.rates]                   # of classes of operators that run otherwise: FLOP/s, or all there is to say
     pooling = "1 GFLOP/s"

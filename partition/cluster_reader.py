@@ -8,7 +8,7 @@ from typing import Any
 from .cluster import MACHINES_MAX, Cluster, Link, Machine, Rate
 from .cost import CLASSES
 from .errors import BadInput
-from .quantity import BANDWIDTH, MEMORY, SPEED, TIME, Quantity
+from .quantity import BANDWIDTH, MEMORY, SHARE, SPEED, TIME, Quantity
 
 PROBE = "cutset probe -o cluster.toml"
 _SHOWN = 12
@@ -25,6 +25,7 @@ COSTS = {
     "segment_back": ("segment_back_s", TIME),
     "message": ("message_s", TIME),
     "step": ("step_s", TIME),
+    "cold": ("cold", SHARE),
 }
 CARD = {
     "out": ("bandwidth_out", BANDWIDTH),

@@ -94,11 +94,17 @@ class Work:
 
     def seconds(self, machine: Machine) -> tuple[float, float]:
         """Forward and backward."""
-        rate, bandwidth = machine.rate(self.kind), machine.memory_bandwidth
+        bandwidth, rate = machine.memory_bandwidth, machine.rate(self.kind)
+        start, start_back = self.starts(machine)
         forward = max(self.flops / rate.flops_per_s, self.bytes / bandwidth)
         backward = max(self.flops_back / rate.back_flops_per_s, self.bytes_back / bandwidth)
         backward += self.bytes_added / bandwidth
-        return rate.start_s + forward, rate.gradient_s * self.gradients + backward
+        return start + forward, start_back + backward
+
+    def starts(self, machine: Machine) -> tuple[float, float]:
+        """What of these seconds is there however small the box is."""
+        rate = machine.rate(self.kind)
+        return rate.start_s, rate.gradient_s * self.gradients
 
 
 class Costs:

@@ -69,7 +69,7 @@ class Quantity:
             alike = [factor for name, factor in self.units.items() if name.lower() == unit.lower()]
             known = alike[0] if len(set(alike)) == 1 else None
         if known is None:
-            raise ValueError(f"has the unit {unit!r}; a {self.name} has {', '.join(self.written)}")
+            raise ValueError(f"has the unit {unit!r}; a {self.name} has {', '.join(self.written) or 'none'}")
         return known
 
 
@@ -105,3 +105,4 @@ SPEED = Quantity(
     1.0,
     1e21,
 )
+SHARE = Quantity("share", {}, (), "0.5", 0.0, 1e3)

@@ -206,10 +206,15 @@ def _seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[int, int]
     """Forward and backward seconds by (machine, stage)."""
     out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     ops, tensors = {op.name: op for op in flow.graph.ops}, flow.graph.tensors
+    waiting = {machine for edge in flow.edges for machine in (edge.source, edge.target)}
     for i in flow.instructions:
         machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
         if i.kind == RUN:
-            parts = [costs.seconds(ops[i.op], i.box, machine)]
+            work = costs.work(ops[i.op], i.box)
+            parts = [work.seconds(machine)]
+            if i.machine in waiting and machine.cold:
+                ahead, back = work.starts(machine)
+                parts.append((machine.cold * ahead, machine.cold * back))
             parts += [
                 gather_seconds(r.box, len(r.sources), machine, element_bytes=tensors[r.tensor].element_bytes)
                 for r in i.reads

@@ -15,19 +15,17 @@ from ..partition.cut import one_machine
 from ..partition.exchange import flow
 from ..partition.graph import Graph
 from ..runtime.launcher import Launcher, Role
-from ..runtime.program import Program, programs
+from ..runtime.program import programs
 from .probe_fit import DIGITS, ChainSample, Sample, cluster_of, fit_machine, fit_network, sharing, with_draws
-from .probe_models import CHAIN_BYTES, CHAIN_LENGTH, REPEATED, SUBJECTS, chain, gallery, repeated_name
-from .probe_role import PROBING, Chain, Setup, Timed
+from .probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, Chain, chains, gallery, repeated_name
+from .probe_role import PROBING, ChainPart, Setup, Timed
 
 OPERATORS_S = 6.0
-CHAIN_STEPS = (100, 60, 25)  # of the chains of CHAIN_BYTES
-FEW = 5
+CHAIN_STEPS = (30, 20, 8, 30)  # in each turn
+FEW = 2
 BUSY = 0.4  # processes a core, from which on the machine is said to be busy
 PEERS = ["probe-0", "probe-1"]
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-ChainOf = tuple[Graph, list[Program], Program]
 
 
 @dataclass(frozen=True)
@@ -63,14 +61,14 @@ def probe(workers: int, *, name: str = "machine", brief: bool = False) -> Probed
     cores = os.cpu_count() or 1
     threads = _threads(workers)
     graph, groups = gallery()
-    chains = [chain(size) for size in CHAIN_BYTES]
-    timed = _run([_setup(i, workers, graph, groups, chains, brief) for i in range(2)], threads)
+    found = chains()
+    timed = _run([_setup(i, workers, graph, groups, found, brief) for i in range(2)], threads)
     samples = _samples(graph, groups, timed)
     machine = fit_machine(name, samples, {n: _medians(timed, repeated_name(n)) for n in REPEATED})
     machine = with_draws(machine, statistics.median(one.draw for one in timed))
-    lines = [_chain_sample(i, timed) for i in range(len(CHAIN_BYTES))]
+    lines = [_chain_sample(i, chain, timed) for i, chain in enumerate(found)]
     sends = [seconds for one in timed for seconds in one.sends]
-    machine, bandwidth, latency_s = fit_network(machine, chains[0][0], lines, sends)
+    machine, bandwidth, latency_s = fit_network(machine, (found[0].whole, found[-1].whole), lines, sends)
     memory = int(float(f"{memory_bytes() // workers:.{DIGITS}g}"))
     machine = sharing(replace(machine, memory_bytes=memory), workers, cores)
     copy = statistics.median(one.copy for one in timed)
@@ -92,17 +90,17 @@ def _setup(
     workers: int,
     graph: Graph,
     groups: list[dict[str, list[str]]],
-    chains: Sequence[ChainOf],
+    chains: Sequence[Chain],
     brief: bool,
 ) -> Setup:
     """What one of the two processes does. A single worker has the cores to itself while operators are timed."""
     (whole,) = programs(flow(graph, one_machine(graph)), training=True)
     works = machine == 0 or workers > 1
     listed = []
-    for size, steps, (_, parts, alone) in zip(CHAIN_BYTES, CHAIN_STEPS, chains, strict=True):
-        for program, together in ((alone if machine == 0 else None, False), (parts[machine], True)):
+    for steps, chain in zip(CHAIN_STEPS, chains, strict=True):
+        for program, together in ((chain.alone if machine == 0 else None, False), (chain.parts[machine], True)):
             packed = msgspec.msgpack.encode(program) if program is not None else b""
-            listed.append(Chain(packed, size // 4, together, FEW if brief else steps))
+            listed.append(ChainPart(packed, chain.width, chain.ways, together, FEW if brief else steps))
     return Setup(
         machine=machine,
         peers=PEERS,
@@ -152,14 +150,15 @@ def _medians(timed: Sequence[Timed], name: str) -> tuple[float, float]:
     return statistics.median(forward), statistics.median(backward)
 
 
-def _chain_sample(number: int, timed: Sequence[Timed]) -> ChainSample:
+def _chain_sample(number: int, chain: Chain, timed: Sequence[Timed]) -> ChainSample:
     alone, together = 2 * number, 2 * number + 1
     single = [end - begin for begin, end in timed[0].chains[alone]]
     both = [max(end for _, end in ends) - ends[0][0] for ends in zip(*(t.chains[together] for t in timed), strict=True)]
     return ChainSample(
-        CHAIN_BYTES[number],
-        statistics.median(single),
+        4 * chain.width,
+        statistics.median(single) / chain.ways,
         statistics.median(both),
         messages=2 * CHAIN_LENGTH,
         segments=CHAIN_LENGTH,
+        joins=2 * (chain.ways - 1),
     )

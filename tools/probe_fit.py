@@ -43,13 +43,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class ChainSample:
-    """Medians of a step of a chain whose messages have so many bytes: on one machine, and to and fro between two."""
+    """Medians of a step of a chain whose messages have so many bytes: on one machine, and to and fro between two.
+
+    alone_s: of one of the chains that go both ways at once. joins: messages without bytes that these need to end.
+    """
 
     bytes: int
     alone_s: float
     together_s: float
     messages: int  # forward and backward
     segments: int  # more than alone
+    joins: int = 0
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Line:
@@ -115,22 +119,41 @@ def with_draws(machine: Machine, rate: float) -> Machine:
 
 
 def fit_network(
-    machine: Machine, graph: Graph, chains: Sequence[ChainSample], sends: Sequence[float]
+    machine: Machine, graphs: tuple[Graph, Graph], chains: Sequence[ChainSample], sends: Sequence[float]
 ) -> tuple[Machine, float, float]:
     """The machine with its costs of a message and of a step, and the network's bandwidth and latency.
 
-    graph: of the chain with the smallest messages, the first. sends: seconds that handing a message over took.
+    chains: the one with the smallest messages, those that go both ways at once, since that is what a network can carry
+    while all machines send, and the mixed one; graphs: of the first and of the last. sends: seconds that handing a
+    message over took.
     """
     extra = machine.segment_s + machine.segment_back_s
-    points = [(c.bytes, _rest((c.together_s - c.alone_s - c.segments * extra) / c.messages, 0.0)) for c in chains]
+    first, *both_ways, mixed = chains
+    start, again = (_surplus(c, extra) / c.messages for c in (first, mixed))
+    # What the mixed chain takes longer is not the network's: its messages are those of the first.
+    few, many = (_seconds_of(graph, machine, starts=True) / first.messages for graph in graphs)
+    cold = max(0.0, (again - start) / (many - few))
+    points = [(first.bytes, _rest(start, 0.0))]
+    points += [(c.bytes, _rest(_surplus(c, extra) - c.joins * start, 0.0) / c.messages) for c in both_ways]
     line = fit_line(points)
     message = statistics.median(sends)
-    latency = _rest(line.start, 2 * message)
-    costs = Costs(graph.tensors)
-    operators = sum(sum(costs.seconds(op, op.nest.box, machine)) for op in graph.ops)
-    step = _rest(chains[0].alone_s, extra + operators)
-    machine = replace(machine, message_s=_round(message), step_s=_round(step))
+    latency = _rest(line.start, 2 * message + cold * few)
+    ends = zip((chains[0], chains[-1]), graphs, strict=True)
+    step = min(_rest(c.alone_s, extra + _seconds_of(graph, machine)) for c, graph in ends)  # noise only adds to it
+    machine = replace(machine, message_s=_round(message), step_s=_round(step), cold=_round(cold))
     return machine, _round(_rate(points)), _round(latency)
+
+
+def _surplus(chain: ChainSample, segment_s: float) -> float:
+    """What a chain takes longer between two machines, but for its segments."""
+    return chain.together_s - chain.alone_s - chain.segments * segment_s
+
+
+def _seconds_of(graph: Graph, machine: Machine, *, starts: bool = False) -> float:
+    """Of all operators, forward and backward; or of starting them."""
+    costs = Costs(graph.tensors)
+    works = [costs.work(op, op.nest.box) for op in graph.ops]
+    return sum(sum(work.starts(machine) if starts else work.seconds(machine)) for work in works)
 
 
 def sharing(machine: Machine, workers: int, cores: int) -> Machine:

@@ -115,6 +115,7 @@ SUBJECTS = (
 REPEATED = (1, 4, 16)  # tiny elementwise operators in one segment
 CHAIN_LENGTH = 6  # exchanges of a chain
 CHAIN_BYTES = (256, 64 << 10, 1 << 20)
+MIXED_WIDTH = 64  # of a chain with several operators a hop, whose messages are as small as the first chain's
 
 
 class _Gallery(nn.Module):
@@ -155,27 +156,77 @@ def _itself(loss: Tensor) -> Tensor:
 
 
 class _Chain(nn.Module):
-    def __init__(self) -> None:
+    """Applies hop after hop to each of its inputs."""
+
+    def __init__(self, hop: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
+        self.hops = nn.ModuleList(hop() for _ in range(CHAIN_LENGTH))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * self.scale
-        for _ in range(CHAIN_LENGTH):
-            x = F.relu(x)
-        return x.sum()
+    def forward(self, *inputs: Tensor) -> Tensor:
+        several = [x * self.scale for x in inputs]
+        for hop in self.hops:
+            several = [hop(x) for x in several]
+        total = several[0].sum()
+        for x in several[1:]:
+            total = total + x.sum()
+        return total
 
 
-def chain(size: int) -> tuple[Graph, list[Program], Program]:
-    """A chain of operators on a tensor of `size` bytes: its graph, its programs where it goes to and fro between two
-    machines, CHAIN_LENGTH messages each way in all, and its program on one machine."""
+def _mixed() -> nn.Module:
+    width = MIXED_WIDTH
+    return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width), nn.Softmax(-1), nn.ReLU())
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of hops, on one machine and to and fro between two: CHAIN_LENGTH messages forward, as many back.
+
+    ways: 2 where a second chain goes the other way at the same time, so that both machines send and receive at once;
+    its end then goes to the first machine, one message more. width: elements of what travels; whole: the model's graph.
+    """
+
+    width: int
+    ways: int
+    whole: Graph
+    parts: list[Program]
+    alone: Program
+
+
+def chains() -> list[Chain]:
+    """One with the smallest messages, both ways at once with larger ones, and one of several operators a hop."""
+    small, *large = CHAIN_BYTES
+    return [
+        chain(small // 4, nn.ReLU),
+        *(chain(size // 4, nn.ReLU, ways=2) for size in large),
+        chain(MIXED_WIDTH, _mixed),
+    ]
+
+
+def chain(width: int, hop: Callable[[], nn.Module], *, ways: int = 1) -> Chain:
+    """A chain of one of `hop` between two messages."""
     with torch.random.fork_rng():
-        graph, _ = capture(_Chain(), _itself, [torch.zeros(1, size // 4)])
-    last = len(graph.ops) - 1
-    swaps = {op.name: [(op.nest.box, min(i, last - 1) % 2)] for i, op in enumerate(graph.ops)}
+        graph, _ = capture(_Chain(hop), _itself, [torch.zeros(1, width)] * ways)
+    swaps = {name: [(op.nest.box, machine)] for op, (name, machine) in zip(graph.ops, _places(graph), strict=True)}
     alone = {op.name: [(op.nest.box, 0)] for op in graph.ops}
-    return (
+    return Chain(
+        width,
+        ways,
         graph,
         programs(flow(graph, Cut(2, swaps)), training=True),
         programs(flow(graph, Cut(1, alone)), training=True)[0],
     )
+
+
+def _places(graph: Graph) -> list[tuple[str, int]]:
+    """Each operator and its machine: the one that has what it reads first, the other one where a hop begins."""
+    found: list[tuple[str, int]] = []
+    home = {name: i for i, name in enumerate(t for t, info in graph.tensors.items() if info.kind == "input")}
+    inside: dict[str, str] = {}
+    for op in graph.ops:
+        read, hop = op.inputs[0], ".".join(op.module.split(".")[:2])
+        machine = 1 - home[read] if hop and hop != inside.get(read) else home[read]
+        home.update(dict.fromkeys(op.outputs, machine))
+        inside.update(dict.fromkeys(op.outputs, hop))
+        found.append((op.name, machine))
+    return found

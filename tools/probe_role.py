@@ -31,16 +31,18 @@ from .bench.stepping import agreed
 PROBING = "cutset.tools.probe_role:probing"
 PATIENCE_S = 120.0
 WARM_UP = 3
+TURNS = 5  # that chains take, so that a busy second does not hit one of them alone
 
 Times = dict[str, tuple[list[float], list[float]]]
 
 
-class Chain(msgspec.Struct, frozen=True):
+class ChainPart(msgspec.Struct, frozen=True):
     """program: msgpack of this machine's part, empty for none; together: whether the peer has the other part; width:
-    elements of the tensor; steps: how many to time."""
+    elements of a tensor; ways: how many there are; steps: how many to time in each turn."""
 
     program: bytes
     width: int
+    ways: int
     together: bool
     steps: int
 
@@ -58,7 +60,7 @@ class Setup(msgspec.Struct, frozen=True):
     groups: list[dict[str, list[str]]]
     seconds: float
     single: bool
-    chains: list[Chain]
+    chains: list[ChainPart]
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -87,10 +89,11 @@ def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     subjects = _time(groups, given.seconds)
     single = _single_thread(groups, given.seconds / 2) if given.single else {}
     copy, draw = _copy_bandwidth(), _draw_rate()
-    chains = []
-    for i, chain in enumerate(given.chains):
-        beacon.progress = f"chain {i}"
-        chains.append(_steps(mailbox, given, i, chain))
+    chains: list[list[tuple[float, float]]] = [[] for _ in given.chains]
+    for turn in range(TURNS):
+        for i, chain in enumerate(given.chains):
+            beacon.progress = f"chain {i}, turn {turn}"
+            chains[i] += _steps(mailbox, given, turn * len(given.chains) + i, chain)
     beacon.progress = None
     plain: dict[str, Any] = msgspec.to_builtins(Timed(subjects, single, chains, mailbox.sends, copy, draw))
     return plain
@@ -215,13 +218,13 @@ class _Timekeeper(Mailbox):
             self.sends.append(time.thread_time() - begin)
 
 
-def _steps(mailbox: Mailbox, given: Setup, number: int, chain: Chain) -> list[tuple[float, float]]:
+def _steps(mailbox: Mailbox, given: Setup, number: int, chain: ChainPart) -> list[tuple[float, float]]:
     """Begin and end of every step of a chain, which both machines begin together where both have a part in it."""
     if not chain.program:
         return []
     program = msgspec.msgpack.decode(chain.program, type=Program)
     worker = Worker(program, mailbox, given.peers, tag=f"chain {number} ")
-    batch = Data((torch.ones(1, chain.width),), ())
+    batch = Data((torch.ones(1, chain.width),) * chain.ways, ())
     clock = time.monotonic if chain.together else _clock()
     times = []
     for step in range(WARM_UP + chain.steps):

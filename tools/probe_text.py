@@ -93,12 +93,18 @@ def _constants(probed: Probed) -> list[tuple[str, str]]:
         ("the rest of a step", seconds_text(machine.step_s)),
         ("loopback with encryption, latency", seconds_text(cluster.latency_s)),
         ("loopback with encryption, bandwidth", f"{bytes_text(cluster.bandwidth)}/s"),
-        *((f"  to and fro with {bytes_text(chain.bytes)}", _per_message(chain)) for chain in probed.chains),
+        *((_way(chain), _per_message(chain)) for chain in probed.chains[:-1]),
+        ("  to and fro with several operators between", _per_message(probed.chains[-1])),
+        ("starts in a step that waits for others", f"{machine.cold:.0%} longer"),
     ]
 
 
 def _both(first: float, second: float) -> str:
     return f"{seconds_text(first)}, {seconds_text(second)}"
+
+
+def _way(chain: ChainSample) -> str:
+    return f"  {'both ways at once' if chain.joins else 'to and fro'} with {bytes_text(chain.bytes)}"
 
 
 def _per_message(chain: ChainSample) -> str:

@@ -87,6 +87,17 @@ def test_a_worker_spends_time_on_its_messages() -> None:
     assert dear - free == pytest.approx(4 * 0.5)  # two messages, two ends
 
 
+def test_operators_start_more_slowly_in_a_step_that_waits_for_others() -> None:
+    graph = chain(8, 8, 8, batch=4)
+    for cut, times in ((pipeline(graph), 1.5), (one_machine(graph), 1.0)):
+        spelled = flow(graph, cut)
+        free, warm, cold = (
+            simulate(spelled, cluster(2, operator_s=s, gradient_s=s, cold=c)).step_s
+            for s, c in ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5))
+        )
+        assert cold - free == pytest.approx(times * (warm - free))
+
+
 def test_micro_batches_overlap_in_a_pipeline() -> None:
     graph = chain(64, 64, 64, batch=4)
     spelled = flow(graph, pipeline(graph))

@@ -14,7 +14,7 @@ from cutset.partition.errors import UsageError
 from cutset.tools import probe as probe_module
 from cutset.tools.probe import Probed, memory_bytes, probe
 from cutset.tools.probe_command import probe as command
-from cutset.tools.probe_models import REPEATED, SUBJECTS, chain, gallery, repeated_name
+from cutset.tools.probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, chains, gallery, repeated_name
 from cutset.tools.probe_text import as_plain, print_probed
 
 
@@ -93,7 +93,13 @@ def test_every_subject_is_one_operator_of_its_class():
     assert [len(subjects[repeated_name(n)]) for n in REPEATED] == list(REPEATED)
 
 
-def test_a_chain_goes_to_and_fro():
-    _, (left, right), alone = chain(256)
-    assert (len(left.segments), len(right.segments), len(alone.segments)) == (4, 3, 1)
-    assert len(left.arrivals) == len(right.arrivals) == 3
+def test_chains_go_to_and_fro_or_both_ways_at_once():
+    small, *large, mixed = chains()
+    for chain in (small, mixed):
+        left, right = chain.parts
+        assert (len(left.segments), len(right.segments), len(chain.alone.segments)) == (4, 3, 1)
+        assert len(left.arrivals) == len(right.arrivals) == 3
+    for chain in large:
+        left, right = chain.parts
+        assert (len(left.arrivals), len(right.arrivals), len(chain.alone.segments)) == (7, 6, 1)
+    assert len(mixed.whole.ops) - len(small.whole.ops) == 4 * CHAIN_LENGTH

@@ -20,8 +20,8 @@ from ..units import seconds_text
 from .measure import measured_step_s
 
 TASKS = ("digits", "digits_local", "mnist", "mnist_conv")
-ROUNDS = 3
-STEPS = 150
+ROUNDS = 5
+STEPS = 100
 Tell = Callable[[str], None]
 
 
