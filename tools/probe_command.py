@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
     """Measure this machine and write a cluster file of machines like it, for `cutset plan --cluster`.
 
-    Takes about 15 seconds: what operators of each class run at, what starting one costs, and what a message between two
+    Takes about 20 seconds: what operators of each class run at, what starting one costs, and what a message between two
     workers on this machine costs. Nothing else should be running.
     """
     from ..partition.cluster_file import save

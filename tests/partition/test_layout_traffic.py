@@ -146,6 +146,29 @@ def test_shared_parameters_are_those_that_are_sent_before_the_step(shape: tuple[
         assert seconds[p] * count / 2 == sent == (count - 1) * 3 * 4
 
 
+JOINED = {
+    "batch norm": images(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), rows=8),
+    "softmax": after(lambda y: y.softmax(1)),
+}
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+@pytest.mark.parametrize("name", JOINED)
+def test_what_parts_tell_each_other_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[int, ...]) -> None:
+    graph, cluster = JOINED[name], plain(SPEEDS["alike"], 4)
+    op = next(op for op in graph.ops if op.nest.joined)
+    of = choices(op, grid(cluster, range(4), shape), graph.tensors[op.outputs[0]])
+    seconds = LayoutTraffic(cluster, EVEN).joined(of, graph.tensors[op.outputs[0]])
+    for p in range(len(of.layouts)):
+        found = spelled(graph, 4, {op.name: of.placed(p)}, {})
+        told = [x for x in found.pieces if x.tensor.startswith(f"{op.name}.parts") and x.origin >= 0]
+        received = Counter[int]()
+        for piece in told:
+            received[piece.machine] += found.piece_bytes(piece.index)
+        assert seconds[p] / 2 == max(received.values(), default=0)
+    assert (seconds > 0).any()
+
+
 def test_a_sum_is_not_added_up_by_readers_of_which_some_point_has_none() -> None:
     """Rows overlap and columns have gaps: as many points are read as there are, and yet not each of them once."""
     graph = images(nn.Conv2d(4, 1, 3, padding=1), nn.MaxPool2d((3, 1), (1, 2)), channels=4, rows=6, columns=8)
