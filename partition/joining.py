@@ -112,7 +112,8 @@ def summary_of(op: Op) -> Summary:
 
 def told_bytes(op: Op) -> int:
     """Bytes that a part tells for each point of the other loops, about."""
-    return summary_of(op).width * SINGLE[1]
+    summary = summary_of(op)
+    return summary.width * (DOUBLE if summary.exact else SINGLE)[1]
 
 
 def _part(op: Op, told: TensorInfo) -> Op:

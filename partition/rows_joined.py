@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from .row import Local, Summary, dims, row
+from .row import PART, Local, Summary, dims, row
 from .rows_reduction import reduced
 from .signature import Call, Label, Signature, Site
 from .summaries import (
@@ -57,7 +58,7 @@ def _completed(join: Callable[[Call, Tensor], Tensor]) -> Local:
 
 def _sign(call: Call) -> int:
     """The least value is the largest of the negated ones."""
-    return -1 if call.op.row.removesuffix(".part").endswith("min") else 1
+    return -1 if call.op.row.removesuffix(PART).endswith("min") else 1
 
 
 # Extremes -----------------------------------------------------------------------------------------------------------
@@ -123,7 +124,10 @@ def _variance(call: Call, parts: Tensor) -> Tensor:
     unbiased, correction = call["unbiased"], call["correction"]
     less = int(unbiased) if unbiased is not None else 1 if correction is None else correction
     variance = squares / (count - less).clamp_min(0)
-    return variance.sqrt() if call.op.row == "aten.std" else variance
+    if call.op.row == "aten.var":
+        return variance
+    flat = variance == 0  # where torch gives a gradient of 0, not of 0 / 0
+    return torch.where(flat, 1, variance).sqrt().masked_fill(flat, 0)
 
 
 @row("aten.var", "aten.std", summary=_summary(MOMENTS, moments_of, _variance))

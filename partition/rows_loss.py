@@ -37,9 +37,12 @@ def _entropy(call: Call) -> Tensor:
 
 def _here(call: Call) -> tuple[Tensor, Tensor]:
     """The target's place among the classes of this box, and whether it is one of them."""
-    classes, target = call.indices(1, "self"), call["target"]
-    places = torch.full((call.shape("self")[1],), -1).index_copy(0, classes, torch.arange(len(classes)))
+    classes, target, count = call.indices(1, "self"), call["target"], call.shape("self")[1]
+    places = torch.full((count,), -1).index_copy(0, classes, torch.arange(len(classes)))
     counted = target != call["ignore_index"]
+    outside = target[counted & ((target < 0) | (target >= count))]
+    if outside.numel():
+        raise IndexError(f"Target {outside[0].item()} is out of bounds.")  # as torch says it
     place = places[torch.where(counted, target, 0)]
     return place.clamp_min(0), counted & (place >= 0)
 

@@ -60,7 +60,10 @@ class _Normalised(torch.autograd.Function):
         )
         inverse = (variance + ctx.eps).rsqrt()
         of_mean, of_variance = -scale * inverse * of_shift, -0.5 * scale * inverse.square() * of_gain
-        return of_x, of_mean, of_variance, None if gain is None else of_gain, of_shift, None
+        of_gain, of_shift = (
+            g if wanted else None for g, wanted in zip((of_gain, of_shift), ctx.needs_input_grad[3:5], strict=True)
+        )
+        return of_x, of_mean, of_variance, of_gain, of_shift, None
 
 
 @row("aten.batch_norm", summary=Summary(MOMENTS, _batch_moments, _joint_batch_norm, reads=("input",)))

@@ -206,7 +206,7 @@ def _seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[int, int]
     """Forward and backward seconds by (machine, stage)."""
     out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     ops, tensors = {op.name: op for op in flow.graph.ops}, flow.graph.tensors
-    waiting = {machine for edge in flow.edges for machine in (edge.source, edge.target)}
+    waiting = {machine for edge in (*flow.edges, *flow.shares) for machine in (edge.source, edge.target)}
     for i in flow.instructions:
         machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
         if i.kind == RUN:

@@ -30,7 +30,7 @@ class _Moments(torch.autograd.Function):
         variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
         count = x.numel() // max(1, mean.numel())
         ctx.save_for_backward(x, mean)
-        ctx.over, ctx.count = over, count
+        ctx.count = count
         kept = [size for d, size in enumerate(x.shape) if d not in over]
         return torch.stack([t.reshape(kept) for t in (torch.full_like(mean, count), mean, variance * count)])[None]
 
@@ -69,8 +69,8 @@ def exponentials_joined(parts: Tensor) -> Tensor:
 
 
 def _finite(largest: Tensor) -> Tensor:
-    """A number to subtract: exp(x - largest) must be 0, and not NaN, where all x are -inf."""
-    return torch.where(largest == -torch.inf, 0.0, largest)
+    """A number to subtract: where the largest is infinite, x - largest would be NaN."""
+    return torch.where(largest.isinf(), 0.0, largest)
 
 
 # The largest --------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def extremes_of(x: Tensor, over: Sequence[int]) -> Tensor:
     """How often the largest value occurs, and the value, over dimensions."""
     largest = x.amax(tuple(over))
     beside = largest.detach().reshape([1 if d in over else size for d, size in enumerate(x.shape)])
-    count = (x.detach() == beside).sum(tuple(over)).clamp_min(1)
+    count = ((x.detach() == beside) | x.detach().isnan()).sum(tuple(over))
     return torch.stack([count.to(x.dtype), largest])[None]
 
 
@@ -88,7 +88,8 @@ def extremes_joined(parts: Tensor) -> Tensor:
     """The largest value of all parts; its gradient is shared by all places where it occurs."""
     counts, values = parts.detach().unbind(1)
     top = torch.where(counts != 0, values, -torch.inf).amax(0)
-    shares = torch.where((counts != 0) & (values == top), counts, 0.0)
+    holds = (counts != 0) & ((values == top) | (values.isnan() & top.isnan()))
+    shares = torch.where(holds, counts, 0.0)
     result: Tensor = _Chosen.apply(parts[:, 1], top, shares / shares.sum(0))  # type: ignore[no-untyped-call]
     return result
 
@@ -121,4 +122,4 @@ class _Chosen(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (shares,) = ctx.saved_tensors
-        return gradients[0] * shares, None, None
+        return torch.where(shares != 0, gradients[0] * shares, 0.0), None, None

@@ -15,6 +15,7 @@ from ..partition.graph import Graph
 
 DIGITS = 4  # that are worth keeping of a measured number
 FLAT = 4.0  # the most that the start cost of a largest size can be of its time is 1 - 1 / FLAT
+COLD_MOST = 3.0  # more would be noise
 LEAST_S = 1e-9  # no cost is less: a difference of two noisy medians may be
 
 
@@ -132,7 +133,7 @@ def fit_network(
     start, again = (_surplus(c, extra) / c.messages for c in (first, mixed))
     # What the mixed chain takes longer is not the network's: its messages are those of the first.
     few, many = (_seconds_of(graph, machine, starts=True) / first.messages for graph in graphs)
-    cold = max(0.0, (again - start) / (many - few))
+    cold = min(COLD_MOST, max(0.0, again - start) / max(many - few, LEAST_S))
     points = [(first.bytes, _rest(start, 0.0))]
     points += [(c.bytes, _rest(_surplus(c, extra) - c.joins * start, 0.0) / c.messages) for c in both_ways]
     line = fit_line(points)

@@ -83,6 +83,44 @@ def test_it_trains_like_plain_torch_and_keeps_the_running_statistics(loops: dict
     assert_same(run_cut(of, halved(of.graph, **loops)), run_plain(of), rtol=1e-11)
 
 
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: nn.BatchNorm1d(8),
+    "without scale and shift": lambda: nn.BatchNorm1d(8, affine=False),
+    "without running statistics": lambda: nn.BatchNorm1d(8, track_running_stats=False),
+    "neither": lambda: nn.BatchNorm1d(8, affine=False, track_running_stats=False),
+    "scale alone": lambda: ScaledNorm(),
+}
+
+
+class ScaledNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, None, None, self.weight, None, True)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_all_kinds(name: str) -> None:
+    data = Data((torch.randn(6, 8),), (torch.randint(0, CLASSES, (6,)),))
+    make = lambda: nn.Sequential(nn.Linear(8, 8), NORMS[name](), nn.Linear(8, CLASSES))  # noqa: E731
+    of = Subject(Case(make, lambda: data, F.cross_entropy), torch.float64)
+    for loops in ({"batch_norm": 0}, {"batch_norm": 0, "cross_entropy_loss": 1}):
+        assert_same(run_cut(of, halved(of.graph, **loops)), run_plain(of), rtol=1e-11)
+
+
+@pytest.mark.parametrize("label", [-1, CLASSES])
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda y, t: F.nll_loss(y.log_softmax(1), t)])
+@pytest.mark.parametrize("loop", [0, 1])
+def test_a_label_that_is_no_class_is_named(loss: Callable[..., Tensor], label: int, loop: int) -> None:
+    of = Subject(Case(Net, batch, loss), torch.float64)
+    name = of.graph.producers[of.graph.results[0]]
+    of.batch.targets[0][2] = label
+    with pytest.raises(Exception, match=f"Target {label} is out of bounds"):
+        run_cut(of, halved(of.graph, **{name: loop}))
+
+
 def test_statistics_do_not_grow_with_the_image() -> None:
     sizes = []
     for side in (8, 32):

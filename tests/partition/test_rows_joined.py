@@ -44,12 +44,14 @@ def others() -> dict[str, Given]:
         "logsumexp kept": given("logsumexp", x(4, 6), [-1], True),
         "logsumexp far": given("logsumexp", 1000 * x(4, 6), [1]),
         "logsumexp masked": given("logsumexp", masked, [1]),
+        "logsumexp unbounded": given("logsumexp", -masked, [1]),
     }
     for name in ("var", "std"):
         calls[name] = given(f"aten.{name}.correction", x(4, 5, 6), [0, 2], correction=0, keepdim=True)
         calls[f"{name} dim"] = given(f"aten.{name}.dim", x(4, 5, 6), [1])
         calls[f"{name} dim biased"] = given(f"aten.{name}.dim", x(4, 5, 6), [1], False)
         calls[f"{name} of all"] = given(f"aten.{name}.default", 100 + x(4, 6))
+        calls[f"{name} of equals"] = given(f"aten.{name}.dim", x(4, 1).repeat(1, 6), [1])
     return calls
 
 

@@ -94,6 +94,14 @@ def test_a_network_is_known_by_what_chains_take_longer_between_two_machines(grap
     assert machine.cold == pytest.approx(cold, rel=1e-2)
 
 
+def test_starts_that_cost_nothing_cost_nothing_when_cold(graphs):
+    free = replace(TRUE, operator_s=0.0, gradient_s=0.0, rates={})
+    samples = [
+        ChainSample(size, 1e-4, t, 12, 6) for size, t in ((256, 5e-3), (1 << 16, 6e-3), (1 << 20, 9e-3), (256, 8e-3))
+    ]
+    assert 0 <= fit_network(free, graphs, samples, [80e-6])[0].cold <= 3
+
+
 def works(graph: Graph) -> list[Work]:
     costs = Costs(graph.tensors)
     return [costs.work(op, op.nest.box) for op in graph.ops]

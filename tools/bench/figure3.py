@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--flops", type=float, default=60e9, show_default=True, help="FLOP/s of a machine.")
 @click.option("--bandwidth", type=float, default=110e6, show_default=True, help="Bytes/s of a card, each way.")
 @click.option("--latency", type=float, default=2e-4, show_default=True, help="Seconds that a message travels.")
-@click.option("--message", type=float, default=5e-4, show_default=True, help="Seconds that it costs at either end.")
+@click.option("--message", type=float, default=7e-4, show_default=True, help="Seconds that it costs at either end.")
 @click.option(
     "--straggling", type=float, default=0.5, show_default=True, help="Spread of the logarithm of a machine's slowdown."
 )

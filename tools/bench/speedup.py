@@ -34,7 +34,7 @@ MANY = 64  # machines; where there are fewer, each step says less of slow machin
 @dataclass(frozen=True)
 class Assumed:
     """The machines that are assumed, in seconds, bytes and FLOP/s. The values are of 2012: gigabit Ethernet, cores
-    that together sustain 60 GFLOP/s, and remote calls that cost either end half a millisecond.
+    that together sustain 60 GFLOP/s, and remote calls that cost either end 0.7 ms.
 
     message_s: what either end spends on a message. straggling: standard deviation of the logarithm of a machine's
     slowdown in a step; the median slowdown is 1. draws: steps that the mean is of, more with fewer than 64 machines.
@@ -45,7 +45,7 @@ class Assumed:
     memory_bytes: int = 64 << 30
     bandwidth: float = 110e6
     latency_s: float = 2e-4
-    message_s: float = 5e-4
+    message_s: float = 7e-4
     straggling: float = 0.5
     draws: int = 8
     seed: int = 0
