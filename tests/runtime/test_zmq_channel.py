@@ -96,13 +96,15 @@ def test_a_plain_peer_cannot_reach_the_inbox(opened: Opener) -> None:
     b = opened("b")
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
-        monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        dealer.connect(b.endpoint)
-        dealer.send_multipart(frames_of(0))
-        assert monitor.poll(10_000)
-        assert parse_monitor_message(monitor.recv_multipart())["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        dealer.disable_monitor()
-        monitor.close()
+        # Which of the two ends gives up first is a matter of microseconds; that none goes on is not.
+        failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        with dealer.get_monitor_socket(failed | zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
+            dealer.connect(b.endpoint)
+            dealer.send_multipart(frames_of(0))
+            came = monitor.poll(10_000)
+            dealer.disable_monitor()
+            assert came
+            assert parse_monitor_message(monitor.recv_multipart())["event"] & failed
     assert b.poll() is None
     with pytest.raises(SilenceError):
         b.receive(0.05)
