@@ -26,9 +26,11 @@ _EVENTS = sum(_STATES) | _REFUSED | _UNREADABLE | _HUNG_UP
 
 
 class Link:
-    """Sends frames to one peer, encrypted with both keys. state: how the connection fares, in words."""
+    """Sends frames to one peer, encrypted with both keys if there are any. state: how it fares, in words."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys, *, peer: str, endpoint: str) -> None:
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, *, peer: str, endpoint: str
+    ) -> None:
         self.peer = peer
         self.endpoint = endpoint
         self.state = "connecting"
@@ -36,9 +38,10 @@ class Link:
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = LINGER_MS
         self._socket.sndhwm = 0
-        self._socket.curve_serverkey = keys.allowed[peer].encode()
-        self._socket.curve_publickey = keys.public.encode()
-        self._socket.curve_secretkey = keys.secret.encode()
+        if keys is not None:
+            self._socket.curve_serverkey = keys.allowed[peer].encode()
+            self._socket.curve_publickey = keys.public.encode()
+            self._socket.curve_secretkey = keys.secret.encode()
         self.monitor = self._socket.get_monitor_socket(_EVENTS)
         self._socket.connect(endpoint)
 

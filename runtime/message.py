@@ -5,9 +5,9 @@ On the wire a message is one msgpack header frame (msgspec) followed by one raw 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..partition.errors import NetworkError
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_HEADER_BYTES = 16 << 20
 
 Buffer = bytes | bytearray | memoryview
@@ -35,8 +35,23 @@ DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+class Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where a tensor lies in memory that sender and receiver share (shared_memory.py)."""
+
+    slot: int
+    offset: int
+
+
+class Payload(msgspec.Struct, array_like=True, frozen=True):
+    """One tensor: its dtype's name, its shape, and where it lies; without a place it follows as a raw frame."""
+
+    dtype: str
+    shape: list[int]
+    place: Place | None = None
+
+
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """What travels before the tensors. `frames` holds (dtype name, shape) of each raw frame that follows."""
+    """What travels before the tensors, each of which `frames` describes."""
 
     version: int
     job: str
@@ -47,7 +62,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     micro: int
     edge: int
     body: dict[str, Any]
-    frames: list[tuple[str, list[int]]]
+    frames: list[Payload]
 
 
 class _Origin(msgspec.Struct, array_like=True, frozen=True):
@@ -92,11 +107,30 @@ _decoder = msgspec.msgpack.Decoder(Header)
 _origin = msgspec.msgpack.Decoder(_Origin)
 
 
-def encode(message: Message, *, job: str, sender: str, sequence: int) -> list[Buffer]:
+class Writer(Protocol):
+    """Puts tensors where the receiver finds them."""
+
+    def put(self, tensor: Tensor) -> Place | None:
+        """Copy a tensor there; None where it must travel."""
+        ...
+
+
+class Reader(Protocol):
+    """Finds tensors that a sender has put somewhere."""
+
+    def tensor(self, place: Place, dtype: str, shape: list[int]) -> Tensor:
+        """The tensor at a place; MalformedError where there is none."""
+        ...
+
+
+def encode(message: Message, *, job: str, sender: str, sequence: int, writer: Writer | None = None) -> list[Buffer]:
     """The frames of `message`: its header, then one buffer a tensor, over the tensor's memory and keeping it alive.
 
-    NetworkError where the header is too large; ValueError for a tensor that is not a dense CPU tensor.
+    writer: takes the tensors that need not travel. NetworkError where the header is too large; ValueError for a tensor
+    that is not a dense CPU tensor.
     """
+    places = [None if writer is None else writer.put(t) for t in message.tensors]
+    payloads = [Payload(_dtype_name(t), list(t.shape), place) for t, place in zip(message.tensors, places, strict=True)]
     header = Header(
         version=WIRE_VERSION,
         job=job,
@@ -107,7 +141,7 @@ def encode(message: Message, *, job: str, sender: str, sequence: int) -> list[Bu
         micro=message.micro,
         edge=message.edge,
         body=message.body,
-        frames=[(_dtype_name(t), list(t.shape)) for t in message.tensors],
+        frames=payloads,
     )
     head = _encoder.encode(header)
     if len(head) > MAX_HEADER_BYTES:
@@ -116,21 +150,31 @@ def encode(message: Message, *, job: str, sender: str, sequence: int) -> list[Bu
             f"{sender} has a header of {len(head)} bytes in a message {message.kind!r}; {MAX_HEADER_BYTES} are allowed",
             fix="send large data as tensors, not in the body",
         )
-    return [head, *(_buffer(t) for t in message.tensors)]
+    travelling = [t for t, place in zip(message.tensors, places, strict=True) if place is None]
+    return [head, *map(_buffer, travelling)]
 
 
-def decode(frames: Sequence[Buffer], *, job: str) -> tuple[Header, Message]:
+def decode(
+    frames: Sequence[Buffer], *, job: str, readers: Mapping[str, Reader] | None = None
+) -> tuple[Header, Message]:
     """The message in `frames`, its tensors over the frames' memory where that is writable and aligned.
 
-    MalformedError where the frames do not fit together; NetworkError where the peer is of another version or job.
+    readers: by sender, of tensors that did not travel. MalformedError where the frames do not fit together;
+    NetworkError where the peer is of another version or job.
     """
     header = _header(frames, job)
-    if len(frames) - 1 != len(header.frames):
+    expected = sum(payload.place is None for payload in header.frames)
+    if len(frames) - 1 != expected:
         raise MalformedError(
-            "E504", f"{header.sender} sent {len(frames) - 1} tensor frames; the header says {len(header.frames)}"
+            "E504", f"{header.sender} sent {len(frames) - 1} tensor frames; the header says {expected}"
         )
-    described = zip(header.frames, frames[1:], strict=True)
-    tensors = tuple(_tensor(name, shape, frame, header.sender) for (name, shape), frame in described)
+    reader, travelled = (readers or {}).get(header.sender), iter(frames[1:])
+    tensors = tuple(
+        _tensor(payload, next(travelled), header.sender)
+        if payload.place is None
+        else _placed(payload, payload.place, reader, header.sender)
+        for payload in header.frames
+    )
     message = Message(
         header.kind, header.step, header.micro, header.edge, header.body, tensors=tensors, sender=header.sender
     )
@@ -182,12 +226,26 @@ def _buffer(tensor: Tensor) -> Buffer:
     return flat.view(torch.uint8).numpy().data
 
 
-def _tensor(name: str, shape: list[int], frame: Buffer, sender: str) -> Tensor:
+def _placed(payload: Payload, place: Place, reader: Reader | None, sender: str) -> Tensor:
+    _checked(payload, sender)
+    if reader is None:
+        raise MalformedError("E504", f"{sender} sent a tensor in memory that is not shared with it")
+    return reader.tensor(place, payload.dtype, payload.shape)
+
+
+def _checked(payload: Payload, sender: str) -> torch.dtype:
+    """The dtype of a tensor that is possible."""
+    name, shape = payload.dtype, payload.shape
     dtype = DTYPES.get(name)
     if dtype is None:
         raise MalformedError("E504", f"{sender} sent a tensor of unknown dtype {name!r}")
     if any(size < 0 for size in shape) or math.prod(size or 1 for size in shape) >= 1 << 62:
         raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
+    return dtype
+
+
+def _tensor(payload: Payload, frame: Buffer, sender: str) -> Tensor:
+    dtype, name, shape = _checked(payload, sender), payload.dtype, payload.shape
     size = math.prod(shape) * dtype.itemsize
     if len(frame) != size:
         raise MalformedError(

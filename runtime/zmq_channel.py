@@ -16,6 +16,8 @@ from .keys import Keys
 from .ledger import Ledger
 from .link import Link
 from .message import MalformedError, Message, decode, encode
+from .neighbours import MEMORY, Neighbours
+from .shared_memory import ARENA_BYTES
 
 MAX_FRAME_BYTES = 1 << 30
 _OVERHEAD_BYTES = 1024  # what CURVE adds to a frame, generously
@@ -24,22 +26,34 @@ SIDE = "#"  # a sender "worker 1#beacon" is a side line of worker 1, with sequen
 
 class ZmqChannel:
     """One role's end of the network. host: the address of one interface to listen on; the port is any free one.
+    shared_bytes: of memory at most that is shared with each peer on this host, 0 for none. encrypted: without it
+    anybody may connect and send under any name; only on loopback, to measure what encryption costs.
 
     Peers are connected at the first message, from the directory given to `introduce`. Who connects must hold a key on
     the list, and may only send under the name that the key belongs to.
     """
 
     def __init__(
-        self, name: str, job: str, keys: Keys, *, host: str = "127.0.0.1", max_frame_bytes: int = MAX_FRAME_BYTES
+        self,
+        name: str,
+        job: str,
+        keys: Keys,
+        *,
+        host: str = "127.0.0.1",
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        shared_bytes: int = ARENA_BYTES,
+        encrypted: bool = True,
     ) -> None:
         self.name = name
         self.job = job
         self._keys = keys
         self._max_frame_bytes = max_frame_bytes
+        self._encrypted = encrypted
         self._directory: dict[str, str] = {}
         self._links: dict[str, Link] = {}
         self._connecting: list[Link] = []
         self._ledger = Ledger(name)
+        self._neighbours = Neighbours(host, size=shared_bytes)
         self._put_back: deque[Message] = deque()
         self._owner: int | None = None
         self._closed = False
@@ -60,7 +74,12 @@ class ZmqChannel:
         """Queue `message` for `peer` and return at once; its tensors must not be written afterwards."""
         self._check_use()
         link = self._links.get(peer) or self._connect(peer)
-        frames = encode(message, job=self.job, sender=self.name, sequence=self._ledger.next(peer))
+        if message.tensors:
+            offer = self._neighbours.offer(peer, link.endpoint, message)
+            if offer is not None:
+                self.send(peer, offer)
+        arena = self._neighbours.arena(peer)
+        frames = encode(message, job=self.job, sender=self.name, sequence=self._ledger.next(peer), writer=arena)
         largest = max(len(frame) for frame in frames)
         if largest > self._max_frame_bytes:
             raise NetworkError(
@@ -112,7 +131,8 @@ class ZmqChannel:
 
     def side_link(self, peer: str) -> Link:
         """A connection of its own to `peer`, for another thread; its owner closes it before this channel is closed."""
-        return Link(self._context, self._keys, peer=peer, endpoint=self._endpoint(peer))
+        keys = self._keys if self._encrypted else None
+        return Link(self._context, keys, peer=peer, endpoint=self._endpoint(peer))
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Messages and tensor bytes so far, by peer."""
@@ -130,6 +150,7 @@ class ZmqChannel:
         self._closed = True
         for link in self._links.values():
             link.close()
+        self._neighbours.close()
         self._inbox.close(0)
         self._context.term()
         self._gate.join()
@@ -147,6 +168,8 @@ class ZmqChannel:
         return f"ZmqChannel({self.name} at {self.endpoint}, {'closed' if self._closed else 'open'}, links={{{links}}})"
 
     def _bind(self, host: str) -> str:
+        if not self._encrypted and not host.startswith("127."):
+            raise NetworkError("E512", f"{self.name} would listen on {host} without encryption", fix="use 127.0.0.1")
         if host in ("*", "0.0.0.0", "::"):
             raise NetworkError(
                 "E512",
@@ -156,9 +179,10 @@ class ZmqChannel:
         self._inbox.linger = 0
         self._inbox.rcvhwm = 0
         self._inbox.maxmsgsize = self._max_frame_bytes + _OVERHEAD_BYTES
-        self._inbox.curve_server = True
-        self._inbox.curve_secretkey = self._keys.secret.encode()
-        self._inbox.zap_domain = DOMAIN
+        if self._encrypted:
+            self._inbox.curve_server = True
+            self._inbox.curve_secretkey = self._keys.secret.encode()
+            self._inbox.zap_domain = DOMAIN
         try:
             self._inbox.bind(f"tcp://{host}:0")
         except zmq.ZMQError as error:
@@ -186,16 +210,25 @@ class ZmqChannel:
 
     def _read(self, frames: list[zmq.Frame]) -> Message | None:
         """The message in the frames; None for one that is dropped and counted."""
-        owner = str(frames[-1].get("User-Id"))
+        owner = str(frames[-1].get("User-Id")) if self._encrypted else ""
         try:
-            header, message = decode([frame.buffer for frame in frames[1:]], job=self.job)
+            header, message = decode(
+                [frame.buffer for frame in frames[1:]], job=self.job, readers=self._neighbours.readers
+            )
         except MalformedError:
             self._ledger.malformed(owner)
             return None
-        if header.sender.partition(SIDE)[0] != owner:
+        if self._encrypted and header.sender.partition(SIDE)[0] != owner:
             self._ledger.malformed(owner)
             return None
-        return message if self._ledger.arrived(header.sequence, message) else None
+        if not self._ledger.arrived(header.sequence, message):
+            return None
+        if message.kind != MEMORY:
+            return message
+        answer = self._neighbours.heard(message)
+        if answer is not None:
+            self.send(message.sender, answer)
+        return None
 
     def _state(self) -> str:
         """What stands in the way, in words."""

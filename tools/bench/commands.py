@@ -1,4 +1,4 @@
-"""`cutset bench`: what the planner comes to beside what others have published, and what a step really takes."""
+"""`cutset bench`: the planner beside what others have published, what a step really takes, and what messages do."""
 
 from pathlib import Path
 
@@ -9,10 +9,30 @@ from .figure3 import figure3_command
 
 @click.group()
 def bench() -> None:
-    """Compare the planner with published results, and its predictions with real steps."""
+    """Compare the planner with published results, its predictions with real steps, and messages with other ways."""
 
 
 bench.add_command(figure3_command)
+
+
+@bench.command("channel")
+@click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Turns of each way and size.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rounds as JSON, for programs.")
+def channel_command(rounds: int, as_json: bool) -> None:
+    """Print how fast tensors go between two processes of this machine, by our ways and by others.
+
+    Medians of rounds in which all ways take turns: memcpy in one process, a raw socket, torch's gloo, and our channel
+    over TCP, over TCP with encryption as it is used, and over shared memory as it is used on one host.
+    """
+    import json
+
+    from .channel import as_data, measure, print_rows
+
+    rows = measure(rounds=rounds)
+    if as_json:
+        click.echo(json.dumps({"rows": [as_data(row) for row in rows]}))
+    else:
+        print_rows(rows)
 
 
 @bench.command("plan")

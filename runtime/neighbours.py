@@ -1,0 +1,68 @@
+"""`Neighbours`: the shared memory of one channel with those of its peers that run on the same host.
+
+To the first large tensor for such a peer a message of its own is put in front: where our arena is. Until the peer has
+answered that it found it, and for ever where it did not, tensors travel as they would to any other host.
+"""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .message import Message, Reader
+from .shared_memory import ARENA_BYTES, LEAST_BYTES, Arena, Mapping, Offer
+
+MEMORY = "@memory"  # the kind of messages between two channels, which no role sees
+
+
+class Neighbours:
+    """host: this channel listens on; size: of an arena in bytes, 0 shares nothing."""
+
+    def __init__(self, host: str, *, size: int = ARENA_BYTES) -> None:
+        self._host, self._size = host, size
+        self._offered: dict[str, Arena | None] = {}  # None where the peer did not find it
+        self._answered: set[str] = set()
+        self.readers: dict[str, Reader] = {}
+
+    def arena(self, peer: str) -> Arena | None:
+        """What to put tensors for a peer in."""
+        return self._offered.get(peer) if peer in self._answered else None
+
+    def offer(self, peer: str, endpoint: str, message: Message) -> Message | None:
+        """The message to send before this one, if it is time to offer the peer shared memory."""
+        if not self._size or peer in self._offered or not self._is_here(endpoint):
+            return None
+        if all(t.numel() * t.element_size() < LEAST_BYTES for t in message.tensors):
+            return None
+        arena = self._offered[peer] = Arena(self._size)
+        return Message(MEMORY, body={"offer": msgspec.to_builtins(arena.offer, builtin_types=(bytes,))})
+
+    def heard(self, message: Message) -> Message | None:
+        """Take in what a peer says of shared memory; the answer, if it wants one."""
+        if "offer" in message.body:
+            return Message(MEMORY, body={"found": self._find(message.sender, message.body["offer"])})
+        self._answered.add(message.sender)
+        arena = self._offered.get(message.sender)
+        if arena is not None and not message.body.get("found"):
+            arena.close()
+            self._offered[message.sender] = None
+        return None
+
+    def close(self) -> None:
+        """Let go of all memory; tensors over that of peers stay as they are."""
+        for arena in self._offered.values():
+            if arena is not None:
+                arena.close()
+        self._offered.clear()
+        self.readers.clear()
+
+    def _find(self, sender: str, offer: Any) -> bool:
+        try:
+            self.readers[sender] = Mapping(msgspec.convert(offer, Offer))
+        except (OSError, ValueError, msgspec.ValidationError):  # another host or name space, or nonsense: it travels
+            return False
+        return True
+
+    def _is_here(self, endpoint: str) -> bool:
+        host = urlsplit(endpoint).hostname or ""
+        return host == self._host or (host.startswith("127.") and self._host.startswith("127."))

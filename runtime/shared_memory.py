@@ -1,0 +1,147 @@
+"""Memory that two processes of one host share: tensors lie in it while ZeroMQ carries only where.
+
+The sender owns an `Arena` for each peer, an anonymous file (memfd) that nobody has to clean up, whatever is killed. The
+peer opens it through /proc as a `Mapping`, once it has found the token there that it was told. A tensor lies in a slot:
+the sender's until it is filled, then the peer's, which gives it back when the last tensor over it is gone.
+"""
+
+import contextlib
+import mmap
+import os
+import secrets
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from .message import DTYPES, MalformedError, Place
+
+ARENA_BYTES = 1 << 30  # of addresses; memory is taken where a slot is
+LEAST_BYTES = 64 << 10  # a smaller tensor is sent as quickly as its place
+SLOTS = 4096 - 64
+_NAME = "cutset"
+_TOKEN_BYTES = 16
+_FLAGS_AT = 64
+_DATA_AT = 4096
+_PAGE = 4096
+FREE, TAKEN = 0, 1
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """Where a peer on the same host finds an arena: the descriptor of a process, and what it must find there."""
+
+    pid: int
+    descriptor: int
+    size: int
+    token: bytes
+
+
+class Arena:
+    """The sender's end. `put` never waits: where no slot is free, the tensor goes another way."""
+
+    def __init__(self, size: int = ARENA_BYTES) -> None:
+        self._file = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+        os.ftruncate(self._file, size)
+        self._memory = mmap.mmap(self._file, size)
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        self._memory[:_TOKEN_BYTES] = token
+        self.offer = Offer(os.getpid(), self._file, size, token)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._flags = np.frombuffer(self._memory, dtype=np.uint8, count=SLOTS, offset=_FLAGS_AT)
+        self._offsets: list[int] = []
+        self._idle: dict[int, list[int]] = defaultdict(list)  # by size: slots to use again
+        self._away: list[tuple[int, int]] = []  # slots that the peer has, with their sizes
+        self._end = _DATA_AT
+
+    def put(self, tensor: Tensor) -> Place | None:
+        """Copy a tensor into a slot of its own; None where it is too small for that, or there is no room."""
+        count = tensor.numel() * tensor.element_size()
+        if count < LEAST_BYTES:
+            return None
+        size = -(-count // _PAGE) * _PAGE
+        slot = self._slot(size)
+        if slot is None:
+            return None
+        offset = self._offsets[slot]
+        self._bytes[offset : offset + count].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._flags[slot] = TAKEN
+        self._away.append((slot, size))
+        return Place(slot, offset)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of memory that slots have taken so far."""
+        return self._end - _DATA_AT
+
+    def close(self) -> None:
+        """Let go of the memory; what the peer has mapped stays there until it lets go, too."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _slot(self, size: int) -> int | None:
+        if not self._idle[size]:
+            self._collect()
+        if self._idle[size]:
+            return self._idle[size].pop()
+        if self._end + size > self.offer.size or len(self._offsets) == SLOTS:
+            return None
+        self._offsets.append(self._end)
+        self._end += size
+        return len(self._offsets) - 1
+
+    def _collect(self) -> None:
+        """Take back what the peer is done with; once that is all, sizes that are no longer sent need no room."""
+        back = [(slot, size) for slot, size in self._away if self._flags[slot] == FREE]
+        self._away = [(slot, size) for slot, size in self._away if self._flags[slot] != FREE]
+        for slot, size in back:
+            self._idle[size].append(slot)
+        if not self._away and self._end > self.offer.size // 2:
+            self._offsets.clear()
+            self._idle.clear()
+            self._end = _DATA_AT
+
+
+class Mapping:
+    """The receiver's end of another process's arena."""
+
+    def __init__(self, offer: Offer) -> None:
+        with _opened(offer) as file:
+            if os.fstat(file).st_size != offer.size or offer.size < _DATA_AT:
+                raise OSError("the shared memory is not of the size that was told")
+            self._memory = mmap.mmap(file, offer.size)
+        if self._memory[:_TOKEN_BYTES] != offer.token:
+            raise OSError("the shared memory is another one")
+        self._size = offer.size
+        self._flags = np.frombuffer(self._memory, dtype=np.uint8, count=SLOTS, offset=_FLAGS_AT)
+
+    def tensor(self, place: Place, dtype: str, shape: list[int]) -> Tensor:
+        """The tensor at a place, over the shared memory; the slot is given back when nothing shows it any more."""
+        count = torch.Size(shape).numel() * DTYPES[dtype].itemsize
+        inside = _DATA_AT <= place.offset <= self._size - count and 0 <= place.slot < SLOTS
+        if not inside or place.offset % _PAGE or not count:
+            raise MalformedError("E504", f"a tensor of {count} bytes at {place} of {self._size} bytes of shared memory")
+        held = np.frombuffer(self._memory, dtype=np.uint8, count=count, offset=place.offset)
+        weakref.finalize(held, _give_back, self._flags, place.slot).atexit = False
+        return torch.from_numpy(held).view(DTYPES[dtype]).view(shape)
+
+
+def _give_back(flags: "np.ndarray[tuple[int], np.dtype[np.uint8]]", slot: int) -> None:
+    flags[slot] = FREE
+
+
+@contextlib.contextmanager
+def _opened(offer: Offer) -> Iterator[int]:
+    """The descriptor of another process, opened here. OSError where it is none of an arena's."""
+    path = f"/proc/{offer.pid}/fd/{offer.descriptor}"
+    if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+        raise OSError(f"{path} is no shared memory")
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield file
+    finally:
+        os.close(file)

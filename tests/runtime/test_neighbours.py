@@ -1,0 +1,101 @@
+"""Channels of one host put large tensors in shared memory, and only there where both agree."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from cutset.runtime.keys import make_keys
+from cutset.runtime.message import Message
+from cutset.runtime.neighbours import MEMORY, Neighbours
+from cutset.runtime.shared_memory import LEAST_BYTES
+from cutset.runtime.zmq_channel import ZmqChannel
+
+KEYS = make_keys(["a", "b"])
+LARGE = torch.arange(LEAST_BYTES, dtype=torch.float32)
+Opener = Callable[..., ZmqChannel]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    with ExitStack() as stack:
+        yield lambda name, **more: stack.enter_context(ZmqChannel(name, "job", KEYS[name], **more))
+
+
+def pair(opened: Opener, **of_b: int) -> tuple[ZmqChannel, ZmqChannel]:
+    a, b = opened("a"), opened("b", **of_b)
+    for one, other in ((a, b), (b, a)):
+        one.introduce({other.name: other.endpoint})
+    return a, b
+
+
+def to_and_fro(a: ZmqChannel, b: ZmqChannel, step: int) -> None:
+    """A large tensor each way."""
+    for one, other in ((a, b), (b, a)):
+        one.send(other.name, Message("forward", step, tensors=(LARGE + step, torch.ones(3), torch.empty(0))))
+        found = other.receive(10)
+        assert (found.kind, found.step) == ("forward", step)
+        assert torch.equal(found.tensors[0], LARGE + step)
+        assert torch.equal(found.tensors[1], torch.ones(3))
+
+
+def test_large_tensors_go_through_shared_memory_once_both_have_agreed(opened: Opener) -> None:
+    a, b = pair(opened)
+    for step in range(5):
+        to_and_fro(a, b, step)
+    for one, other in ((a, "b"), (b, "a")):
+        arena = one._neighbours.arena(other)
+        assert arena is not None
+        assert 0 < arena.used_bytes <= 2 * 4 * LEAST_BYTES
+
+
+def test_what_is_counted_does_not_depend_on_the_way(opened: Opener) -> None:
+    a, b = pair(opened)
+    c, d = opened("a", shared_bytes=0), opened("b", shared_bytes=0)
+    for one, other in ((c, d), (d, c)):
+        one.introduce({other.name: other.endpoint})
+    for step in range(3):
+        to_and_fro(a, b, step)
+        to_and_fro(c, d, step)
+    assert c._neighbours.arena("b") is None
+    assert a.statistics()["b"]["bytes_in"] == c.statistics()["b"]["bytes_in"]
+
+
+def test_small_messages_share_nothing(opened: Opener) -> None:
+    a, b = pair(opened)
+    a.send("b", Message("forward", tensors=(torch.ones(100),)))
+    assert b.receive(10).kind == "forward"
+    assert a.statistics()["b"]["messages_out"] == 1
+
+
+def test_a_peer_that_does_not_find_the_memory_gets_tensors_as_any_other_host() -> None:
+    near, far = Neighbours("127.0.0.1"), Neighbours("127.0.0.1")
+    offer = near.offer("far", "tcp://127.0.0.1:1", Message("x", tensors=(LARGE,)))
+    assert offer is not None
+    changed = {**offer.body["offer"], "token": bytes(16)}
+    answer = far.heard(Message(MEMORY, body={"offer": changed}, sender="near"))
+    assert answer is not None
+    assert answer.body == {"found": False}
+    assert near.heard(from_peer(answer, sender="far")) is None
+    assert near.arena("far") is None
+    assert near.offer("far", "tcp://127.0.0.1:1", Message("x", tensors=(LARGE,))) is None
+    near.close()
+
+
+def test_another_host_is_not_asked() -> None:
+    here = Neighbours("10.0.0.1")
+    assert here.offer("b", "tcp://10.0.0.2:1", Message("x", tensors=(LARGE,))) is None
+    assert here.offer("b", "tcp://10.0.0.1:1", Message("x", tensors=(LARGE,))) is not None
+    here.close()
+
+
+@pytest.mark.parametrize("offer", [None, 5, {}, {"pid": "x"}, {"pid": 1, "descriptor": 0, "size": -1, "token": b""}])
+def test_nonsense_is_not_found(offer: object) -> None:
+    answer = Neighbours("127.0.0.1").heard(Message(MEMORY, body={"offer": offer}, sender="a"))
+    assert answer is not None
+    assert answer.body == {"found": False}
+
+
+def from_peer(message: Message, *, sender: str) -> Message:
+    return Message(message.kind, body=message.body, sender=sender)

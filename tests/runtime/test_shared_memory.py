@@ -1,0 +1,155 @@
+"""Tensors in memory that two processes share: in slots that are used again only when nothing shows them."""
+
+import gc
+import os
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from cutset.runtime.message import DTYPES, MalformedError, Place
+from cutset.runtime.shared_memory import LEAST_BYTES, Arena, Mapping, Offer
+
+SIDE = 512  # a square of float32 of this side has a MiB
+
+
+@dataclass
+class Pair:
+    arena: Arena
+    mapping: Mapping
+
+    def sent(self, tensor: Tensor) -> Tensor:
+        """A tensor as the other side sees it."""
+        place = self.arena.put(tensor)
+        assert place is not None
+        return self.mapping.tensor(place, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
+
+
+@pytest.fixture
+def pair():
+    arena = Arena(16 << 20)
+    yield Pair(arena, Mapping(arena.offer))
+    arena.close()
+
+
+def square(value: float = 1.0) -> Tensor:
+    return torch.full((SIDE, SIDE), value)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES.values()], ids=str)
+def test_every_dtype_comes_out_as_it_went_in(pair, dtype):
+    bits = torch.randint(0, 2, (LEAST_BYTES,), dtype=torch.uint8)
+    tensor = bits.view(dtype).view(2, -1)
+    found = pair.sent(tensor)
+    assert (found.dtype, found.shape) == (dtype, tensor.shape)
+    assert torch.equal(found.contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8))
+
+
+def test_a_tensor_of_any_stride_is_put_in_order(pair):
+    x = torch.arange(SIDE * SIDE, dtype=torch.float32).view(SIDE, SIDE)
+    for view in (x.t(), x[::2, 1::3], x.expand(2, SIDE, SIDE), x.flip(0)):
+        assert torch.equal(pair.sent(view), view)
+
+
+def test_what_was_sent_may_be_overwritten_at_once(pair):
+    x = square()
+    found = pair.sent(x)
+    x.zero_()
+    assert (found == 1).all()
+
+
+def test_a_slot_is_used_again_once_nothing_shows_it(pair):
+    for _ in range(100):  # six have room
+        pair.sent(square())
+        gc.collect()
+    assert pair.arena.used_bytes <= 2 << 20
+
+
+def test_a_slot_is_not_used_while_anything_shows_it(pair):
+    held = pair.sent(square(7.0))
+    part, graph = held[3:5], (held.requires_grad_() * 2).sum()
+    del held
+    for i in range(8):
+        pair.sent(square(float(i)))
+    assert (part == 7).all()
+    graph.backward()
+
+
+def test_without_room_a_tensor_goes_another_way(pair):
+    held = [pair.sent(square(float(i))) for i in range(15)]
+    assert pair.arena.put(square()) is None
+    assert all((x == i).all() for i, x in enumerate(held))
+    del held[3]
+    assert pair.arena.put(square()) is not None
+
+
+def test_sizes_that_are_no_longer_sent_need_no_room_for_ever(pair):
+    for side in range(300, 900, 7):
+        x = pair.sent(torch.ones(side, side))
+        assert x.sum() == side * side
+        del x
+    assert pair.arena.used_bytes <= 16 << 20
+
+
+def test_a_small_tensor_travels(pair):
+    assert pair.arena.put(torch.ones(LEAST_BYTES // 4 - 1)) is None
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place(0, 0),
+        Place(0, 4096 + 1),
+        Place(0, (16 << 20) - 4096),
+        Place(-1, 4096),
+        Place(1 << 20, 4096),
+        Place(0, -4096),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(pair, place):
+    with pytest.raises(MalformedError, match="E504"):
+        pair.mapping.tensor(place, "float32", [SIDE, SIDE])
+
+
+def test_memory_that_is_not_what_was_told_is_refused(pair, tmp_path):
+    offer = pair.arena.offer
+    other = Arena(16 << 20)
+    with (tmp_path / "file").open("wb") as file:
+        for change in (
+            {"token": bytes(16)},
+            {"size": 1 << 20},
+            {"descriptor": other.offer.descriptor},
+            {"descriptor": file.fileno()},
+            {"descriptor": 10_000},
+            {"pid": 1 << 22},
+        ):
+            with pytest.raises(OSError, match=r"shared memory|No such file|Permission"):
+                Mapping(msgspec.structs.replace(offer, **change))
+    other.close()
+
+
+def test_tensors_outlive_the_sender(pair):
+    found = pair.sent(square(3.0))
+    pair.arena.close()
+    assert (found == 3).all()
+
+
+def test_an_arena_leaves_no_descriptor_behind():
+    before = len(os.listdir("/proc/self/fd"))
+    arena = Arena(1 << 20)
+    Mapping(arena.offer)
+    arena.close()
+    arena.close()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # mmap keeps one of its own until it is collected
+    del arena
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_offer_survives_the_wire(pair):
+    plain = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(msgspec.to_builtins(pair.arena.offer, builtin_types=(bytes,)))
+    )
+    assert msgspec.convert(plain, Offer) == pair.arena.offer
