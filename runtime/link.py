@@ -13,6 +13,7 @@ from .keys import Keys
 from .message import Buffer
 
 LINGER_MS = 1000
+LEAST_UNCOPIED = 64 << 10  # bytes; to copy fewer takes less than to keep track of them
 _STATES = {
     zmq.EVENT_CONNECTED: "shaking hands",
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "connected",
@@ -53,7 +54,9 @@ class Link:
     def send(self, frames: Sequence[Buffer]) -> None:
         """Queue one message; large frames are not copied. NetworkError where the peer has refused us."""
         try:
-            self._socket.send_multipart(frames, flags=zmq.NOBLOCK, copy=False)
+            for frame in frames[:-1]:
+                self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE, copy=len(frame) < LEAST_UNCOPIED)
+            self._socket.send(frames[-1], zmq.NOBLOCK, copy=len(frames[-1]) < LEAST_UNCOPIED)
         except zmq.Again:
             self.check()
             raise NetworkError(

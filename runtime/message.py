@@ -151,7 +151,7 @@ def encode(message: Message, *, job: str, sender: str, sequence: int, writer: Wr
             fix="send large data as tensors, not in the body",
         )
     travelling = [t for t, place in zip(message.tensors, places, strict=True) if place is None]
-    return [head, *map(_buffer, travelling)]
+    return [head, *map(buffer_of, travelling)]
 
 
 def decode(
@@ -218,7 +218,8 @@ def _dtype_name(tensor: Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def _buffer(tensor: Tensor) -> Buffer:
+def buffer_of(tensor: Tensor) -> Buffer:
+    """The bytes of a tensor in order, over its own memory where they lie in order there."""
     if tensor.numel() == 0:
         return b""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous()

@@ -10,7 +10,7 @@ import mmap
 import os
 import secrets
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 
 import msgspec
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .message import DTYPES, MalformedError, Place
+from .message import DTYPES, MalformedError, Place, buffer_of
 
 ARENA_BYTES = 1 << 30  # of addresses; memory is taken where a slot is
 LEAST_BYTES = 64 << 10  # a smaller tensor is sent as quickly as its place
@@ -54,7 +54,7 @@ class Arena:
         self._flags = np.frombuffer(self._memory, dtype=np.uint8, count=SLOTS, offset=_FLAGS_AT)
         self._offsets: list[int] = []
         self._idle: dict[int, list[int]] = defaultdict(list)  # by size: slots to use again
-        self._away: list[tuple[int, int]] = []  # slots that the peer has, with their sizes
+        self._away: deque[tuple[int, int]] = deque()  # slots that the peer has, with their sizes, oldest first
         self._end = _DATA_AT
 
     def put(self, tensor: Tensor) -> Place | None:
@@ -67,7 +67,10 @@ class Arena:
         if slot is None:
             return None
         offset = self._offsets[slot]
-        self._bytes[offset : offset + count].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        if tensor.is_contiguous():
+            self._memory[offset : offset + count] = buffer_of(tensor)
+        else:
+            self._bytes[offset : offset + count].view(tensor.dtype).view(tensor.shape).copy_(tensor)
         self._flags[slot] = TAKEN
         self._away.append((slot, size))
         return Place(slot, offset)
@@ -84,6 +87,10 @@ class Arena:
             self._file = -1
 
     def _slot(self, size: int) -> int | None:
+        # The slot that came back last is still in the caches; mostly they come back in order.
+        while self._away and self._flags[self._away[0][0]] == FREE:
+            slot, back = self._away.popleft()
+            self._idle[back].append(slot)
         if not self._idle[size]:
             self._collect()
         if self._idle[size]:
@@ -96,10 +103,11 @@ class Arena:
 
     def _collect(self) -> None:
         """Take back what the peer is done with; once that is all, sizes that are no longer sent need no room."""
-        back = [(slot, size) for slot, size in self._away if self._flags[slot] == FREE]
-        self._away = [(slot, size) for slot, size in self._away if self._flags[slot] != FREE]
-        for slot, size in back:
-            self._idle[size].append(slot)
+        flags = self._flags.copy()  # the peer goes on giving slots back meanwhile
+        for slot, size in self._away:
+            if flags[slot] == FREE:
+                self._idle[size].append(slot)
+        self._away = deque(held for held in self._away if flags[held[0]] != FREE)
         if not self._away and self._end > self.offer.size // 2:
             self._offsets.clear()
             self._idle.clear()
