@@ -95,7 +95,7 @@ class Message:
     @property
     def bytes(self) -> int:
         """Bytes of the tensors."""
-        return sum(t.numel() * t.element_size() for t in self.tensors)
+        return sum(t.nbytes for t in self.tensors)
 
 
 class MalformedError(NetworkError):
@@ -211,11 +211,12 @@ def _parse(decoder: "msgspec.msgpack.Decoder[_T]", frame: Buffer) -> _T:
 
 
 def _dtype_name(tensor: Tensor) -> str:
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.dtype not in _NAMES:
+    name = _NAMES.get(tensor.dtype)
+    if name is None or tensor.layout is not torch.strided or not tensor.is_cpu:
         raise ValueError(
             f"cannot send a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}: dense CPU tensors only"
         )
-    return _NAMES[tensor.dtype]
+    return name
 
 
 def buffer_of(tensor: Tensor) -> Buffer:

@@ -34,7 +34,11 @@ class Neighbours:
             return None
         if all(t.numel() * t.element_size() < LEAST_BYTES for t in message.tensors):
             return None
-        arena = self._offered[peer] = Arena(self._size)
+        try:
+            arena = self._offered[peer] = Arena(self._size)
+        except (OSError, AttributeError):  # no address space left; not Linux
+            self._offered[peer] = None
+            return None
         return Message(MEMORY, body={"offer": msgspec.to_builtins(arena.offer, builtin_types=(bytes,))})
 
     def heard(self, message: Message) -> Message | None:

@@ -83,6 +83,18 @@ def test_a_peer_that_does_not_find_the_memory_gets_tensors_as_any_other_host() -
     near.close()
 
 
+@pytest.mark.parametrize("error", [OSError, AttributeError])
+def test_without_memory_to_share_nothing_is_shared(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def refuse(size: int) -> None:
+        raise error("none")
+
+    monkeypatch.setattr("cutset.runtime.neighbours.Arena", refuse)
+    here = Neighbours("127.0.0.1")
+    for _ in range(2):
+        assert here.offer("b", "tcp://127.0.0.1:1", Message("x", tensors=(LARGE,))) is None
+    assert here.arena("b") is None
+
+
 def test_another_host_is_not_asked() -> None:
     here = Neighbours("10.0.0.1")
     assert here.offer("b", "tcp://10.0.0.2:1", Message("x", tensors=(LARGE,))) is None
