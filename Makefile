@@ -12,7 +12,7 @@ PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c const
 TYPES := build/types/cutset
 FOLDERS := models partition ps runtime tools
 
-.PHONY: demo test test-outside lint types format clean
+.PHONY: demo test test-outside fuzz lint types format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -25,6 +25,10 @@ test: $(STAMP)
 #   make test-outside OUTSIDE='-m light'
 test-outside: $(OUTSIDE_STAMP)
 	$(VENV)/bin/python -m pytest tests/outside $(OUTSIDE)
+
+# A million broken messages to the inbox of a worker, and as many to that of a shard: some minutes
+fuzz: $(STAMP)
+	CUTSET_FUZZ=1000000 $(VENV)/bin/python -m pytest tests/runtime/test_wire_fuzz.py
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

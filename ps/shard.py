@@ -32,6 +32,9 @@ from .staleness import Staleness
 Replies = list[tuple[str, Message]]
 
 
+DEFERRED_MOST = 4096  # fetches of a slice that wait for a later version; a client waits with one
+
+
 class Shard:
     """Holds slices of the parameters and applies a rule to them."""
 
@@ -89,6 +92,8 @@ class Shard:
         return self._due(machine)
 
     def _fetch(self, machine: int, message: Message) -> Replies:
+        if len(self._deferred[machine]) == DEFERRED_MOST:
+            raise self._broken(message, f"comes while {DEFERRED_MOST} fetches wait for pushes that were never made")
         self._deferred[machine].append((message.sender, message.step, self._number(message, "at_least")))
         return self._due(machine)
 

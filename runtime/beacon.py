@@ -10,7 +10,7 @@ from types import TracebackType
 from .assignment import LAUNCHER
 from .link import Link
 from .message import Message, encode
-from .zmq_channel import SIDE
+from .zmq_channel import BEACON
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Pulse:
         self.interval_s = interval_s
         self._link = link
         self._job = job
-        self._sender = f"{name}{SIDE}beacon"
+        self._sender = name + BEACON
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cutset-pulse", daemon=True)
 

@@ -6,11 +6,12 @@ A worker and its parameter client share one channel; each asks for its own messa
 from collections import defaultdict, deque
 from collections.abc import Collection
 
-from ..partition.errors import CutsetError
+from ..partition.errors import CutsetError, NetworkError
 from .channel import Channel, SilenceError
 from .message import Message
 
 Key = tuple[str, str, int, int, int]
+KEPT_MOST = 1 << 12  # messages that nobody has asked for yet; a step has a few for each micro-batch in flight
 
 
 def key_of(message: Message) -> Key:
@@ -31,6 +32,7 @@ class Mailbox:
         self.channel = channel
         self.timeout_s = timeout_s
         self._kept: dict[Key, deque[Message]] = defaultdict(deque)
+        self._count = 0
 
     def send(self, peer: str, message: Message) -> None:
         """Queue `message` for `peer`; its tensors must not be written afterwards."""
@@ -57,6 +59,7 @@ class Mailbox:
     def _pop(self, key: Key) -> Message:
         waiting = self._kept[key]
         message = waiting.popleft()
+        self._count -= 1
         if not waiting:
             del self._kept[key]
         return message
@@ -64,7 +67,15 @@ class Mailbox:
     def _keep(self, message: Message) -> None:
         if message.kind == "stop":
             raise Stopped("E601", f"{self.channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
+        if self._count == KEPT_MOST:
+            raise NetworkError(
+                "E513",
+                f"{self.channel.name} has {self._count} messages that it did not ask for, "
+                f"now {message.kind!r} of {message.sender} (step {message.step})",
+                fix="check that all roles belong to this run and have the same placement; then start the run again",
+            )
         self._kept[key_of(message)].append(message)
+        self._count += 1
 
     def __repr__(self) -> str:
         kept = {key: len(queue) for key, queue in self._kept.items()}

@@ -263,3 +263,12 @@ def test_serve_beats_while_it_is_idle_and_gives_up_in_the_end():
     with pytest.raises(SilenceError, match=r"shard-0 waited 3 s"):
         serve(Shard(0, SLICES, SGD(1.0)), Quiet(server), beacon=beacon, interval_s=1.0, timeout_s=3.0)
     assert beacon.progress == "0 messages, then idle for 2 s"
+
+
+def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr("cutset.ps.shard.DEFERRED_MOST", 3)
+    shard = shard_with_values()
+    for _ in range(3):
+        assert shard.handle(fetch(at_least=9)) == []
+    with pytest.raises(NetworkError, match="E550.*comes while 3 fetches wait for pushes that were never made"):
+        shard.handle(fetch(at_least=9))

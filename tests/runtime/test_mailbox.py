@@ -2,6 +2,8 @@
 
 import pytest
 
+from cutset.partition.errors import NetworkError
+from cutset.runtime import mailbox as mailboxes
 from cutset.runtime.mailbox import Mailbox, Stopped, key_of
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.message import Message
@@ -53,3 +55,17 @@ def test_a_stop_is_raised(how: str) -> None:
     key = ("a", "forward", 0, 0, 0)
     with pytest.raises(Stopped, match="b was told to stop: worker 3 is gone"):
         box.wait([key]) if how == "wait" else box.take(key)
+
+
+def test_what_nobody_asks_for_is_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailboxes, "KEPT_MOST", 3)
+    a, box = mailbox()
+    for round_ in range(4):  # what is taken makes room again
+        for micro in range(3):
+            a.send("b", Message("forward", round_, micro))
+        for micro in range(3):
+            assert box.wait([("a", "forward", round_, micro, 0)]).micro == micro
+    for micro in range(4):
+        a.send("b", Message("forward", 9, micro))
+    with pytest.raises(NetworkError, match=r"E513: b has 3 messages that it did not ask for, now 'forward' of a"):
+        box.wait([("a", "forward", 1, 0, 0)])

@@ -1,7 +1,8 @@
 """How fast tensors go from one process of this host to another: our ways beside memcpy, a raw socket and gloo.
 
 Two processes; every way and every size takes its turn in each round, so that a busy second hits all of them alike. One
-way: a stream of tensors, acknowledged after each half of what may be on its way. To and fro: a tensor goes there and comes back.
+way: a stream of tensors, acknowledged after each half of what may be on its way. To and fro: one goes there and comes
+back.
 """
 
 import statistics
