@@ -270,5 +270,5 @@ def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):
     shard = shard_with_values()
     for _ in range(3):
         assert shard.handle(fetch(at_least=9)) == []
-    with pytest.raises(NetworkError, match="E550.*comes while 3 fetches wait for pushes that were never made"):
+    with pytest.raises(NetworkError, match=r"E550.*comes while 3 fetches wait for pushes that were never made"):
         shard.handle(fetch(at_least=9))
