@@ -22,6 +22,7 @@ class Neighbours:
         self._host, self._size = host, size
         self._offered: dict[str, Arena | None] = {}  # None where the peer did not find it
         self._answered: set[str] = set()
+        self._asked: set[str] = set()  # peers that have offered theirs
         self.readers: dict[str, Reader] = {}
 
     def arena(self, peer: str) -> Arena | None:
@@ -44,6 +45,9 @@ class Neighbours:
     def heard(self, message: Message) -> Message | None:
         """Take in what a peer says of shared memory; the answer, if it wants one."""
         if "offer" in message.body:
+            if message.sender in self._asked:  # a peer offers once; answers that it does not read would pile up
+                return None
+            self._asked.add(message.sender)
             return Message(MEMORY, body={"found": self._find(message.sender, message.body["offer"])})
         self._answered.add(message.sender)
         arena = self._offered.get(message.sender)

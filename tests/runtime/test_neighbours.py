@@ -83,6 +83,12 @@ def test_a_peer_that_does_not_find_the_memory_gets_tensors_as_any_other_host() -
     near.close()
 
 
+def test_a_peer_is_answered_once() -> None:
+    here = Neighbours("127.0.0.1")
+    offers = [here.heard(Message(MEMORY, body={"offer": {}}, sender=peer)) for peer in ("a", "a", "b", "a")]
+    assert [offer is not None for offer in offers] == [True, False, True, False]
+
+
 @pytest.mark.parametrize("error", [OSError, AttributeError])
 def test_without_memory_to_share_nothing_is_shared(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     def refuse(size: int) -> None:
