@@ -4,6 +4,7 @@ On the wire a message is one msgpack header frame (msgspec) followed by one raw 
 `encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,6 +188,11 @@ def _header(frames: Sequence[Buffer], job: str) -> Header:
     size = len(frames[0])
     if size > MAX_HEADER_BYTES:
         raise MalformedError("E504", f"a header of {size} bytes arrived; {MAX_HEADER_BYTES} are allowed")
+    with contextlib.suppress(MalformedError):
+        header = _parse(_decoder, frames[0])
+        if header.version == WIRE_VERSION and header.job == job:
+            return header
+    # Of another version the fields may be others, but for the first ones.
     origin = _parse(_origin, frames[0])
     if origin.version != WIRE_VERSION:
         raise NetworkError(
