@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from ...runtime.zmq_channel import ZmqChannel
 
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0
+SENT_MOST = 4  # tensors that gloo is given before the first of them has gone
 MEMCPY, RAW, GLOO = "memcpy", "raw TCP", "gloo"
 PLAIN, CURVE, SHARED = "our TCP", "our TCP, CURVE", "our shared memory"
 TRANSPORTS = (MEMCPY, RAW, GLOO, PLAIN, CURVE, SHARED)
@@ -88,16 +90,24 @@ class _Raw:
 
 
 class _Gloo:
-    """torch.distributed's send and recv, into the same memory again and again."""
+    """torch.distributed's isend and recv, into the same memory again and again.
+
+    Its send returns when the other end receives, so that two that send at once would wait for each other.
+    """
 
     def __init__(self, machine: int, store: TCPStore) -> None:
         self._peer = 1 - machine
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group("gloo", store=store, rank=machine, world_size=2)
+        self._sent: deque[dist.Work] = deque()
         self._kept: dict[int, Tensor] = {}
 
     def send(self, tensor: Tensor) -> None:
-        dist.send(tensor, self._peer)
+        work = dist.isend(tensor, self._peer)
+        assert work is not None
+        self._sent.append(work)
+        while len(self._sent) > SENT_MOST:
+            self._sent.popleft().wait()
 
     def receive(self, size: int) -> Tensor:
         tensor = self._kept.setdefault(size, torch.zeros(size, dtype=torch.uint8))
@@ -105,6 +115,8 @@ class _Gloo:
         return tensor
 
     def close(self) -> None:
+        while self._sent:
+            self._sent.popleft().wait()
         dist.destroy_process_group()
 
 
