@@ -71,14 +71,14 @@ def cross_entropy(site: Site) -> Signature | None:
 
     Parts of the classes tell each other what a softmax's do, and the target's score.
     """
-    given = classified(site)
+    given = _over_all_classes(site)
     by_index = len(site.shape("target")) < len(site.shape("self"))
     if given is None or not by_index or site["label_smoothing"]:
         return given
     return replace(_with_classes(given), joined=frozenset({"c"}), work=5.0)
 
 
-def classified(site: Site) -> Signature | None:
+def _over_all_classes(site: Site) -> Signature | None:
     """Mean over samples of a function of all classes."""
     x, target = site.shape("self"), site.shape("target")
     if len(x) < 2:
@@ -110,7 +110,7 @@ def _picked(call: Call) -> Tensor:
 @row("aten.nll_loss", "aten.nll_loss_nd", "aten.nll_loss2d", local=_picked)
 def picked(site: Site) -> Signature | None:
     """Mean over samples of -x[target], the divisor taken from the whole target; parts of the classes add up."""
-    given = classified(site)
+    given = _over_all_classes(site)
     if given is None:
         return None
     return replace(_with_classes(given), summed=given.summed | {"c"}, work=1.0)

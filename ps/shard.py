@@ -30,8 +30,6 @@ from .rule import Rule
 from .staleness import Staleness
 
 Replies = list[tuple[str, Message]]
-
-
 DEFERRED_MOST = 4096  # fetches of a slice that wait for a later version; a client waits with one
 
 

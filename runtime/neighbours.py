@@ -33,7 +33,7 @@ class Neighbours:
         """The message to send before this one, if it is time to offer the peer shared memory."""
         if not self._size or peer in self._offered or not self._is_here(endpoint):
             return None
-        if all(t.numel() * t.element_size() < LEAST_BYTES for t in message.tensors):
+        if all(t.nbytes < LEAST_BYTES for t in message.tensors):
             return None
         try:
             arena = self._offered[peer] = Arena(self._size)

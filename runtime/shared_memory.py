@@ -6,6 +6,7 @@ the sender's until it is filled, then the peer's, which gives it back when the l
 """
 
 import contextlib
+import fcntl
 import mmap
 import os
 import secrets
@@ -44,8 +45,9 @@ class Arena:
     """The sender's end. `put` never waits: where no slot is free, the tensor goes another way."""
 
     def __init__(self, size: int = ARENA_BYTES) -> None:
-        self._file = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+        self._file = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._file, size)
+        fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self._memory = mmap.mmap(self._file, size)
         token = secrets.token_bytes(_TOKEN_BYTES)
         self._memory[:_TOKEN_BYTES] = token
@@ -59,7 +61,7 @@ class Arena:
 
     def put(self, tensor: Tensor) -> Place | None:
         """Copy a tensor into a slot of its own; None where it is too small for that, or there is no room."""
-        count = tensor.numel() * tensor.element_size()
+        count = tensor.nbytes
         if count < LEAST_BYTES:
             return None
         size = -(-count // _PAGE) * _PAGE
@@ -121,6 +123,8 @@ class Mapping:
         with _opened(offer) as file:
             if os.fstat(file).st_size != offer.size or offer.size < _DATA_AT:
                 raise OSError("the shared memory is not of the size that was told")
+            if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise OSError("the shared memory may be cut short, which would kill who reads it then")
             self._memory = mmap.mmap(file, offer.size)
         if self._memory[:_TOKEN_BYTES] != offer.token:
             raise OSError("the shared memory is another one")

@@ -130,6 +130,17 @@ def test_memory_that_is_not_what_was_told_is_refused(pair, tmp_path):
     other.close()
 
 
+def test_memory_that_could_be_cut_short_is_refused(pair):
+    file = os.memfd_create("cutset")
+    os.ftruncate(file, 16 << 20)
+    os.pwrite(file, pair.arena.offer.token, 0)
+    with pytest.raises(OSError, match="cut short"):
+        Mapping(msgspec.structs.replace(pair.arena.offer, descriptor=file))
+    os.close(file)
+    with pytest.raises(PermissionError):
+        os.ftruncate(pair.arena.offer.descriptor, 1 << 20)
+
+
 def test_tensors_outlive_the_sender(pair):
     found = pair.sent(square(3.0))
     pair.arena.close()

@@ -88,9 +88,9 @@ def test_a_network_is_known_by_what_chains_take_longer_between_two_machines(grap
     samples.append(sample(256, computed[1], many, 0))
     machine, found_bandwidth, found_latency = fit_network(TRUE, graphs, samples, [message, message, 1.0])
     assert found_bandwidth == pytest.approx(bandwidth, rel=1e-2)
-    assert found_latency == pytest.approx(latency, rel=2e-2)
+    assert found_latency == pytest.approx(latency, rel=1e-2)
     assert machine.message_s == pytest.approx(message, rel=1e-3)
-    assert machine.step_s == pytest.approx(step, rel=2e-2)
+    assert machine.step_s == pytest.approx(step, rel=1e-2)
     assert machine.cold == pytest.approx(cold, rel=1e-2)
 
 

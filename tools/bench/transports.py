@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import TCPStore
 
 from ...runtime.channel import Channel
 from ...runtime.keys import Keys, make_keys
@@ -48,20 +47,12 @@ class Ask:
     def __init__(self, mailbox: Mailbox, peer: str) -> None:
         self._mailbox, self._peer, self._count = mailbox, peer, 0
 
-    def tell(self, value: Any) -> None:
-        """Tell the other end."""
-        self._mailbox.send(self._peer, Message("told", self._count, body={"value": value}))
-
-    def hear(self) -> Any:
-        """What the other end tells."""
-        value = self._mailbox.wait([(self._peer, "told", self._count, 0, 0)], timeout_s=PATIENCE_S).body["value"]
-        self._count += 1
-        return value
-
     def both(self, value: Any) -> Any:
         """Tell, and hear what the other tells."""
         self._mailbox.send(self._peer, Message("told", self._count, body={"value": value}))
-        return self.hear()
+        message = self._mailbox.wait([(self._peer, "told", self._count, 0, 0)], timeout_s=PATIENCE_S)
+        self._count += 1
+        return message.body["value"]
 
 
 class _Raw:
@@ -95,7 +86,7 @@ class _Gloo:
     Its send returns when the other end receives, so that two that send at once would wait for each other.
     """
 
-    def __init__(self, machine: int, store: TCPStore) -> None:
+    def __init__(self, machine: int, store: Any) -> None:
         self._peer = 1 - machine
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group("gloo", store=store, rank=machine, world_size=2)
@@ -175,8 +166,9 @@ def _open_raw(machine: int, ask: Ask) -> Transport:
 
 def _open_gloo(machine: int, ask: Ask) -> Transport:
     if machine == 1:
-        return _Gloo(machine, TCPStore(HOST, ask.both(None), 2, is_master=False))
-    store = TCPStore(HOST, 0, 2, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore(HOST, ask.both(None), 2, is_master=False)  # type: ignore[attr-defined]
+        return _Gloo(machine, store)
+    store = dist.TCPStore(HOST, 0, 2, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     ask.both(store.port)
     return _Gloo(machine, store)
 
