@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,12 +20,14 @@ class Cut:
     boxes: operator -> disjoint boxes that cover its loops, each with its machine.
     folds: operator whose reduction loops are cut -> boxes of its output with the machine that adds the parts.
     owners: parameter, buffer or constant -> boxes with the machine that holds them.
+    recomputed: machines and stages (of their segments) whose activations are made again for backward, not held.
     """
 
     machines: int
     boxes: Mapping[str, Sequence[Placed]]
     folds: Mapping[str, Sequence[Placed]] = field(default_factory=dict)
     owners: Mapping[str, Sequence[Placed]] = field(default_factory=dict)
+    recomputed: frozenset[tuple[int, int]] = frozenset()
 
 
 def fused(machines: int, placed: Mapping[str, Sequence[Placed]]) -> dict[str, list[Placed]]:
@@ -159,7 +161,7 @@ def with_folds(graph: Graph, cut: Cut) -> Cut:
     for op in partial_ops(graph, cut.boxes):
         if op.name not in folds:
             folds[op.name] = _first_readers(graph, cut, op) or _busiest(graph, cut, op)
-    return Cut(cut.machines, cut.boxes, folds, cut.owners)
+    return replace(cut, folds=folds)
 
 
 def _first_readers(graph: Graph, cut: Cut, op: Op) -> list[Placed]:

@@ -208,7 +208,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         """Operator that computes each value."""
         return {output: op.name for op in self.ops for output in op.outputs}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """sha256 over operators and shapes, but not over where in the source they stand."""
         bare = [(op.name, op.target, op.arguments, op.outputs, op.nest) for op in self.ops]

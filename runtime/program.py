@@ -4,9 +4,11 @@ It holds the operators, pieces and edges of this machine only, so that a worker 
 graph. Pieces are numbered over the whole cut, and an edge has the same number on both sides.
 """
 
+import hashlib
 from collections import defaultdict
 
 import msgspec
+import networkx as nx
 
 from ..partition.box import Box, volume
 from ..partition.errors import BadInput
@@ -67,7 +69,8 @@ class Segment(msgspec.Struct, frozen=True):
     """Steps that run without waiting for anybody.
 
     receives: edges that must have arrived. sends: what goes out afterwards. keeps: pieces that later segments here
-    read.
+    read. recompute: what it makes is not held for backward but made once more then (Chen et al., "Training Deep Nets
+    with Sublinear Memory Cost", 2016).
     """
 
     stage: int
@@ -75,6 +78,7 @@ class Segment(msgspec.Struct, frozen=True):
     receives: tuple[int, ...]
     sends: tuple[Link, ...]
     keeps: tuple[int, ...]
+    recompute: bool = False
 
 
 class Noise(msgspec.Struct, frozen=True):
@@ -98,6 +102,8 @@ class Program(msgspec.Struct, frozen=True):
     that reads it, after whose backward its gradient goes back. results: pieces of the loss, or of the output, made
     here.
     one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
+    depth: pipeline stages from this machine to the end of the model, its own counted in. Machines that wait for each
+    other in forward make up one stage. plan: a digest of model and cut, the same for all programs of one cut.
     """
 
     machine: int
@@ -118,14 +124,34 @@ class Program(msgspec.Struct, frozen=True):
     returns: dict[int, int]
     results: tuple[int, ...]
     one_at_a_time: bool
+    depth: int = 1
+    plan: str = ""
 
 
 def programs(flow: Flow, *, training: bool) -> list[Program]:
     """The program of every machine of a cut. training: gradients are wanted."""
-    return [_program(flow, machine, training) for machine in range(flow.cut.machines)]
+    depths, plan = _depths(flow), _digest(flow)
+    return [_program(flow, machine, training, depths[machine], plan) for machine in range(flow.cut.machines)]
 
 
-def _program(flow: Flow, machine: int, training: bool) -> Program:
+def _digest(flow: Flow) -> str:
+    cut = flow.cut
+    whole = (flow.model.digest, cut.machines, cut.boxes, cut.folds, cut.owners, sorted(cut.recomputed))
+    return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:16]
+
+
+def _depths(flow: Flow) -> list[int]:
+    """The pipeline depth of every machine: the longest way to the end over groups that wait for each other."""
+    ways: nx.DiGraph[int] = nx.DiGraph((edge.source, edge.target) for edge in flow.edges)
+    ways.add_nodes_from(range(flow.cut.machines))
+    groups = nx.condensation(ways)
+    depth: dict[int, int] = {}
+    for group in reversed(list(nx.topological_sort(groups))):
+        depth[group] = 1 + max((depth[after] for after in groups.successors(group)), default=0)
+    return [depth[groups.graph["mapping"][machine]] for machine in range(flow.cut.machines)]
+
+
+def _program(flow: Flow, machine: int, training: bool, depth: int, plan: str) -> Program:
     graph = flow.graph
     mine = [i for i in flow.instructions if i.machine == machine]
     pieces = {
@@ -158,6 +184,8 @@ def _program(flow: Flow, machine: int, training: bool) -> Program:
         returns=_returns(segments),
         results=tuple(i for i in flow.results if flow.pieces[i].machine == machine),
         one_at_a_time=_mixing(graph, mine),
+        depth=depth,
+        plan=plan,
     )
 
 
@@ -225,6 +253,7 @@ def _segments(flow: Flow, machine: int, mine: list[Instruction]) -> tuple[Segmen
                 tuple(sorted(edges)),
                 tuple(sends),
                 tuple(sorted(made & later)),
+                (machine, stage) in flow.cut.recomputed,
             )
         )
     return tuple(segments)

@@ -5,8 +5,10 @@ tests.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -14,21 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from ..models.task import Data
-from ..partition.box import slices
+from ..partition.box import Box, slices
+from ..partition.errors import BadInput
 from .faults import Fault
+from .feed import Feed
 from .mailbox import Mailbox
 from .memory_channel import MemoryNetwork
 from .own_modules import OwnModules
 from .program import Program
+from .schedule import DATAFLOW
 from .worker import Worker
 
 T = TypeVar("T")
+Pieces = list[tuple[Box, Tensor]]
 
 
 class Replica:
     """Workers of one replica in threads. A context manager; an error in one worker ends the others' waiting.
 
-    model: the user's, where it has blocks by hand; each worker makes a copy of it, without values.
+    model: the user's, where it has blocks by hand; each worker makes a copy of it, without values. order: name of the
+    schedule (schedule.py).
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class Replica:
         seed: int = 0,
         faults: Iterable[Fault] = (),
         model: nn.Module | None = None,
+        order: str = DATAFLOW,
     ) -> None:
         self._network = MemoryNetwork(faults)
         names = [f"worker-0.{p.machine}" for p in programs]
@@ -45,7 +53,7 @@ class Replica:
         turn = threading.Lock()
         own = [None if model is None else OwnModules.where_needed([p], lambda: model) for p in programs]
         self.workers = [
-            Worker(program, Mailbox(channel), names, seed=seed, turn=turn, own=modules)
+            Worker(program, Mailbox(channel), names, seed=seed, order=order, turn=turn, own=modules)
             for program, channel, modules in zip(programs, self._channels, own, strict=True)
         ]
         self._threads = ThreadPoolExecutor(len(programs), thread_name_prefix="replica")
@@ -71,9 +79,56 @@ class Replica:
         losses = self._each(lambda worker: worker.step(batch, step))
         return next(loss for loss in losses if loss is not None)
 
-    def predict(self, batch: Data, step: int) -> Tensor:
-        """The whole output for one batch."""
-        pieces = [piece for found in self._each(lambda worker: worker.predict(batch, step)) for piece in found]
+    def clip(self, most: float, step: int) -> list[float]:
+        """Scale the gradients so that their norm is at most `most`; what it was, as every worker found it."""
+        return self._each(lambda worker: worker.clip(most, step))
+
+    def predict(self, samples: Data | Iterable[Data], step: int = 0) -> Iterator[Tensor]:
+        """The whole output of every batch, in order; several are on their way through the machines at a time.
+
+        samples: batches, or all samples at once, which are then divided into batches. A batch has at most as many
+        samples as the model was planned for; a smaller one is filled up, and its output cut.
+        """
+        size = self.workers[0].program.batch
+        lengths = deque[int]()
+
+        def batches() -> Iterator[Data]:
+            for batch in _divided(samples, size):
+                lengths.append(len(batch))
+                yield batch if len(batch) == size else _filled(batch, size)
+
+        feed = Feed(batches(), readers=len(self.workers), ahead=1 + max(worker.cap for worker in self.workers))
+        found: list[SimpleQueue[Pieces | None]] = [SimpleQueue() for _ in self.workers]
+        errors: list[BaseException] = []
+
+        def predict(worker: Worker, out: SimpleQueue[Pieces | None]) -> None:
+            """The outputs of one worker; None at the end, and where it fails."""
+            try:
+                for pieces in worker.stream(feed.batches(), step):
+                    out.put(pieces)
+            except BaseException as error:  # raised again below, in the caller's thread
+                errors.append(error)
+                self._network.abort(f"{error}")
+            finally:
+                feed.end()
+                out.put(None)
+
+        futures = [self._threads.submit(predict, *pair) for pair in zip(self.workers, found, strict=True)]
+        try:
+            while None not in (pieces := [out.get() for out in found]):
+                feed.consumed()
+                output = self._output([piece for some in pieces for piece in some or ()])
+                whole = output.shape[:1] != (size,)
+                rows = lengths.popleft()
+                yield output if whole else output[:rows]
+        finally:
+            feed.end()
+            wait(futures)
+            if errors:
+                raise errors[0]
+
+    def _output(self, pieces: Pieces) -> Tensor:
+        """The whole output from its boxes."""
         name = next(p.program.pieces[p.program.results[0]].tensor for p in self.workers if p.program.results)
         info = next(w.program.tensors[name] for w in self.workers if name in w.program.tensors)
         out = torch.empty(info.extents, dtype=getattr(torch, info.dtype))
@@ -110,3 +165,22 @@ class Replica:
             wait(pending)
             failed[0].result()
         return [future.result() for future in futures]
+
+
+def _divided(samples: Data | Iterable[Data], size: int) -> Iterator[Data]:
+    if not isinstance(samples, Data):
+        yield from samples
+        return
+    for start in range(0, len(samples), size):
+        yield samples.rows(torch.arange(start, min(start + size, len(samples))))
+
+
+def _filled(batch: Data, size: int) -> Data:
+    """A batch with its last sample repeated."""
+    if not 0 < len(batch) < size:
+        raise BadInput(
+            "E343",
+            f"{len(batch)} samples to predict; the model was planned for {size} at a time",
+            fix="smaller batches",
+        )
+    return batch.rows(torch.arange(size).clamp(max=len(batch) - 1))

@@ -28,6 +28,7 @@ from .program import Link, Operand, Program, Segment, Step
 from .states import States
 
 Turn = AbstractContextManager[Any]
+ONLY, FIRST, AGAIN = "only", "first", "again"  # passes of a segment forward; two where it is recomputed
 
 
 @dataclass
@@ -46,6 +47,7 @@ class MicroBatch:
     arrived: set[int] = field(default_factory=set)  # edges
     drawn: set[str] = field(default_factory=set)  # states of the generator from which was drawn
     returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
+    before: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # buffers before an operator overwrote them
 
     @property
     def progress(self) -> int:
@@ -54,7 +56,7 @@ class MicroBatch:
 
     def release(self) -> None:
         """Let go of all tensors."""
-        for held in (self.batch, self.masks, self.made, self.inputs, self.returned):
+        for held in (self.batch, self.masks, self.made, self.inputs, self.returned, self.before):
             held.clear()
 
 
@@ -97,20 +99,41 @@ class SegmentRunner:
         self.program, self.states, self._own = program, states, own
         self._turn: Turn = turn or nullcontext()
         self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
+        self._pass = ONLY  # of the segment that runs
         self._overwritten = {name for op in program.ops.values() for name in op.writes}
         self._read_again = read_again(program)
 
     def forward(self, micro: MicroBatch, segment: Segment) -> list[list[Tensor]]:
         """Run the steps; the frames to send, one list a link of `segment.sends`."""
-        with torch.set_grad_enabled(self.program.training):
-            for step in segment.steps:
-                self._execute(micro, step)
-        micro.read.clear()
+        self._pass = FIRST if segment.recompute and self.program.training else ONLY
+        with torch.set_grad_enabled(self.program.training and self._pass == ONLY):
+            self._run(micro, segment)
         for piece in segment.keeps:
             self.enter(micro, piece, micro.made[piece].detach())
         if self.program.training:
             micro.loss += sum(float(micro.made[piece].detach()) for piece in self._results(segment))
-        return [self.frames(link, micro.made) for link in segment.sends]
+        frames = [self.frames(link, micro.made) for link in segment.sends]
+        if self._pass == FIRST:
+            self._forget(micro, segment)
+        return frames
+
+    def _run(self, micro: MicroBatch, segment: Segment) -> None:
+        for step in segment.steps:
+            self._execute(micro, step)
+        micro.read.clear()
+
+    def _recompute(self, micro: MicroBatch, segment: Segment) -> None:
+        """Forward once more, now for backward: of the same inputs, masks and buffers, which stay as they are."""
+        kept = {piece: micro.inputs.pop(piece) for piece in segment.keeps}  # here they are results, not leaves
+        self._pass = AGAIN
+        with torch.enable_grad():
+            self._run(micro, segment)
+        micro.inputs |= kept
+
+    def _forget(self, micro: MicroBatch, segment: Segment) -> None:
+        for step in segment.steps:
+            for piece in step.makes:
+                del micro.made[piece]
 
     def enter(self, micro: MicroBatch, piece: int, tensor: Tensor) -> None:
         """Make a tensor a leaf of this micro-batch."""
@@ -150,12 +173,12 @@ class SegmentRunner:
         for operand in step.operands:
             if operand.argument == STATE:
                 self._draw_on(micro, operand)
-        operands = {operand.argument: self._operand(micro, operand, op) for operand in step.operands}
+        operands = {operand.argument: self._operand(micro, operand, step) for operand in step.operands}
         draws_itself = op.target == BLOCK or (op.row == OPAQUE and "@noise" in operands)
         with self._turn if draws_itself else nullcontext():
             outputs = run_box(op, step.box, operands, self.program.tensors, own=self._module(op))
         for operand in step.operands:
-            if operand.tensor in op.writes and operand.box is not None:
+            if operand.tensor in op.writes and operand.box is not None and self._pass != AGAIN:
                 self._write_back(operand, operand.box, operands[operand.argument])
         for piece, output in zip(step.makes, outputs, strict=True):
             micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
@@ -185,14 +208,21 @@ class SegmentRunner:
         with self._turn:
             micro.masks.update(draw_on(self.program, operand.tensor, state))
 
-    def _operand(self, micro: MicroBatch, operand: Operand, op: Op) -> Tensor | None:
+    def _operand(self, micro: MicroBatch, operand: Operand, step: Step) -> Tensor | None:
         """What a step reads, in the shape of its dimensions."""
         if operand.box is None:
             return None
-        if operand.tensor in self._overwritten and operand.tensor not in op.writes:
-            # What backward needs of a buffer must outlive the next micro-batch's forward.
-            return self._assembled(micro, operand, operand.box).clone()
-        return self._shared(micro, operand, operand.box)
+        if operand.tensor not in self._overwritten:
+            return self._shared(micro, operand, operand.box)
+        key = (f"{step.op} {step.box}", operand.argument)
+        if self._pass == AGAIN:
+            return micro.before.pop(key)
+        if self._pass == FIRST:
+            micro.before[key] = self._assembled(micro, operand, operand.box).clone()
+        if operand.tensor in self.program.ops[step.op].writes:
+            return self._shared(micro, operand, operand.box)
+        # What backward needs of a buffer must outlive the next micro-batch's forward.
+        return self._assembled(micro, operand, operand.box).clone()
 
     def _shared(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
         """One tensor for all readers of a box: their gradients are then added in the order of plain torch."""
@@ -238,6 +268,8 @@ class SegmentRunner:
     def backward(self, micro: MicroBatch, position: int, micros: int) -> None:
         """Backward of the segment at `position`, once all gradients of what left it are there; frees what it made."""
         segment = self.program.segments[position]
+        if segment.recompute:
+            self._recompute(micro, segment)
         gradients = {piece: torch.full_like(micro.made[piece], 1.0 / micros) for piece in self._results(segment)}
         for piece in segment.keeps:
             gradient = micro.inputs[piece].grad
@@ -250,9 +282,7 @@ class SegmentRunner:
         roots = [piece for piece in gradients if micro.made[piece].requires_grad]
         if roots:
             torch.autograd.backward([micro.made[p] for p in roots], [gradients[p] for p in roots])
-        for step in segment.steps:
-            for piece in step.makes:
-                del micro.made[piece]
+        self._forget(micro, segment)
 
     def _add(self, gradients: dict[int, Tensor], piece: int, box: Box, tensor: Tensor) -> None:
         outer = self.program.pieces[piece].box

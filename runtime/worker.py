@@ -1,6 +1,8 @@
 """`Worker`: one process's part of a replica. It runs its Program as a dataflow: what is ready, backward first."""
 
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 
@@ -14,20 +16,26 @@ from .mailbox import Key, Mailbox, key_of
 from .message import Message
 from .noise import draw, draw_seed
 from .own_modules import OwnModules
-from .program import Link, Program
+from .peers import Peers
+from .program import Program
+from .schedule import DATAFLOW, Action, schedule
 from .segment import MicroBatch, SegmentRunner, Turn, batch_tensors, flowing, gradients_of, trains_again
 from .states import States
+from .trace import Span, Trace
 
 FORWARD, BACKWARD, SHARE, FOLD = "forward", "backward", "share", "fold"
+Pace = Callable[[int, bool], float]
 
 
 class Worker:
     """One machine of a replica; `values` and `gradients` are flat (see States).
 
     peers: channel names by machine. tag: sets the messages of two programs on one channel apart. seed: of dropout
-    masks. cap: micro-batches in flight at most, the back-pressure; by default as many as there are machines.
+    masks. order: name of a schedule (schedule.py), in which the micro-batches of a step run. cap: micro-batches in
+    flight at most in dataflow order, the back-pressure; by default as many as there are machines.
     turn: a lock that workers in threads of one process share, since torch has one generator a process. own: the user's
-    modules, where the program has blocks by hand.
+    modules, where the program has blocks by hand. trace: of some steps. pace: emulates a slower machine: the seconds
+    that the segment at a position takes at least, backward or not.
     """
 
     def __init__(
@@ -39,16 +47,23 @@ class Worker:
         states: States | None = None,
         seed: int = 0,
         tag: str = "",
+        order: str = DATAFLOW,
         cap: int = 0,
         turn: Turn | None = None,
         own: OwnModules | None = None,
+        trace: Trace | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.program, self.mailbox, self.peers = program, mailbox, list(peers)
+        self.trace = trace or Trace(range(0))
+        self._order, self._pace = order, pace
+        self._to = Peers(program, mailbox, self.peers, tag=tag, trace=self.trace)
         self.states = states or States(program)
         self.seed, self.tag = seed, tag
         self.cap = 1 if program.one_at_a_time else cap or program.machines
         self._backward_whole = trains_again(program)  # one micro-batch after the other, else sums are in any order
         self._turn: Turn = turn or nullcontext()
+        self._sent = {link.edge: link for segment in program.segments for link in segment.sends}
         self._runner = SegmentRunner(program, self.states, turn=self._turn, own=own)
 
     @property
@@ -76,38 +91,85 @@ class Worker:
 
         The batch is cut into micro-batches of the program's size; the loss is their mean.
         """
-        count = self._count(batch)
+        begin, count = self.trace.clock(), self._count(batch)
         self._share(step)
-        micros = self._run(batch, step, count)
+        rows = (slice(i * self.program.batch, (i + 1) * self.program.batch) for i in range(count))
+        micros = list(self._run((batch_tensors(self.program, batch, r) for r in rows), step, count))
         self._fold(step)
+        self.trace.add(Span("step", step, begin, self.trace.clock()))
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
+
+    def clip(self, most: float, step: int) -> float:
+        """Scale the gradients so that their norm over all machines is at most `most`; what it was.
+
+        As torch.nn.utils.clip_grad_norm_ does; every machine of the replica must call it.
+        """
+        square = float(torch.linalg.vector_norm(self.gradients, dtype=torch.float64)) ** 2
+        norm: float = self._to.total(square, step) ** 0.5
+        self.gradients.mul_(min(1.0, most / (norm + 1e-6)))
+        return norm
 
     def predict(self, batch: Data, step: int) -> list[tuple[Box, Tensor]]:
         """The output for one batch, where this machine computes it: boxes of the output with their tensors."""
+        (pieces,) = self.stream([batch], step)
+        return pieces
+
+    def stream(self, batches: Iterable[Data], step: int) -> Iterator[list[tuple[Box, Tensor]]]:
+        """The outputs for batches, in their order; several are on their way through the machines at a time.
+
+        Every machine of the replica must be given the same batches. The parameters must not change meanwhile.
+        """
+        self._share(step)
+        for micro in self._run(map(self._whole, batches), step):
+            yield [(self.program.pieces[i].box, micro.made[i]) for i in self.program.results]
+
+    def _whole(self, batch: Data) -> dict[str, Tensor]:
         if len(batch) != self.program.batch:
             raise BadInput("E343", f"{len(batch)} samples to predict; the program takes {self.program.batch} at a time")
-        self._share(step)
-        (micro,) = self._run(batch, step, 1)
-        return [(self.program.pieces[i].box, micro.made[i]) for i in self.program.results]
+        return batch_tensors(self.program, batch, slice(None))
 
     # The loop ----------------------------------------------------------------------------------------------------
 
-    def _run(self, batch: Data, step: int, count: int) -> list[MicroBatch]:
-        """Run the segments of all micro-batches as their inputs arrive; the micro-batches in order."""
-        done, active = list[MicroBatch](), list[MicroBatch]()
-        while len(done) < count:
-            while len(active) < self.cap and len(done) + len(active) < count:
-                active.append(self._begin(batch, step, len(done) + len(active)))
-            runnable = self._by_urgency(active)
-            if not any(self._advance(micro, step, count) for micro in runnable):
-                wanted = {key: m for m in runnable for key in self._wanted(m, step)}
-                message = self.mailbox.wait(wanted)
-                self._deliver(wanted[key_of(message)], message)
+    def _run(self, batches: Iterable[dict[str, Tensor]], step: int, micros: int = 0) -> Iterator[MicroBatch]:
+        """Run the segments of all micro-batches as their inputs arrive; each micro-batch in its order when it is done.
+
+        micros: how many there are, where that is known and wanted: for training.
+        """
+        queue, actions = enumerate(batches), self._schedule(micros)
+        active = list[MicroBatch]()
+        while True:
+            while self._admits(active, actions) and (begun := next(queue, None)) is not None:
+                active.append(self._begin(begun[1], step, begun[0]))
+            if not active:
+                return
+            runnable = self._by_urgency(active) if actions is None else _next(active, actions)
+            if not any(self._advance(micro, step, micros) for micro in runnable):
+                self._await(runnable, step)
+            elif actions:
+                actions.popleft()
             while active and self._complete(active[0]):
-                done.append(active.pop(0))
+                done = active.pop(0)
                 if self.program.training:
-                    done[-1].release()
-        return done
+                    done.release()
+                yield done
+
+    def _schedule(self, micros: int) -> deque[Action] | None:
+        """The order of a training step; None for dataflow, which streams keep to, and where there is nothing to do."""
+        if not self.program.training or not self.program.segments:
+            return None
+        return schedule(self._order, segments=len(self.program.segments), micros=micros, depth=self.program.depth)
+
+    def _admits(self, active: list[MicroBatch], actions: deque[Action] | None) -> bool:
+        """Whether to begin another micro-batch: below the cap, or the next of the schedule."""
+        return len(active) < self.cap if actions is None else bool(actions) and not _next(active, actions)
+
+    def _await(self, runnable: list[MicroBatch], step: int) -> None:
+        """Wait for a message that lets one of these go on."""
+        begin = self.trace.clock()
+        wanted = {key: m for m in runnable for key in self._wanted(m, step)}
+        message = self.mailbox.wait(wanted)
+        self.trace.add(Span("wait", step, begin, self.trace.clock()))
+        self._deliver(wanted[key_of(message)], message)
 
     def _count(self, batch: Data) -> int:
         rows, size = len(batch), self.program.batch
@@ -115,9 +177,7 @@ class Worker:
             raise BadInput("E343", f"a batch of {rows} samples does not divide into micro-batches of {size}")
         return rows // size
 
-    def _begin(self, batch: Data, step: int, index: int) -> MicroBatch:
-        rows = slice(index * self.program.batch, (index + 1) * self.program.batch)
-        tensors = batch_tensors(self.program, batch, rows)
+    def _begin(self, tensors: dict[str, Tensor], step: int, index: int) -> MicroBatch:
         with self._turn:
             drawn = draw(self.program, draw_seed(self.seed, step, index))
         return MicroBatch(index, tensors, drawn)
@@ -156,46 +216,60 @@ class Worker:
         segments = self.program.segments
         if micro.forward < len(segments):
             missing = [e for e in segments[micro.forward].receives if e not in micro.arrived]
-            return [self._key(self.program.arrivals[e], FORWARD, step, micro.index) for e in missing]
+            return [self._to.key(self.program.arrivals[e], FORWARD, step, micro.index) for e in missing]
         sent = segments[len(segments) - 1 - micro.backward].sends
         missing_links = [k for k in sent if flowing(self.program, k) and k.edge not in micro.returned]
-        return [self._key(link, BACKWARD, step, micro.index) for link in missing_links]
+        return [self._to.key(link, BACKWARD, step, micro.index) for link in missing_links]
 
     def _deliver(self, micro: MicroBatch, message: Message) -> None:
         if message.kind == self.tag + BACKWARD:
-            micro.returned[message.edge] = message.tensors
+            link = self._sent[message.edge]
+            micro.returned[message.edge] = self._to.received(link, message, flowing(self.program, link))
             return
-        for piece, tensor in zip(self.program.arrivals[message.edge].pieces, message.tensors, strict=True):
+        link = self.program.arrivals[message.edge]
+        for piece, tensor in zip(link.pieces, self._to.received(link, message), strict=True):
             self._runner.enter(micro, piece, tensor)
         micro.arrived.add(message.edge)
 
     def _forward(self, micro: MicroBatch, step: int) -> None:
-        segment = self.program.segments[micro.forward]
-        for link, frames in zip(segment.sends, self._runner.forward(micro, segment), strict=True):
-            self._send(link, FORWARD, step, micro.index, frames)
+        begin, position = self.trace.clock(), micro.forward
+        segment = self.program.segments[position]
+        sent = self._runner.forward(micro, segment)
+        self._keep_pace(begin, position, backward=False)
+        self.trace.add(Span(FORWARD, step, begin, self.trace.clock(), micro.index, position))
+        for link, frames in zip(segment.sends, sent, strict=True):
+            self._to.send(link, FORWARD, step, micro.index, frames)
         micro.forward += 1
 
     def _backward(self, micro: MicroBatch, step: int, micros: int) -> None:
-        position = len(self.program.segments) - 1 - micro.backward
+        begin, position = self.trace.clock(), len(self.program.segments) - 1 - micro.backward
         self._runner.backward(micro, position, micros)
+        self._keep_pace(begin, position, backward=True)
+        self.trace.add(Span(BACKWARD, step, begin, self.trace.clock(), micro.index, position))
         for edge, first_reader in self.program.returns.items():
             link = self.program.arrivals[edge]
             if first_reader == position and flowing(self.program, link):
-                self._send(link, BACKWARD, step, micro.index, gradients_of(self.program, link, micro.inputs))
+                self._to.send(link, BACKWARD, step, micro.index, gradients_of(self.program, link, micro.inputs))
         micro.backward += 1
+
+    def _keep_pace(self, begin: float, position: int, *, backward: bool) -> None:
+        """Take as long as the machine that is emulated would."""
+        if self._pace is not None:
+            time.sleep(max(0.0, begin + self._pace(position, backward) - self.trace.clock()))
 
     # State that several machines use -----------------------------------------------------------------------------
 
     def _share(self, step: int) -> None:
         """Send what other machines use of this machine's state, and take what this one uses of theirs."""
         program = self.program
+        self._to.agree()
         for link in program.gives:
             held = {p: self.states.pieces[program.pieces[p].tensor, program.pieces[p].box] for p in link.pieces}
             # A copy: the parameters change before the peer has surely read them.
-            self._send(link, SHARE, step, 0, [frame.clone() for frame in self._runner.frames(link, held)])
+            self._to.send(link, SHARE, step, 0, [frame.clone() for frame in self._runner.frames(link, held)])
         for link in program.takes:
-            message = self.mailbox.wait([self._key(link, SHARE, step, 0)])
-            for piece, tensor in zip(link.pieces, message.tensors, strict=True):
+            message = self.mailbox.wait([self._to.key(link, SHARE, step, 0)])
+            for piece, tensor in zip(link.pieces, self._to.received(link, message), strict=True):
                 self._runner.take(piece, tensor)
 
     def _fold(self, step: int) -> None:
@@ -203,21 +277,19 @@ class Worker:
         program = self.program
         for link in program.takes:
             if flowing(program, link):
-                self._send(link, FOLD, step, 0, gradients_of(program, link, self._runner.taken))
+                self._to.send(link, FOLD, step, 0, gradients_of(program, link, self._runner.taken))
         for link in program.gives:
             positions = flowing(program, link)
             if not positions:
                 continue
-            message = self.mailbox.wait([self._key(link, FOLD, step, 0)])
-            for i, tensor in zip(positions, message.tensors, strict=True):
+            message = self.mailbox.wait([self._to.key(link, FOLD, step, 0)])
+            for i, tensor in zip(positions, self._to.received(link, message, positions), strict=True):
                 info = program.pieces[link.pieces[i]]
                 gradient = self.states.pieces[info.tensor, info.box].grad
                 assert gradient is not None
                 gradient[slices(relative(link.boxes[i], info.box))] += tensor
 
-    def _send(self, link: Link, kind: str, step: int, micro: int, frames: Sequence[torch.Tensor]) -> None:
-        message = Message(self.tag + kind, step, micro, link.edge, tensors=tuple(frames))
-        self.mailbox.send(self.peers[link.peer], message)
 
-    def _key(self, link: Link, kind: str, step: int, micro: int) -> Key:
-        return (self.peers[link.peer], self.tag + kind, step, micro, link.edge)
+def _next(active: Sequence[MicroBatch], actions: deque[Action]) -> list[MicroBatch]:
+    """The micro-batch of the next action of a schedule, if it has begun."""
+    return [micro for micro in active if actions and micro.index == actions[0].micro]

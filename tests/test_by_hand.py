@@ -117,7 +117,7 @@ def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
         check(of.evaluation, carried)
         with Replica(programs(flow(of.evaluation, carried), training=False), model=of.fresh()[0]) as replica:
             load(replica, of)
-            torch.testing.assert_close(replica.predict(of.batch, STEP), expected, rtol=TIGHT, atol=1e-12)
+            torch.testing.assert_close(next(replica.predict([of.batch], STEP)), expected, rtol=TIGHT, atol=1e-12)
 
 
 def test_several_steps_keep_what_a_block_remembers() -> None:

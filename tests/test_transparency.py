@@ -6,12 +6,23 @@ One machine gives the same bits. On several the sums are added up in another ord
 
 import pytest
 import torch
-from cutting import DOUBLE, assert_same, cuts, finest_cut, load, predict_cut, run_cut, run_plain, subject
+from cutting import (
+    DOUBLE,
+    assert_same,
+    cuts,
+    finest_cut,
+    load,
+    planned,
+    predict_cut,
+    recomputing,
+    run_cut,
+    run_plain,
+    subject,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zoo import CASES, MORE_CASES
 
-from cutset.partition.candidates import Candidate, candidates
 from cutset.partition.cluster import alike
 from cutset.partition.cut import one_machine, partial_ops
 from cutset.partition.evaluation import carry_over
@@ -24,14 +35,6 @@ from cutset.runtime.replica import Replica
 
 TIGHT = 1e-11
 ALL = [*CASES, *MORE_CASES]
-
-
-def planned(name: str, machines: int) -> list[Candidate]:
-    """Every candidate of the portfolio, not only the winner."""
-    graph = subject(name).graph
-    if machines == 1:
-        return [Candidate("one machine", one_machine(graph))]
-    return list(candidates(graph, alike(machines), seed=0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -87,6 +90,17 @@ def test_all_loops_at_once_may_be_cut(name: str) -> None:
     assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_activations_that_are_made_again_change_nothing(name: str) -> None:
+    of = subject(name)
+    alone = recomputing(of, one_machine(of.graph))
+    assert_same(run_cut(of, alone, micros=2), run_plain(of, micros=2), rtol=0.0 if of.exact else 1e-5)
+    for cut in (finest_cut(of.graph, 3), planned(name, 2)[0].cut, planned(name, 3)[-1].cut):
+        again = recomputing(of, cut)
+        assert again.recomputed
+        assert_same(run_cut(of, again, micros=3), run_plain(of, micros=3), rtol=TIGHT)
+
+
 @pytest.mark.parametrize("name", ["mlp", "conv", "local", "transformer_dropout"])
 def test_in_float32_the_cut_is_right_to_five_digits(name: str) -> None:
     of = subject(name, torch.float32)
@@ -134,7 +148,8 @@ def test_several_steps_of_sgd_and_then_a_prediction(name: str) -> None:
         for worker, trained in zip(replica.workers, states, strict=True):
             for region, piece in worker.states.pieces.items():
                 piece.copy_(trained.pieces[region])
-        torch.testing.assert_close(replica.predict(of.batch, 0), model.eval()(*of.batch.inputs), rtol=1e-10, atol=1e-12)
+        (output,) = replica.predict([of.batch])
+        torch.testing.assert_close(output, model.eval()(*of.batch.inputs), rtol=1e-10, atol=1e-12)
 
 
 def test_random_numbers_depend_on_seed_and_step_and_not_on_the_cut() -> None:

@@ -1,5 +1,8 @@
 """A replica in threads: whole results from pieces, and an error in one worker that ends all."""
 
+import itertools
+from collections.abc import Iterator
+
 import pytest
 import torch
 from cutting import STEP, finest_cut, load, predict_cut, subject
@@ -7,6 +10,7 @@ from cutting import STEP, finest_cut, load, predict_cut, subject
 from cutset.models.task import Data
 from cutset.partition.cut import one_machine
 from cutset.partition.errors import BadInput, NetworkError, ProcessLost
+from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
 from cutset.runtime.faults import Cut, Drop, Fault, Kill, Reorder
 from cutset.runtime.program import Program, programs
@@ -88,3 +92,54 @@ def test_one_machine_needs_no_messages() -> None:
         load(replica, of)
         replica.step(of.batch, STEP)
         assert replica.workers[0].mailbox.channel.statistics() == {}
+
+
+def evaluating(name: str, machines: int = 3) -> Replica:
+    of = subject(name)
+    spelled = flow(of.graph, finest_cut(of.graph, machines))
+    replica = Replica(programs(flow(of.evaluation, carry_over(of.graph, spelled.cut, of.evaluation)), training=False))
+    load(replica, of)
+    return replica
+
+
+def samples(count: int) -> Data:
+    generator = torch.Generator().manual_seed(3)
+    return Data((torch.randn(count, 12, dtype=torch.float64, generator=generator),), ())
+
+
+@pytest.mark.parametrize("count", [5, 6, 48, 50])
+def test_predictions_come_batch_by_batch_in_order(count: int) -> None:
+    model, _ = subject("mlp").fresh()
+    data = samples(count)
+    with evaluating("mlp") as replica, torch.no_grad():
+        found = list(replica.predict(data))
+        assert [len(output) for output in found] == [min(6, count - start) for start in range(0, count, 6)]
+        torch.testing.assert_close(torch.cat(found), model.eval()(*data.inputs), rtol=1e-11, atol=1e-12)
+
+
+def test_predictions_are_made_while_the_user_looks_at_the_first() -> None:
+    drawn = list[int]()
+
+    def endless() -> Iterator[Data]:
+        for number in itertools.count():
+            drawn.append(number)
+            yield samples(6)
+
+    with evaluating("mlp") as replica:
+        outputs = replica.predict(endless())
+        first = next(outputs)
+        assert torch.equal(first, next(outputs))
+        outputs.close()  # type: ignore[attr-defined]
+        assert 2 < len(drawn) <= 3 + max(worker.cap for worker in replica.workers)
+        assert len(list(replica.predict(samples(7), 1))) == 2  # and may be asked again
+
+
+def test_a_fault_while_predicting_is_raised_where_the_outputs_are_read() -> None:
+    def broken() -> Iterator[Data]:
+        yield samples(6)
+        raise LookupError("the disk is gone")
+
+    with evaluating("mlp") as replica, pytest.raises(LookupError, match="the disk is gone"):
+        list(replica.predict(broken()))
+    with evaluating("mlp") as replica, pytest.raises(BadInput, match=r"E343: 7 samples to predict; .* 6 at a time"):
+        list(replica.predict([samples(7)]))

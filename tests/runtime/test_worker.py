@@ -4,22 +4,23 @@ import threading
 
 import pytest
 import torch
-from cutting import STEP, Outcome, assert_same, buffers, finest_cut, load, run_plain, subject
+from cutting import STEP, Outcome, assert_same, buffers, finest_cut, load, pipeline, run_plain, subject
 
 from cutset.models.task import Data
 from cutset.partition.candidates import candidates
 from cutset.partition.cluster import alike
 from cutset.partition.cut import Cut, one_machine
-from cutset.partition.errors import BadInput
+from cutset.partition.errors import BadInput, NetworkError
 from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
 from cutset.partition.graph import Graph
 from cutset.runtime.faults import Delay, Fault
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.program import Program, programs
+from cutset.runtime.program import Link, Program, programs
 from cutset.runtime.replica import Replica
-from cutset.runtime.segment import MicroBatch, trains_again
+from cutset.runtime.segment import MicroBatch, SegmentRunner, trains_again
+from cutset.runtime.trace import Trace
 from cutset.runtime.worker import Worker
 
 NAMES = ["worker-0.0", "worker-0.1", "worker-0.2"]
@@ -168,3 +169,75 @@ def assert_same_after(replica: Replica, batch: Data) -> None:
     of = subject("transformer_dropout")
     outcome = Outcome(replica.step(batch, STEP), replica.gradients(), {})
     assert_same(outcome, run_plain(of), rtol=1e-11)
+
+
+def test_the_norm_that_is_clipped_is_that_of_the_whole_model() -> None:
+    of = subject("transformer_dropout")
+    plain = run_plain(of)
+    norm = torch.stack([gradient.norm() for gradient in plain.gradients.values()]).norm().item()
+    for most in (norm / 3, norm * 3):
+        with Replica(parts("transformer_dropout")) as replica:
+            load(replica, of)
+            replica.step(of.batch, STEP)
+            assert replica.clip(most, STEP) == pytest.approx([norm] * 3, rel=1e-11)
+            scale = min(1.0, most / (norm + 1e-6))
+            for name, gradient in replica.gradients().items():
+                torch.testing.assert_close(gradient, scale * plain.gradients[name], rtol=1e-9, atol=1e-11)
+
+
+def test_a_message_of_another_placement_is_named() -> None:
+    of = subject("mlp")
+    mine, theirs = parts("mlp"), programs(flow(of.graph, pipeline(of.graph, 3)), training=True)
+    with Replica([mine[0], theirs[1], mine[2]]) as replica:
+        load(replica, of)
+        with pytest.raises(NetworkError, match=r"E516: worker-0\.. runs a program of plan \w+, worker-0"):
+            replica.step(of.batch, STEP)
+
+
+def test_a_tensor_that_the_program_does_not_expect_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = subject("mlp")
+    honest = SegmentRunner.frames
+
+    def halved(self: SegmentRunner, link: Link, held: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+        return [frame[:1].half() for frame in honest(self, link, held)]
+
+    monkeypatch.setattr(SegmentRunner, "frames", halved)
+    with Replica(parts("mlp")) as replica:
+        load(replica, of)
+        with pytest.raises(NetworkError, match=r"E515: worker-0\.. sent worker-0\.. .*float16.* over edge \d.*float64"):
+            replica.step(of.batch, STEP)
+
+
+def test_a_trace_has_what_was_done_when() -> None:
+    of, channel = subject("mlp"), MemoryNetwork().channel(NAMES[0])
+    program = programs(flow(of.graph, one_machine(of.graph)), training=True)[0]
+    worker = Worker(program, Mailbox(channel), NAMES[:1], trace=Trace(range(1, 3)))
+    for step in range(4):
+        worker.step(of.several(2), step)
+    spans = worker.trace.spans
+    assert {span.step for span in spans} == {1, 2}
+    assert [(s.kind, s.micro) for s in spans if s.step == 1] == [
+        ("forward", 0),
+        ("backward", 0),
+        ("forward", 1),
+        ("backward", 1),
+        ("step", 0),
+    ]
+    whole = {span.step: span for span in spans if span.kind == "step"}
+    for span in spans:
+        assert whole[span.step].start_s <= span.start_s <= span.stop_s <= whole[span.step].stop_s
+
+
+def test_a_slower_machine_is_emulated() -> None:
+    of, channel = subject("mlp"), MemoryNetwork().channel(NAMES[0])
+    program = programs(flow(of.graph, one_machine(of.graph)), training=True)[0]
+    asked = list[tuple[int, bool]]()
+
+    def pace(position: int, backward: bool) -> float:
+        asked.append((position, backward))
+        return 0.05
+
+    worker = Worker(program, Mailbox(channel), NAMES[:1], trace=Trace(range(1)), pace=pace)
+    worker.step(of.batch, 0)
+    assert asked == [(0, False), (0, True)]
+    assert all(s.stop_s - s.start_s >= 0.05 for s in worker.trace.spans if s.kind in ("forward", "backward"))

@@ -4,7 +4,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import strategies as st
@@ -12,15 +12,19 @@ from torch import Tensor, nn
 from zoo import CASES, MORE_CASES, Case
 
 from cutset.models.task import Data
+from cutset.partition.autocast import autocast
 from cutset.partition.box import Interval, slices
+from cutset.partition.candidates import Candidate, candidates
 from cutset.partition.capture import capture, state_values
-from cutset.partition.cut import Cut, check, fused, together
+from cutset.partition.cluster import alike
+from cutset.partition.cut import Cut, check, fused, one_machine, together
 from cutset.partition.evaluation import carry_over
 from cutset.partition.exchange import flow
 from cutset.partition.graph import Graph, LoopInfo
 from cutset.runtime.noise import draw_seed
 from cutset.runtime.program import programs
 from cutset.runtime.replica import Replica
+from cutset.runtime.schedule import DATAFLOW
 
 STEP = 3
 DOUBLE = torch.float64
@@ -36,16 +40,16 @@ class Outcome:
 
 
 class Subject:
-    """A case of the zoo with its graphs; `fresh()` gives the same model again and again."""
+    """A case of the zoo with its graphs; `fresh()` gives the same model again and again. autocast: as of `capture`."""
 
-    def __init__(self, case: Case, dtype: torch.dtype) -> None:
-        self.exact, self.dtype, self._case = case.exact, dtype, case
+    def __init__(self, case: Case, dtype: torch.dtype, autocast: str = "") -> None:
+        self.exact, self.dtype, self.autocast, self._case = case.exact, dtype, autocast, case
         with torch.random.fork_rng():
             torch.manual_seed(1)
             batch = case.batch()
         self.batch = Data(*(tuple(self._cast(t) for t in group) for group in (batch.inputs, batch.targets)))
-        self.graph, self.constants = capture(*self.fresh(), self.batch.inputs, self.batch.targets)
-        self.evaluation, more = capture(self.fresh()[0], None, self.batch.inputs)
+        self.graph, self.constants = capture(*self.fresh(), self.batch.inputs, self.batch.targets, autocast=autocast)
+        self.evaluation, more = capture(self.fresh()[0], None, self.batch.inputs, autocast=autocast)
         self.constants |= more
 
     def fresh(self) -> tuple[nn.Module, Callable[..., Tensor]]:
@@ -67,8 +71,8 @@ def _several(tensor: Tensor, micros: int) -> Tensor:
 
 
 @functools.cache
-def subject(name: str, dtype: torch.dtype = DOUBLE) -> Subject:
-    return Subject((CASES | MORE_CASES)[name], dtype)
+def subject(name: str, dtype: torch.dtype = DOUBLE, autocast: str = "") -> Subject:
+    return Subject((CASES | MORE_CASES)[name], dtype, autocast)
 
 
 # Running -----------------------------------------------------------------------------------------------------------
@@ -83,17 +87,18 @@ def run_plain(of: Subject, *, micros: int = 1, seed: int = 0) -> Outcome:
         rows = batch.rows(torch.arange(m * size, (m + 1) * size))
         with torch.random.fork_rng():
             torch.manual_seed(draw_seed(seed, STEP, m))
-            value = loss(model(*rows.inputs), *rows.targets)
+            with autocast(of.autocast):
+                value = loss(model(*rows.inputs), *rows.targets)
         (value / micros).backward()
         total += value.item()
     gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
     return Outcome(total / micros, gradients, {name: b.clone() for name, b in model.named_buffers()})
 
 
-def run_cut(of: Subject, cut: Cut, *, micros: int = 1, seed: int = 0) -> Outcome:
-    """The same step on the cut model, over the in-memory channel."""
+def run_cut(of: Subject, cut: Cut, *, micros: int = 1, seed: int = 0, order: str = DATAFLOW) -> Outcome:
+    """The same step on the cut model, over the in-memory channel. order: name of the schedule."""
     check(of.graph, cut)
-    with Replica(programs(flow(of.graph, cut), training=True), seed=seed) as replica:
+    with Replica(programs(flow(of.graph, cut), training=True), seed=seed, order=order) as replica:
         load(replica, of)
         loss = replica.step(of.several(micros), STEP)
         return Outcome(loss, replica.gradients(), buffers(replica))
@@ -117,6 +122,26 @@ def buffers(replica: Replica) -> dict[str, Tensor]:
     return {name: tensor.reshape(shapes[name]) for name, tensor in whole.items()}
 
 
+def planned(name: str, machines: int) -> list[Candidate]:
+    """Every candidate of the portfolio, not only the winner."""
+    graph = subject(name).graph
+    if machines == 1:
+        return [Candidate("one machine", one_machine(graph))]
+    return list(candidates(graph, alike(machines), seed=0))
+
+
+def pipeline(graph: Graph, machines: int) -> Cut:
+    """As many whole operators, in their order, on each machine."""
+    boxes = {op.name: [(op.nest.box, i * machines // len(graph.ops))] for i, op in enumerate(graph.ops)}
+    return Cut(machines, together(graph, boxes))
+
+
+def recomputing(of: Subject, cut: Cut) -> Cut:
+    """The same cut with the activations of every segment made again for backward."""
+    spelled = flow(of.graph, cut)
+    return replace(cut, recomputed=frozenset((i.machine, i.stage) for i in spelled.instructions))
+
+
 def predict_cut(of: Subject, cut: Cut) -> Tensor:
     """The output of the evaluation graph, cut as training is."""
     spelled = flow(of.graph, cut)
@@ -124,7 +149,8 @@ def predict_cut(of: Subject, cut: Cut) -> Tensor:
     check(of.evaluation, carried)
     with Replica(programs(flow(of.evaluation, carried), training=False)) as replica:
         load(replica, of)
-        return replica.predict(of.batch, STEP)
+        (output,) = replica.predict([of.batch], STEP)
+        return output
 
 
 # Comparing ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,58 @@
+"""`Trace`: what a worker did when, by the clock that all processes of a host share (CLOCK_MONOTONIC)."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+WARM_STEPS, TRACED_STEPS = 20, 5  # that go before those that are recorded, if there are many, and that are recorded
+SPANS_MAX = 50_000  # of one worker; some 3 MB in a message
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Something that took from `start_s` to `stop_s`, seconds of the host's steady clock.
+
+    kind: "forward" or "backward" of a segment (part: its position in the program), "wait" for messages, "send" and
+    "receive" of a message (part: its edge; peer: the other machine; these have one moment: when it was queued, and when
+    it was taken), or "step", all of it. what: of a message its kind, "forward", "backward", "share" or "fold".
+    """
+
+    kind: str
+    step: int
+    start_s: float
+    stop_s: float
+    micro: int = 0
+    part: int = 0
+    peer: int = -1
+    bytes: int = 0
+    what: str = ""
+
+
+class Trace:
+    """Collects the spans of some steps; those of other steps are let go. clock: seconds, steady."""
+
+    def __init__(self, steps: range, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.steps = steps
+        self.clock = clock
+        self.spans: list[Span] = []
+
+    def add(self, span: Span) -> None:
+        """Keep a span, if it is of a wanted step."""
+        if span.step in self.steps:
+            self.spans.append(span)
+
+    def whole(self, most: int = SPANS_MAX) -> list[Span]:
+        """The spans of as many steps, the first ones, as have `most` spans together: a trace must fit in a message."""
+        after = self.steps.stop
+        if len(self.spans) > most:
+            after = self.spans[most].step
+        return [span for span in self.spans if span.step < after]
+
+    def __repr__(self) -> str:
+        return f"Trace(steps {self.steps.start} to {self.steps.stop - 1}, {len(self.spans)} spans)"
+
+
+def warm_steps(steps: int) -> range:
+    """The steps to record in a run of so many: warm ones, and never the first."""
+    first = min(WARM_STEPS, max(1, steps // 4))
+    return range(first, min(first + TRACED_STEPS, steps))

@@ -1,0 +1,69 @@
+"""Schedules: what they are, that they print and parse, and that a step is the same in each of them."""
+
+import pytest
+from cutting import assert_same, finest_cut, pipeline, planned, run_cut, run_plain, subject
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutset.partition.errors import UsageError
+from cutset.partition.exchange import flow
+from cutset.runtime.program import programs
+from cutset.runtime.schedule import (
+    NAMES,
+    Action,
+    gpipe,
+    in_flight,
+    one_forward_one_backward,
+    parse,
+    schedule,
+    text,
+)
+
+counts = st.integers(1, 5)
+
+
+def test_gpipe_runs_all_forward_first() -> None:
+    assert text(gpipe(1, 3)) == "0F0 0F1 0F2 0B0 0B1 0B2"
+    assert text(gpipe(2, 2)) == "0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1"
+
+
+def test_one_forward_one_backward_holds_as_many_as_the_pipeline_is_deep() -> None:
+    assert text(one_forward_one_backward(1, 4, 1)) == "0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3"
+    assert text(one_forward_one_backward(1, 4, 3)) == "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3"
+
+
+@given(segments=counts, micros=counts, depth=counts)
+def test_every_schedule_runs_everything_once_and_reads_back(segments: int, micros: int, depth: int) -> None:
+    for actions in (gpipe(segments, micros), one_forward_one_backward(segments, micros, depth)):
+        assert parse(text(actions)) == actions
+        for micro in range(micros):
+            mine = [(a.segment, a.kind) for a in actions if a.micro == micro]
+            assert mine == [(s, "F") for s in range(segments)] + [(s, "B") for s in reversed(range(segments))]
+    assert in_flight(gpipe(segments, micros)) == micros
+    assert in_flight(one_forward_one_backward(segments, micros, depth)) == min(depth, micros)
+
+
+@pytest.mark.parametrize("word", ["2X0", "F0", "2F", "-1F0", "2F0,"])
+def test_what_is_no_action_is_named(word: str) -> None:
+    with pytest.raises(UsageError, match=f"E270: '{word}' is no action"):
+        parse(f"0F0 {word}")
+
+
+def test_an_unknown_schedule_is_named() -> None:
+    assert parse("2F0 1B3") == [Action(2, "F", 0), Action(1, "B", 3)]
+    with pytest.raises(UsageError, match="E271: no schedule 'zigzag'; there are dataflow, gpipe, 1f1b"):
+        schedule("zigzag", segments=1, micros=1, depth=1)
+
+
+def test_depth_counts_the_stages_to_the_end() -> None:
+    graph = subject("mlp").graph
+    assert [p.depth for p in programs(flow(graph, pipeline(graph, 3)), training=True)] == [3, 2, 1]
+    assert {p.depth for p in programs(flow(graph, finest_cut(graph, 3)), training=True)} == {1}
+
+
+@pytest.mark.parametrize("order", NAMES)
+@pytest.mark.parametrize("name", ["mlp", "conv", "transformer_dropout", "running_mean"])
+def test_a_step_is_that_of_plain_torch_in_every_order(name: str, order: str) -> None:
+    of = subject(name)
+    for cut in (finest_cut(of.graph, 3), pipeline(of.graph, 3), planned(name, 3)[-1].cut):
+        assert_same(run_cut(of, cut, micros=5, order=order), run_plain(of, micros=5), rtol=1e-11)
