@@ -76,6 +76,11 @@ def class_of(op: Op) -> str:
     return _BY_NAME.get(name) or _BY_FILE.get(file, ELEMENTWISE)
 
 
+def is_cast(op: Op, tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether an operator only makes another dtype of a tensor."""
+    return op.row == "aten.to" and tensors[op.outputs[0]].dtype != tensors[op.nest.operands[0].tensor].dtype
+
+
 @dataclass(frozen=True)
 class Work:
     """What a box of an operator does: floating-point operations, and bytes read and written.
@@ -177,9 +182,9 @@ class _Measure:
 
     def __init__(self, op: Op, tensors: Mapping[str, TensorInfo]) -> None:
         self.op, self.tensors = op, tensors
-        self.kind = class_of(op)
         self.output = tensors[op.outputs[0]]
         self.operands = [_Reach(operand, tensors[operand.tensor]) for operand in op.nest.operands]
+        self.kind = COPY if is_cast(op, tensors) else class_of(op)
         self.wanted = [reach for reach in self.operands if reach.info.gradient] if self.output.gradient else []
 
     def work(self, lengths: tuple[int, ...]) -> Work:
@@ -191,7 +196,7 @@ class _Measure:
             spanned = sum(reach.spanned_bytes(lengths) for reach in self.wanted if reach.narrows)
             return Work(self.kind, 0.0, 0, 0.0, spanned, 0, count)
         if self.kind in (EMBEDDING, COPY):  # only as much is read as is made, whatever may be looked at
-            read = made
+            read = made // self.output.element_bytes * self.operands[0].info.element_bytes if self.operands else made
         flops = self.op.nest.work * math.prod(lengths)
         heavy = sum(1 for reach in self.wanted if not reach.operand.once)
         flops_back = _BACK.get(self.kind, _one)(heavy) * flops

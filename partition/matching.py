@@ -22,6 +22,7 @@ def cut_of(placement: Placement, graph: Graph) -> Cut:
         {op.name: _placed(op.boxes) for op in placement.ops},
         {op.name: _placed(op.fold) for op in placement.ops if op.fold},
         {p.name: _placed(p.boxes) for p in placement.parameters},
+        frozenset((number, stage) for number, m in enumerate(placement.machines) for stage in m.recomputes),
     )
     check(graph, cut)
     return cut

@@ -57,7 +57,10 @@ class ParameterPlacement(msgspec.Struct, frozen=True):
 
 
 class MachinePlacement(msgspec.Struct, frozen=True):
-    """A machine as planned for, and what the plan gives it in a step (forward and backward)."""
+    """A machine as planned for, and what the plan gives it in a step (forward and backward).
+
+    recomputes: stages of its segments whose activations are made again for backward, since it could not hold them.
+    """
 
     name: str
     flops_per_s: float
@@ -66,6 +69,7 @@ class MachinePlacement(msgspec.Struct, frozen=True):
     busy_s: float
     memory_used_bytes: int
     parameters: int
+    recomputes: list[int] = []
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -130,7 +134,8 @@ class Placement(msgspec.Struct, frozen=True):
     """The cut of one model over machines, as saved to a file.
 
     batch: samples of a micro-batch; micro_batches: how many of them make a step. objective: "time", "bytes" or
-    "memory". blocks: globs of the modules that are blocks by hand.
+    "memory". blocks: globs of the modules that are blocks by hand. autocast: the dtype in which torch.autocast computes
+    the model and its loss, "" where it does not.
     """
 
     format: int
@@ -150,6 +155,7 @@ class Placement(msgspec.Struct, frozen=True):
     seed: int
     versions: dict[str, str]
     blocks: list[str] = []
+    autocast: str = ""
 
     def save(self, path: str | Path) -> None:
         """Write the file at once: it is complete or not there."""

@@ -11,6 +11,7 @@ from .cut import Cut, one_machine
 from .errors import Infeasible, UsageError
 from .exchange import Flow, flow
 from .graph import Graph
+from .memory import fitted
 from .pins import pinned
 from .placement import Placement
 from .polish import polished
@@ -233,8 +234,9 @@ class _Planning:
 
     def judge(self, name: str, cut: Cut, cluster: Cluster) -> Judged:
         """Spell a cut out and simulate it."""
-        spelled = flow(self.question.graph, cut)
-        simulation = simulate(spelled, cluster, micro_batches=self.question.micro_batches, costs=self.costs)
+        micro_batches = self.question.micro_batches
+        spelled = fitted(flow(self.question.graph, cut), cluster, in_flight=min(micro_batches, len(cluster)))
+        simulation = simulate(spelled, cluster, micro_batches=micro_batches, costs=self.costs)
         total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
         due = [total * m.flops_per_s / speed for m in cluster.machines]
         share = min((done / even for done, even in zip(simulation.flops, due, strict=True) if even), default=1.0)

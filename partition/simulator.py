@@ -15,9 +15,10 @@ from itertools import pairwise
 from . import joining
 from .box import volume
 from .cluster import Cluster
-from .cost import VIEW, Costs, class_of, gather_seconds, noise_seconds, sum_seconds
+from .cost import Costs, gather_seconds, noise_seconds, sum_seconds
 from .exchange import RUN, Edge, Flow, Instruction
-from .graph import STATE_KINDS, Op
+from .graph import Op
+from .memory import memory
 
 FORWARD, BACKWARD, SEND = "forward", "backward", "send"
 
@@ -78,22 +79,6 @@ def simulate(
     )
 
 
-def memory(flow: Flow, *, in_flight: int = 1) -> list[int]:
-    """Bytes a machine needs: parameters, their gradients and a copy on its way, other state, activations in flight."""
-    need = [0] * flow.cut.machines
-    views = {name for op in flow.graph.ops if class_of(op) == VIEW for name in op.outputs}
-    for piece in flow.pieces:
-        info = flow.graph.tensors[piece.tensor]
-        if piece.tensor in views and piece.origin < 0:
-            continue
-        copies = in_flight * (2 if info.gradient else 1)
-        if info.kind in STATE_KINDS:
-            copies = 3 if info.kind == "parameter" else 1
-        need[piece.machine] += copies * volume(piece.box) * info.element_bytes
-    batch = sum(volume(t.box) * t.element_bytes for t in flow.graph.tensors.values() if t.kind in ("input", "target"))
-    return [bytes_ + in_flight * batch for bytes_ in need]
-
-
 def _flops(op: Op, instruction: Instruction, costs: Costs) -> float:
     """Forward and backward FLOPs of an instruction."""
     if instruction.kind != RUN:
@@ -141,7 +126,7 @@ class _Role:
 
 def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float], micro_batches: int) -> list[_Role]:
     """The segments of a step and how they hang together: backward is the mirror image of forward."""
-    seconds = _seconds(flow, cluster, costs)
+    seconds = segment_seconds(flow, cluster, costs)
     roles = []
     for machine, spec in enumerate(cluster.machines):
         stages = sorted(stage for m, stage in seconds if m == machine)
@@ -156,7 +141,7 @@ def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float]
     for edge in flow.edges:
         first = readers[edge.index]
         _connect(roles, edge.source, edge.target, flow.bytes(edge), FORWARD, (edge.stage, first))
-        back = _bytes_back(flow, edge)
+        back = gradient_bytes(flow, edge)
         if back:
             _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
     for machine, spec in enumerate(cluster.machines):
@@ -179,7 +164,7 @@ def _prepare(flow: Flow, cluster: Cluster, roles: list[_Role], micro_batches: in
         shared = [edge for edge in flow.shares if machine in (edge.source, edge.target)]
         messages_s = spec.message_s / micro_batches
         segments[0].seconds += noise_seconds(flow.graph, drawn[machine], spec) + messages_s * len(shared)
-        segments[-1].seconds += messages_s * sum(_bytes_back(flow, edge) > 0 for edge in shared)
+        segments[-1].seconds += messages_s * sum(gradient_bytes(flow, edge) > 0 for edge in shared)
 
 
 def _connect(roles: list[_Role], source: int, target: int, size: int, kind: str, stages: tuple[int, int]) -> None:
@@ -202,7 +187,7 @@ def _first_readers(flow: Flow) -> dict[int, int]:
     return readers
 
 
-def _seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[int, int], tuple[float, float]]:
+def segment_seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[int, int], tuple[float, float]]:
     """Forward and backward seconds by (machine, stage)."""
     out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     ops, tensors = {op.name: op for op in flow.graph.ops}, flow.graph.tensors
@@ -225,11 +210,12 @@ def _seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[int, int]
             parts = [sum_seconds(i.box, len(read.sources), machine, element_bytes=tensors[read.tensor].element_bytes)]
         for forward, backward in parts:
             total[0] += forward
-            total[1] += backward
+            total[1] += backward + (forward if (i.machine, i.stage) in flow.cut.recomputed else 0.0)
     return {key: (forward, backward) for key, (forward, backward) in out.items()}
 
 
-def _bytes_back(flow: Flow, edge: Edge) -> int:
+def gradient_bytes(flow: Flow, edge: Edge) -> int:
+    """What goes back over an edge."""
     gradient = flow.graph.tensors
     return sum(flow.piece_bytes(copy) for _, copy in edge.pairs if gradient[flow.pieces[copy].tensor].gradient)
 
@@ -311,7 +297,7 @@ class _Play:
             self.oldest[machine] += 1
         if self.oldest[machine] == self.micro_batches and micro == self.micro_batches - 1:
             for edge in self.flow.shares:
-                back = _bytes_back(self.flow, edge) if edge.target == machine else 0
+                back = gradient_bytes(self.flow, edge) if edge.target == machine else 0
                 if back:
                     self._send(machine, edge.source, back, now, FOLDED)
 

@@ -106,7 +106,7 @@ def _verdict(outcome: "Outcome") -> str:
     machines, seconds, single = winner.flow.cut.machines, winner.simulation.step_s, alone.simulation.step_s
     if machines == 1:
         return f"{_what_more_take(outcome)}One machine: {_time(seconds)} a step."
-    sent = f"{winner.flow.bytes_forward * outcome.question.micro_batches / 1024:.1f} KiB forward"
+    sent = f"{winner.flow.bytes_forward * outcome.question.micro_batches / 1024:.1f} KiB forward{_again(winner)}"
     if not alone.fits:
         return f"One machine is too small; {machines} machines take {_time(seconds)} a step and send {sent}."
     ratio = single / seconds
@@ -118,6 +118,15 @@ def _verdict(outcome: "Outcome") -> str:
         f"More machines do not pay: {machines} take {_time(seconds)} a step, one takes {_time(single)} "
         f"and is {1 / ratio:.1f} times as fast; the network carries {sent}."
     )
+
+
+def _again(winner: "Judged") -> str:
+    """What is computed twice, in words."""
+    cut = winner.flow.cut
+    if not cut.recomputed:
+        return ""
+    segments = {(i.machine, i.stage) for i in winner.flow.instructions}
+    return f"; to fit in memory, {len(cut.recomputed)} of {len(segments)} segments make their activations again"
 
 
 def _what_more_take(outcome: "Outcome") -> str:
@@ -153,6 +162,7 @@ def _machines(winner: "Judged", cluster: Cluster) -> list[MachinePlacement]:
             simulation.busy_s[i],
             simulation.memory_bytes[i],
             parameters[i],
+            sorted(stage for machine, stage in winner.flow.cut.recomputed if machine == i),
         )
         for i, m in enumerate(cluster.machines)
     ]
