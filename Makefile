@@ -12,7 +12,7 @@ PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c const
 TYPES := build/types/cutset
 FOLDERS := models partition ps runtime tools
 
-.PHONY: demo test test-outside fuzz lint types format clean
+.PHONY: demo test test-outside fuzz chaos lint types format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -29,6 +29,10 @@ test-outside: $(OUTSIDE_STAMP)
 # A million broken messages to the inbox of a worker, and as many to that of a shard: some minutes
 fuzz: $(STAMP)
 	CUTSET_FUZZ=1000000 $(VENV)/bin/python -m pytest tests/runtime/test_wire_fuzz.py
+
+# Processes killed and stopped, links cut and black-holed at random steps of real runs: some minutes
+chaos: $(STAMP)
+	$(VENV)/bin/python -m pytest tests/chaos -rP
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from .autocast import autocast_now
 from .errors import BadInput
 from .gradient_leaves import leaves_of_gradient, outside
 from .hand_block import TRACED_CALL, OwnModule, is_tensor, mark, shape_of
@@ -55,7 +56,7 @@ class _Block:
     def _trial(self, request: Request) -> Trial:
         """The trial of a call; that of an equal call where there was one."""
         shapes = tuple(shape_of(tensor) for tensor in request.operands)
-        key = (repr(request.spec), shapes, repr(request.leaves))
+        key = (repr(request.spec), shapes, repr(request.leaves), autocast_now())
         if key not in self._trials:
             self._trials[key] = trial(request)
         return self._trials[key]

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
+from .autocast import autocast as autocast_in
 from .by_hand import mark_blocks
 from .errors import BadInput
 from .generator import hand_on
 from .graph import Graph
 from .hollow import empty_like, hollow
 from .naming import chosen
-from .own_gradients import RefusesHooks, refuse_functions, refuse_hooks
+from .own_gradients import RefusesDropped, refuse_functions, refuse_hooks
 from .record import Recorder, draft_tensor
 from .resolve import Draft, resolve
 from .source import first_line, where
@@ -64,13 +65,15 @@ def capture(
     targets: Sequence[Tensor] = (),
     *,
     blocks: Sequence[str] = (),
+    autocast: str = "",
 ) -> tuple[Graph, dict[str, Tensor]]:
     """The graph of a training step, or of evaluation where `loss` is None, and constants made by the model's code.
 
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
     shapes and dtypes count. blocks: globs; a module whose name matches one becomes one operator, whose inside is not
-    traced. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
-    naming the source line.
+    traced. autocast: the dtype in which torch.autocast computes model and loss ("bfloat16"); its casts become operators
+    of the graph. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced,
+    both naming the source line.
     """
     names = chosen(model, blocks).names
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -86,9 +89,11 @@ def capture(
     try:
         if loss is not None:
             refuse_hooks(model, names)
-        exported = _export(step, example, mode)
+        with autocast_in(autocast, cached=False):
+            exported = _export(step, example, mode)
         _check_constants(exported.constants, model)
-        draft, constants = _draft(exported, step)
+        with _quiet():
+            draft, constants = _draft(exported, step, autocast)
     except Untraceable as error:
         raise error.offering(offered(model, error.modules, names), blocks) from error
     return hand_on(resolve(draft)), constants
@@ -142,7 +147,7 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
     """Run the step once without data, so that a plain mistake gets a plain answer."""
     buffers = dict(step.named_buffers())
     try:
-        with RefusesHooks():
+        with RefusesDropped():
             result = step(*example)
     except Untraceable as error:
         raise error.at(holding(error, step.get_submodule("model"))) from error
@@ -179,9 +184,9 @@ def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Unt
     return Untraceable(facts, modules=held, example=example)
 
 
-def _draft(exported: torch.export.ExportedProgram, step: nn.Module) -> tuple[Draft, dict[str, Tensor]]:
+def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: str) -> tuple[Draft, dict[str, Tensor]]:
     draft = Draft()
-    recorder = Recorder(draft)
+    recorder = Recorder(draft, autocast=getattr(torch, autocast) if autocast else None)
     constants = _placeholders(exported, step, recorder)
     outputs = list(zip(exported.graph_signature.output_specs, recorder.run(exported.graph.nodes), strict=True))
     for spec, node in outputs:

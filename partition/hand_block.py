@@ -17,6 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten, treespec_loads
 from torch.utils.flop_counter import register_flop_formula
 
 from .arguments import decode
+from .autocast import autocast
 from .errors import BadInput
 from .randomness import GENERATOR_BYTES, drawing
 from .structure import flatten
@@ -44,13 +45,14 @@ class Shape(msgspec.Struct, frozen=True):
         return f"{self.dtype}{list(self.shape)}"
 
 
-class Form(msgspec.Struct, frozen=True):
+class Form(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a block is called and what it gives, as plain data.
 
     states: names, within the module, of the first operands. call: the nesting of (args, kwargs), as torch's pytree
     writes it; leaves: what stands in it, a tensor as {"tensor": position among the operands}. returns: the leaves of
     what it returns, a tensor as {"tensor": position among `tensors`}. tensors: results in order, those that it returns
     and then those that it overwrites; overwritten: positions of the latter among the operands.
+    autocast: the dtype in which torch.autocast computes its inside, if it does.
     """
 
     states: tuple[str, ...]
@@ -59,6 +61,7 @@ class Form(msgspec.Struct, frozen=True):
     returns: tuple[Any, ...]
     tensors: tuple[Shape, ...]
     overwritten: tuple[int, ...]
+    autocast: str = ""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -172,7 +175,8 @@ def _run(module: OwnModule, name: str, form: Form, operands: Sequence[Tensor]) -
     held = [t.clone() if i in form.overwritten else t for i, t in enumerate(operands)]
     leaves = [held[leaf["tensor"]] if is_tensor(leaf) else decode(leaf, str) for leaf in form.leaves]
     args, kwargs = tree_unflatten(leaves, _spec(form.call))
-    called = module.call(form.states, held, args, kwargs)
+    with autocast(form.autocast):
+        called = module.call(form.states, held, args, kwargs)
     found = flatten(called.output)[0]
     more = sorted(set(called.changed) - set(form.overwritten))
     if more:

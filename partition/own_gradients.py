@@ -1,6 +1,6 @@
 """Gradients that are not those of the operators: torch.export drops them without a word, so they are refused here.
 
-These are autograd functions with a backward of their own, and hooks on gradients.
+These are autograd functions with a backward of their own, hooks on gradients, and `torch.no_grad` within an autocast.
 """
 
 import inspect
@@ -9,10 +9,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
+from .autocast import autocast_depth
 from .naming import inside
 from .source import TORCH
 from .structure import leaves_of
@@ -21,16 +23,31 @@ from .untraceable import Untraceable
 FIX = "write it with operators and detach()"
 
 
-class RefusesHooks(TorchFunctionMode):
-    """While it is active, `tensor.register_hook` raises Untraceable."""
+class RefusesDropped(TorchFunctionMode):
+    """While it is active, `tensor.register_hook` raises Untraceable, and so does `torch.no_grad` within an autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outside = autocast_depth()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.register_hook:
-            frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith(TORCH)]
-            raise Untraceable(
-                f"the model hooks a gradient at {_place(frames[-1].filename, frames[-1].lineno)}", rewrite=FIX
-            )
+            raise Untraceable(f"the model hooks a gradient at {_user_line()}", rewrite=FIX)
+        if func is torch._C._set_grad_enabled and args[0] != torch.is_grad_enabled():
+            self._demand_no_autocast()
         return func(*args, **(kwargs or {}))
+
+    def _demand_no_autocast(self) -> None:
+        if autocast_depth() > self._outside:
+            raise Untraceable(
+                f"the model switches gradients on or off within torch.autocast at {_user_line()}",
+                rewrite="write torch.autocast within torch.no_grad, or detach()",
+            )
+
+
+def _user_line() -> str:
+    frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith((TORCH, __file__))]
+    return _place(frames[-1].filename, frames[-1].lineno)
 
 
 def refuse_hooks(model: nn.Module, blocks: Sequence[str] = ()) -> None:

@@ -4,11 +4,11 @@ shape only.
 An in-place operator becomes its plain twin, and what shares memory with what it overwrote is made anew when it is next
 read: `y[:, 0] += 1` is a select, an add and a select_scatter. An overwritten buffer gets its last value by a copy at
 the end. The parts of `chunk`, `split` and `unbind` are slices, which can be cut. Code under `torch.no_grad` reads
-detached tensors.
+detached tensors, and code under `torch.autocast` cast ones.
 """
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from .arguments import call, decode, encode, named, tensors_in
+from .autocast import casts
 from .plain_form import PAINTING, PARTS, packet, plain_form, twin, value_of
 from .resolve import Draft, DraftOp
 from .rows_moving import STORE
@@ -53,7 +54,7 @@ def untraceable(node: Node, facts: str, *, fix: str) -> Untraceable:
 class Recorder:
     """Enters nodes into a draft. Which tensor a node stands for changes when its memory is overwritten."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, *, autocast: torch.dtype | None = None) -> None:
         self._draft = draft
         self._names: set[str] = set()
         self._tensor: dict[Node, str] = {}  # what holds a node's value now; absent where it must be made anew
@@ -65,6 +66,8 @@ class Recorder:
         self._stores: dict[str, Node] = {}  # overwritten buffers
         self._flowing: set[str] = set()  # tensors through which a gradient flows
         self._no_grad = False
+        self._autocast = autocast  # the dtype of the region that is recorded
+        self._casts: dict[tuple[str, torch.dtype], str] = {}  # cast once, as by torch, which remembers weights
 
     def enter(self, node: Node, tensor: DraftTensor) -> None:
         """A placeholder and the tensor that it stands for; a tied parameter is entered once."""
@@ -151,10 +154,32 @@ class Recorder:
 
     def _plain_form(self, node: Node) -> tuple[Any, Arguments]:
         target, args, kwargs = plain_form(node)
-        arguments = encode(named(target, args, kwargs), self.tensor)
+        arguments = encode(named(target, args, kwargs), self._operands(node))
         if "sparse" in arguments:  # gradients add up in dense buffers
             arguments["sparse"] = False
         return target, arguments
+
+    def _operands(self, node: Node) -> Callable[[Node], str]:
+        """The tensors that an operator reads, cast where autocast does so."""
+        if self._autocast is None or not isinstance(node.target, torch._ops.OpOverload):
+            return self.tensor
+        found = casts(node, self._autocast)
+        if found is None:
+            facts = f"what {node.target} casts within itself under torch.autocast cannot be planned"
+            raise untraceable(node, facts, fix='write torch.autocast("cpu", enabled=False) around it')
+        return lambda operand: self._cast(node, operand, found[operand]) if operand in found else self.tensor(operand)
+
+    def _cast(self, node: Node, operand: Node, dtype: torch.dtype) -> str:
+        """An operand of `node` in another dtype. Parameters, and what has no gradient, are cast once."""
+        tensor = self.tensor(operand)
+        if (tensor, dtype) in self._casts:
+            return self._casts[tensor, dtype]
+        arguments = {**named(aten.to.dtype, (), {}), **_dtype(dtype), "self": {"tensor": tensor}}
+        value, name = value_of(operand).to(dtype), f"{tensor}.{_name(dtype)}"
+        (made,) = self._emit(node, aten.to.dtype, arguments, [value], name=name)
+        if tensor not in self._flowing or self._draft.tensors[tensor].kind == "parameter":
+            self._casts[tensor, dtype] = made
+        return made
 
     def _item(self, node: Node) -> None:
         """One of several results."""
@@ -181,9 +206,11 @@ class Recorder:
         complete = {**named(overload, (), {}), **arguments, "self": {"tensor": tensor}}
         return self._emit(node, overload, complete, [value])[0]
 
-    def _emit(self, node: Node, target: Any, arguments: Arguments, values: Sequence[Any]) -> list[str]:
-        """Enter an operator and its outputs, which are numbered where there are several."""
-        name = self._unique(node.name)
+    def _emit(
+        self, node: Node, target: Any, arguments: Arguments, values: Sequence[Any], *, name: str = ""
+    ) -> list[str]:
+        """Enter an operator and its outputs, which are numbered where there are several. name: else the node's."""
+        name = self._unique(name or node.name)
         outputs = []
         for i, value in enumerate(values):
             if isinstance(value, Tensor):
@@ -221,7 +248,7 @@ class Recorder:
     # Inner graphs ------------------------------------------------------------------------------------------------
 
     def _inline(self, node: Node) -> None:
-        """Record an inner graph in place: of `torch.no_grad` and its kin, or of autocast that is switched off."""
+        """Record an inner graph in place: of `torch.no_grad` and its kin, or of `torch.autocast`."""
         name = str(node.target)
         at = next((i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.op == "get_attr"), None)
         if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
@@ -230,17 +257,27 @@ class Recorder:
         assert isinstance(held, Node)
         inner = getattr(held.graph.owning_module, str(held.target))
         blamed = next((n for n in inner.graph.nodes if n.op == "call_function"), node)
-        if name == "wrap_with_autocast" and node.args[2]:
-            raise untraceable(blamed, "torch.autocast cannot be planned", fix="cast tensors explicitly")
         no_grad = name == "wrap_with_set_grad_enabled" and not node.args[0]
         if name == "wrap_with_set_grad_enabled" and self._no_grad and not no_grad:
             raise untraceable(blamed, "gradients are enabled inside of torch.no_grad", fix="move that code out of it")
         for placeholder, outer in zip(inner.graph.find_nodes(op="placeholder"), node.args[at + 1 :], strict=True):
             assert isinstance(outer, Node)
             self._pass_in(placeholder, outer, no_grad=no_grad)
-        before, self._no_grad = self._no_grad, self._no_grad or no_grad
+        before = self._no_grad, self._autocast
+        self._no_grad |= no_grad
+        if name == "wrap_with_autocast":
+            self._autocast = self._entered(*node.args[:3])
         self._inlined[node] = self.run(inner.graph.nodes)
-        self._no_grad = before
+        self._no_grad, self._autocast = before
+        if self._autocast is None:
+            self._casts.clear()
+
+    def _entered(self, device: Any, dtype: Any, enabled: Any) -> torch.dtype | None:
+        """The dtype of autocast within a region; regions of other devices say nothing of the CPU."""
+        if device != "cpu":
+            return self._autocast
+        lower: torch.dtype = dtype or torch.get_autocast_dtype("cpu")
+        return lower if enabled else None
 
     def _pass_in(self, placeholder: Node, outer: Node, *, no_grad: bool) -> None:
         tensor = self.tensor(outer)
@@ -353,8 +390,12 @@ def draft_tensor(name: str, value: Tensor, kind: str) -> DraftTensor:
     return DraftTensor(name, tuple(value.shape), dtype, kind, tuple(value.stride()), value.element_size())
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _dtype(dtype: torch.dtype) -> Arguments:
-    return {"dtype": {"dtype": str(dtype).removeprefix("torch.")}}
+    return {"dtype": {"dtype": _name(dtype)}}
 
 
 def _memory(node: Node) -> int:

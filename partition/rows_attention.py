@@ -26,7 +26,9 @@ def _attention(call: Call) -> Tensor:
 
 def _dropped(call: Call, noise: Tensor) -> Tensor:
     """As torch's own composite does it (aten::_scaled_dot_product_attention_math), with the mask drawn beforehand."""
-    q, k, v, mask = call["query"], call["key"], call["value"], call["attn_mask"]
+    dtype = call["query"].dtype
+    q, k, v = (call[name].to(_inner(dtype)) for name in ("query", "key", "value"))
+    mask = call["attn_mask"]
     if call["enable_gqa"]:
         k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     scale = math.sqrt(call["scale"] if call["scale"] is not None else 1.0 / math.sqrt(q.shape[-1]))
@@ -38,7 +40,12 @@ def _dropped(call: Call, noise: Tensor) -> Tensor:
     if mask is not None:
         scores = scores + mask
     weights = torch._safe_softmax(scores, -1) if mask is not None else torch.softmax(scores, -1)
-    return torch.matmul(weights * noise, v)
+    return torch.matmul(weights * noise, v).to(dtype)
+
+
+def _inner(dtype: torch.dtype) -> torch.dtype:
+    """In which the composite computes, and draws, what it is given in `dtype`."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 @row("aten.scaled_dot_product_attention", local=_attention)
@@ -64,7 +71,8 @@ def attention(site: Site) -> Signature | None:
         shape = site.shape("attn_mask")
         operands["attn_mask"] = [*aligned(shape[:-1], out[:-1], [*lead, "l"]), None]
     p, scores = site["dropout_p"], (*out[:-1], k[-2])
-    noise = Noise(scores, _contiguous(scores), site["query"].dtype, p, [*lead, "l", None]) if 0 < p < 1 else None
+    drawn = str(_inner(getattr(torch, site["query"].dtype))).removeprefix("torch.")
+    noise = Noise(scores, _contiguous(scores), drawn, p, [*lead, "l", None]) if 0 < p < 1 else None
     work = 2.0 * k[-2] * (q[-1] + v[-1]) / v[-1]
     return Signature(operands, [*lead, "l", "v"], work=work, noise=noise)
 

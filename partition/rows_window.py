@@ -46,8 +46,15 @@ def _convolution(call: Call) -> Tensor:
     if not call.cut_along(range(full - rank, full)):
         return call.plain(groups=groups)
     convolve: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
-    x = padded(call, "input", _windows(call, rank), 0.0)
-    return convolve(x, weight, call["bias"], call["stride"], 0, call["dilation"], groups)
+    windows = _windows(call, rank)
+    x = padded(call, "input", windows, 0.0)
+    strides = [_stride(window, x.shape[d - rank]) for d, window in enumerate(windows)]
+    return convolve(x, weight, call["bias"], strides, 0, call["dilation"], groups)
+
+
+def _stride(window: Window, size: int) -> int:
+    """Where there is room for one position, none: oneDNN's bfloat16 kernels on AMX are wrong for a stride there."""
+    return 1 if size == window.extent else window.stride
 
 
 @row("aten.conv1d", "aten.conv2d", "aten.conv3d", local=_convolution)

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten, tre
 from torch.utils.flop_counter import FlopCounterMode
 
 from .arguments import encode
+from .autocast import autocast_now
 from .errors import BadInput
 from .gradient_leaves import leaves_of_gradient, outside
 from .hand_block import Called, Form, OwnModule, Shape, is_tensor, operand_name, shape_of
@@ -106,6 +107,7 @@ def trial(request: Request) -> Trial:
         returns=first.returns,
         tensors=(*first.tensors, *(dense(request.operands[i]) for i in changed)),
         overwritten=tuple(changed),
+        autocast=autocast_now(),
     )
     _demand_parameters_kept(request, form)
     draws = any(o.drew for o in outcomes) or _has_dropout(request.module.module)

@@ -1,70 +1,29 @@
-"""`Checkpoint`: everything needed to go on, as files - one safetensors file a shard, and a manifest, written last.
-
-The manifest names every file with its size and sha256, and the file names hold their hash, so a folder that is written
-to again keeps its old checkpoint until the new manifest replaces the old one.
+"""`Checkpoint`: everything needed to go on, as files - one safetensors file a shard, one of the other state of each
+machine, and a manifest, written last. The manifest names every file with its size and sha256 (checkpoint_files.py).
 """
 
-import hashlib
-import os
-from collections.abc import Iterable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from ..partition.box import Box, intersect, relative, sizes, slices, volume, whole
 from ..partition.errors import CheckpointError
+from .checkpoint_files import HEADER, ShardHeader, sha256_of
+from .flat_buffers import FlatBuffers
 from .holding import Holding
-from .layout import Slice, of_machine
-from .region import Region, assemble
-from .rule import AnyRule, Rule, from_plain
+from .manifest import FORMAT, MANIFEST, Manifest, ShardFile, StateFile
+from .region import Region, check
+from .rule import AnyRule, from_plain
+from .tensor_file import TensorReader, fill_box
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-HEADER = "cutset"  # key of the safetensors metadata that describes the slices
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Hash = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-
-
-class ShardFile(msgspec.Struct, frozen=True):
-    """A shard's file as the manifest lists it."""
-
-    shard: Count
-    sha256: Hash
-    bytes: Count
-
-    @property
-    def name(self) -> str:
-        """The file's name in the folder."""
-        return f"shard-{self.shard}.{self.sha256[:16]}.safetensors"
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """What a checkpoint consists of. regions: by machine, where its parameters lie; about: facts for the reader."""
-
-    slices: list[Slice]
-    regions: list[list[Region]]
-    files: list[ShardFile]
-    about: dict[str, Any] = {}
-    format: int = FORMAT
-
-
-class _Held(msgspec.Struct, frozen=True):
-    """The numbers of one slice, in the file's header; its tensors are `machine-M/value` and `machine-M/state/NAME`."""
-
-    slice: Slice
-    state: list[str]
-    version: Count
-    applied: dict[str, Count]
-
-
-class _Header(msgspec.Struct, frozen=True):
-    rule: dict[str, Any]
-    held: list[_Held]
+Part = tuple[Box, Tensor]
 
 
 class Checkpoint:
@@ -76,34 +35,98 @@ class Checkpoint:
 
     def holdings(self, shard: int) -> list[Holding]:
         """The slices of a shard with values, rule state, versions and applied pushes."""
-        header, tensors = self._read(self._file(shard))
-        return [_holding(held, tensors) for held in header.held]
+        with TensorReader(self.folder / self._file(shard).name) as reader:
+            return [
+                Holding(
+                    held.slice,
+                    reader.tensor(held.value),
+                    {name: reader.tensor(held.memory(name)) for name in held.state},
+                    held.version,
+                    dict(held.applied),
+                )
+                for held in _header(reader).held
+            ]
 
     def rule(self, shard: int) -> AnyRule:
         """The rule that the shard applied."""
-        header, _ = self._read(self._file(shard))
-        return from_plain(header.rule)
+        with TensorReader(self.folder / self._file(shard).name) as reader:
+            return from_plain(_header(reader).rule)
 
-    def buffers(self) -> list[Tensor]:
-        """The flat parameters of every machine."""
-        held = [holding for file in self.manifest.files for holding in self.holdings(file.shard)]
-        values = {(holding.slice.machine, holding.slice.start): holding.value for holding in held}
-        return [self._buffer(machine, values) for machine in range(len(self.manifest.regions))]
+    @property
+    def names(self) -> list[str]:
+        """Trained parameters, then buffers and frozen parameters."""
+        return [*self._trained, *(name for name in self._untrained if name not in self._trained)]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, as a plain `state_dict` has it."""
+        return tuple(self._region(name).shape)
+
+    def axes(self, name: str) -> tuple[int, ...]:
+        """The sizes of the axes that a tensor's dimensions are made of, in which its boxes are."""
+        return tuple(self._region(name).axes)
+
+    def part(self, name: str, box: Box, axes: Sequence[int] | None = None) -> Tensor:
+        """A box of a parameter or buffer, in the sizes of the box; little else is read.
+
+        axes: those that the box is in, by default `self.axes(name)`; with others the tensor is read whole first.
+        CheckpointError where there is no such tensor, or not all of the box.
+        """
+        own = self.axes(name)
+        wanted = own if axes is None else tuple(axes)
+        fits = len(box) == len(wanted) and all(0 <= a <= b <= n for (a, b), n in zip(box, wanted, strict=False))
+        if not fits or math.prod(wanted) != math.prod(own):
+            told = f"box {list(box)} in axes {list(wanted)} of {name}, which has axes {list(own)}"
+            raise CheckpointError("E808", f"checkpoint {self.folder} has no {told}")
+        if wanted != own:
+            return self.part(name, whole(own)).reshape(wanted)[slices(box)].clone()
+        if not volume(box):
+            return torch.empty(sizes(box))
+        parts = self._trained_parts(name, box) if name in self._trained else self._other_parts(name, box)
+        if not _covered(box, parts):
+            raise CheckpointError("E803", f"checkpoint {self.folder} does not hold all of box {list(box)} of {name}")
+        return _joined(box, parts)
+
+    def whole(self, name: str) -> Tensor:
+        """A parameter or buffer in its shape."""
+        return self.part(name, whole(self.axes(name))).reshape(self.shape(name))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._trained or name in self._untrained
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.folder}, shards={len(self.manifest.files)}, machines={len(self.manifest.regions)})"
 
-    def _buffer(self, machine: int, values: dict[tuple[int, int], Tensor]) -> Tensor:
-        pieces = sorted(of_machine(self.manifest.slices, machine), key=lambda piece: piece.start)
-        parts = [values.get((machine, piece.start)) for piece in pieces]
-        found = [
-            part for part, piece in zip(parts, pieces, strict=True) if part is not None and len(part) == piece.size
-        ]
-        if len(found) != len(pieces):
-            raise CheckpointError(
-                "E803", f"the shards of checkpoint {self.folder} do not hold all parameters of machine {machine}"
-            )
-        return torch.cat(found) if found else torch.empty(0)
+    @cached_property
+    def _trained(self) -> dict[str, list[tuple[int, Region]]]:
+        """Regions by name, with their machines; CheckpointError where they do not make up whole parameters."""
+        found: dict[str, list[tuple[int, Region]]] = defaultdict(list)
+        for machine, regions in enumerate(self.manifest.regions):
+            for region in regions:
+                found[region.name].append((machine, region))
+        elements = FlatBuffers(self.folder, self.manifest).elements
+        for name, pieces in found.items():
+            check(name, pieces, elements)
+        return dict(found)
+
+    @cached_property
+    def _untrained(self) -> dict[str, list[tuple[StateFile, int]]]:
+        """Files by name, and the position there."""
+        found: dict[str, list[tuple[StateFile, int]]] = defaultdict(list)
+        for file in self.manifest.states:
+            for position, region in enumerate(file.pieces):
+                found[region.name].append((file, position))
+        return dict(found)
+
+    def _region(self, name: str) -> Region:
+        """Any region of a tensor."""
+        if name in self._trained:
+            return self._trained[name][0][1]
+        if name in self._untrained:
+            file, position = self._untrained[name][0]
+            return file.pieces[position]
+        raise CheckpointError(
+            "E808", f"checkpoint {self.folder} has no tensor {name!r}", fix="check that it is of this model"
+        )
 
     def _file(self, shard: int) -> ShardFile:
         for file in self.manifest.files:
@@ -113,63 +136,42 @@ class Checkpoint:
             "E803", f"checkpoint {self.folder} has no shard {shard}; it has {len(self.manifest.files)}"
         )
 
-    def _read(self, file: ShardFile) -> tuple[_Header, dict[str, Tensor]]:
-        path = self.folder / file.name
-        try:
-            with safe_open(path, framework="pt") as opened:
-                header = msgspec.json.decode((opened.metadata() or {})[HEADER], type=_Header)
-                return header, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, msgspec.DecodeError) as error:
-            raise CheckpointError("E803", f"checkpoint file {path} cannot be read: {error}") from error
+    def _trained_parts(self, name: str, box: Box) -> list[Part]:
+        """What the machines' buffers hold of a box."""
+        found: list[Part] = []
+        with FlatBuffers(self.folder, self.manifest) as buffers:
+            for machine, region in self._trained[name]:
+                outer = tuple(region.box)
+                common = intersect(outer, box)
+                if common is None:
+                    continue
+                target = torch.empty(sizes(common), dtype=buffers.dtype(machine))
+                inside = relative(common, outer)
+                fill_box(target, region.sizes, inside, _from(buffers, machine, region.offset))
+                found.append((common, target))
+        return found
 
-
-def write_shard(folder: str | Path, shard: int, holdings: Iterable[Holding], rule: Rule) -> ShardFile:
-    """Write a shard's file: complete and on the disk, or not there. Its entry for the manifest."""
-    folder = Path(folder)
-    tensors: dict[str, Tensor] = {}
-    held = []
-    for holding in holdings:
-        prefix = f"machine-{holding.slice.machine}"
-        tensors[f"{prefix}/value"] = holding.value
-        tensors |= {f"{prefix}/state/{name}": tensor for name, tensor in holding.state.items()}
-        held.append(_Held(holding.slice, sorted(holding.state), holding.version, holding.applied))
-    header = _Header(msgspec.to_builtins(rule), held)
-    temporary = folder / f"shard-{shard}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, temporary, metadata={HEADER: msgspec.json.encode(header).decode()})
-        file = ShardFile(shard, _sha256(temporary), temporary.stat().st_size)
-        _settle(temporary, folder / file.name)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            "E805", f"cannot write shard {shard} to {folder}: {error}", fix="use another --out folder"
-        ) from error
-    return file
-
-
-def write_manifest(folder: str | Path, manifest: Manifest) -> None:
-    """Complete a checkpoint whose shards are written, and remove the shards of the one that it replaces."""
-    folder = Path(folder)
-    temporary = folder / (MANIFEST + ".tmp")
-    try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-        _settle(temporary, folder / MANIFEST)
-        for stale in set(folder.glob("shard-*.safetensors")) - {folder / file.name for file in manifest.files}:
-            stale.unlink()
-    except OSError as error:
-        raise CheckpointError(
-            "E805", f"cannot write {folder / MANIFEST}: {error}", fix="use another --out folder"
-        ) from error
+    def _other_parts(self, name: str, box: Box) -> list[Part]:
+        """What the files of buffers and frozen parameters hold of a box."""
+        found: list[Part] = []
+        for file, position in self._untrained[name]:
+            region = file.pieces[position]
+            outer = tuple(region.box)
+            common = intersect(outer, box)
+            if common is not None:
+                with TensorReader(self.folder / file.name) as reader:
+                    found.append((common, reader.box(str(position), region.sizes, relative(common, outer))))
+        return found
 
 
 def load(folder: str | Path) -> Checkpoint:
     """Read a checkpoint and verify its files; CheckpointError names what is missing, damaged or too new."""
     folder = Path(folder)
     manifest = _manifest(folder / MANIFEST)
-    for file in manifest.files:
+    for file in manifest.all_files:
         path = folder / file.name
         try:
-            size, sha256 = path.stat().st_size, _sha256(path)
+            size, sha256 = path.stat().st_size, sha256_of(path)
         except OSError as error:
             raise CheckpointError("E801", f"checkpoint file {path} cannot be read: {error.strerror}") from error
         if (size, sha256) != (file.bytes, file.sha256):
@@ -183,9 +185,40 @@ def load(folder: str | Path) -> Checkpoint:
 
 
 def whole_state(folder: str | Path) -> dict[str, Tensor]:
-    """The parameters of the whole model by name, as a plain `state_dict` has them."""
+    """The parameters, buffers and frozen parameters of the whole model by name, as a plain `state_dict` has them."""
     checkpoint = load(folder)
-    return assemble(checkpoint.buffers(), checkpoint.manifest.regions)
+    return {name: checkpoint.whole(name) for name in checkpoint.names}
+
+
+def _joined(box: Box, parts: Sequence[Part]) -> Tensor:
+    """One tensor of parts that cover a box."""
+    if len(parts) == 1:
+        return parts[0][1]
+    joined = torch.empty(sizes(box), dtype=parts[0][1].dtype)
+    for place, part in parts:
+        joined[slices(relative(place, box))] = part
+    return joined
+
+
+def _covered(box: Box, parts: Sequence[Part]) -> bool:
+    """Whether parts that may overlap cover a box: buffers may be held by several machines."""
+    if len(parts) == 1:
+        return parts[0][0] == box
+    marks = torch.zeros(sizes(box), dtype=torch.bool)
+    for place, _ in parts:
+        marks[slices(relative(place, box))] = True
+    return bool(marks.all())
+
+
+def _from(buffers: FlatBuffers, machine: int, offset: int) -> Callable[[int, int], Tensor]:
+    return lambda start, stop: buffers.read(machine, offset + start, offset + stop)
+
+
+def _header(reader: TensorReader) -> ShardHeader:
+    try:
+        return msgspec.json.decode(reader.metadata[HEADER], type=ShardHeader)
+    except (KeyError, msgspec.DecodeError) as error:
+        raise CheckpointError("E803", f"checkpoint file {reader.path} cannot be read: {error}") from error
 
 
 def _manifest(path: Path) -> Manifest:
@@ -199,41 +232,15 @@ def _manifest(path: Path) -> Manifest:
         ) from error
     try:
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
-        if isinstance(version, int) and version > FORMAT:
+        if isinstance(version, int) and version != FORMAT:
+            older = version < FORMAT
             raise CheckpointError(
                 "E804",
-                f"checkpoint {path} has format {version}; this cutset reads formats up to {FORMAT}",
-                fix="pip install --upgrade cutset",
+                f"checkpoint {path} has format {version}; this cutset reads format {FORMAT}",
+                fix="train again, or read it with the version that wrote it"
+                if older
+                else "pip install --upgrade cutset",
             )
         return msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
         raise CheckpointError("E802", f"the manifest {path} is damaged: {error}") from error
-
-
-def _holding(held: _Held, tensors: dict[str, Tensor]) -> Holding:
-    prefix = f"machine-{held.slice.machine}"
-    try:
-        state = {name: tensors[f"{prefix}/state/{name}"] for name in held.state}
-        return Holding(held.slice, tensors[f"{prefix}/value"], state, held.version, dict(held.applied))
-    except KeyError as error:
-        raise CheckpointError("E803", f"the file of shard {held.slice.shard} has no tensor {error}") from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _settle(temporary: Path, path: Path) -> None:
-    """Give a finished file its name, and make both survive a power cut."""
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

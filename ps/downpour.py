@@ -82,12 +82,14 @@ def train(
     replicas: int,
     steps: range,
     report: Report | None = None,
+    clip: Callable[[int], object] | None = None,
 ) -> None:
     """Train with batches replica, replica + replicas, ... of the stream; all pushes are acknowledged at the end.
 
     Replica 0 must have put its values to the shards. All workers of a replica take the same `steps`, as they exchange
     activations; a run may be continued with steps that begin where the last ended. `worker.values` is the client's.
     batches: batch number -> batch, whose length is its number of samples.
+    clip: called at each step, when `worker.gradients` are those of this step alone, and may scale them.
     report: called after each step with the step, the loss (None where this worker does not hold it) and the samples.
     Diverged where the loss is not finite.
     """
@@ -96,7 +98,7 @@ def train(
     rate = client.local_rate
     gradient = worker.gradients.zero_()
     # A step adds to `gradient`. So that is the accrued one too, unless the local step needs this step's alone.
-    apart = rate > 0 and method.push > 1
+    apart = (rate > 0 or clip is not None) and method.push > 1
     accrued = torch.zeros_like(gradient) if apart else gradient
     for step in steps:
         if step == steps.start or step % method.fetch == 0:
@@ -108,6 +110,8 @@ def train(
         batch = batches(replica + step * replicas)
         loss = worker.step(batch, step)
         demand_finite(client.name, step, loss)
+        if clip is not None:
+            clip(step)
         if rate > 0:
             worker.values.sub_(gradient, alpha=rate)
         if apart:

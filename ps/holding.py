@@ -1,5 +1,6 @@
 """`Holding`: one slice as its shard holds it - values, the rule's memory of them, and who pushed how often."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,20 @@ class Record:
             "bytes_out": self.bytes_out,
             "staleness": {worker: counts.statistics() for worker, counts in sorted(self.staleness.items())},
         }
+
+
+def together(records: Iterable[Record]) -> Record:
+    """The sums of several slices' records."""
+    total = Record()
+    for record in records:
+        total.pushes += record.pushes
+        total.duplicates += record.duplicates
+        total.fetches += record.fetches
+        total.bytes_in += record.bytes_in
+        total.bytes_out += record.bytes_out
+        for worker, counts in record.staleness.items():
+            total.staleness.setdefault(worker, Staleness()).include(counts)
+    return total
 
 
 def finite(tensor: Tensor) -> bool:

@@ -1,12 +1,12 @@
-"""`Region`: a box of a parameter in a machine's flat buffer, and the way back from the buffers to whole parameters."""
+"""`Region`: a box of a parameter in a machine's flat buffer, and the check that regions make up whole parameters."""
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 
 import msgspec
-import torch
-from torch import Tensor
 
+from ..partition.box import intersect, volume
 from ..partition.errors import CheckpointError
 
 
@@ -34,45 +34,37 @@ class Region(msgspec.Struct, frozen=True):
         return self.offset + math.prod(self.sizes)
 
 
-def assemble(buffers: Sequence[Tensor], regions: Sequence[Sequence[Region]]) -> dict[str, Tensor]:
-    """The whole parameters by name, from every machine's flat buffer and regions.
+def check(name: str, pieces: Sequence[tuple[int, Region]], elements: Sequence[int]) -> None:
+    """CheckpointError unless the regions of a parameter fit, and each of its elements is in exactly one.
 
-    CheckpointError where a region does not fit, or where the regions of a parameter overlap or leave a hole.
+    pieces: with the machine of each; elements: of each machine's flat buffer.
     """
-    whole: dict[str, Tensor] = {}
-    filled: dict[str, Tensor] = {}
-    for machine, (buffer, pieces) in enumerate(zip(buffers, regions, strict=True)):
-        for region in pieces:
-            _check(region, machine, buffer)
-            target = whole.setdefault(region.name, torch.empty(region.shape, dtype=buffer.dtype))
-            marks = filled.setdefault(region.name, torch.zeros(region.shape, dtype=torch.int32))
-            if list(target.shape) != region.shape:
-                raise _misfit(region, machine, f"but another region says shape {list(target.shape)}")
-            _box(target, region).copy_(buffer[region.offset : region.stop].view(region.sizes))
-            _box(marks, region).add_(1)
-    for name, marks in filled.items():
-        wrong = int((marks != 1).sum())
-        if wrong:
-            raise CheckpointError(
-                "E806", f"parameter {name}: {wrong} of {marks.numel()} elements are not in exactly one region"
-            )
-    return whole
+    first = pieces[0][1]
+    for machine, region in pieces:
+        _check_one(region, machine, elements[machine])
+        if region.shape != first.shape or region.axes != first.axes:
+            told = f"shape {first.shape} and axes {first.axes}"
+            raise _misfit(region, machine, f"but another region says {told}")
+    boxes = [tuple(region.box) for _, region in pieces]
+    wrong = abs(math.prod(first.shape) - sum(volume(box) for box in boxes))
+    twice = [volume(common) for a, b in combinations(boxes, 2) if (common := intersect(a, b)) is not None]
+    if wrong or twice:
+        raise CheckpointError(
+            "E806",
+            f"parameter {name}: {max(wrong, sum(twice))} of {math.prod(first.shape)} elements are not in exactly one "
+            "region",
+        )
 
 
-def _box(whole: Tensor, region: Region) -> Tensor:
-    index = tuple(slice(start, stop) for start, stop in region.box)
-    return whole.view(region.axes)[index]
-
-
-def _check(region: Region, machine: int, buffer: Tensor) -> None:
+def _check_one(region: Region, machine: int, elements: int) -> None:
     if any(size < 0 for size in (*region.shape, *region.axes)) or math.prod(region.axes) != math.prod(region.shape):
         raise _misfit(region, machine, "whose axes do not make up its shape")
     if len(region.box) != len(region.axes):
         raise _misfit(region, machine, "which has not one interval for each axis")
     if any(not 0 <= start <= stop <= size for (start, stop), size in zip(region.box, region.axes, strict=True)):
         raise _misfit(region, machine, "which reaches outside of its axes")
-    if not 0 <= region.offset <= region.stop <= buffer.numel():
-        raise _misfit(region, machine, f"which reaches outside of the machine's {buffer.numel()} elements")
+    if not 0 <= region.offset <= region.stop <= elements:
+        raise _misfit(region, machine, f"which reaches outside of the machine's {elements} elements")
 
 
 def _misfit(region: Region, machine: int, facts: str) -> CheckpointError:

@@ -1,7 +1,7 @@
 """`Shard`: one parameter server. `handle` is its whole protocol, without I/O or clock; `serve` joins it to a channel.
 
-A slice is named by the `edge` of a message, the machine whose parameters it is part of. The messages, and the answers:
-  put     values [n]                          initial values, once
+A slice is named by the `edge` of a message, its number in the layout. The messages, and the answers:
+  put     values [n]                          "held", once the slice has any: the first count
   fetch   {at_least}                          "values" {version, applied} values [n], once the slice has that version
   push    {base, number} gradient [n]         "pushed" {version, number}, after the rule was applied
 base: version of the values that the gradient was computed on, for accrued gradients the last of them. number: 1, 2, 3,
@@ -23,9 +23,9 @@ from ..runtime.beacon import Beacon
 from ..runtime.channel import Channel, SilenceError, silence
 from ..runtime.mailbox import Stopped
 from ..runtime.message import Message
-from .checkpoint import write_shard
-from .holding import Holding, Record
-from .layout import Slice
+from .checkpoint_files import write_shard
+from .holding import Holding, Record, together
+from .layout import Slice, of_machine, spans
 from .rule import Rule
 from .staleness import Staleness
 
@@ -40,64 +40,79 @@ class Shard:
         """held: slices as a checkpoint has them; those need no "put"."""
         self.index = index
         self.rule = rule
-        self._slices = {piece.machine: piece for piece in slices}
-        self._held = {holding.slice.machine: holding for holding in held}
-        self._records = {machine: Record() for machine in self._slices}
+        self._slices = {piece.number: piece for piece in slices}
+        self._held = {holding.slice.number: holding for holding in held}
+        self._records = {number: Record() for number in self._slices}
         self._deferred: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
 
     def handle(self, message: Message) -> Replies:
         """Take in one message; the answers to it and to fetches that waited for it."""
-        machine = message.edge
-        if machine not in self._slices:
-            raise self._broken(message, f"names machine {machine}; this shard has slices of {sorted(self._slices)}")
-        self._records[machine].bytes_in += message.bytes
+        piece = message.edge
+        if piece not in self._slices:
+            raise self._broken(message, f"names slice {piece}; this shard has {spans(self._slices)}")
+        self._records[piece].bytes_in += message.bytes
         match message.kind:
             case "put":
-                return self._put(machine, message)
+                return self._put(piece, message)
             case "fetch":
-                return self._fetch(machine, message)
+                return self._fetch(piece, message)
             case "push":
-                return self._push(machine, message)
+                return self._push(piece, message)
         raise self._broken(message, "is of an unknown kind")
 
     def holdings(self) -> list[Holding]:
         """Every slice with its values, for a checkpoint; NetworkError where one was never put."""
         missing = sorted(self._slices.keys() - self._held.keys())
         if missing:
-            raise NetworkError("E551", f"shard-{self.index} never got initial values of machines {missing}")
-        return [self._held[machine] for machine in sorted(self._held)]
+            machines = sorted({self._slices[number].machine for number in missing})
+            raise NetworkError("E551", f"shard-{self.index} never got initial values of machines {machines}")
+        return [self._held[number] for number in sorted(self._held)]
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: the shard's number, its rule, and every slice with its version and what happened to it."""
-        slices = [
-            {**msgspec.to_builtins(piece), "version": self._version(machine), **self._records[machine].statistics()}
-            for machine, piece in sorted(self._slices.items())
-        ]
+        """Plain data: the shard's number, its rule, and what it holds of every machine with what happened to that.
+
+        version: the smallest of a machine's slices. Counts are sums over them, so a push counts once for each.
+        """
+        machines = sorted({piece.machine for piece in self._slices.values()})
+        slices = [self._of_machine(machine) for machine in machines]
         return {"shard": self.index, "rule": msgspec.to_builtins(self.rule), "slices": slices}
 
     def __repr__(self) -> str:
-        versions = {machine: self._version(machine) for machine in sorted(self._slices)}
+        versions = {piece["machine"]: piece["version"] for piece in self.statistics()["slices"]}
         return (
             f"Shard({self.index}, {self.rule}, versions={versions}, deferred={sum(map(len, self._deferred.values()))})"
         )
 
-    def _put(self, machine: int, message: Message) -> Replies:
-        value = self._payload(machine, message)
-        if machine in self._held:
-            raise self._broken(message, f"brings initial values twice; the slice has version {self._version(machine)}")
-        value = value.clone()
-        self._held[machine] = Holding(self._slices[machine], value, self.rule.state(value))
-        return self._due(machine)
+    def _of_machine(self, machine: int) -> dict[str, Any]:
+        pieces = of_machine(self._slices.values(), machine)
+        versions = [self._version(piece.number) for piece in pieces]
+        held = [version for version in versions if version is not None]
+        return {
+            "shard": self.index,
+            "machine": machine,
+            "start": min(piece.start for piece in pieces),
+            "stop": max(piece.stop for piece in pieces),
+            "slices": len(pieces),
+            "version": min(held) if len(held) == len(versions) else None,
+            **together(self._records[piece.number] for piece in pieces).statistics(),
+        }
 
-    def _fetch(self, machine: int, message: Message) -> Replies:
-        if len(self._deferred[machine]) == DEFERRED_MOST:
+    def _put(self, piece: int, message: Message) -> Replies:
+        value = self._payload(piece, message)
+        if piece not in self._held:  # a replica that was started again does not know how far it had come with these
+            value = value.clone()
+            self._held[piece] = Holding(self._slices[piece], value, self.rule.state(value))
+        return [(message.sender, Message("held", edge=piece)), *self._due(piece)]
+
+    def _fetch(self, piece: int, message: Message) -> Replies:
+        if len(self._deferred[piece]) == DEFERRED_MOST:
             raise self._broken(message, f"comes while {DEFERRED_MOST} fetches wait for pushes that were never made")
-        self._deferred[machine].append((message.sender, message.step, self._number(message, "at_least")))
-        return self._due(machine)
+        self._deferred[piece].append((message.sender, message.step, self._number(message, "at_least")))
+        return self._due(piece)
 
-    def _push(self, machine: int, message: Message) -> Replies:
-        gradient = self._payload(machine, message)
-        holding = self._held.get(machine)
+    def _push(self, piece: int, message: Message) -> Replies:
+        gradient = self._payload(piece, message)
+        holding = self._held.get(piece)
         if holding is None:
             raise self._broken(message, "came before the initial values")
         if gradient.dtype != holding.value.dtype:
@@ -105,14 +120,14 @@ class Shard:
         if self._is_new(holding, message):
             self._apply(holding, message, gradient)
         body = {"version": holding.version, "number": message.body["number"]}
-        return [(message.sender, Message("pushed", edge=machine, body=body)), *self._due(machine)]
+        return [(message.sender, Message("pushed", edge=piece, body=body)), *self._due(piece)]
 
     def _is_new(self, holding: Holding, message: Message) -> bool:
         number, last = self._number(message, "number"), holding.applied.get(message.sender, 0)
         if number > last + 1:
             raise self._broken(message, f"has number {number}; expected {last + 1}, so {number - last - 1} are lost")
         if number <= last:
-            self._records[holding.slice.machine].duplicates += 1
+            self._records[holding.slice.number].duplicates += 1
         return number > last
 
     def _apply(self, holding: Holding, message: Message, gradient: Tensor) -> None:
@@ -121,34 +136,34 @@ class Shard:
             raise self._broken(message, f"builds on version {holding.version - tau}; the slice has {holding.version}")
         holding.apply(self.rule, gradient, worker=message.sender, step=message.step)
         holding.applied[message.sender] = message.body["number"]
-        record = self._records[holding.slice.machine]
+        record = self._records[holding.slice.number]
         record.pushes += 1
         record.staleness.setdefault(message.sender, Staleness()).add(tau)
 
-    def _due(self, machine: int) -> Replies:
+    def _due(self, piece: int) -> Replies:
         """Answers to the fetches whose version is reached."""
-        holding = self._held.get(machine)
-        if holding is None or not self._deferred[machine]:
+        holding = self._held.get(piece)
+        if holding is None or not self._deferred[piece]:
             return []
-        due = [fetch for fetch in self._deferred[machine] if fetch[2] <= holding.version]
-        self._deferred[machine] = [fetch for fetch in self._deferred[machine] if fetch[2] > holding.version]
+        due = [fetch for fetch in self._deferred[piece] if fetch[2] <= holding.version]
+        self._deferred[piece] = [fetch for fetch in self._deferred[piece] if fetch[2] > holding.version]
         return [(client, self._values(holding, client, step)) for client, step, _ in due]
 
     def _values(self, holding: Holding, client: str, step: int) -> Message:
         body = {"version": holding.version, "applied": holding.applied.get(client, 0)}
         # A clone: the channel may read it long after the next push has changed the slice.
-        reply = Message("values", step=step, edge=holding.slice.machine, body=body, tensors=(holding.value.clone(),))
-        record = self._records[holding.slice.machine]
+        reply = Message("values", step=step, edge=holding.slice.number, body=body, tensors=(holding.value.clone(),))
+        record = self._records[holding.slice.number]
         record.fetches += 1
         record.bytes_out += reply.bytes
         return reply
 
-    def _version(self, machine: int) -> int | None:
-        holding = self._held.get(machine)
+    def _version(self, piece: int) -> int | None:
+        holding = self._held.get(piece)
         return None if holding is None else holding.version
 
-    def _payload(self, machine: int, message: Message) -> Tensor:
-        shapes, size = [list(t.shape) for t in message.tensors], self._slices[machine].size
+    def _payload(self, piece: int, message: Message) -> Tensor:
+        shapes, size = [list(t.shape) for t in message.tensors], self._slices[piece].size
         if shapes != [[size]]:
             raise self._broken(message, f"has tensors of shapes {shapes}; the slice is one of [{size}]")
         return message.tensors[0]
@@ -160,9 +175,11 @@ class Shard:
         return value
 
     def _broken(self, message: Message, facts: str) -> NetworkError:
+        piece = self._slices.get(message.edge)
+        there = "" if piece is None else f" of machine {piece.machine}"
         return NetworkError(
             "E550",
-            f"shard-{self.index}: message {message.kind!r} of {message.sender} for the slice of machine {message.edge} "
+            f"shard-{self.index}: message {message.kind!r} of {message.sender} for slice {message.edge}{there} "
             f"(step {message.step}) {facts}",
             fix="check that all roles belong to this run and are of one version of cutset; then start the run again",
         )
@@ -195,16 +212,17 @@ def serve(
         handled, silent_s = handled + 1, 0.0
         match message.kind:
             case "finish" if message.sender == LAUNCHER:
-                return _finished(shard, message.body.get("path"))
+                return _finished(shard, message.body.get("path"), beacon)
             case "stop":
                 raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
         for peer, reply in shard.handle(message):
             channel.send(peer, reply)
 
 
-def _finished(shard: Shard, path: str | None) -> dict[str, Any]:
+def _finished(shard: Shard, path: str | None, beacon: Beacon) -> dict[str, Any]:
     statistics = shard.statistics()
     if path is None:
         return statistics
+    beacon.progress = None  # a slow disk is not being stuck
     file = write_shard(Path(path), shard.index, shard.holdings(), shard.rule)
     return {**statistics, "file": msgspec.to_builtins(file)}

@@ -15,6 +15,10 @@ class Staleness:
         """Count one push."""
         self._counts[tau] += 1
 
+    def include(self, other: "Staleness") -> None:
+        """Count the pushes of another histogram too."""
+        self._counts.update(other._counts)
+
     def statistics(self) -> dict[str, Any]:
         """Plain data: mean, max, and [tau, pushes] in order of tau."""
         return _summary(self._counts)

@@ -29,8 +29,8 @@ class Channel(Protocol):
     def statistics(self) -> dict[str, dict[str, int]]:
         """Messages and tensor bytes so far by peer.
 
-        {peer: {"messages_out", "bytes_out", "messages_in", "bytes_in", "repeated", "malformed"}}; the last two count
-        messages that were dropped.
+        {peer: {"messages_out", "bytes_out", "messages_in", "bytes_in", "repeated", "malformed", "undelivered"}}; the
+        last three count messages that were dropped, the last of them those to a peer that is gone.
         """
         ...
 

@@ -10,16 +10,16 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from . import assignment as assignments
 from .assignment import LAUNCHER, Assignment
 
 if TYPE_CHECKING:
+    from ..partition.errors import NetworkError
     from .message import Message
     from .zmq_channel import ZmqChannel
-
-TRACEBACK_CHARACTERS = 50_000
 
 
 def main() -> int:
@@ -28,11 +28,32 @@ def main() -> int:
     assignment = assignments.read(launcher)
     threading.Thread(target=_end_with, args=(launcher,), name="cutset-watch", daemon=True).start()
     sys.path[:] = assignment.path
+    from ..partition.errors import NetworkError
     from .zmq_channel import ZmqChannel
 
-    with ZmqChannel(assignment.name, assignment.job, assignment.keys, host=assignment.host) as channel:
+    try:
+        channel = ZmqChannel(assignment.name, assignment.job, assignment.keys, host=assignment.host)
+    except NetworkError as error:
+        return _say_deaf(assignment, error)
+    with channel:
         channel.introduce({LAUNCHER: assignment.launcher})
         return _live(assignment, channel)
+
+
+def _say_deaf(assignment: Assignment, error: "NetworkError") -> int:
+    """Report that this role cannot listen at its address; that much can be sent from any other."""
+    import zmq
+
+    from .link import Link
+    from .message import encode
+
+    report, exit_code = _report(error, assignment.name)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    link = Link(context, assignment.keys, peer=LAUNCHER, endpoint=assignment.launcher)
+    link.send(encode(report, job=assignment.job, sender=assignment.name, sequence=0))
+    link.close()
+    context.term()
+    return exit_code
 
 
 def _take_stdin() -> int:
@@ -64,7 +85,7 @@ def _live(assignment: Assignment, channel: "ZmqChannel") -> int:
         channel.send(LAUNCHER, Message("finished", body={"value": None, "stopped": stop.facts}))
     except BaseException as error:  # whatever ends the role is the launcher's to know
         traceback.print_exc()
-        report, exit_code = _report(error)
+        report, exit_code = _report(error, assignment.name)
         channel.send(LAUNCHER, report)
         return exit_code
     return 0
@@ -102,16 +123,12 @@ def _await_start(channel: "ZmqChannel", timeout_s: float) -> None:
     raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
 
 
-def _report(error: BaseException) -> tuple["Message", int]:
-    from ..partition.errors import CutsetError
+def _report(error: BaseException, name: str) -> tuple["Message", int]:
+    from .failure import failure_of
     from .message import Message
 
-    text = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
-    if isinstance(error, CutsetError):
-        said = {"code": error.code, "exit_code": error.exit_code, "facts": error.facts, "fix": error.fix}
-    else:
-        said = {"code": "", "exit_code": 1, "facts": f"{type(error).__name__}: {error}", "fix": ""}
-    return Message("failed", body={**said, "traceback": text}), int(str(said["exit_code"]))
+    failure = failure_of(error, name, "".join(traceback.format_exception(error)))
+    return Message("failed", body=asdict(failure)), failure.exit_code
 
 
 if __name__ == "__main__":

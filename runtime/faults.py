@@ -1,6 +1,7 @@
 """Scripted faults of a `MemoryNetwork`, as data. Messages of a link (sender, receiver) are counted from 0."""
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -55,6 +56,27 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class BlackHole:
+    """What `sender` sends to `receiver` vanishes from message `nth` on; the other way all is well."""
+
+    sender: str
+    receiver: str
+    nth: int = 0
+
+
+@dataclass(frozen=True)
+class Stop:
+    """`role` freezes as under SIGSTOP, at the first message of step `step`, or at message `nth` in or out.
+
+    Its calls block until the network is ended.
+    """
+
+    role: str
+    step: int | None = None
+    nth: int | None = None
+
+
+@dataclass(frozen=True)
 class Kill:
     """The channel of `role` raises ProcessLost at the first message of step `step`, or at message `nth` in or out."""
 
@@ -63,7 +85,7 @@ class Kill:
     nth: int | None = None
 
 
-Fault = Drop | Repeat | Reorder | Delay | Cut | Kill
+Fault = Drop | Repeat | Reorder | Delay | Cut | BlackHole | Stop | Kill
 
 
 @dataclass(frozen=True)
@@ -82,6 +104,8 @@ def fate(faults: Iterable[Fault], link: tuple[str, str], *, nth: int, between: i
         match fault:
             case Cut(a, b, after) if {a, b} == set(link) and between >= after:
                 result = replace(result, copies=0)
+            case BlackHole(sender, receiver, since) if (sender, receiver) == link and nth >= since:
+                result = replace(result, copies=0)
             case Drop(sender, receiver, at) if (sender, receiver, at) == (*link, nth):
                 result = replace(result, copies=0)
             case Repeat(sender, receiver, at, times) if (sender, receiver, at) == (*link, nth):
@@ -91,3 +115,29 @@ def fate(faults: Iterable[Fault], link: tuple[str, str], *, nth: int, between: i
             case Delay(sender, receiver, at, by) if (sender, receiver, at) == (*link, nth):
                 result = replace(result, held_by=by)
     return result
+
+
+def random_faults(seed: int, roles: Sequence[str], steps: int) -> list[Fault]:
+    """One fault that does harm, at a random place and time within so many steps, and up to two that should not.
+
+    The same seed, roles and steps give the same faults. Two roles that never talk make a fault without effect.
+    """
+    chance = random.Random(seed)
+    a, b = chance.sample(list(roles), 2)
+    step, nth = chance.randrange(steps), chance.randrange(4 * steps)  # a step has some messages of each link
+    harm: list[Fault] = [
+        Kill(a, step=step),
+        Kill(a, nth=nth),
+        Stop(a, step=step),
+        Stop(a, nth=nth),
+        Cut(a, b, after=nth),
+        BlackHole(a, b, nth),
+        Drop(a, b, nth),
+    ]
+    faults = [chance.choice(harm)]
+    for _ in range(chance.randrange(3)):
+        a, b = chance.sample(list(roles), 2)
+        at = chance.randrange(4 * steps)
+        harmless: list[Fault] = [Repeat(a, b, at), Delay(a, b, at, by=chance.randrange(1, 9))]
+        faults.append(chance.choice(harmless))
+    return faults

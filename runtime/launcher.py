@@ -1,28 +1,31 @@
-"""`Launcher`: starts the processes of all roles, watches over them, and ends them all, whatever happens."""
+"""`Launcher`: starts the processes of all roles, watches over them, and ends them all, whatever happens.
+
+A group of roles that was lost is ended, and whoever started the run says what takes its place.
+"""
 
 import os
-import select
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from ..partition.errors import NetworkError
 from .assignment import LAUNCHER, Assignment, write
-from .coordinator import Coordinator, Limits, Report
+from .coordinator import Coordinator, Limits, Loss
+from .failure import Failure
 from .keys import make_keys
 from .message import Message
-from .process import RoleProcess, environment
-from .zmq_channel import SIDE, ZmqChannel
+from .process import RoleProcess, await_ends, end_all, environment
+from .zmq_channel import DIRECTORY, LOST, SIDE, ZmqChannel
 
 TICK_S = 0.25
 BEACON_INTERVAL_S = 0.5
 STOP_S = 2.0
-TERM_S = 1.0
 _BURST = 10_000  # messages that are read before the clock is looked at again
 
 
@@ -31,6 +34,9 @@ class Role:
     """One process. entry: "package.module:function", called as `entry(channel, setup, beacon)`; setup: plain data.
 
     threads: for torch; serves: it runs until it is told to stop, which happens once all others have finished.
+    host: the address that it listens on, the launcher's own where nothing is said. prefix: a command that runs the
+    process elsewhere, as ("ip", "netns", "exec", NAME) does in a network name space. group: of roles that are lost
+    together and may be started again; without one, the loss of this role ends the run.
     """
 
     name: str
@@ -38,13 +44,23 @@ class Role:
     setup: Any = None
     threads: int = 1
     serves: bool = False
+    host: str = ""
+    prefix: tuple[str, ...] = ()
+    group: str = ""
+
+
+Renew = Callable[[Loss], Sequence[Role]]
+Route = Callable[[str, str, str], str]
 
 
 class Launcher:
     """Runs `roles` as processes, while entered: `start` them, follow their `events`, `stop` them or let them finish.
 
     folder: where each role's log is kept; without one the logs are temporary. environ: the environment the roles get,
-    this process's own by default. limits: how long what may take; `start` sets its own.
+    this process's own by default. limits: how long what may take; `start` sets its own. renew: the roles that take the
+    place of a group that was lost, in the same group and under names of `spares`; it raises the error of the loss where
+    there shall be none, as happens without it. route: what `source` is told of where `target` listens, given
+    (source, target, end point), where that is not the end point itself.
     """
 
     def __init__(
@@ -56,14 +72,19 @@ class Launcher:
         host: str = "127.0.0.1",
         limits: Limits | None = None,
         environ: Mapping[str, str] | None = None,
+        spares: Sequence[str] = (),
+        renew: Renew | None = None,
+        route: Route | None = None,
     ) -> None:
-        _check_names([role.name for role in roles])
+        _check_names([*(role.name for role in roles), *spares])
         self.roles = tuple(roles)
         self.job = job
         self._folder = folder
         self._limits = limits or Limits()
         self._environ = os.environ if environ is None else environ
-        self._keys = make_keys([LAUNCHER, *(role.name for role in roles)])
+        self._keys = make_keys([LAUNCHER, *(role.name for role in roles), *spares])
+        self._renew = renew
+        self._route = route
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
         self._stopped = False
@@ -84,41 +105,88 @@ class Launcher:
 
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Start every process and introduce them to each other; ProcessLost where one is not ready in time."""
-        now = time.monotonic()
-        names = [role.name for role in self.roles]
-        self._coordinator = Coordinator(names, now=now, limits=replace(self._limits, start_s=timeout_s))
-        for role in self.roles:
-            process = RoleProcess(
-                role.name, environment=environment(self._environ, threads=role.threads), log=self._log(role.name)
-            )
-            self._processes.append(process)
-            self._watched.append(process)
-        for role, process in zip(self.roles, self._processes, strict=True):
-            write(self._assignment(role, timeout_s), process.stdin, deadline=now + timeout_s)
+        limits = replace(self._limits, start_s=timeout_s)
+        self._coordinator = Coordinator([], now=time.monotonic(), limits=limits)
+        self._spawn(self.roles)
         while not self._coordinator.ready:
             self._turn()
-            if self._coordinator.verdict is not None:
-                raise self._coordinator.verdict
-        directory = self._coordinator.directory
-        self._channel.introduce(directory)
-        for name in names:
-            self._channel.send(name, Message("start", body={"directory": directory}))
+            for error in (self._coordinator.verdict, *(loss.error for loss in self._coordinator.take_losses())):
+                if error is not None:
+                    raise error
+        self._begin()
+
+    def _spawn(self, roles: Sequence[Role]) -> None:
+        """Start the processes of these roles, and hand each what it has to know."""
+        now = time.monotonic()
+        timeout_s = self._coordinator.limits.start_s
+        self._coordinator.join([r.name for r in roles], now=now, groups={r.name: r.group for r in roles})
+        processes = []
+        for role in roles:
+            process = RoleProcess(
+                role.name,
+                environment=environment(self._environ, threads=role.threads),
+                log=self._log(role.name),
+                prefix=role.prefix,
+            )
+            processes.append(process)
+            self._processes.append(process)
+            self._watched.append(process)
+        for role, process in zip(roles, processes, strict=True):
+            write(self._assignment(role, timeout_s), process.stdin, deadline=now + timeout_s)
+
+    def _begin(self) -> None:
+        """Tell the roles that are ready to start, and those at work where they listen."""
+        newcomers, directory = self._coordinator.newcomers, self._coordinator.directory
+        self._channel.introduce(self._as_seen_by(LAUNCHER, directory))
+        for name in newcomers:
+            self._channel.send(name, Message("start", body={"directory": self._as_seen_by(name, directory)}))
+        for name in self._coordinator.running:
+            here = self._as_seen_by(name, {newcomer: directory[newcomer] for newcomer in newcomers})
+            self._channel.send(name, Message(DIRECTORY, body={"here": here, "gone": []}))
         self._coordinator.started(time.monotonic())
+
+    def _as_seen_by(self, source: str, directory: Mapping[str, str]) -> dict[str, str]:
+        """Where `source` finds these targets."""
+        return {target: self._way(source, target, endpoint) for target, endpoint in directory.items()}
+
+    def _way(self, source: str, target: str, endpoint: str) -> str:
+        return endpoint if self._route is None else self._route(source, target, endpoint)
 
     def events(self) -> Iterator[Message]:
         """What the roles send to "launcher", and "finished" with the value of each, until all have ended.
 
         The first failure of a role is raised: ProcessLost where it died or hangs or raised an exception outside the
-        tree of errors, with its traceback; else its own error, of its own class and code.
+        tree of errors, with its traceback; else its own error, of its own class and code. A group that can be started
+        again is, and nothing is raised.
         """
-        workers = [role.name for role in self.roles if not role.serves]
         while not self._stopped and not self._coordinator.ended():
             yield from self._turn()
             if self._coordinator.verdict is not None:
                 raise self._coordinator.verdict
-            if not self._servers_told and self._coordinator.ended(workers):
+            for loss in self._coordinator.take_losses():
+                self._replace(loss)
+            if self._coordinator.newcomers and self._coordinator.ready:
+                self._begin()
+            if not self._servers_told and self._coordinator.ended(r.name for r in self.roles if not r.serves):
                 self._servers_told = True
                 self._tell([role.name for role in self.roles if role.serves], "all others have finished")
+
+    def _replace(self, loss: Loss) -> None:
+        """End what is left of a group, tell the others who is gone, and start what takes its place."""
+        gone = list(loss.progress)
+        for process in [process for process in self._processes if process.name in gone]:
+            process.kill()
+            self._processes.remove(process)
+            self._watched = [other for other in self._watched if other is not process]
+        for name in gone:
+            self._channel.forget(name)
+        for name in self._coordinator.running:
+            self._channel.send(name, Message(DIRECTORY, body={"here": {}, "gone": gone}))
+        if self._renew is None:
+            raise loss.error
+        roles = tuple(self._renew(loss))
+        self.roles = (*(role for role in self.roles if role.name not in gone), *roles)
+        self._spawn(roles)
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a role."""
@@ -135,10 +203,10 @@ class Launcher:
             for process in self._processes:
                 if process.name in silent:
                     process.signal(signal.SIGKILL)
-            self._tell([process.name for process in self._running()], why)
-            self._await_ends(STOP_S)
+            self._tell([process.name for process in self._processes if process.returncode() is None], why)
+            await_ends(self._processes, STOP_S)
         finally:
-            self._end()
+            end_all(self._processes)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Messages and tensor bytes to and from each role."""
@@ -171,8 +239,8 @@ class Launcher:
             entry=role.entry,
             setup=role.setup,
             keys=self._keys[role.name],
-            launcher=self._channel.endpoint,
-            host=self._host,
+            launcher=self._way(role.name, LAUNCHER, self._channel.endpoint),
+            host=role.host or self._host,
             path=sys.path,
             start_timeout_s=timeout_s,
             beacon_interval_s=BEACON_INTERVAL_S,
@@ -205,13 +273,18 @@ class Launcher:
     def _take(self, message: Message) -> bool:
         """Tell the coordinator what concerns it; whether the message is the caller's, too."""
         name, now, body = message.sender.partition(SIDE)[0], time.monotonic(), message.body
+        if name != LAUNCHER and self._coordinator.replaced(name):
+            return False
         match message.kind:
             case "hello":
                 self._coordinator.hello(name, body["endpoint"])
             case "beacon":
                 self._coordinator.beacon(name, now, body["progress"])
             case "failed":
-                self._coordinator.failed(name, now, Report(**body))
+                self._coordinator.failed(name, now, Failure(**body))
+            case kind if kind == LOST:
+                error = NetworkError(body["code"], body["facts"], fix=body["fix"])
+                self._coordinator.broke(name, body["peer"], now, error)
             case "finished":
                 self._coordinator.finished(name, now, body["value"])
                 return True
@@ -219,37 +292,15 @@ class Launcher:
                 return True
         return False
 
-    def _running(self) -> list[RoleProcess]:
-        return [process for process in self._processes if process.returncode() is None]
-
     def _tell(self, names: Sequence[str], why: str) -> None:
         """Tell roles to stop; those that nobody has heard of yet lose their pipe, at which they end."""
         directory = self._coordinator.directory
-        self._channel.introduce(directory)
+        self._channel.introduce(self._as_seen_by(LAUNCHER, directory))
         for process in self._processes:
             if process.name in names and process.name in directory:
                 self._channel.send(process.name, Message("stop", body={"why": why}))
             elif process.name in names:
                 process.hang_up()
-
-    def _await_ends(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while (running := self._running()) and (left := deadline - time.monotonic()) > 0:
-            poller = select.poll()
-            for process in running:
-                if process.end_file is not None:
-                    poller.register(process.end_file, select.POLLIN)
-            poller.poll(min(left, TICK_S) * 1000)
-
-    def _end(self) -> None:
-        """End whatever still runs, even if this is interrupted, and reap it."""
-        try:
-            for process in self._running():
-                process.signal(signal.SIGTERM)
-            self._await_ends(TERM_S)
-        finally:
-            while self._processes:
-                self._processes.pop().kill()
 
 
 def _check_names(names: list[str]) -> None:

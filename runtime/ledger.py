@@ -16,6 +16,7 @@ class Account:
     bytes_in: int = 0
     repeated: int = 0
     malformed: int = 0
+    undelivered: int = 0
 
 
 class Ledger:
@@ -28,6 +29,10 @@ class Ledger:
     def next(self, peer: str) -> int:
         """The sequence number of the next message to `peer`."""
         return self._account(peer).messages_out
+
+    def expected(self, peer: str) -> int:
+        """The number of the next message from `peer`."""
+        return self._account(peer).messages_in
 
     def sent(self, peer: str, message: Message) -> None:
         """Count a message to `peer`."""
@@ -52,6 +57,10 @@ class Ledger:
         account.messages_in += 1
         account.bytes_in += message.bytes
         return True
+
+    def undelivered(self, peer: str) -> None:
+        """Count a message that was not sent, as the peer is gone."""
+        self._account(peer).undelivered += 1
 
     def malformed(self, peer: str) -> None:
         """Count a message of `peer` that was dropped because it could not be read."""

@@ -3,6 +3,7 @@
 A worker and its parameter client share one channel; each asks for its own messages by key.
 """
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Collection
 
@@ -31,6 +32,7 @@ class Mailbox:
     def __init__(self, channel: Channel, *, timeout_s: float = 60.0) -> None:
         self.channel = channel
         self.timeout_s = timeout_s
+        self.waited_s = 0.0  # for messages that were not there when they were wanted
         self._kept: dict[Key, deque[Message]] = defaultdict(deque)
         self._count = 0
 
@@ -44,10 +46,13 @@ class Mailbox:
             for key in wanted:
                 if self._kept.get(key):
                     return self._pop(key)
+            began = time.perf_counter()
             try:
                 message = self.channel.receive(self.timeout_s if timeout_s is None else timeout_s)
             except SilenceError as error:
                 raise SilenceError(error.code, f"{error.facts}; wanted: {_in_words(wanted)}", fix=error.fix) from None
+            finally:
+                self.waited_s += time.perf_counter() - began
             self._keep(message)
 
     def take(self, key: Key) -> Message | None:

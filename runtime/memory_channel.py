@@ -12,7 +12,7 @@ from typing import Any
 
 from ..partition.errors import NetworkError, ProcessLost
 from .channel import silence, unknown_peer
-from .faults import Fault, Kill, fate
+from .faults import Fault, Kill, Stop, fate
 from .ledger import Ledger
 from .message import Message, decode, encode
 
@@ -44,6 +44,7 @@ class MemoryNetwork:
         self._held: list[_Held] = []
         self._swapped: dict[Link, Letter] = {}
         self._reason = ""
+        self._ended = threading.Condition(self._lock)
 
     def channel(self, name: str) -> "MemoryChannel":
         """The end point of role `name`. Make all before the first message is sent."""
@@ -51,8 +52,8 @@ class MemoryNetwork:
             if name in self._inboxes:
                 raise ValueError(f"there is already a channel {name!r}")
             self._inboxes[name] = _Inbox(threading.Condition(self._lock))
-        kills = [f for f in self._faults if isinstance(f, Kill) and f.role == name]
-        return MemoryChannel(name, self, kills)
+        ends = [f for f in self._faults if isinstance(f, Kill | Stop) and f.role == name]
+        return MemoryChannel(name, self, ends)
 
     def run(self, roles: Mapping[str, Callable[["MemoryChannel"], Any]]) -> dict[str, Any]:
         """Run each role in a thread with a channel of its own; what each returned. The first that raises ends all."""
@@ -86,6 +87,7 @@ class MemoryNetwork:
         """Make every blocked and every later call of any channel raise NetworkError at once. The first reason stays."""
         with self._lock:
             self._reason = self._reason or reason
+            self._ended.notify_all()
             for inbox in self._inboxes.values():
                 inbox.changed.notify_all()
 
@@ -110,6 +112,13 @@ class MemoryNetwork:
             if link in self._swapped:
                 self._pass_on(link, self._swapped.pop(link))
             self._count_down(link)
+
+    def _freeze(self) -> None:
+        """Block until the network is ended, and raise."""
+        with self._lock:
+            while not self._reason:
+                self._ended.wait()
+            self._check()
 
     def _check_peer(self, name: str, peer: str) -> None:
         if peer not in self._inboxes:
@@ -189,10 +198,10 @@ class _Inbox:
 class MemoryChannel:
     """One role's end of a `MemoryNetwork`; a `Channel`."""
 
-    def __init__(self, name: str, network: MemoryNetwork, kills: list[Kill]) -> None:
+    def __init__(self, name: str, network: MemoryNetwork, ends: list[Kill | Stop]) -> None:
         self.name = name
         self._network = network
-        self._kills = kills
+        self._ends = ends
         self._passed = 0
         self._ledger = Ledger(name)
         self._closed = False
@@ -253,8 +262,11 @@ class MemoryChannel:
 
     def _check_alive(self, message: Message) -> None:
         self._check_open()
-        for kill in self._kills:
-            if message.step == kill.step or self._passed == kill.nth:
-                self.close()
-                raise ProcessLost("E602", f"{self.name} was killed, as scripted, at step {message.step}")
+        for end in self._ends:
+            if message.step != end.step and self._passed != end.nth:
+                continue
+            if isinstance(end, Stop):
+                self._network._freeze()
+            self.close()
+            raise ProcessLost("E602", f"{self.name} was killed, as scripted, at step {message.step}")
         self._passed += 1

@@ -1,13 +1,18 @@
 """`Message`: a typed header and raw tensor frames. Nothing is ever unpickled.
 
-On the wire a message is one msgpack header frame (msgspec) followed by one raw frame a tensor. Nothing is copied:
-`encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory.
+On the wire a message is one msgpack header frame (msgspec) followed by the raw frames of its tensors. Nothing is
+copied: `encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory.
+
+Where frames are encrypted, a large tensor is divided into several, which the receiver puts together: a frame is
+encrypted as a whole before any of it is sent, so that one alone would be encrypted, sent and decrypted in turn.
 """
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -16,8 +21,9 @@ from torch import Tensor
 
 from ..partition.errors import NetworkError
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 MAX_HEADER_BYTES = 16 << 20
+FRAME_BYTES = 1 << 20  # of an encrypted tensor, at most
 
 Buffer = bytes | bytearray | memoryview
 _T = TypeVar("_T")
@@ -44,11 +50,15 @@ class Place(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Payload(msgspec.Struct, array_like=True, frozen=True):
-    """One tensor: its dtype's name, its shape, and where it lies; without a place it follows as a raw frame."""
+    """One tensor: its dtype's name, its shape, and where it lies; without a place it follows in raw frames.
+
+    frames: in how many; all have the same size but for the last, which has the rest.
+    """
 
     dtype: str
     shape: list[int]
     place: Place | None = None
+    frames: int = 1
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
@@ -124,14 +134,25 @@ class Reader(Protocol):
         ...
 
 
-def encode(message: Message, *, job: str, sender: str, sequence: int, writer: Writer | None = None) -> list[Buffer]:
-    """The frames of `message`: its header, then one buffer a tensor, over the tensor's memory and keeping it alive.
+def encode(
+    message: Message,
+    *,
+    job: str,
+    sender: str,
+    sequence: int,
+    writer: Writer | None = None,
+    frame_bytes: int = sys.maxsize,
+) -> list[Buffer]:
+    """The frames of `message`: its header, then those of the tensors, over the tensors' memory and keeping it alive.
 
-    writer: takes the tensors that need not travel. NetworkError where the header is too large; ValueError for a tensor
-    that is not a dense CPU tensor.
+    writer: takes the tensors that need not travel. frame_bytes: of a tensor in a frame, at most. NetworkError where the
+    header is too large; ValueError for a tensor that is not a dense CPU tensor.
     """
     places = [None if writer is None else writer.put(t) for t in message.tensors]
-    payloads = [Payload(_dtype_name(t), list(t.shape), place) for t, place in zip(message.tensors, places, strict=True)]
+    payloads = [
+        Payload(_dtype_name(t), list(t.shape), place, max(1, -(-t.nbytes // frame_bytes)) if place is None else 1)
+        for t, place in zip(message.tensors, places, strict=True)
+    ]
     header = Header(
         version=WIRE_VERSION,
         job=job,
@@ -151,8 +172,23 @@ def encode(message: Message, *, job: str, sender: str, sequence: int, writer: Wr
             f"{sender} has a header of {len(head)} bytes in a message {message.kind!r}; {MAX_HEADER_BYTES} are allowed",
             fix="send large data as tensors, not in the body",
         )
-    travelling = [t for t, place in zip(message.tensors, places, strict=True) if place is None]
-    return [head, *map(buffer_of, travelling)]
+    frames: list[Buffer] = [head]
+    for tensor, payload in zip(message.tensors, payloads, strict=True):
+        if payload.place is None:
+            frames += _divided(buffer_of(tensor), payload.frames)
+    return frames
+
+
+def _divided(buffer: Buffer, count: int) -> list[Buffer]:
+    if count == 1:
+        return [buffer]
+    view, size = memoryview(buffer), _part(len(buffer), count)
+    return [view[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _part(size: int, count: int) -> int:
+    """Bytes of every frame but the last."""
+    return -(-size // count)
 
 
 def decode(
@@ -164,14 +200,14 @@ def decode(
     NetworkError where the peer is of another version or job.
     """
     header = _header(frames, job)
-    expected = sum(payload.place is None for payload in header.frames)
+    expected = sum(payload.frames for payload in header.frames if payload.place is None)
     if len(frames) - 1 != expected:
         raise MalformedError(
             "E504", f"{header.sender} sent {len(frames) - 1} tensor frames; the header says {expected}"
         )
     reader, travelled = (readers or {}).get(header.sender), iter(frames[1:])
     tensors = tuple(
-        _tensor(payload, next(travelled), header.sender)
+        _tensor(payload, travelled, header.sender)
         if payload.place is None
         else _placed(payload, payload.place, reader, header.sender)
         for payload in header.frames
@@ -243,25 +279,42 @@ def _placed(payload: Payload, place: Place, reader: Reader | None, sender: str) 
 
 def _checked(payload: Payload, sender: str) -> torch.dtype:
     """The dtype of a tensor that is possible."""
-    name, shape = payload.dtype, payload.shape
+    name, shape, count = payload.dtype, payload.shape, payload.frames
     dtype = DTYPES.get(name)
     if dtype is None:
         raise MalformedError("E504", f"{sender} sent a tensor of unknown dtype {name!r}")
     if any(size < 0 for size in shape) or math.prod(size or 1 for size in shape) >= 1 << 62:
         raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
+    size = math.prod(shape) * dtype.itemsize
+    if count != 1 and (count < 1 or payload.place is not None or (count - 1) * _part(size, count) >= size):
+        raise MalformedError("E504", f"{sender} sent a {name} tensor of shape {shape} in {count} frames")
     return dtype
 
 
-def _tensor(payload: Payload, frame: Buffer, sender: str) -> Tensor:
+def _tensor(payload: Payload, frames: Iterator[Buffer], sender: str) -> Tensor:
     dtype, name, shape = _checked(payload, sender), payload.dtype, payload.shape
-    size = math.prod(shape) * dtype.itemsize
-    if len(frame) != size:
+    size, own = math.prod(shape) * dtype.itemsize, list(islice(frames, payload.frames))
+    part, sizes = _part(size, payload.frames), [len(frame) for frame in own]
+    if sum(sizes) != size or any(found != part for found in sizes[:-1]):
         raise MalformedError(
-            "E504", f"{sender} sent {len(frame)} bytes for a {name} tensor of shape {shape}, which has {size}"
+            "E504",
+            f"{sender} sent {' + '.join(map(str, sizes[:4]))} bytes for a {name} tensor of shape {shape}, which has "
+            f"{size}" + (f" in {len(own)} frames" if len(own) > 1 else ""),
         )
     if size == 0:
         return torch.empty(shape, dtype=dtype)
-    return _bytes(frame, dtype.itemsize).view(dtype).view(shape)
+    flat = _bytes(own[0], dtype.itemsize) if len(own) == 1 else _joined(own, size)
+    return flat.view(dtype).view(shape)
+
+
+def _joined(frames: Sequence[Buffer], size: int) -> Tensor:
+    """The bytes of several frames in one piece of memory."""
+    whole = torch.empty(size, dtype=torch.uint8)
+    into, offset = whole.numpy().data, 0
+    for frame in frames:
+        into[offset : offset + len(frame)] = frame
+        offset += len(frame)
+    return whole
 
 
 def _bytes(frame: Buffer, alignment: int) -> Tensor:

@@ -56,6 +56,13 @@ class Neighbours:
             self._offered[message.sender] = None
         return None
 
+    def forget(self, peer: str) -> None:
+        """The peer has ended: let go of what was shared with it."""
+        arena = self._offered.pop(peer, None)
+        if arena is not None:
+            arena.close()
+        self.readers.pop(peer, None)
+
     def close(self) -> None:
         """Let go of all memory; tensors over that of peers stay as they are."""
         for arena in self._offered.values():

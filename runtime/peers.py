@@ -1,6 +1,6 @@
 """`Peers`: the other machines of a replica as one worker talks to them - over the links of its program, checked."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
@@ -50,8 +50,15 @@ class Peers:
     def send(self, link: Link, kind: str, step: int, micro: int, frames: Sequence[Tensor]) -> None:
         """Send the frames of a link."""
         message = Message(self.tag + kind, step, micro, link.edge, tensors=tuple(frames))
+        self._note("send", link, message, kind)  # before: what the channel copies is part of the way
         self.mailbox.send(self.names[link.peer], message)
-        self._note("send", link, message, kind)
+
+    def wait(self, wanted: Collection[Key], step: int) -> Message:
+        """The first message of the wanted ones."""
+        begin = self.trace.clock()
+        message = self.mailbox.wait(wanted)
+        self.trace.add(Span("wait", step, begin, self.trace.clock()))
+        return message
 
     def received(self, link: Link, message: Message, positions: Sequence[int] | None = None) -> Sequence[Tensor]:
         """The tensors of a message; NetworkError where they are not those that this program expects over the link.

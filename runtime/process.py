@@ -2,13 +2,17 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 LAST_LINES = 20
+LOOK_S = 0.25  # between two looks at processes, where the system does not tell that they have ended
+TERM_S = 1.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 8192
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # do not reap yet: until then its number is nobody else's
 _COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.child")
@@ -32,13 +36,15 @@ def environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]:
 
 
 class RoleProcess:
-    """A spawned process. log: a file that takes what it prints; closed with it."""
+    """A spawned process. log: a file that takes what it prints; closed with it. prefix: a command that runs it."""
 
-    def __init__(self, name: str, *, environment: Mapping[str, str], log: IO[bytes]) -> None:
+    def __init__(
+        self, name: str, *, environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self._log = log
         self._process = subprocess.Popen(
-            (*_COMMAND, name),  # the name is for `ps` alone; what the role needs comes over stdin
+            (*prefix, *_COMMAND, name),  # the name is for `ps` alone; what the role needs comes over stdin
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -99,3 +105,28 @@ def _pidfd(pid: int) -> int | None:
     if sys.platform != "linux":
         return None
     return os.pidfd_open(pid)
+
+
+def await_ends(processes: Sequence[RoleProcess], timeout_s: float) -> None:
+    """Return when all have ended, or time is up."""
+    deadline = time.monotonic() + timeout_s
+    while running := [process for process in processes if process.returncode() is None]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        poller = select.poll()
+        for process in running:
+            if process.end_file is not None:
+                poller.register(process.end_file, select.POLLIN)
+        poller.poll(min(left, LOOK_S) * 1000)
+
+
+def end_all(processes: list[RoleProcess]) -> None:
+    """End whatever still runs, even if this is interrupted, reap it, and empty the list."""
+    try:
+        for process in processes:
+            process.signal(signal.SIGTERM)
+        await_ends(processes, TERM_S)
+    finally:
+        while processes:
+            processes.pop().kill()

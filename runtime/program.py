@@ -8,9 +8,9 @@ import hashlib
 from collections import defaultdict
 
 import msgspec
-import networkx as nx
 
 from ..partition.box import Box, volume
+from ..partition.depth import pipeline_depths
 from ..partition.errors import BadInput
 from ..partition.exchange import SUM, Edge, Flow, Instruction
 from ..partition.generator import origins
@@ -130,7 +130,7 @@ class Program(msgspec.Struct, frozen=True):
 
 def programs(flow: Flow, *, training: bool) -> list[Program]:
     """The program of every machine of a cut. training: gradients are wanted."""
-    depths, plan = _depths(flow), _digest(flow)
+    depths, plan = pipeline_depths(flow), _digest(flow)
     return [_program(flow, machine, training, depths[machine], plan) for machine in range(flow.cut.machines)]
 
 
@@ -138,17 +138,6 @@ def _digest(flow: Flow) -> str:
     cut = flow.cut
     whole = (flow.model.digest, cut.machines, cut.boxes, cut.folds, cut.owners, sorted(cut.recomputed))
     return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:16]
-
-
-def _depths(flow: Flow) -> list[int]:
-    """The pipeline depth of every machine: the longest way to the end over groups that wait for each other."""
-    ways: nx.DiGraph[int] = nx.DiGraph((edge.source, edge.target) for edge in flow.edges)
-    ways.add_nodes_from(range(flow.cut.machines))
-    groups = nx.condensation(ways)
-    depth: dict[int, int] = {}
-    for group in reversed(list(nx.topological_sort(groups))):
-        depth[group] = 1 + max((depth[after] for after in groups.successors(group)), default=0)
-    return [depth[groups.graph["mapping"][machine]] for machine in range(flow.cut.machines)]
 
 
 def _program(flow: Flow, machine: int, training: bool, depth: int, plan: str) -> Program:

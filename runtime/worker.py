@@ -165,10 +165,8 @@ class Worker:
 
     def _await(self, runnable: list[MicroBatch], step: int) -> None:
         """Wait for a message that lets one of these go on."""
-        begin = self.trace.clock()
         wanted = {key: m for m in runnable for key in self._wanted(m, step)}
-        message = self.mailbox.wait(wanted)
-        self.trace.add(Span("wait", step, begin, self.trace.clock()))
+        message = self._to.wait(wanted, step)
         self._deliver(wanted[key_of(message)], message)
 
     def _count(self, batch: Data) -> int:
@@ -268,7 +266,7 @@ class Worker:
             # A copy: the parameters change before the peer has surely read them.
             self._to.send(link, SHARE, step, 0, [frame.clone() for frame in self._runner.frames(link, held)])
         for link in program.takes:
-            message = self.mailbox.wait([self._to.key(link, SHARE, step, 0)])
+            message = self._to.wait([self._to.key(link, SHARE, step, 0)], step)
             for piece, tensor in zip(link.pieces, self._to.received(link, message), strict=True):
                 self._runner.take(piece, tensor)
 
@@ -282,7 +280,7 @@ class Worker:
             positions = flowing(program, link)
             if not positions:
                 continue
-            message = self.mailbox.wait([self._to.key(link, FOLD, step, 0)])
+            message = self._to.wait([self._to.key(link, FOLD, step, 0)], step)
             for i, tensor in zip(positions, self._to.received(link, message, positions), strict=True):
                 info = program.pieces[link.pieces[i]]
                 gradient = self.states.pieces[info.tensor, info.box].grad

@@ -6,16 +6,19 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
+from typing import Any
 
 import zmq
 
 from ..partition.errors import NetworkError
+from .assignment import LAUNCHER
 from .channel import silence, unknown_peer
 from .gate import DOMAIN, Gate
 from .keys import Keys
 from .ledger import Ledger
 from .link import Link
-from .message import MalformedError, Message, decode, encode
+from .listening import listen
+from .message import FRAME_BYTES, MalformedError, Message, decode, encode
 from .neighbours import MEMORY, Neighbours
 from .shared_memory import ARENA_BYTES
 
@@ -23,6 +26,9 @@ MAX_FRAME_BYTES = 1 << 30
 _OVERHEAD_BYTES = 1024  # what CURVE adds to a frame, generously
 SIDE = "#"  # a sender "worker 1#beacon" is a side line of worker 1, with sequence numbers of its own
 BEACON = f"{SIDE}beacon"  # the only one there is
+DIRECTORY = "@directory"  # from the launcher, which no role sees: {"here": {name: endpoint}, "gone": [name]}
+LOST = "@lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a link on which messages were lost
+LOOK_S = 0.5  # between two looks at all links
 
 
 class ZmqChannel:
@@ -32,6 +38,9 @@ class ZmqChannel:
 
     Peers are connected at the first message, from the directory given to `introduce`. Who connects must hold a key on
     the list, and may only send under the name that the key belongs to.
+
+    A link that breaks, or on which a message is missing, is told to the launcher, which knows more than either end of
+    it; where there is none, `poll` and `receive` raise NetworkError.
     """
 
     def __init__(
@@ -49,6 +58,7 @@ class ZmqChannel:
         self.job = job
         self._keys = keys
         self._max_frame_bytes = max_frame_bytes
+        self._frame_bytes = min(FRAME_BYTES, max_frame_bytes) if encrypted else max_frame_bytes
         self._encrypted = encrypted
         self._directory: dict[str, str] = {}
         self._links: dict[str, Link] = {}
@@ -56,6 +66,10 @@ class ZmqChannel:
         self._ledger = Ledger(name)
         self._neighbours = Neighbours(host, size=shared_bytes)
         self._put_back: deque[Message] = deque()
+        self._gone: set[str] = set()
+        self._given_up: set[str] = set()  # peers whose messages are no longer complete, one way or the other
+        self._held: dict[str, list[Message]] = {}  # for peers that were faster than the launcher's word about them
+        self._look_at = 0.0
         self._owner: int | None = None
         self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -71,23 +85,44 @@ class ZmqChannel:
         """Learn where peers listen: {name: endpoint}."""
         self._directory |= directory
 
+    def forget(self, peer: str) -> None:
+        """The peer has ended for good: close the link to it, and drop and count what is still sent to it."""
+        self._gone.add(peer)
+        self._directory.pop(peer, None)
+        link = self._links.pop(peer, None)
+        if link is not None:
+            self._connecting = [other for other in self._connecting if other is not link]
+            link.close(linger_ms=0)
+        self._neighbours.forget(peer)
+        for _ in self._held.pop(peer, []):
+            self._ledger.undelivered(peer)
+
     def send(self, peer: str, message: Message) -> None:
         """Queue `message` for `peer` and return at once; its tensors must not be written afterwards."""
         self._check_use()
+        if peer in self._gone:
+            self._ledger.undelivered(peer)
+            return
+        if peer not in self._directory and self._ledger.expected(peer):
+            self._held.setdefault(peer, []).append(message)
+            return
         link = self._links.get(peer) or self._connect(peer)
         if message.tensors:
             offer = self._neighbours.offer(peer, link.endpoint, message)
             if offer is not None:
                 self.send(peer, offer)
         arena = self._neighbours.arena(peer)
-        frames = encode(message, job=self.job, sender=self.name, sequence=self._ledger.next(peer), writer=arena)
+        sequence = self._ledger.next(peer)
+        frames = encode(
+            message, job=self.job, sender=self.name, sequence=sequence, writer=arena, frame_bytes=self._frame_bytes
+        )
         largest = max(len(frame) for frame in frames)
         if largest > self._max_frame_bytes:
             raise NetworkError(
                 "E510",
-                f"{self.name} has a tensor of {largest} bytes for {peer} in a message {message.kind!r}; "
+                f"{self.name} has a frame of {largest} bytes for {peer} in a message {message.kind!r}; "
                 f"{self._max_frame_bytes} are allowed",
-                fix="send it in pieces",
+                fix="send large data as tensors, not in the body",
             )
         link.send(frames)
         self._ledger.sent(peer, message)
@@ -99,7 +134,7 @@ class ZmqChannel:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise silence(self.name, timeout_s, state=self._state())
-            self.wait(left)
+            self.wait(min(left, LOOK_S))
         return message
 
     def poll(self) -> Message | None:
@@ -107,6 +142,8 @@ class ZmqChannel:
         self._check_use()
         if self._connecting:
             self._check_handshakes()
+        if time.monotonic() >= self._look_at:
+            self._look()
         if self._put_back:
             return self._put_back.popleft()
         while True:
@@ -133,7 +170,8 @@ class ZmqChannel:
     def side_link(self, peer: str) -> Link:
         """A connection of its own to `peer`, for another thread; its owner closes it before this channel is closed."""
         keys = self._keys if self._encrypted else None
-        return Link(self._context, keys, peer=peer, endpoint=self._endpoint(peer))
+        # A launcher that a user has stopped for a while (Ctrl-Z) is not lost; if it ends, so does this process.
+        return Link(self._context, keys, peer=peer, endpoint=self._endpoint(peer), pings=peer != LAUNCHER)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Messages and tensor bytes so far, by peer."""
@@ -169,14 +207,6 @@ class ZmqChannel:
         return f"ZmqChannel({self.name} at {self.endpoint}, {'closed' if self._closed else 'open'}, links={{{links}}})"
 
     def _bind(self, host: str) -> str:
-        if not self._encrypted and not host.startswith("127."):
-            raise NetworkError("E512", f"{self.name} would listen on {host} without encryption", fix="use 127.0.0.1")
-        if host in ("*", "0.0.0.0", "::"):
-            raise NetworkError(
-                "E512",
-                f"{self.name} would listen on every interface ({host})",
-                fix="give the address of one, 127.0.0.1",
-            )
         self._inbox.linger = 0
         self._inbox.rcvhwm = 0
         self._inbox.maxmsgsize = self._max_frame_bytes + _OVERHEAD_BYTES
@@ -184,15 +214,7 @@ class ZmqChannel:
             self._inbox.curve_server = True
             self._inbox.curve_secretkey = self._keys.secret.encode()
             self._inbox.zap_domain = DOMAIN
-        try:
-            self._inbox.bind(f"tcp://{host}:0")
-        except zmq.ZMQError as error:
-            raise NetworkError(
-                "E512",
-                f"{self.name} cannot listen on {host!r}: {error.strerror}",
-                fix="give an address of this machine",
-            ) from error
-        return self._inbox.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        return listen(self._inbox, self.name, host, encrypted=self._encrypted)
 
     def _endpoint(self, peer: str) -> str:
         if peer not in self._directory or peer not in self._keys.allowed:
@@ -209,6 +231,36 @@ class ZmqChannel:
             link.check()
         self._connecting = [link for link in self._connecting if not link.connected]
 
+    def _look(self) -> None:
+        """Give up the peers to which a link is lost."""
+        self._look_at = time.monotonic() + LOOK_S
+        for link in list(self._links.values()):
+            link.check()
+            if link.lost and link.peer != LAUNCHER and link.peer not in self._given_up:
+                facts = f"the link from {self.name} to {link.peer} ({link.endpoint}) {link.fate()}"
+                fix = f"check the network between the machines of {self.name} and {link.peer}"
+                self._give_up(link.peer, NetworkError("E514", facts, fix=fix))
+
+    def _give_up(self, peer: str, error: NetworkError) -> None:
+        """Messages between this role and the peer are lost: tell the launcher, or raise where there is none."""
+        self._given_up.add(peer)
+        body = {"peer": peer, "code": error.code, "facts": error.facts, "fix": error.fix}
+        if self.name == LAUNCHER:
+            self._put_back.append(Message(LOST, body=body, sender=LAUNCHER))
+        elif LAUNCHER in self._directory and peer != LAUNCHER:
+            self.send(LAUNCHER, Message(LOST, body=body))
+        else:
+            raise error
+
+    def _learn(self, body: dict[str, Any]) -> None:
+        """What the launcher says of who is there."""
+        self.introduce(body["here"])
+        for name in body["gone"]:
+            self.forget(name)
+        for name in [name for name in self._held if name in self._directory]:
+            for message in self._held.pop(name):
+                self.send(name, message)
+
     def _read(self, frames: list[zmq.Frame]) -> Message | None:
         """The message in the frames; None for one that is dropped and counted."""
         owner = str(frames[-1].get("User-Id")) if self._encrypted else ""
@@ -222,7 +274,10 @@ class ZmqChannel:
         if self._encrypted and header.sender not in (owner, owner + BEACON):
             self._ledger.malformed(owner)
             return None
-        if not self._ledger.arrived(header.sequence, message):
+        if not self._is_next(header.sequence, message):
+            return None
+        if message.kind == DIRECTORY and message.sender == LAUNCHER:
+            self._learn(message.body)
             return None
         if message.kind != MEMORY:
             return message
@@ -230,6 +285,17 @@ class ZmqChannel:
         if answer is not None:
             self.send(message.sender, answer)
         return None
+
+    def _is_next(self, sequence: int, message: Message) -> bool:
+        """Whether it is to be read: not what came before, nor what follows a gap or comes from the dead."""
+        sender = message.sender.partition(SIDE)[0]
+        if sender in self._gone or (sender in self._given_up and sequence > self._ledger.expected(message.sender)):
+            return False
+        try:
+            return self._ledger.arrived(sequence, message)
+        except NetworkError as gap:
+            self._give_up(sender, gap)
+            return False
 
     def _state(self) -> str:
         """What stands in the way, in words."""

@@ -30,6 +30,8 @@ TIGHT = 1e-11
 class Subject:
     """As cutting.Subject, with blocks."""
 
+    autocast = ""
+
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.case, self.blocks = BY_HAND[name].case, BY_HAND[name].blocks
         self.exact, self.dtype = self.case.exact, dtype

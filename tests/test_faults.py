@@ -14,9 +14,18 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from disturbed import Break, Fault, Signal, disturbed
+
+from cutset.partition.errors import NetworkError, ProcessLost
+from cutset.ps.downpour import Downpour
+from cutset.ps.rule import Adagrad
+from cutset.tools.load import TaskSpec
+from cutset.tools.planning import Wanted
+from cutset.tools.prepare import Options
 
 HERE = Path(__file__).parent
 GOOD = HERE / "tools" / "user_models" / "good.py"
@@ -191,8 +200,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def training(start: Start) -> Run:
-    """Two machines and a shard in the midst of a training that would take hours."""
-    run = start(f"{GOOD}:task", "--machines", 2, "--epochs", 1_000_000, "--lr", 0.001)
+    """Two machines and a shard in the midst of a training that would take hours; a loss is not to be made good."""
+    run = start(f"{GOOD}:task", "--machines", 2, "--shards", 1, "--epochs", 1_000_000, "--lr", 0.001, "--restarts", 0)
     run.wait_for("downpour: ")
     return run
 
@@ -261,3 +270,63 @@ def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_p
     )
     assert f'File "{file}", line {line}, in forward' in run.said
     assert "cutset/tools/cli.py" not in run.said
+
+
+# Losses that are made good --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Two replicas of a model on two machines, and a shard."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    return Options(
+        spec=TaskSpec(f"{GOOD}:task"),
+        method=Downpour(),
+        rule=Adagrad(0.05),
+        out=tmp_path / "run",
+        wanted=Wanted(2),
+        replicas=2,
+        epochs=60,
+        baseline=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Signal("worker-0.1", signal.SIGKILL, 30), "worker-0.1 was killed by SIGKILL"),
+        (Break("worker-1.0", "worker-1.1", "cut", 30), "the link from worker-1"),
+    ],
+)
+def test_a_replica_that_was_lost_trains_again(options: Options, fault: Fault, why: str) -> None:
+    outcome = disturbed(options, [fault])
+    assert outcome.error is None
+    (restart,) = outcome.result["restarts"]
+    assert why in restart["why"]
+    assert restart["seconds"] > 0
+    assert any(why in note and "trained again" in note for note in outcome.result["notes"])
+    assert outcome.notes == [f"replica {restart['replica']} starts again at step {restart['step']}: {restart['why']}"]
+    curve = outcome.result["rows"][-1]["curve"]
+    assert [point["seconds"] for point in curve] == sorted(point["seconds"] for point in curve)
+    assert outcome.result["test_accuracy"] > 0.9
+    assert not any("+" in name for name in (*outcome.result["staleness"], *outcome.result["work_s"]))
+
+
+def test_a_black_hole_within_a_replica_ends_the_run_with_both_names(options: Options) -> None:
+    """Both processes live, and both tell the launcher so; it is the link that is blamed."""
+    fault = Break("worker-0.0", "worker-0.1", "swallow", 30)
+    outcome = disturbed(replace(options, replicas=1, epochs=1_000_000, restarts=0), [fault])
+    assert isinstance(outcome.error, NetworkError)
+    assert outcome.error.code == "E514"
+    assert re.match(
+        r"the link from worker-0\.(0 to worker-0\.1|1 to worker-0\.0) \(tcp://.*\) broke", outcome.error.facts
+    )
+    assert outcome.seconds < PROMISED_S
+
+
+def test_a_replica_that_is_lost_too_often_ends_the_run(options: Options) -> None:
+    kills = [Signal("worker-1.0", signal.SIGKILL, step) for step in (30, 40)]
+    outcome = disturbed(replace(options, epochs=1_000_000, restarts=1), kills)
+    assert isinstance(outcome.error, ProcessLost)
+    assert "worker-1.0+1 was killed by SIGKILL" in outcome.error.facts
+    assert "; replica 1 was started again once before, and that is all that --restarts allows" in outcome.error.facts

@@ -24,7 +24,7 @@ class Captured:
     """A task with its graphs.
 
     constants: values that the model's code made. blocks: globs of blocks by hand, the task's own and those of the
-    spec. notes: what the user should know of them.
+    spec. notes: what the user should know of them. autocast: the dtype that the spec names.
     """
 
     task: "Task"
@@ -34,6 +34,7 @@ class Captured:
     constants: "dict[str, Tensor]"
     blocks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    autocast: str = ""
 
 
 def captured(spec: TaskSpec, task: "Task | None" = None, *, advise: bool = True) -> Captured:
@@ -46,30 +47,34 @@ def captured(spec: TaskSpec, task: "Task | None" = None, *, advise: bool = True)
     example = example_batch(task, batch)
     blocks = tuple(dict.fromkeys((*task.blocks, *spec.blocks)))
     try:
-        train, evaluation, constants = _graphs(task, example, blocks)
+        train, evaluation, constants = _graphs(task, example, blocks, spec.autocast)
     except Untraceable as error:
         if not advise:
             raise
-        raise error.solved(way_out(error, blocks, lambda tried: _graphs(task, example, tried))) from error
-    return Captured(task, batch, train, evaluation, constants, blocks, _notes(task, blocks, (train, evaluation)))
+        solution = way_out(error, blocks, lambda tried: _graphs(task, example, tried, spec.autocast))
+        raise error.solved(solution) from error
+    notes = _notes(task, blocks, (train, evaluation))
+    return Captured(task, batch, train, evaluation, constants, blocks, notes, spec.autocast)
 
 
-def _graphs(task: "Task", example: "Data", blocks: Sequence[str]) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    train, constants = _graph(task, example, blocks, training=True)
-    evaluation, more = _graph(task, example, blocks, training=False)
+def _graphs(
+    task: "Task", example: "Data", blocks: Sequence[str], autocast: str
+) -> "tuple[Graph, Graph, dict[str, Tensor]]":
+    train, constants = _graph(task, example, blocks, autocast, training=True)
+    evaluation, more = _graph(task, example, blocks, autocast, training=False)
     return train, evaluation, constants | more
 
 
 def _graph(
-    task: "Task", example: "Data", blocks: Sequence[str], *, training: bool
+    task: "Task", example: "Data", blocks: Sequence[str], autocast: str, *, training: bool
 ) -> "tuple[Graph, dict[str, Tensor]]":
     loss, model = task.loss if training else None, weightless(task)
     try:
-        return capture(model, loss, example.inputs, example.targets, blocks=blocks)
+        return capture(model, loss, example.inputs, example.targets, blocks=blocks, autocast=autocast)
     except TrialFailed:  # the block may need buffers as they are: an index into a table, say
         if all(not tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise
-    return capture(build_model(task, seed=0), loss, example.inputs, example.targets, blocks=blocks)
+    return capture(build_model(task, seed=0), loss, example.inputs, example.targets, blocks=blocks, autocast=autocast)
 
 
 def _notes(task: "Task", blocks: Sequence[str], graphs: Sequence[Graph]) -> tuple[str, ...]:

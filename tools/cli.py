@@ -18,6 +18,7 @@ import click
 
 from ..partition.errors import CutsetError
 from .bench.commands import bench
+from .eval_command import evaluate
 from .options import json_option, plan_options, seed_option, task_options, training_options
 from .probe_command import probe
 
@@ -73,14 +74,20 @@ def cli() -> None:
 
 cli.add_command(probe)
 cli.add_command(bench)
+cli.add_command(evaluate)
 
 
 def _spec(
-    task: str, data: str | None, inputs: tuple[str, ...], batch: int | None, blocks: tuple[str, ...] = ()
+    task: str,
+    data: str | None,
+    inputs: tuple[str, ...],
+    batch: int | None,
+    blocks: tuple[str, ...] = (),
+    autocast: str | None = None,
 ) -> "TaskSpec":
     from .load import TaskSpec
 
-    return TaskSpec(task, data, inputs, batch, blocks)
+    return TaskSpec(task, data, inputs, batch, blocks, autocast or "")
 
 
 @contextmanager
@@ -99,6 +106,7 @@ def _stdout_kept(as_json: bool) -> Iterator[None]:
 @json_option
 def plan(
     task: str,
+    autocast: str | None,
     blocks: tuple[str, ...],
     data: str | None,
     inputs: tuple[str, ...],
@@ -127,7 +135,7 @@ def plan(
 
     wanted = Wanted(machines, most, cluster, only, objective, pins, micro_batches, seed)
     wanted.resolved()  # what is wrong with the machines is said before the model is captured
-    spec = _spec(task, data, inputs, batch, blocks)
+    spec = _spec(task, data, inputs, batch, blocks, autocast)
     with _stdout_kept(as_json):
         loaded = load_task(spec)
         ready = captured(micro_spec(spec, loaded, micro_batches), loaded)
@@ -158,7 +166,7 @@ def check(placement: Path, task: str | None, data: str | None, inputs: tuple[str
 
     found = load(placement)
     with _stdout_kept(as_json):
-        ready = captured(_spec(task or found.model, data, inputs, found.batch, tuple(found.blocks)))
+        ready = captured(_spec(task or found.model, data, inputs, found.batch, tuple(found.blocks), found.autocast))
     cut = matched(ready, found)
     facts = {"placement": str(placement), "model": task or found.model, "machines": cut.machines, "ok": True}
     click.echo(json.dumps(facts) if as_json else f"{placement} fits {facts['model']}: {cut.machines} machines")
@@ -196,6 +204,7 @@ def show(placement: Path, html: Path | None, svg: Path | None, as_json: bool) ->
 @json_option
 def inspect(
     task: str,
+    autocast: str | None,
     blocks: tuple[str, ...],
     data: str | None,
     inputs: tuple[str, ...],
@@ -207,7 +216,7 @@ def inspect(
     from .inspection import inspection, print_inspection
 
     with _stdout_kept(as_json):
-        facts = inspection(captured(_spec(task, data, inputs, batch, blocks)))
+        facts = inspection(captured(_spec(task, data, inputs, batch, blocks, autocast)))
     if as_json:
         click.echo(json.dumps(facts, indent=1))
     else:
@@ -241,6 +250,7 @@ def schema() -> None:
 @json_option
 def train(
     task: str,
+    autocast: str | None,
     blocks: tuple[str, ...],
     data: str | None,
     inputs: tuple[str, ...],
@@ -256,12 +266,16 @@ def train(
     method: str,
     rule: str,
     lr: float,
+    schedule: str,
+    clip_norm: float,
     fetch: int,
     push: int,
     overlap: bool,
     warm_start: int,
     replicas: int,
-    shards: int,
+    restarts: int,
+    shards: int | None,
+    init: Path | None,
     epochs: int,
     baseline: bool,
     target: float | None,
@@ -272,7 +286,7 @@ def train(
     """Train TASK: replicas of the cut model through parameter server shards, beside one process with the same samples.
 
     The run folder then holds result.json, report.html, placement.json, model.safetensors (a plain state_dict),
-    checkpoint/ and logs/.
+    trace.json (some steps of a cut model, for ui.perfetto.dev), checkpoint/ and logs/.
     """
     from ..partition.placement import load
     from ..ps.downpour import Downpour
@@ -282,23 +296,28 @@ def train(
 
     _check_method(method)
     counted = machines is not None or most is not None or cluster is not None
-    if placement_file is not None and (counted or pins or only or blocks or micro_batches != 1):
+    if placement_file is not None and (counted or pins or only or blocks or autocast or micro_batches != 1):
         raise click.UsageError("give --placement, or what to plan for (--machines and its kin), not both")
     if not counted:
         machines = 1
     options = Options(
-        spec=_spec(task, data, inputs, batch, blocks),
+        spec=_spec(task, data, inputs, batch, blocks, autocast),
         method=Downpour(fetch=fetch, push=push, warm_start=warm_start, overlap=overlap),
         rule=rule_named(rule, lr),
         out=out,
         wanted=Wanted(machines, most, cluster, only, objective, pins, micro_batches, seed),
         placement=load(placement_file) if placement_file is not None else None,
         replicas=replicas,
-        shards=shards,
+        shards=1 if shards is None else shards,
+        spread=shards is None,
+        init=init,
         epochs=epochs,
         seed=seed,
         target=target,
         baseline=baseline,
+        restarts=restarts,
+        schedule=schedule,
+        clip_norm=clip_norm,
     )
     _train(options, as_json=as_json)
 
@@ -345,7 +364,7 @@ def _train(options: "Options", *, as_json: bool) -> None:
     from .console import result_table
     from .prepare import prepare
     from .report import run_page
-    from .train import run
+    from .train import TRACE, run
 
     with _stdout_kept(as_json):
         job = prepare(options)
@@ -354,14 +373,16 @@ def _train(options: "Options", *, as_json: bool) -> None:
         said = f"cut of {plan.model}: {plan.winner}. {plan.verdict}" if plan is not None else "\n".join(job.notes)
         click.echo(f"{said}\n", err=True)
     with _Follow() as follow:
-        result = run(job, follow.tell)
+        result = run(job, follow.tell, note=follow.note)
     _write(options.out / "result.json", json.dumps(result, indent=1) + "\n")
     _write(options.out / "report.html", run_page(job.placement, result))
     if as_json:
         click.echo(json.dumps(result))
         return
     result_table(result)
-    click.echo(f"\nreport: {options.out / 'report.html'}    weights: {options.out / 'model.safetensors'}")
+    files = [("report", "report.html"), ("weights", "model.safetensors")]
+    files += [("trace for ui.perfetto.dev", TRACE)] if result["measured"] else []
+    click.echo("\n" + "    ".join(f"{what}: {options.out / name}" for what, name in files))
 
 
 class _Follow:
@@ -386,6 +407,12 @@ class _Follow:
             self.__exit__(None, None, None)
             self._name, self._shown = name, Progress(name, steps).__enter__()
         self._shown.update(step, f"loss {loss:.4f}")
+
+    def note(self, words: str) -> None:
+        """Say something on a line of its own."""
+        self.__exit__(None, None, None)
+        self._name, self._shown = "", None
+        click.echo(words, err=True)
 
 
 def _write(path: Path, text: str) -> None:

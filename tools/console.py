@@ -36,7 +36,10 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def result_table(result: Mapping[str, Any], *, console: Console | None = None) -> None:
-    """Print the rows of a run, its verdict and its notes; where the terminal is narrow, a run becomes a column."""
+    """Print the rows of a run, its verdict, why a step took so long, and its notes.
+
+    Where the terminal is narrow, a run becomes a column.
+    """
     console = console or make_console()
     rows = [result_cells(row) for row in result["rows"]]
     table = _table(RESULT_COLUMNS, rows)
@@ -46,6 +49,8 @@ def result_table(result: Mapping[str, Any], *, console: Console | None = None) -
     console.print(Text(f"{result['task']}\n", style="bold"))
     _print_table(console, table)
     console.print(Text(str(result["verdict"]), style="bold"))
+    if result.get("measured"):
+        console.print(Text("\n".join(result["measured"]["why"])))
     for note in result.get("notes") or ():
         console.print(Text(f"note: {note}", style="dim"))
 

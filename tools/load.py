@@ -35,7 +35,8 @@ class TaskSpec(msgspec.Struct, frozen=True):
     """How a task is named on the command line.
 
     model: as factoryname.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
-    blocks: globs of modules that are blocks by hand, beside those that the task names.
+    blocks: globs of modules that are blocks by hand, beside those that the task names. autocast: the dtype in which
+    torch.autocast computes the model and its loss ("bfloat16").
     """
 
     model: str
@@ -43,6 +44,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     inputs: tuple[str, ...] = ()
     batch: int | None = None
     blocks: tuple[str, ...] = ()
+    autocast: str = ""
 
 
 def load_task(spec: TaskSpec) -> "Task":

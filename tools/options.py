@@ -27,6 +27,11 @@ def task_options(command: F) -> F:
             metavar="GLOB",
             help="Modules that stay whole and are not traced, so that they may branch on data: 'encoder.layers.*'.",
         ),
+        click.option(
+            "--autocast",
+            type=click.Choice(["bfloat16"]),
+            help="Compute products in this dtype, as torch.autocast does; parameters and gradients stay float32.",
+        ),
         click.argument("task"),
     ):
         command = option(command)
@@ -102,10 +107,40 @@ def training_options(command: F) -> F:
         ),
         click.option("--push", type=int, default=1, show_default=True, help="Steps between two pushes (n_push)."),
         click.option("--fetch", type=int, default=1, show_default=True, help="Steps between two fetches (n_fetch)."),
+        click.option(
+            "--clip-norm",
+            type=click.FloatRange(min=0),
+            default=0.0,
+            help="Scale the gradients of a step so that their norm, over all machines, is at most this; 0 does not.",
+        ),
+        click.option(
+            "--schedule",
+            type=click.Choice(["dataflow", "gpipe", "1f1b"]),
+            default="dataflow",
+            show_default=True,
+            help="Order of the micro-batches on each machine: what is ready, all forward first, or in turn.",
+        ),
         click.option("--lr", type=float, default=0.02, show_default=True, help="Learning rate of the rule."),
         click.option("--rule", default="adagrad", show_default=True, help="How shards apply a push: adagrad or sgd."),
         click.option("--method", default="downpour", show_default=True, help="How replicas train together: downpour."),
-        click.option("--shards", type=int, default=1, show_default=True, help="Parameter server shards."),
+        click.option(
+            "--shards",
+            type=int,
+            help="Parameter server shards; by default as many as machines of a replica, so that none holds the whole.",
+        ),
+        click.option(
+            "--init",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Begin with the weights of a safetensors file, a plain state_dict, instead of drawing them.",
+        ),
+        click.option(
+            "--restarts",
+            type=click.IntRange(min=0),
+            default=3,
+            show_default=True,
+            help="Times that a replica is started again when a worker of it dies, stops or loses a link.",
+        ),
         click.option("--replicas", type=int, default=1, show_default=True, help="Copies of the cut model."),
     ):
         command = option(command)

@@ -19,6 +19,7 @@ from ..partition.placement import Placement
 from ..partition.planner import plan
 from ..runtime.program import Program, programs
 from ..runtime.replica import Replica
+from . import weights
 from .capturing import Captured as Captured
 from .capturing import captured as captured
 from .load import TaskSpec, mean_square
@@ -92,12 +93,14 @@ def planned(ready: Captured, spec: TaskSpec, wanted: Wanted) -> Placement:
         pins=wanted.pins,
         micro_batches=wanted.micro_batches,
     )
-    return msgspec.structs.replace(placement, blocks=list(ready.blocks))
+    return msgspec.structs.replace(placement, blocks=list(ready.blocks), autocast=ready.autocast)
 
 
-def blocks_of(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
-    """The spec with the blocks by hand that a placement was made with, if there is one."""
-    return spec if placement is None else msgspec.structs.replace(spec, blocks=tuple(placement.blocks))
+def traced_as(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
+    """The spec with the blocks by hand and the autocast that a placement was made with, if there is one."""
+    if placement is None:
+        return spec
+    return msgspec.structs.replace(spec, blocks=tuple(placement.blocks), autocast=placement.autocast)
 
 
 def matched(ready: Captured, placement: Placement) -> Cut:
@@ -133,6 +136,7 @@ def plan_model(
     pins: "Sequence[str]" = (),
     micro_batches: int = 1,
     blocks: "Sequence[str]" = (),
+    autocast: str = "",
     seed: int = 0,
     only: str = "",
     name: str = "",
@@ -142,10 +146,11 @@ def plan_model(
     inputs, targets: an example batch (or micro-batch), of which only shapes and dtypes count; `loss(output, *targets)`
     gives a scalar. fewer: some machines may be left out, where that is better. objective: what is to be least, "time",
     "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. blocks: globs; a module whose name
-    matches one is one operator, whose inside is not traced. only: the kind of plans to choose among ("metis"). name:
+    matches one is one operator, whose inside is not traced. autocast: the dtype in which torch.autocast computes model
+    and loss ("bfloat16"), if any. only: the kind of plans to choose among ("metis"). name:
     the import string to note in the placement.
     """
-    graph, _ = capture(model, loss, _several(inputs), _several(targets), blocks=blocks)
+    graph, _ = capture(model, loss, _several(inputs), _several(targets), blocks=blocks, autocast=autocast)
     placement = plan(
         graph,
         machines if isinstance(machines, Cluster) else alike(machines),
@@ -157,7 +162,7 @@ def plan_model(
         pins=pins,
         micro_batches=micro_batches,
     )
-    return msgspec.structs.replace(placement, blocks=list(blocks))
+    return msgspec.structs.replace(placement, blocks=list(blocks), autocast=autocast)
 
 
 def replica_of(
@@ -168,15 +173,31 @@ def replica_of(
     *,
     loss: "Callable[..., Tensor]" = mean_square,
     seed: int = 0,
+    checkpoint: str | Path | None = None,
+    training: bool = True,
 ) -> Replica:
-    """The module cut as `placement` says, with its weights, in threads of this process: to step, to look at gradients.
+    """The module cut as `placement` says, in threads of this process: to step, to look at gradients, to predict.
 
-    inputs, targets, loss: as they were planned for. BadInput where the placement is of another model.
+    inputs, targets, loss: as they were planned for. checkpoint: a run folder, the checkpoint in it or a safetensors
+    file, with the weights to use; by default the module's own. training: to `step`; else to `predict`, as the module
+    does in evaluation mode. BadInput where the placement is of another model, CheckpointError where the weights are.
     """
-    graph, constants = capture(model, loss, _several(inputs), _several(targets), blocks=placement.blocks)
-    replica = Replica(programs(flow(graph, cut_of(placement, graph)), training=True), seed=seed, model=model)
-    values = state_values(model, loss, constants)
-    replica.load(values.__getitem__)
+    blocks, autocast = placement.blocks, placement.autocast
+    graph, constants = capture(model, loss, _several(inputs), _several(targets), blocks=blocks, autocast=autocast)
+    spelled = flow(graph, cut_of(placement, graph))
+    if not training:
+        evaluation, more = capture(model, None, _several(inputs), blocks=blocks, autocast=autocast)
+        spelled = flow(evaluation, carry_over(graph, spelled.cut, evaluation))
+        constants |= more
+    parts = programs(spelled, training=training)
+    own = weights.Held(state_values(model, loss, constants))
+    with own if checkpoint is None else weights.opened(Path(checkpoint)) as found:
+        values = weights.Both(found, own)
+        if checkpoint is not None:
+            weights.demand(found, parts, constants, where=Path(checkpoint))
+        replica = Replica(parts, seed=seed, model=model)
+        for worker in replica.workers:
+            weights.load(worker.states, values)
     return replica
 
 

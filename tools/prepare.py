@@ -1,17 +1,14 @@
 """What of a training job can go wrong before a process is started: load, capture, plan, check, save, rehearse."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..models.task import Task
-from ..partition.capture import state_values
 from ..partition.errors import BadInput, UsageError
 from ..partition.placement import Placement
 from ..partition.untraceable import Untraceable
@@ -21,13 +18,16 @@ from ..ps.region import Region
 from ..ps.rule import AnyRule
 from ..runtime.plain import PlainWorker
 from ..runtime.program import Program
+from ..runtime.schedule import DATAFLOW
 from .capturing import Captured, captured
-from .load import TaskSpec, build_model, example_batch, load_task
-from .planning import Wanted, blocks_of, compiled, matched, micro_spec, planned
-from .rehearsal import rehearse
+from .first_weights import First, state_names, write_first
+from .load import TaskSpec, example_batch, load_task
+from .planning import Wanted, compiled, matched, micro_spec, planned, traced_as
+from .rehearsal import rehearse, rehearse_parts
 from .roles import Course
 
 LOGS = "logs"
+INITIAL = "initial.safetensors"
 ROLES_MAX = 256
 LR_MAX = torch.finfo(torch.float32).max
 UNTRACEABLE = "E320"
@@ -39,7 +39,9 @@ class Options:
     """What is asked for.
 
     wanted: the plan of a replica; placement: instead of a new one. baseline: also train in one process. target: test
-    accuracy to report the time to.
+    accuracy to report the time to. restarts: of each replica that is lost, at most. init: a file with the weights to
+    begin with, instead of drawing them. schedule, clip_norm: see `Course`. spread: as many shards as machines of a
+    replica.
     """
 
     spec: TaskSpec
@@ -54,6 +56,11 @@ class Options:
     seed: int = 0
     target: float | None = None
     baseline: bool = True
+    restarts: int = 3
+    schedule: str = DATAFLOW
+    clip_norm: float = 0.0
+    init: Path | None = None
+    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def prepare(options: Options) -> Prepared:
     task = load_task(options.spec)
     micro_batches = options.placement.micro_batches if options.placement else options.wanted.micro_batches
     uncut = options.placement is None and options.wanted.machines == 1
-    spec = blocks_of(options.placement, micro_spec(options.spec, task, micro_batches))
+    spec = traced_as(options.placement, micro_spec(options.spec, task, micro_batches))
     try:
         ready = captured(spec, task, advise=not uncut)
     except BadInput as error:
@@ -114,7 +121,7 @@ def _check(options: Options) -> None:
     if options.rule.lr > LR_MAX:
         raise UsageError("E226", f"--lr {options.rule.lr:g}; float32 ends at {LR_MAX:.3g}", fix="--lr 0.05")
     machines = len(options.placement.machines if options.placement else options.wanted.resolved().machines)
-    roles = machines * options.replicas + options.shards
+    roles = machines * options.replicas + (machines if options.spread else options.shards)
     if roles > ROLES_MAX:
         raise UsageError(
             "E221",
@@ -132,20 +139,24 @@ def _cut(options: Options, ready: Captured) -> Prepared:
     cut = matched(ready, placement)
     trained, evaluated = compiled(ready, cut)
     placement.save(options.out / "placement.json")
-    model = build_model(ready.task, seed=options.seed)
-    course = _course(options, ready.task, model, ready.constants, ready.batch, placement.micro_batches)
+    if options.spread:
+        options = replace(options, shards=len(trained), spread=False)
+    first = _first(options, ready.task, ready.constants)
+    by_hand = bool(ready.blocks)
+    course = _course(options, ready.task, first, ready.batch, placement.micro_batches, by_hand=by_hand)
     regions = [_regions(program) for program in trained]
     slices = layout([program.elements for program in trained], options.shards)
-    names, notes = state_names(model), list(ready.notes)
+    names, notes = state_names(first.model), [*ready.notes, *first.notes]
     return Prepared(options, ready.task.name, placement, course, trained, evaluated, regions, slices, names, notes)
 
 
 def _uncut(options: Options, task: Task, error: BadInput) -> Prepared:
     """A model that cannot be traced, as `error` says, data parallel only."""
-    model = build_model(task, seed=options.seed)
+    first = _first(options, task, {}, cut=False)
+    model = first.model
     names = state_names(model)
     try:
-        course = _course(options, task, model, {}, options.spec.batch or task.batch)
+        course = _course(options, task, first, options.spec.batch or task.batch)
     except BadInput as found:
         if error.code == FAILS_UNTRACED:
             raise error from found
@@ -162,28 +173,28 @@ def _uncut(options: Options, task: Task, error: BadInput) -> Prepared:
     )
 
 
-def state_names(model: nn.Module) -> dict[str, str]:
-    """Each name in the state_dict -> the name by which a run knows the tensor: the first that it has in the model."""
-    first: dict[int, str] = {}
-    for listed in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
-        for name, tensor in listed:
-            first.setdefault(id(tensor), name)
-    return {name: first[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in first}
+def _first(options: Options, task: Task, constants: Mapping[str, Tensor], *, cut: bool = True) -> First:
+    """Write the file that the run begins with."""
+    path = options.out / INITIAL
+    return write_first(path, task, seed=options.seed, constants=constants, given=options.init, cut=cut)
 
 
 def _course(
     options: Options,
     task: Task,
-    model: nn.Module,
-    constants: dict[str, Tensor],
+    first: First,
     micro_batch: int,
     micro_batches: int = 1,
+    *,
+    by_hand: bool = False,
 ) -> Course:
-    """Save the initial state, rehearse, and share the samples of all epochs out in whole batches, the steps."""
+    """Rehearse, and share the samples of all epochs out in whole batches, the steps."""
     batch = micro_batch * micro_batches
-    values = state_values(model, task.loss, constants)
-    initial = save_state(options.out / "initial.safetensors", values)
-    samples = rehearse(task, model, example_batch(task, micro_batch))
+    spec, example = traced_as(options.placement, options.spec), example_batch(task, micro_batch)
+    if first.whole:
+        samples = rehearse(task, first.model, example, autocast=spec.autocast)
+    else:
+        samples = rehearse_parts(task, example, by_hand=by_hand, autocast=spec.autocast)
     steps = options.epochs * samples // batch // options.replicas
     if steps < 1:
         raise UsageError(
@@ -193,9 +204,18 @@ def _course(
             fix="fewer --replicas, a smaller --batch, or more --epochs",
         )
     options.method.check(steps)
-    every = max(1, steps // options.epochs)
+    every, initial = max(1, steps // options.epochs), options.out / INITIAL
     return Course(
-        options.spec, batch, micro_batch, options.seed, options.replicas, steps, every, str(initial.resolve())
+        spec,
+        batch,
+        micro_batch,
+        options.seed,
+        options.replicas,
+        steps,
+        every,
+        str(initial.resolve()),
+        options.schedule,
+        options.clip_norm,
     )
 
 
@@ -208,11 +228,3 @@ def _regions(program: Program) -> list[Region]:
             info = program.tensors[piece.tensor]
             regions.append(Region(info.name, list(info.shape), list(info.extents), list(piece.box), state.offset))
     return regions
-
-
-def save_state(path: Path, tensors: dict[str, Tensor]) -> Path:
-    try:
-        save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
-    return path

@@ -6,22 +6,76 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
 
 from ..models.task import Data
+from ..partition.autocast import autocast as autocast_in
 from ..partition.errors import BadInput
+from ..partition.hollow import empty_like, hollow
 from ..partition.structure import first_tensor
-from .load import blame, read_split
+from .load import blame, build_model, read_split
 
 if TYPE_CHECKING:
     from ..models.task import Task
 
 
-def rehearse(task: "Task", model: nn.Module, example: Data) -> int:
+def rehearse(task: "Task", model: nn.Module, example: Data, *, autocast: str = "") -> int:
     """The number of training samples; a batch of them, as large as `example`, has gone through `model`.
+
+    autocast: the dtype in which torch.autocast computes it, if it does.
 
     BadInput where the data is missing or unlike the example, where the batch does not go through, and where there is
     nothing to train.
     """
+    train, test = _splits(task, model, example)
+    index = torch.arange(len(example))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_in(autocast):
+        _step(task, model.train(), train.rows(index % len(train)))
+        _count(task, model.eval(), test.rows(index % len(test)))
+    return len(train)
+
+
+def rehearse_parts(task: "Task", example: Data, *, by_hand: bool = False, autocast: str = "") -> int:
+    """As `rehearse`, of a model that is too large for one process: loss and right answers get made-up outputs.
+
+    by_hand: some of its modules may branch on data, so that nobody knows the shapes of its outputs.
+    """
+    model = build_model(task, seed=0, device="meta")
+    train, test = _splits(task, model, example)
+    if by_hand:
+        return len(train)
+    index = torch.arange(len(example))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_in(autocast):
+        _step(task, _MadeUp(model.train()), train.rows(index % len(train)))
+        _count(task, _MadeUp(model.eval()), test.rows(index % len(test)))
+    return len(train)
+
+
+class _MadeUp(nn.Module):
+    """Gives random values where a model without values would give some."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._mode:
+            memo = {tensor: empty_like(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._hollow = hollow(model, memo.__getitem__)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        with self._mode:
+            output = self._hollow(*(self._mode.from_tensor(tensor) for tensor in inputs))
+        return tree_map(lambda leaf: _made_up(leaf) if isinstance(leaf, Tensor) else leaf, output)
+
+
+def _made_up(tensor: Tensor) -> Tensor:
+    if tensor.is_floating_point():
+        return torch.rand(tensor.shape, dtype=tensor.dtype)
+    return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _splits(task: "Task", model: nn.Module, example: Data) -> tuple[Data, Data]:
+    """Training and test data, which are like the example, of a model that has something to train."""
     train, test = read_split(task, "train"), read_split(task, "test")
     for split, data in (("train", train), ("test", test)):
         _demand_alike(task, example, data, split)
@@ -29,11 +83,7 @@ def rehearse(task: "Task", model: nn.Module, example: Data) -> int:
         raise BadInput(
             "E316", f"the model of task {task.name} has no parameter to train", fix="requires_grad=True for some"
         )
-    index = torch.arange(len(example))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        _step(task, model.train(), train.rows(index % len(train)))
-        _count(task, model.eval(), test.rows(index % len(test)))
-    return len(train)
+    return train, test
 
 
 def _demand_alike(task: "Task", example: Data, data: Data, split: str) -> None:

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+import msgspec
+
 from ..partition.placement import Placement, Score
 from .cutedges import crossings
+from .measured import Measured
 from .page import Column, Row, card, facts, fold, header, notes, page, settings, table
 from .picture import (
     accuracy_curves,
@@ -51,7 +54,7 @@ def run_page(placement: Placement | None, result: Mapping[str, Any]) -> str:
         staleness_histograms(result.get("staleness") or {}, standalone=False),
         scroll=True,
     )
-    plan = "" if placement is None else _plan(placement)
+    plan = "" if placement is None else _plan(placement, result.get("measured"))
     used = settings(result.get("settings") or {}) + settings(result.get("versions") or {})
     body = header(f"Run of {result['task']}", result["verdict"]) + rows + f'<div class="pair">{curves}</div>\n' + late
     return page(
@@ -95,7 +98,7 @@ def _against(one_s: float, step_s: float) -> str:
     return f"{one_s / step_s:.2f} × faster" if step_s <= one_s else f"{step_s / one_s:.2f} × slower"
 
 
-def _plan(placement: Placement) -> str:
+def _plan(placement: Placement, measured: Mapping[str, Any] | None = None) -> str:
     """The pictures of a placement, and the same in tables."""
     pair = card(
         "Load",
@@ -116,9 +119,24 @@ def _plan(placement: Placement) -> str:
             scroll=True,
         )
         + f'<div class="pair">{pair}</div>\n'
-        + card("Predicted step", "Compute above, sends below.", gantt(placement, standalone=False), scroll=True)
+        + _step(placement, measured)
         + card("Candidates", _CANDIDATES, candidate_table(placement))
     )
+
+
+def _step(placement: Placement, measured: Mapping[str, Any] | None) -> str:
+    """A step as predicted and, where some were recorded, as measured. measured: of a result."""
+    if measured is None:
+        drawn = gantt(placement, standalone=False)
+        return card("Predicted step", "Compute above, sends below.", drawn, scroll=True)
+    typical = msgspec.convert(measured["typical"], Measured)
+    among = f"the median of {typical.of} that" if typical.of > 1 else "the one that"
+    lead = (
+        f"Compute above, sends below. Measured is step {typical.step}, {among} replica 0 recorded; "
+        "a send lasts there until the receiver takes it."
+    )
+    drawn = gantt(placement, typical, standalone=False)
+    return card("A step, predicted and measured", lead, drawn + notes(measured["why"]), scroll=True)
 
 
 def candidate_table(placement: Placement) -> str:

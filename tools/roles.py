@@ -2,24 +2,27 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import msgspec
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from ..models.stream import SampleStream
 from ..models.task import Data, Task
-from ..partition.box import Box
 from ..partition.errors import Diverged
+from ..ps.checkpoint_files import write_state
 from ..ps.client import Client
 from ..ps.downpour import Downpour, demand_finite, train
 from ..ps.holding import finite
 from ..ps.layout import Slice
+from ..ps.region import Region
 from ..ps.rule import AnyRule
 from ..ps.shard import Shard, serve
+from ..ps.tensor_file import TensorReader
 from ..runtime.assignment import LAUNCHER
 from ..runtime.beacon import Beacon
 from ..runtime.channel import Channel
@@ -28,14 +31,20 @@ from ..runtime.message import Message
 from ..runtime.own_modules import OwnModules
 from ..runtime.plain import PlainWorker
 from ..runtime.program import Program
+from ..runtime.schedule import DATAFLOW
+from ..runtime.states import States
+from ..runtime.trace import Trace, warm_steps
 from ..runtime.worker import Worker
 from .load import TaskSpec, build_model, load_task, read_split
+from .scoring import right_answers, right_answers_uncut
 from .weightless import weightless
 
 WORKER, SHARD, BASELINE = (f"cutset.tools.roles:{name}" for name in ("worker", "shard", "baseline"))
 WAIT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging one long before
 PATIENCE_S = 7 * 24 * 3600.0  # for other replicas to end their share
 REPORT_S = 0.2  # between two progress messages of a worker
+_STEP = "step "
+_STEPS_TIMED = 1000  # the last ones
 
 
 class Course(msgspec.Struct, frozen=True):
@@ -43,7 +52,8 @@ class Course(msgspec.Struct, frozen=True):
 
     batch: samples of a step; micro_batch: of each of the parts in which a cut model computes it, one after the other.
     steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. initial: file of the first
-    weights.
+    weights. schedule: name of the order in which micro-batches run. clip_norm: the most that the norm of all gradients
+    of a step may be, 0 for no limit.
     """
 
     spec: TaskSpec
@@ -54,10 +64,15 @@ class Course(msgspec.Struct, frozen=True):
     steps: int
     evaluate_every: int
     initial: str
+    schedule: str = DATAFLOW
+    clip_norm: float = 0.0
 
 
 class WorkerSetup(msgspec.Struct, frozen=True):
-    """One worker. program, evaluation: msgpack of its Programs; empty where the model is trained uncut."""
+    """One worker. program, evaluation: msgpack of its Programs; empty where the model is trained uncut.
+
+    times: how often its replica was started again; first: the step that it begins with.
+    """
 
     course: Course
     replica: int
@@ -68,6 +83,8 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     slices: list[Slice]
     method: Downpour
     rule: AnyRule
+    times: int = 0
+    first: int = 0
 
 
 class ShardSetup(msgspec.Struct, frozen=True):
@@ -85,9 +102,14 @@ class BaselineSetup(msgspec.Struct, frozen=True):
     rule: AnyRule
 
 
-def worker_name(replica: int, machine: int) -> str:
-    """The channel name of a worker."""
-    return f"worker-{replica}.{machine}"
+def worker_name(replica: int, machine: int, times: int = 0) -> str:
+    """The channel name of a worker whose replica was started again so many `times`; each time has its own."""
+    return f"worker-{replica}.{machine}" + (f"+{times}" if times else "")
+
+
+def steps_done(progress: int | str | None) -> int:
+    """How many steps of the course a worker has done at least, by the last progress that it told."""
+    return int(progress.removeprefix(_STEP)) + 1 if isinstance(progress, str) and progress.startswith(_STEP) else 0
 
 
 # Training one machine's part ---------------------------------------------------------------------------------------
@@ -109,45 +131,46 @@ class _Trainer(ABC):
     def step(self, batch: Data, step: int) -> float | None:
         return self.worker.step(batch, step)
 
-    @abstractmethod
-    def correct(self, task: Task, batch: Data, rows: int) -> int | None:
-        """Right answers among the first `rows` of a batch; None where another machine has the output."""
+    def clip(self, most: float, step: int) -> float:
+        return self.worker.clip(most, step)
 
     @abstractmethod
-    def state(self) -> list[tuple[str, Box | None, Tensor]]:
-        """Buffers and frozen parameters, which the shards do not have."""
+    def right(self, task: Task, data: Data, batch: int) -> int | None:
+        """Right answers among samples, batch by batch; None where another machine has the output."""
+
+    @abstractmethod
+    def state(self) -> list[tuple[Region, Tensor]]:
+        """Buffers and frozen parameters, which the shards do not have, and of which whole tensors they are boxes."""
 
 
 class _Cut(_Trainer):
     worker: Worker
 
-    def __init__(self, setup: WorkerSetup, task: Task, mailbox: Mailbox, initial: Callable[[str], Tensor]) -> None:
+    def __init__(self, setup: WorkerSetup, task: Task, mailbox: Mailbox) -> None:
         program = msgspec.msgpack.decode(setup.program, type=Program)
         evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
-        peers = [worker_name(setup.replica, m) for m in range(setup.machines)]
+        peers = [worker_name(setup.replica, m, setup.times) for m in range(setup.machines)]
         # Each replica draws masks of its own.
         own = OwnModules.where_needed([program, evaluation], lambda: weightless(task, seed=setup.course.seed))
-        self.worker = Worker(program, mailbox, peers, seed=setup.course.seed + setup.replica, own=own)
+        trace = Trace(warm_steps(setup.course.steps) if setup.replica == 0 else range(0))
+        seed, order = setup.course.seed + setup.replica, setup.course.schedule
+        self.worker = Worker(program, mailbox, peers, seed=seed, order=order, own=own, trace=trace)
         self.worker.states.extend(evaluation)
-        self.worker.states.load(initial)
+        _load_boxes(self.worker.states, setup.course.initial)
         self._tester = Worker(evaluation, mailbox, peers, states=self.worker.states, tag="test.", own=own)
         self._tests = 0
 
-    def correct(self, task: Task, batch: Data, rows: int) -> int | None:
+    def right(self, task: Task, data: Data, batch: int) -> int | None:
         self._tests += 1
-        pieces = self._tester.predict(batch, self._tests)
-        if not pieces:
-            return None
-        ((box, output),) = pieces
-        program = self._tester.program
-        info = program.tensors[program.pieces[program.results[0]].tensor]
-        output = output.reshape(info.local_shape(box))
-        return int(task.correct(output[:rows], *(t[:rows] for t in batch.targets)))
+        return right_answers(self._tester, task, data, self._tests)
 
-    def state(self) -> list[tuple[str, Box | None, Tensor]]:
-        kinds = ("buffer", "frozen")
-        states = self.worker.states
-        return [(n, box, t) for (n, box), t in states.pieces.items() if states.infos[n].kind in kinds]
+    def state(self) -> list[tuple[Region, Tensor]]:
+        found = []
+        for (name, box), tensor in self.worker.states.pieces.items():
+            info = self.worker.states.infos[name]
+            if info.kind in ("buffer", "frozen"):
+                found.append((Region(name, list(info.shape), list(info.extents), list(box), 0), tensor))
+        return found
 
 
 class _Uncut(_Trainer):
@@ -158,24 +181,21 @@ class _Uncut(_Trainer):
         with torch.no_grad():
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):
                 tensor.copy_(initial(name))
-        self.worker = PlainWorker(model, task.loss, seed=seed)
+        self.worker = PlainWorker(model, task.loss, seed=seed, autocast=course.spec.autocast)
 
-    def correct(self, task: Task, batch: Data, rows: int) -> int | None:
-        output = self.worker.predict(batch)
-        return int(task.correct(output[:rows], *(t[:rows] for t in batch.targets)))
+    def right(self, task: Task, data: Data, batch: int) -> int | None:
+        return right_answers_uncut(self.worker, task, data, batch)
 
-    def state(self) -> list[tuple[str, Box | None, Tensor]]:
-        frozen = [(n, None, p.detach()) for n, p in self.worker.model.named_parameters() if not p.requires_grad]
-        return [*frozen, *((n, None, b) for n, b in self.worker.model.named_buffers())]
+    def state(self) -> list[tuple[Region, Tensor]]:
+        model = self.worker.model
+        frozen = [(name, p.detach()) for name, p in model.named_parameters() if not p.requires_grad]
+        state = [*frozen, *model.named_buffers()]
+        return [(Region(name, list(t.shape), list(t.shape), [(0, n) for n in t.shape], 0), t) for name, t in state]
 
 
 def accuracy(trainer: _Trainer, task: Task, test: Data, batch: int) -> float | None:
-    """Share of right answers on the test samples, batch by batch, the last one filled up; None without the output."""
-    right: int | None = 0
-    for start in range(0, len(test), batch):
-        index = torch.arange(start, start + batch).clamp(max=len(test) - 1)
-        found = trainer.correct(task, test.rows(index), min(batch, len(test) - start))
-        right = None if found is None or right is None else right + found
+    """Share of right answers on the test samples; None without the output."""
+    right = trainer.right(task, test, batch)
     return None if right is None else right / len(test)
 
 
@@ -183,11 +203,17 @@ def stored(path: str) -> Callable[[str], Tensor]:
     """Whole tensors by name from a safetensors file, one at a time."""
 
     def value(name: str) -> Tensor:
-        with safe_open(path, framework="pt") as opened:
-            tensor: Tensor = opened.get_tensor(name)
-            return tensor
+        with TensorReader(path) as reader:
+            return reader.tensor(name)
 
     return value
+
+
+def _load_boxes(states: States, path: str) -> None:
+    """Fill every piece from the file of whole tensors, of which little more than the piece is read."""
+    with TensorReader(path) as reader:
+        for (name, box), piece in states.pieces.items():
+            reader.fill(piece.detach(), name, states.infos[name].extents, box)
 
 
 def _warm_up() -> None:
@@ -212,25 +238,35 @@ def _minus(a: Traffic, b: Traffic) -> Traffic:
 
 
 class _Log:
-    """Tells the launcher how training goes: progress now and then, every test, and the losses at the end."""
+    """Tells the launcher how training goes: progress with the loss now and then, and every test.
 
-    def __init__(self, channel: Channel, beacon: Beacon, course: Course) -> None:
-        self.channel, self.beacon, self.course = channel, beacon, course
+    waited: the seconds that this process has waited for others so far.
+    """
+
+    def __init__(
+        self, channel: Channel, beacon: Beacon, course: Course, waited: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self.channel, self.beacon, self.course, self.waited = channel, beacon, course, waited
         self.began = self.told = time.monotonic()
+        self._work_s = deque[float](maxlen=_STEPS_TIMED)
+        self._step_began = self.began - waited()
         self.testing_s = 0.0
         self._before, self._tests = channel.statistics(), Traffic()
         self.losses: list[tuple[int, float]] = []
         self.curve: list[dict[str, float]] = []
 
     def step(self, step: int, loss: float | None) -> None:
-        self.beacon.progress = f"step {step}"
+        self.beacon.progress = f"{_STEP}{step}"
         now, last = time.monotonic(), step + 1 == self.course.steps
+        self._work_s.append(now - self.waited() - self._step_began)
+        self._step_began = now - self.waited()
         if loss is None:
             return
         if now - self.told >= REPORT_S or last:
             self.told = now
             self.losses.append((self._samples(step), loss))
             body = {"step": step + 1, "steps": self.course.steps, "loss": loss}
+            body |= {"samples": self._samples(step), "seconds": self.seconds()}
             self.channel.send(LAUNCHER, Message("progress", step=step, body=body))
 
     def test(self, step: int, share: Callable[[], float | None]) -> None:
@@ -241,6 +277,12 @@ class _Log:
         self._tests = _plus(self._tests, _minus(self.channel.statistics(), before))
         if found is not None:
             self.curve.append({"seconds": seconds, "samples": self._samples(step), "test_accuracy": found})
+            self.channel.send(LAUNCHER, Message("tested", step=step, body=dict(self.curve[-1])))
+        self._step_began = time.monotonic() - self.waited()
+
+    def step_s(self) -> float | None:
+        """Median seconds of this process's own work in a step, without what it waited for others."""
+        return median(self._work_s) if self._work_s else None
 
     def seconds(self) -> float:
         """Seconds of training so far, without the tests."""
@@ -269,18 +311,17 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     samples = read_split(task, "train")
     tests = read_split(task, "test") if given.replica == 0 else None
     mailbox = Mailbox(channel, timeout_s=WAIT_S)
-    initial = stored(course.initial)
     trainer: _Trainer
     if given.program:
-        trainer = _Cut(given, task, mailbox, initial)
+        trainer = _Cut(given, task, mailbox)
     else:
-        trainer = _Uncut(course, task, initial, course.seed + given.replica)
+        trainer = _Uncut(course, task, stored(course.initial), course.seed + given.replica)
     client = Client(mailbox, given.slices, trainer.values, local_rate=given.rule.local_rate)
     if given.replica == 0:
         client.put()
     stream = SampleStream(len(samples), batch=course.batch, seed=course.seed)
     _warm_up()
-    log = _Log(channel, beacon, course)
+    log = _Log(channel, beacon, course, lambda: mailbox.waited_s)
 
     def after(step: int, loss: float | None, count: int) -> None:
         log.step(step, loss)
@@ -294,34 +335,42 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
         lambda number: samples.rows(stream.indices(number)),
         replica=given.replica,
         replicas=course.replicas,
-        steps=range(course.steps),
+        steps=range(given.first, course.steps),
         report=after,
+        clip=(lambda step: trainer.clip(course.clip_norm, step)) if course.clip_norm else None,
     )
     seconds, traffic = log.seconds(), log.traffic()
     if tests is not None:
-        _finish(channel, mailbox, client, trainer, log, task, tests)
+        _finish(channel, mailbox, client, trainer, log, task, tests, given.machine)
     return {
         "seconds": seconds,
-        "losses": log.losses,
-        "curve": log.curve,
+        "steps": course.steps - given.first,
+        "step_s": log.step_s(),
         "client": client.statistics(),
         "links": traffic,
+        "spans": trainer.worker.trace.whole() if isinstance(trainer, _Cut) else [],
     }
 
 
 def _finish(
-    channel: Channel, mailbox: Mailbox, client: Client, trainer: _Trainer, log: _Log, task: Task, tests: Data
+    channel: Channel,
+    mailbox: Mailbox,
+    client: Client,
+    trainer: _Trainer,
+    log: _Log,
+    task: Task,
+    tests: Data,
+    machine: int,
 ) -> None:
-    """When all replicas have pushed their last, test the parameters that the shards hold."""
+    """When all replicas have pushed their last, test the parameters that the shards hold, and save what they lack."""
     channel.send(LAUNCHER, Message("trained"))
     log.beacon.progress = None  # the others may take long; this is not being stuck
-    mailbox.wait([(LAUNCHER, "all trained", 0, 0, 0)], timeout_s=PATIENCE_S)
+    told = mailbox.wait([(LAUNCHER, "all trained", 0, 0, 0)], timeout_s=PATIENCE_S)
     client.fetch()
     client.wait()
     log.test(log.course.steps - 1, lambda: accuracy(trainer, task, tests, log.course.micro_batch))
-    state = trainer.state()
-    names = [[name, box] for name, box, _ in state]
-    channel.send(LAUNCHER, Message("state", body={"boxes": names}, tensors=tuple(t.clone() for _, _, t in state)))
+    file = write_state(told.body["path"], machine, trainer.state())
+    channel.send(LAUNCHER, Message("state", body={"file": msgspec.to_builtins(file)}))
 
 
 def shard(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
@@ -343,6 +392,8 @@ def baseline(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     for step in range(course.steps):
         loss = trainer.step(samples.rows(stream.indices(step)), step)
         demand_finite(channel.name, step, loss)
+        if course.clip_norm:
+            trainer.clip(course.clip_norm, step)
         given.rule.apply(trainer.values, trainer.gradients, state)
         trainer.gradients.zero_()
         log.step(step, loss)

@@ -61,6 +61,8 @@ svg .end{text-anchor:end}
 svg .mid{text-anchor:middle}
 svg .frame{fill:none;stroke:var(--muted);stroke-width:1;opacity:.55}
 svg .track{fill:var(--grid)}
+svg .wait{fill:transparent}
+svg .other{fill:var(--wire)}
 svg .rule{stroke:var(--grid);fill:none}
 svg .axis{stroke:var(--line);fill:none}
 svg .mark{stroke:var(--ink);stroke-width:1.5;fill:none}

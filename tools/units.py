@@ -51,6 +51,14 @@ def percent_text(share: float | None, *, digits: int = 0) -> str:
     return "<1 %" if small else f"{100 * share:.{digits}f} %"
 
 
+def against_text(seconds: float, predicted_s: float) -> str:
+    """A measured time beside its prediction: "1.5 times the predicted 30.1 ms"; "as predicted" within 5 %."""
+    ratio = seconds / predicted_s
+    if abs(ratio - 1) < 0.05:
+        return f"as predicted ({seconds_text(predicted_s)})"
+    return f"{_digits(ratio)} times the predicted {seconds_text(predicted_s)}"
+
+
 def _digits(value: float) -> str:
     size = abs(value)
     text = f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"

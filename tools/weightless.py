@@ -24,3 +24,13 @@ def _plain_tensors(model: nn.Module) -> Iterator[Tensor]:
     for module in model.modules():
         held = [value for name, value in vars(module).items() if name not in ("_parameters", "_buffers", "_modules")]
         yield from (leaf for leaf in tree_leaves(held) if isinstance(leaf, Tensor) and id(leaf) not in registered)
+
+
+def own_buffers(task: "Task") -> list[str]:
+    """Names of the buffers that a state_dict leaves out: they are not persistent, the model's code makes them."""
+    return [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in weightless(task).named_modules()
+        for name in sorted(module._non_persistent_buffers_set)
+        if getattr(module, name) is not None
+    ]

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import cutset
@@ -52,3 +54,27 @@ def test_a_placement_of_another_module_is_refused() -> None:
     other = nn.Sequential(nn.Linear(12, 33), nn.Tanh(), nn.Linear(33, 5)).double()
     with pytest.raises(cutset.CutsetError, match=r"parameter 0\.weight is float64"):
         cutset.replica(other, placement, x)
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+def test_a_checkpoint_predicts_in_order_and_as_plain_torch_does(machines: int, tmp_path: Path) -> None:
+    model, x = net(), torch.randn(50, 12, dtype=torch.float64)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    placement = cutset.plan(model, x[:6], machines=machines)
+    other = net()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()  # what is predicted comes from the file
+    with cutset.replica(
+        other, placement, x[:6], checkpoint=tmp_path / "weights.safetensors", training=False
+    ) as replica:
+        outputs = list(replica.predict(cutset.Data((x,), ())))
+    assert [len(output) for output in outputs] == [6] * 8 + [2]
+    torch.testing.assert_close(torch.cat(outputs), model(x).detach(), rtol=1e-11, atol=1e-13)
+
+
+def test_weights_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
+    model, x = net(), torch.randn(6, 12, dtype=torch.float64)
+    save_file({"0.weight": torch.zeros(32, 12)}, tmp_path / "weights.safetensors")
+    with pytest.raises(cutset.CutsetError, match=r"E809: .* has no tensor '0.bias'; of the model's 4 it lacks 3"):
+        cutset.replica(model, cutset.plan(model, x), x, checkpoint=tmp_path / "weights.safetensors", training=False)

@@ -83,6 +83,18 @@ def test_a_view_moves_nothing_but_has_to_be_started():
     assert seconds(flatten, flatten.nest.box, machine, graph.tensors) == (3.0, 5.0)
 
 
+def test_a_cast_reads_and_makes_the_bytes_of_both_dtypes():
+    class Cast(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).to(torch.bfloat16).float().to(torch.float32)
+
+    graph = graph_of(Cast(8, 16), 8)
+    lower, higher, none = (op_of(graph, "aten.to", i) for i in range(3))
+    works = [Costs(graph.tensors).work(op, op.nest.box) for op in (lower, higher, none)]
+    assert [work.bytes for work in works] == [6 * B * 16, 6 * B * 16, 0]
+    assert [work.bytes_back for work in works] == [10 * B * 16, 8 * B * 16, 0]
+
+
 def test_an_elementwise_operator_is_bound_by_memory():
     graph = graph_of(nn.Sequential(nn.Linear(8, 16), nn.ReLU()), 8)
     relu = op_of(graph, "relu")

@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 from itertools import pairwise, product
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -11,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutset.partition.errors import CheckpointError
-from cutset.ps.checkpoint import Manifest, load, whole_state, write_manifest, write_shard
+from cutset.ps.checkpoint import Checkpoint, load, whole_state
+from cutset.ps.checkpoint_files import write_manifest, write_shard, write_state
 from cutset.ps.holding import Holding
 from cutset.ps.layout import layout, of_shard
-from cutset.ps.region import Region, assemble
+from cutset.ps.manifest import Manifest
+from cutset.ps.region import Region
 from cutset.ps.rule import SGD, Adagrad
 from cutset.ps.shard import Shard, serve
 from cutset.runtime.memory_channel import MemoryNetwork
@@ -58,10 +62,10 @@ def filled(buffers, shards, rule):
     servers = [Shard(s, of_shard(slices, s), rule) for s in range(shards)]
     for piece in slices:
         values = buffers[piece.machine][piece.start : piece.stop]
-        servers[piece.shard].handle(Message("put", edge=piece.machine, tensors=(values,), sender="worker-0.0"))
+        servers[piece.shard].handle(Message("put", edge=piece.number, tensors=(values,), sender="worker-0.0"))
         for number in (1, 2, 3):
             body = {"base": 0, "number": number}
-            push = Message("push", edge=piece.machine, body=body, tensors=(values * 0,), sender="worker-0.0")
+            push = Message("push", edge=piece.number, body=body, tensors=(values * 0,), sender="worker-0.0")
             servers[piece.shard].handle(push)
     return slices, servers
 
@@ -73,6 +77,13 @@ def written(folder, *, shards=3, rule=None, machines=2):
     files = [write_shard(folder, s, server.holdings(), server.rule) for s, server in enumerate(servers)]
     write_manifest(folder, Manifest(slices, regions, files, about={"step": 3}))
     return whole, servers
+
+
+def save(folder, buffers, regions, *, shards, states=()):
+    """A checkpoint of these buffers."""
+    slices, servers = filled(buffers, shards, SGD(0.1))
+    files = [write_shard(folder, s, server.holdings(), server.rule) for s, server in enumerate(servers)]
+    write_manifest(folder, Manifest(slices, regions, files, list(states)))
 
 
 def equal(state, expected):
@@ -107,7 +118,7 @@ def test_a_shard_goes_on_as_if_it_had_not_ended(tmp_path):
             for number in (3, 4):  # the third was applied already
                 push = Message(
                     "push",
-                    edge=piece.machine,
+                    edge=piece.number,
                     body={"base": 3, "number": number},
                     tensors=(gradient,),
                     sender="worker-0.0",
@@ -199,10 +210,11 @@ def edit(folder, change):
 
 EDITS = {
     "newer format": (
-        lambda m: m.update(format=2, files="elsewhere"),
+        lambda m: m.update(format=3, files="elsewhere"),
         "E804",
-        "format 2; this cutset reads formats up to 1",
+        "format 3; this cutset reads format 2",
     ),
+    "older format": (lambda m: m.update(format=1, files="elsewhere"), "E804", "format 1; this cutset reads format 2"),
     "no slices": (lambda m: m.pop("slices"), "E802", "slices"),
     "a hash that is a path": (lambda m: m["files"][0].update(sha256="../" * 22), "E802", "sha256"),
     "a shard less": (lambda m: m["files"].pop(), "E803", "do not hold all parameters of machine 1"),
@@ -280,9 +292,89 @@ def test_any_grid_of_regions_comes_back(described, merged, machines):
     shape = [math.prod(axes[:merged]), *axes[merged:]]  # the first axes make up one dimension
     whole = torch.arange(float(math.prod(axes))).reshape(shape)
     buffers, regions = packed(cut("w", whole, axes=axes, cuts=cuts, machines=machines), machines)
-    assert equal(assemble(buffers, regions), {"w": whole})
+    with TemporaryDirectory() as folder:
+        save(folder, buffers, regions, shards=2)
+        assert equal(whole_state(folder), {"w": whole})
 
 
-def test_a_scalar_parameter_comes_back():
+def test_a_scalar_parameter_comes_back(tmp_path):
     buffers, regions = packed(cut("scale", torch.tensor(3.0), axes=(), cuts=(), machines=1), 1)
-    assert equal(assemble(buffers, regions), {"scale": torch.tensor(3.0)})
+    save(tmp_path, buffers, regions, shards=1)
+    assert equal(whole_state(tmp_path), {"scale": torch.tensor(3.0)})
+
+
+# A part of a checkpoint ----------------------------------------------------------------------------------------------
+
+
+intervals = st.tuples(st.integers(0, 64), st.integers(0, 64)).map(lambda pair: tuple(sorted(pair)))
+
+
+@settings(deadline=None)
+@given(st.tuples(intervals, intervals, intervals, intervals))
+def test_any_box_of_a_parameter_is_what_it_is_in_the_whole(drawn):
+    whole, buffers, regions = example(3)
+    axes = (3, 4, 16, 64)
+    box = tuple((min(a, size), min(b, size)) for (a, b), size in zip(drawn, axes, strict=True))
+    with TemporaryDirectory() as folder:
+        save(folder, buffers, regions, shards=2)
+        checkpoint = load(folder)
+        expected = whole["weight"].view(axes)[tuple(slice(*side) for side in box)]
+        assert checkpoint.axes("weight") == axes
+        assert torch.equal(checkpoint.part("weight", box), expected)
+
+
+def test_a_box_in_other_axes(tmp_path):
+    whole, _ = written(tmp_path)
+    found = load(tmp_path).part("weight", ((64, 130), (3, 5)), (192, 64))
+    assert torch.equal(found, whole["weight"][64:130, 3:5])
+
+
+def test_of_a_part_little_more_than_itself_is_read(tmp_path, monkeypatch):
+    whole = {"w": torch.randn(4096, 1024)}
+    buffers, regions = packed(cut("w", whole["w"], axes=(4096, 1024), cuts=([1024, 3000], []), machines=2), 2)
+    save(tmp_path, buffers, regions, shards=3)
+    counts, preadv = [], os.preadv
+    monkeypatch.setattr("os.preadv", lambda file, parts, at: counts.append(preadv(file, parts, at)) or counts[-1])
+    checkpoint = Checkpoint(tmp_path, load(tmp_path).manifest)
+    counts.clear()
+    assert torch.equal(checkpoint.part("w", ((1000, 1100), (0, 1024))), whole["w"][1000:1100])
+    assert sum(counts) < 1.1 * 100 * 1024 * 4
+
+
+WRONG_BOXES = {
+    "of no tensor": (("other", ((0, 1),)), "no tensor 'other'"),
+    "outside": (("bias", ((0, 193),)), r"box \[\(0, 193\)\].*axes \[192\]"),
+    "of other dimensions": (("bias", ((0, 1), (0, 1))), "no box"),
+    "in axes of another size": (("bias", ((0, 1),), (191,)), r"axes \[191\] of bias"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG_BOXES.values(), ids=WRONG_BOXES.keys())
+def test_a_part_that_is_not_there_is_named(tmp_path, arguments, words):
+    written(tmp_path)
+    with pytest.raises(CheckpointError, match=words):
+        load(tmp_path).part(*arguments)
+
+
+def test_buffers_and_frozen_parameters_are_part_of_a_checkpoint(tmp_path):
+    _, buffers, regions = example()
+    table, count = torch.randn(6, 4), torch.tensor(7)
+    halves = [
+        Region("table", [6, 4], [6, 4], [(0, 3), (0, 4)], 0),
+        Region("table", [6, 4], [6, 4], [(2, 6), (0, 4)], 0),
+    ]
+    states = [
+        write_state(tmp_path, 0, [(halves[0], table[:3])]),
+        write_state(tmp_path, 1, [(halves[1], table[2:].t().contiguous().t()), (Region("n", [], [], [], 0), count)]),
+    ]
+    save(tmp_path, buffers, regions, shards=2, states=states)
+    checkpoint = load(tmp_path)
+    assert checkpoint.names == ["weight", "bias", "table", "n"]
+    assert "table" in checkpoint
+    assert torch.equal(checkpoint.part("table", ((1, 5), (1, 3))), table[1:5, 1:3])
+    assert torch.equal(checkpoint.whole("table"), table)
+    assert torch.equal(checkpoint.whole("n"), count)
+    save(tmp_path, buffers, regions, shards=2, states=states[:1])
+    with pytest.raises(CheckpointError, match=r"does not hold all of box \[\(0, 6\), \(0, 4\)\] of table"):
+        load(tmp_path).whole("table")
+    assert len(list(tmp_path.glob("state-*.safetensors"))) == 1  # what the manifest does not list is gone

@@ -21,10 +21,10 @@ SIZE = 40
 class Bench:
     """Shards whose messages are handled when the test says so, and the clients of machine 0 in some replicas."""
 
-    def __init__(self, *, replicas=1, shards=2, rule=None, local_rate=None, copies=False, **options):
+    def __init__(self, *, replicas=1, shards=2, rule=None, local_rate=None, copies=False, most=SIZE, **options):
         network = MemoryNetwork(copies=copies)
         rule = rule or SGD(0.5)
-        slices = layout([SIZE], shards, align=8)
+        slices = layout([SIZE], shards, align=8, most=most)
         self.shards = [Shard(s, of_shard(slices, s), rule) for s in range(shards)]
         self.channels = [network.channel(f"shard-{s}") for s in range(shards)]
         rate = rule.local_rate if local_rate is None else local_rate
@@ -282,7 +282,7 @@ def test_statistics():
     bench.pump()
     client.drain()
     shards = {f"shard-{s}": {"bytes_in": 8 * n, "bytes_out": 16 * n} for s, n in enumerate([16, 24])}
-    blocked = {"fetch_blocked_s": 1.0, "push_blocked_s": 2.0}
+    blocked = {"fetch_blocked_s": 1.0, "push_blocked_s": 1.0}
     assert client.statistics() == {"fetches": 1, "pushes": 1, **blocked, "shards": shards}
 
 
@@ -299,3 +299,47 @@ def test_a_machine_without_parameters_waits_for_nothing():
     client.wait()
     client.push(torch.zeros(0), 0)
     client.drain()
+
+
+def test_no_more_is_asked_for_than_the_window_holds():
+    bench = Bench(shards=1, most=8, window_bytes=2 * 8 * 8)
+    [client] = bench.clients
+    for holding in bench.shards[0]._slices.values():
+        values = ramp()[holding.start : holding.stop]
+        bench.shards[0].handle(Message("put", edge=holding.number, tensors=(values,), sender="worker-9.0"))
+    client.fetch()
+    turns = 0
+    while not client.arrived():
+        asked = len(client._asked)
+        assert asked <= 2
+        bench.pump()
+        turns += 1
+    assert turns == 3
+    assert torch.equal(client.values, ramp())
+
+
+def test_no_more_is_sent_than_the_window_holds():
+    bench = Bench(shards=1, most=8, window_bytes=2 * 8 * 8)
+    [client] = bench.clients
+    client.values.copy_(ramp())
+    with pytest.raises(SilenceError, match="wanted: held of shard-0"):
+        client.put()
+    assert len(list(iter(bench.channels[0].poll, None))) == 2
+
+
+def test_a_push_through_a_small_window_arrives_whole():
+    bench = Bench(shards=2, most=8, window_bytes=8 * 8, replicas=1)
+    [client] = bench.clients
+    receive = client._mailbox.channel.receive
+
+    def pumped(timeout_s):
+        bench.pump(messages=1)
+        return receive(timeout_s)
+
+    client._mailbox.channel.receive = pumped
+    client.put()
+    client.push(ramp(), 0)
+    client.push(ramp(), 1)
+    client.drain()
+    assert torch.equal(bench.values(), ramp(-1.0))
+    assert client.in_flight == 0

@@ -8,10 +8,12 @@ from cutset.models.task import Data
 from cutset.partition.capture import capture, state_values
 from cutset.partition.cut import Cut
 from cutset.partition.exchange import flow
-from cutset.ps.checkpoint import Manifest, whole_state, write_manifest, write_shard
+from cutset.ps.checkpoint import whole_state
+from cutset.ps.checkpoint_files import write_manifest, write_shard
 from cutset.ps.client import Client
 from cutset.ps.downpour import Downpour, train
 from cutset.ps.layout import layout, of_machine, of_shard
+from cutset.ps.manifest import Manifest
 from cutset.ps.region import Region
 from cutset.ps.rule import SGD
 from cutset.ps.shard import Shard, serve

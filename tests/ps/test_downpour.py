@@ -119,6 +119,41 @@ def test_one_replica_equals_plain_sgd(fetch, push, overlap, copies):
     assert all(piece["pushes"] == method.pushes(50) for shard in statistics for piece in shard["slices"])
 
 
+@pytest.mark.parametrize("push", [1, 3])
+def test_the_gradients_of_each_step_are_clipped_and_not_their_sum(push):
+    network, norms = MemoryNetwork(), []
+    slices, one = layout([SIZE], 1), Regression()
+    server = Shard(0, of_shard(slices, 0), SGD(0.02))
+
+    def clip(step):
+        norms.append(one.gradients.norm().item())
+        one.gradients.mul_(min(1.0, 0.5 / norms[-1]))
+
+    def worker(channel):
+        client = Client(Mailbox(channel), slices, one.values, local_rate=0.02)
+        client.put()
+        train(Downpour(push=push), one, client, batch_of, replica=0, replicas=1, steps=range(12), clip=clip)
+        channel.send("launcher", Message("done"))
+
+    def launcher(channel):
+        channel.receive(30.0)
+        channel.send("shard-0", Message("finish"))
+
+    values, expected = torch.zeros(SIZE, dtype=torch.float64, requires_grad=True), []
+    optimiser = torch.optim.SGD([values], lr=0.02)
+    for step in range(12):
+        inputs, targets = (torch.stack(rows) for rows in zip(*batch_of(step), strict=True))
+        optimiser.zero_grad()
+        (inputs @ values - targets).square().mean().backward()
+        expected.append(values.grad.norm().item())
+        values.grad.mul_(min(1.0, 0.5 / expected[-1]))
+        optimiser.step()
+    shard = lambda channel: serve(server, channel, interval_s=30.0)  # noqa: E731
+    network.run({"shard-0": shard, "worker-0.0": worker, "launcher": launcher})
+    assert norms == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(one.values, values.detach(), rtol=0, atol=1e-10)
+
+
 def test_a_run_may_be_continued():
     values, _, [reports] = run(Downpour(fetch=3, push=2), SGD(0.02), steps=50, parts=4)
     torch.testing.assert_close(values, plain_sgd(0.02, 50), rtol=0, atol=1e-10)

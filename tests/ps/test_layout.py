@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutset.partition.errors import UsageError
-from cutset.ps.layout import Slice, layout, of_machine, of_shard
+from cutset.ps.layout import Slice, layout, of_machine, of_shard, spans
 
 SIZES = st.lists(st.integers(0, 200), max_size=6)
 
@@ -42,7 +42,7 @@ def test_shards_hold_contiguous_aligned_and_nearly_equal_ranges(sizes, shards, a
 
 
 def test_an_example():
-    assert layout([100, 60], 2) == [Slice(0, 0, 0, 80), Slice(1, 0, 80, 100), Slice(1, 1, 0, 60)]
+    assert layout([100, 60], 2) == [Slice(0, 0, 0, 80, 0), Slice(1, 0, 80, 100, 1), Slice(1, 1, 0, 60, 2)]
 
 
 def test_more_shards_than_elements_leaves_some_empty():
@@ -55,3 +55,22 @@ def test_more_shards_than_elements_leaves_some_empty():
 def test_impossible_layouts_are_usage_errors(call):
     with pytest.raises(UsageError):
         call()
+
+
+@given(SIZES, st.integers(1, 5), st.integers(1, 16), st.integers(1, 64))
+def test_slices_are_small_nearly_equal_and_numbered_in_order(sizes, shards, align, most):
+    slices = layout(sizes, shards, align=align, most=most)
+    assert [piece.number for piece in slices] == list(range(len(slices)))
+    assert slices == sorted(slices)
+    assert all(piece.size <= max(most, align) for piece in slices)
+    coarse = layout(sizes, shards, align=align)
+    for whole in coarse:
+        inside = [s for s in slices if (s.shard, s.machine) == (whole.shard, whole.machine)]
+        assert [s.start for s in inside] + [whole.stop] == [whole.start, *(s.stop for s in inside)]
+        assert max(s.size for s in inside[:-1] or inside) - min(s.size for s in inside[:-1] or inside) == 0
+
+
+def test_numbers_in_words():
+    assert spans([7, 0, 1, 2, 9, 8]) == "0-2, 7-9"
+    assert spans([4]) == "4"
+    assert spans([]) == "none"

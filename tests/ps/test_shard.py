@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cutset.partition.errors import Diverged, NetworkError
-from cutset.ps.layout import Slice
+from cutset.ps.layout import Slice, layout
 from cutset.ps.rule import SGD, Adagrad
 from cutset.ps.shard import Shard, serve
 from cutset.ps.staleness import merged
@@ -17,7 +17,7 @@ from cutset.runtime.mailbox import Stopped
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
 
-SLICES = [Slice(0, 0, 0, 3), Slice(0, 2, 16, 18)]
+SLICES = [Slice(0, 0, 0, 3, 0), Slice(0, 2, 16, 18, 2)]
 
 
 def vector(*numbers):
@@ -38,7 +38,7 @@ def push(number, *numbers, base=0, machine=0, sender="worker-0.0", step=7):
 
 def shard_with_values(rule=None):
     shard = Shard(0, SLICES, rule or SGD(1.0))
-    assert shard.handle(put(0.0, 10.0, 20.0)) == []
+    assert told(shard.handle(put(0.0, 10.0, 20.0))) == [("worker-0.0", "held", {}, [])]
     return shard
 
 
@@ -65,6 +65,13 @@ def test_replies_carry_the_machine_and_the_step_of_the_question():
     assert (reply.step, reply.edge) == (0, 2)
 
 
+def test_the_first_initial_values_count_whoever_puts_them_again():
+    shard = shard_with_values()
+    shard.handle(push(1, 1.0, 2.0, 3.0))
+    assert told(shard.handle(put(7.0, 7.0, 7.0))) == [("worker-0.0", "held", {}, [])]
+    assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]])]
+
+
 def test_what_was_sent_or_put_is_never_overwritten():
     shard, first = Shard(0, SLICES, SGD(1.0)), put(0.0, 10.0, 20.0)
     shard.handle(first)
@@ -77,7 +84,10 @@ def test_fetch_waits_for_the_initial_values():
     shard = Shard(0, SLICES, SGD(1.0))
     assert shard.handle(fetch(sender="worker-1.0")) == []
     assert shard.handle(fetch(sender="worker-2.0", at_least=1)) == []
-    assert [peer for peer, _ in shard.handle(put(1.0, 2.0, 3.0))] == ["worker-1.0"]
+    assert [(peer, m.kind) for peer, m in shard.handle(put(1.0, 2.0, 3.0))] == [
+        ("worker-0.0", "held"),
+        ("worker-1.0", "values"),
+    ]
 
 
 def test_fetch_waits_for_its_version():
@@ -127,9 +137,8 @@ def test_a_gap_names_client_slice_expected_and_got():
 
 
 BROKEN = {
-    "slice of another shard": (fetch(machine=1), r"machine 1; this shard has slices of \[0, 2\]"),
+    "slice of another shard": (fetch(machine=1), "slice 1; this shard has 0, 2"),
     "unknown kind": (Message("pull", sender="worker-0.0"), "'pull' .*unknown kind"),
-    "put twice": (put(1.0, 2.0, 3.0), "twice"),
     "push before put": (push(1, 1.0, 2.0, machine=2), "before the initial values"),
     "gradient of another size": (push(1, 1.0, 2.0), r"shapes \[\[2\]\]; the slice is one of \[3\]"),
     "no gradient": (replace(push(1, 1.0), tensors=()), r"shapes \[\]"),
@@ -204,7 +213,7 @@ def test_statistics_are_plain_data():
     assert statistics["shard"] == 0
     assert statistics["rule"] == {"type": "sgd", "lr": 1.0}
     first = {key: value for key, value in statistics["slices"][0].items() if key != "staleness"}
-    place = {"shard": 0, "machine": 0, "start": 0, "stop": 3, "version": 1}
+    place = {"shard": 0, "machine": 0, "start": 0, "stop": 3, "slices": 1, "version": 1}
     assert first == {**place, "pushes": 1, "duplicates": 0, "fetches": 1, "bytes_in": 48, "bytes_out": 24}
     assert statistics["slices"][1]["version"] is None
 
@@ -228,7 +237,7 @@ def test_serve_answers_until_finish():
     statistics = serve(Shard(0, SLICES, SGD(1.0)), server, beacon=beacon)
     assert statistics["slices"][0]["pushes"] == 1
     assert beacon.progress == "3 messages"
-    assert [worker.receive(0).kind for _ in range(2)] == ["pushed", "values"]
+    assert [worker.receive(0).kind for _ in range(3)] == ["held", "pushed", "values"]
 
 
 def test_serve_ends_at_stop():
@@ -272,3 +281,25 @@ def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):
         assert shard.handle(fetch(at_least=9)) == []
     with pytest.raises(NetworkError, match=r"E550.*comes while 3 fetches wait for pushes that were never made"):
         shard.handle(fetch(at_least=9))
+
+
+def test_many_slices_of_a_machine_are_one_line_of_the_statistics():
+    pieces = layout([8, 8], 1, align=1, most=3)
+    shard = Shard(0, pieces, SGD(1.0))
+    for piece in pieces:
+        values = torch.zeros(piece.size, dtype=torch.float64)
+        shard.handle(Message("put", edge=piece.number, tensors=(values,), sender="worker-0.0"))
+        if piece.machine == 0:
+            body = {"base": 0, "number": 1}
+            shard.handle(Message("push", 0, 0, piece.number, body, (values,), "worker-0.0"))
+    first, second = shard.statistics()["slices"]
+    assert {key: first[key] for key in ("machine", "start", "stop", "slices", "version", "pushes")} == {
+        "machine": 0,
+        "start": 0,
+        "stop": 8,
+        "slices": 3,
+        "version": 1,
+        "pushes": 3,
+    }
+    assert first["staleness"]["worker-0.0"]["histogram"] == [[0, 3]]
+    assert (second["version"], second["pushes"]) == (0, 0)

@@ -62,6 +62,8 @@ def raises(channel: ZmqChannel, setup: str, beacon: Beacon) -> None:
     """Fail in the way that the setup names."""
     if setup == "diverged":
         raise Diverged("E701", "the loss is NaN at step 3", fix="lower the rate")
+    if setup == "memory":
+        torch.empty(1 << 60, dtype=torch.uint8)
     if setup == "network":
         raise NetworkError("E501", "waited 1 s and no message came")
     if setup == "exit":
@@ -74,6 +76,16 @@ def raises(channel: ZmqChannel, setup: str, beacon: Beacon) -> None:
 
 def returns_what_is_not_plain(channel: ZmqChannel, setup: Any, beacon: Beacon) -> Any:
     return torch.Generator()
+
+
+def greets(channel: ZmqChannel, setup: str, beacon: Beacon) -> str:
+    """Greet the server, say that it has answered, and wait for the word to end; the own name."""
+    mailbox = Mailbox(channel, timeout_s=60)
+    mailbox.send(setup, Message("ask", tensors=(torch.ones(1),)))
+    mailbox.wait([(setup, "echo", 0, 0, 0)])
+    channel.send("launcher", Message("greeted", body={"pid": os.getpid()}))
+    mailbox.wait([("launcher", "end", 0, 0, 0)])
+    return channel.name
 
 
 def ignores_everything(channel: ZmqChannel, setup: Any, beacon: Beacon) -> None:

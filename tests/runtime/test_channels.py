@@ -106,7 +106,9 @@ class TestChannel:
         for _ in range(3):
             a.send(b.name, Message("forward", tensors=(torch.zeros(10), torch.zeros(3, dtype=torch.bool))))
             b.receive(10)
-        nothing = dict.fromkeys(["messages_out", "bytes_out", "messages_in", "bytes_in", "repeated", "malformed"], 0)
+        nothing = dict.fromkeys(
+            ["messages_out", "bytes_out", "messages_in", "bytes_in", "repeated", "malformed"], 0
+        ) | {"undelivered": 0}
         assert a.statistics() == {b.name: nothing | {"messages_out": 3, "bytes_out": 129}}
         assert b.statistics() == {a.name: nothing | {"messages_in": 3, "bytes_in": 129}}
 

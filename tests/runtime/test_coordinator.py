@@ -5,17 +5,18 @@ from collections.abc import Callable
 import pytest
 
 from cutset.partition.errors import CheckpointError, CutsetError, Diverged, NetworkError, ProcessLost
-from cutset.runtime.coordinator import Coordinator, Limits, Report
+from cutset.runtime.coordinator import Coordinator, Limits
+from cutset.runtime.failure import Failure
 
 LIMITS = Limits(start_s=60.0, beacon_s=5.0, progress_s=120.0, overdue_s=1.5, grace_s=1.0, exit_s=15.0)
 Event = Callable[[Coordinator, float], None]
 
-BUG = Report(
+BUG = Failure(
     "", 1, "ValueError: bad shape", "", "Traceback (most recent call last):\n  line 7\nValueError: bad shape\n"
 )
-NAN = Report("E701", 7, "the loss is NaN at step 12", "lower the rate", "Traceback: diverged")
-SILENT = Report("E501", 5, "waited 60 s and no message came", "see the logs", "Traceback: silence")
-DAMAGED = Report("E801", 8, "the checkpoint is damaged", "", "")
+NAN = Failure("E701", 7, "the loss is NaN at step 12", "lower the rate", "Traceback: diverged")
+SILENT = Failure("E501", 5, "waited 60 s and no message came", "see the logs", "Traceback: silence")
+DAMAGED = Failure("E801", 8, "the checkpoint is damaged", "", "")
 
 
 def running(*names: str, now: float = 0.0) -> Coordinator:
@@ -34,7 +35,7 @@ def alive(*names: str, progress: int | None = None) -> Event:
     return event
 
 
-def fails(name: str, report: Report) -> Event:
+def fails(name: str, report: Failure) -> Event:
     return lambda coordinator, now: coordinator.failed(name, now, report)
 
 
@@ -267,3 +268,142 @@ def test_a_finished_role_has_a_result_whatever_was_seen_first(order: list[Event]
 
 def test_no_names_at_all_have_ended() -> None:
     assert running("a").ended([])
+
+
+# Broken links ---------------------------------------------------------------------------------------------------------
+
+DOWN = NetworkError("E514", "the link from a to b (tcp://b) broke 0.5 s ago", fix="check the network")
+
+
+def breaks(name: str, peer: str) -> Event:
+    return lambda coordinator, now: coordinator.broke(name, peer, now, DOWN)
+
+
+LINKS: dict[str, tuple[list[tuple[float, Event]], float, str]] = {
+    "a broken link alone": ([(3.0, breaks("a", "b")), (3.1, alive("a", "b")), (4.0, passes)], 4.0, "E514"),
+    "told by both ends": (
+        [(3.0, breaks("a", "b")), (3.1, breaks("b", "a")), (3.2, alive("a", "b")), (4.0, passes)],
+        4.0,
+        "E514",
+    ),
+    "to the launcher": ([(3.0, breaks("launcher", "b")), (3.1, alive("a", "b")), (4.0, passes)], 4.0, "E514"),
+    "better than one that waits in vain": (
+        [(2.0, fails("b", SILENT)), (2.5, breaks("a", "c")), (2.6, alive("a", "c")), (3.5, passes)],
+        3.5,
+        "E514",
+    ),
+    "one end is seen killed": ([(3.0, breaks("a", "b")), (3.5, exits("b", -9))], 3.5, "E602"),
+    "one end ended without a word": (
+        [(3.0, breaks("a", "b")), (3.5, exits("b", 3)), (3.6, alive("a")), (4.5, passes)],
+        4.5,
+        "E603",
+    ),
+    "one end is silent": ([(0.5, alive("a")), (4.5, breaks("a", "b")), (5.0, alive("a")), (5.1, passes)], 5.1, "E606"),
+}
+
+
+@pytest.mark.parametrize("story", LINKS)
+def test_a_broken_link_is_blamed_where_nothing_explains_it(story: str) -> None:
+    events, when, code = LINKS[story]
+    now, verdict = play(running("a", "b", *(["c"] if "better" in story else [])), events)
+    assert verdict is not None
+    assert (now, verdict.code) == (when, code)
+
+
+def test_a_link_to_one_that_has_finished_is_no_fault() -> None:
+    coordinator = running("a", "b")
+    story = [(3.0, breaks("a", "b")), (3.5, finishes("b")), (3.6, exits("b", 0)), (3.7, breaks("a", "b"))]
+    assert play(coordinator, [*story, (5.0, alive("a")), (6.0, passes)])[1] is None
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def grouped() -> Coordinator:
+    """Two replicas of two workers, and a shard; only the replicas may be started again."""
+    groups = {f"{r}.{m}": f"replica {r}" for r in range(2) for m in range(2)}
+    names = [*groups, "shard"]
+    coordinator = Coordinator(names, now=0.0, limits=LIMITS, groups=groups)
+    for name in names:
+        coordinator.hello(name, f"tcp://{name}")
+    coordinator.started(0.0)
+    return coordinator
+
+
+ALL = ("0.0", "0.1", "1.0", "1.1", "shard")
+LOSSES: dict[str, tuple[list[tuple[float, Event]], str, str]] = {
+    "killed": ([(3.0, exits("1.0", -9))], "replica 1", "E602"),
+    "an exit without a word": ([(3.0, exits("0.1", 3)), (3.1, alive(*ALL)), (4.0, passes)], "replica 0", "E603"),
+    "silent": ([(0.0, alive("1.1")), (5.0, alive("0.0", "0.1", "1.0", "shard")), (5.1, passes)], "replica 1", "E606"),
+    "a link within": ([(3.0, breaks("1.0", "1.1")), (3.1, alive(*ALL)), (4.0, passes)], "replica 1", "E514"),
+    "a link to the shard": ([(3.0, breaks("shard", "0.1")), (3.1, alive(*ALL)), (4.0, passes)], "replica 0", "E514"),
+    "a link to the launcher": (
+        [(3.0, breaks("launcher", "0.1")), (3.1, alive(*ALL)), (4.0, passes)],
+        "replica 0",
+        "E514",
+    ),
+    "one waits in vain": ([(3.0, fails("1.1", SILENT)), (3.1, alive(*ALL)), (4.0, passes)], "replica 1", "E501"),
+}
+
+
+@pytest.mark.parametrize("story", LOSSES)
+def test_a_group_is_lost_and_the_others_go_on(story: str) -> None:
+    events, group, code = LOSSES[story]
+    coordinator = grouped()
+    coordinator.beacon("0.0", 0.0, 17)
+    assert play(coordinator, events)[1] is None
+    (loss,) = coordinator.take_losses()
+    assert (loss.group, loss.error.code) == (group, code)
+    lost = [name for name in ALL if name.startswith(group[-1])]
+    assert list(loss.progress) == lost
+    assert [name for name in ALL if coordinator.replaced(name)] == lost
+    assert coordinator.take_losses() == []
+    assert set(coordinator.directory) == set(ALL) - set(lost)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"), [(exits("shard", -9), "E602"), (fails("1.0", NAN), "E701"), (fails("1.0", BUG), "E605")]
+)
+def test_what_would_happen_again_and_the_loss_of_a_shard_end_the_run(event: Event, code: str) -> None:
+    coordinator = grouped()
+    verdict = play(coordinator, [(3.0, event)])[1]
+    assert verdict is not None
+    assert verdict.code == code
+    assert coordinator.take_losses() == []
+
+
+def test_a_group_that_is_started_again_is_waited_for_and_watched() -> None:
+    coordinator = grouped()
+    coordinator.beacon("1.1", 2.0, "step 6")
+    coordinator.exited("1.0", 3.0, -9)
+    assert coordinator.take_losses()[0].progress == {"1.0": None, "1.1": "step 6"}
+    coordinator.join(["1.0+1", "1.1+1"], now=3.0, groups={"1.0+1": "replica 1", "1.1+1": "replica 1"})
+    assert not coordinator.ready
+    coordinator.hello("1.0+1", "tcp://new")
+    assert (coordinator.ready, coordinator.newcomers) == (False, ["1.0+1"])
+    coordinator.hello("1.1+1", "tcp://new too")
+    assert (coordinator.ready, coordinator.newcomers) == (True, ["1.0+1", "1.1+1"])
+    coordinator.started(4.0)
+    assert (coordinator.newcomers, coordinator.running) == ([], ["0.0", "0.1", "shard", "1.0+1", "1.1+1"])
+    coordinator.exited("1.1+1", 5.0, -9)
+    assert coordinator.take_losses()[0].error.facts.startswith("1.1+1 was killed")
+
+
+def test_a_group_that_does_not_come_back_in_time_ends_the_run() -> None:
+    coordinator = grouped()
+    coordinator.exited("1.0", 3.0, -9)
+    coordinator.join(["1.0+1"], now=3.0, groups={"1.0+1": "replica 1"})
+    for now in range(4, 64):
+        play(coordinator, [(now, alive("0.0", "0.1", "shard"))])
+    verdict = play(coordinator, [(64.0, alive("0.0", "0.1", "shard"))])[1]
+    assert verdict is not None
+    assert verdict.facts == "1.0+1 not ready after 60 s"
+
+
+def test_the_run_has_ended_when_all_but_the_replaced_have() -> None:
+    coordinator = grouped()
+    coordinator.exited("1.0", 3.0, -9)
+    for name in ("0.0", "0.1", "shard"):
+        coordinator.finished(name, 4.0, None)
+        coordinator.exited(name, 4.0, 0)
+    assert coordinator.ended()

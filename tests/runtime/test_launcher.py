@@ -1,6 +1,8 @@
 """Real processes: they start, work, fail, are killed, stopped and orphaned; the launcher names the culprit."""
 
+import itertools
 import os
+import re
 import select
 import signal
 import subprocess
@@ -8,13 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from relay import Relay
 
 from cutset.partition.errors import CutsetError, Diverged, NetworkError, ProcessLost
-from cutset.runtime.coordinator import Limits
+from cutset.runtime.coordinator import Limits, Loss
 from cutset.runtime.launcher import Launcher, Role
 from cutset.runtime.message import Message
 
@@ -251,6 +255,118 @@ def test_the_roles_end_when_the_launcher_is_killed() -> None:
         assert len(pids) == 3
         launcher.kill()
     assert all(gone(pid) for pid in pids)
+
+
+def replicas(count: int) -> list[Role]:
+    """A server, and groups of one role that greet it and then wait for the word to end."""
+    greeting = [Role(f"w{n}", "role_examples:greets", "shard", group=f"group {n}") for n in range(count)]
+    return [Role("shard", "role_examples:serves", serves=True), *greeting]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_group_is_started_again_while_the_others_go_on(number: signal.Signals) -> None:
+    losses: list[Loss] = []
+
+    def renew(loss: Loss) -> list[Role]:
+        losses.append(loss)
+        return [replace(replicas(2)[2], name="w1+1")]
+
+    greeted: list[str] = []
+    with Launcher(replicas(2), job="test", limits=QUICK, spares=["w1+1"], renew=renew) as launcher:
+        launcher.start()
+        before = launcher.pids
+        for message in launcher.events():
+            if message.kind == "greeted":
+                greeted.append(message.sender)
+                if len(greeted) == 2:
+                    os.kill(before["w1"], number)
+                if len(greeted) == 3:
+                    for name in ("w0", "w1+1"):
+                        launcher.send(name, Message("end"))
+        assert {name: pid for name, pid in launcher.pids.items() if name in before} == {
+            name: before[name] for name in ("shard", "w0")
+        }
+        assert launcher.results == {"shard": None, "w0": "w0", "w1+1": "w1+1"}
+    assert greeted[2] == "w1+1"
+    (loss,) = losses
+    assert (loss.group, list(loss.progress)) == ("group 1", ["w1"])
+    assert "w1 was killed by SIGKILL" in loss.error.facts or "w1 stopped answering" in loss.error.facts
+    assert gone(before["w1"], timeout_s=0)
+
+
+def test_a_loss_is_the_error_where_nothing_takes_its_place() -> None:
+    with Launcher(replicas(1), job="test") as launcher:
+        waiting(launcher, "w0")
+        os.kill(launcher.pids["w0"], signal.SIGKILL)
+        with pytest.raises(ProcessLost, match="w0 was killed by SIGKILL"):
+            list(launcher.events())
+
+
+def test_a_role_that_is_lost_before_all_are_ready_ends_the_run() -> None:
+    broken = replace(replicas(1)[1], entry="no_such_module:f")
+    with pytest.raises(ProcessLost, match="w0 raised ModuleNotFoundError"):
+        run(broken, renew=lambda loss: [])
+
+
+def test_a_black_hole_between_two_roles_is_blamed_with_both_ends() -> None:
+    ways: dict[tuple[str, str], Relay] = {}
+
+    def route(source: str, target: str, endpoint: str) -> str:
+        if (source, target) != ("w0", "shard"):
+            return endpoint
+        ways[source, target] = Relay(endpoint)
+        return ways[source, target].endpoint
+
+    try:
+        with Launcher(replicas(1), job="test", route=route) as launcher:
+            waiting(launcher, "w0")
+            began = time.monotonic()
+            ways["w0", "shard"].swallow()
+            with pytest.raises(
+                NetworkError, match=r"the link from w0 to shard \(tcp://127.0.0.1:\d+\) broke"
+            ) as caught:
+                list(launcher.events())
+            assert time.monotonic() - began < 10
+            assert caught.value.code == "E514"
+    finally:
+        for way in ways.values():
+            way.close()
+
+
+def test_a_role_that_runs_out_of_memory_says_how_much_it_asked_for() -> None:
+    error = failure(Role("worker 0", "role_examples:raises", "memory"))
+    assert (type(error), error.code) == (ProcessLost, "E609")
+    assert error.facts.startswith("worker 0 ran out of memory: it asked for 1,099,511,627,776.0 MiB")
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [("203.0.113.9", "is no address of this machine"), ("no-such-host.invalid", "is no name that is known here")],
+)
+def test_a_host_that_will_not_do_is_named_for_the_launcher_and_a_role(host: str, said: str) -> None:
+    with pytest.raises(NetworkError, match=said) as caught:
+        Launcher([Role("a", "role_examples:waits")], job="test", host=host)
+    assert f"launcher cannot listen on {host!r}" in caught.value.facts
+    error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:waits", host=host))
+    assert isinstance(error, NetworkError)
+    assert error.code == "E512"
+    assert f"worker 1 cannot listen on {host!r}: it {said}" in error.facts
+    assert "127.0.0.1" in error.fix
+
+
+def test_a_clock_that_jumps_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock of the launcher goes back and forth by years; that of the roles is never asked, see below."""
+    jumps = itertools.cycle([0.0, 4e9, -1.0, 1e9])
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    monkeypatch.setattr(time, "time_ns", lambda: int(next(jumps)))
+    test_roles_work_together_and_finish_with_results()
+
+
+@pytest.mark.parametrize("folder", ["runtime", "ps"])
+def test_no_clock_that_can_jump_is_asked(folder: str) -> None:
+    files = (HERE.parents[1] / folder).glob("*.py")
+    asked = re.compile(r"\btime\.(time|time_ns|localtime|gmtime)\(|\bdatetime\b|from time import")
+    assert [file.name for file in files if asked.search(file.read_text())] == []
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"], ["launcher"], ["a#b"], ["../a"]])

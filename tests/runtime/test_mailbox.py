@@ -69,3 +69,11 @@ def test_what_nobody_asks_for_is_not_kept_without_end(monkeypatch: pytest.Monkey
         a.send("b", Message("forward", 9, micro))
     with pytest.raises(NetworkError, match=r"E513: b has 3 messages that it did not ask for, now 'forward' of a"):
         box.wait([("a", "forward", 1, 0, 0)])
+
+
+def test_the_time_waited_for_others_is_counted() -> None:
+    network = MemoryNetwork()
+    mailbox = Mailbox(network.channel("a"), timeout_s=0.05)
+    with pytest.raises(NetworkError):
+        mailbox.wait([("b", "forward", 0, 0, 0)])
+    assert 0.05 <= mailbox.waited_s < 5

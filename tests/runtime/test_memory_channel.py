@@ -1,11 +1,13 @@
 """Scripted faults of the in-memory network: what a role sees of each, and that an abort ends every wait at once."""
 
+import threading
+
 import pytest
 import torch
 
 from cutset.partition.errors import NetworkError, ProcessLost
 from cutset.runtime.channel import SilenceError
-from cutset.runtime.faults import Cut, Delay, Drop, Fault, Kill, Reorder, Repeat
+from cutset.runtime.faults import BlackHole, Cut, Delay, Drop, Fault, Kill, Reorder, Repeat, Stop
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.message import Message
 
@@ -42,6 +44,37 @@ def test_a_dropped_last_message_shows_as_silence() -> None:
     send(a, "b", count=1)
     with pytest.raises(SilenceError):
         b.receive(0.01)
+
+
+def test_a_black_hole_swallows_one_direction() -> None:
+    a, b = pair(BlackHole("a", "b", 2))
+    send(a, "b", count=5)
+    send(b, "a", count=3)
+    assert steps(b) == [0, 1]
+    assert steps(a) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stop", [Stop("a", step=3), Stop("a", nth=3)])
+def test_a_stopped_role_says_nothing_until_the_network_ends(stop: Stop) -> None:
+    network = MemoryNetwork([stop])
+    a, b = network.channel("a"), network.channel("b")
+    raised: list[NetworkError] = []
+
+    def life() -> None:
+        try:
+            send(a, "b", count=9)
+        except NetworkError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=life)
+    thread.start()
+    assert [b.receive(10).step for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(SilenceError):
+        b.receive(0.05)
+    assert thread.is_alive()
+    network.abort("it is enough")
+    thread.join(10)
+    assert "it is enough" in raised[0].facts
 
 
 def test_a_repeated_message_arrives_once_and_is_counted() -> None:

@@ -72,6 +72,33 @@ def one_frame(**changes: Any) -> list[Any]:
     return [msgspec.msgpack.encode(list(fields.values())), *frames[1:]]
 
 
+def divided(*sizes: int, of: int = 0) -> list[Any]:
+    """The same in frames of so many bytes. of: as many as the header says, if not as many as there are."""
+    payload = ("float32", [2, 3], None, of or len(sizes))
+    return [one_frame(frames=[payload])[0], *(bytes(size) for size in sizes)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(tensors(), max_size=3), st.integers(1, 200))
+def test_what_is_divided_is_put_together(given_tensors: list[torch.Tensor], frame_bytes: int) -> None:
+    message = Message("forward", tensors=tuple(given_tensors))
+    frames = encode(message, job="job", sender="worker 1", sequence=7, frame_bytes=frame_bytes)
+    assert all(len(frame) <= frame_bytes for frame in frames[1:])
+    assert len(frames) == 1 + sum(max(1, math.ceil(t.nbytes / frame_bytes)) for t in given_tensors)
+    got = decode([bytes(frame) for frame in frames], job="job")[1]
+    assert all(same(a, b) for a, b in zip(given_tensors, got.tensors, strict=True))
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_frames_are_as_few_as_the_limit_allows_and_over_the_tensors_memory(count: int, more: int) -> None:
+    tensor = torch.arange(count * 64 + more, dtype=torch.int64).to(torch.uint8)
+    _, *frames = encode(Message("x", tensors=(tensor,)), job="job", sender="a", sequence=0, frame_bytes=64)
+    assert len(frames) == count + (more > 0)
+    tensor.fill_(7)
+    assert set(b"".join(frames)) == {7}
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(tensors(), max_size=3), bodies, st.integers(0, 2**40))
 def test_what_is_encoded_is_decoded(given_tensors: list[torch.Tensor], body: dict[str, Any], step: int) -> None:
@@ -155,7 +182,7 @@ def test_a_body_that_is_not_plain_is_refused() -> None:
 
 def test_another_wire_version_is_named() -> None:
     newer = msgspec.msgpack.encode([9, "job", "worker 9", {"all": "new"}])
-    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 2") as caught:
+    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 3") as caught:
         decode([newer], job="job")
     assert not isinstance(caught.value, MalformedError)
     assert caught.value.code == "E505"
@@ -173,9 +200,9 @@ def test_another_job_is_named() -> None:
         ([b""], "cannot be read"),
         ([b"\xc1"], "cannot be read"),
         ([msgspec.msgpack.encode("hello")], "cannot be read"),
-        ([msgspec.msgpack.encode([2, "job", "worker 1"])], "cannot be read"),
-        ([b"\x93\x02\xa3job\xa2\xff\xfe"], "cannot be read"),
-        ([b"\x93\x02\xa3job\xa1x" + b"\x91" * 100_000], "cannot be read"),
+        ([msgspec.msgpack.encode([3, "job", "worker 1"])], "cannot be read"),
+        ([b"\x93\x03\xa3job\xa2\xff\xfe"], "cannot be read"),
+        ([b"\x93\x03\xa3job\xa1x" + b"\x91" * 100_000], "cannot be read"),
         (one_frame(step="three"), "cannot be read"),
         (one_frame(frames=[]), "sent 1 tensor frames; the header says 0"),
         (one_frame(frames=[("float32", [2, 3])] * 2), "sent 1 tensor frames; the header says 2"),
@@ -185,6 +212,16 @@ def test_another_job_is_named() -> None:
         (one_frame(frames=[("float32", [-2, -3])]), "impossible shape [-2, -3]"),
         (one_frame(frames=[("float32", [0, 2**40, 2**40])]), "impossible shape"),
         ([bytes(wire.MAX_HEADER_BYTES + 1)], "header of 16777217 bytes"),
+        (one_frame(frames=[("float32", [2, 3], None, 2)]), "sent 1 tensor frames; the header says 2"),
+        (one_frame(frames=[("float32", [2, 3], None, 0), ("float32", [2, 3], None, 1)]), "in 0 frames"),
+        (one_frame(frames=[("float32", [2, 3], None, -1), ("float32", [2, 3], None, 2)]), "in -1 frames"),
+        (one_frame(frames=[("float32", [2, 3], (0, 0), 2), ("float32", [2, 3])]), "in 2 frames"),
+        (divided(8, 8, 8, of=2), "the header says 2"),
+        (divided(12, 11), "sent 12 + 11 bytes for a float32 tensor of shape [2, 3], which has 24 in 2 frames"),
+        (divided(11, 13), "sent 11 + 13 bytes"),
+        (divided(0, 24), "sent 0 + 24 bytes"),
+        (divided(*[5] * 4, 4, 0), "sent 5 + 5 + 5 + 5 bytes"),
+        (divided(*[1] * 24, 0), "in 25 frames"),
     ],
 )
 def test_frames_that_do_not_fit_together_are_refused(frames: list[Any], said: str) -> None:

@@ -117,3 +117,17 @@ def test_nonsense_is_not_found(offer: object) -> None:
 
 def from_peer(message: Message, *, sender: str) -> Message:
     return Message(message.kind, body=message.body, sender=sender)
+
+
+def test_what_was_shared_with_one_that_is_gone_is_let_go(opened: Opener) -> None:
+    a, b = pair(opened)
+    to_and_fro(a, b, 0)
+    to_and_fro(a, b, 1)
+    tensor = torch.zeros(1 << 20)
+    a.send("b", Message("forward", 2, tensors=(tensor,)))
+    kept = b.receive(10).tensors[0]
+    assert b._neighbours.readers
+    a.forget("b")
+    b.forget("a")
+    assert (a._neighbours._offered, b._neighbours.readers) == ({}, {})
+    assert torch.equal(kept, tensor)

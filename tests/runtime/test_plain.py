@@ -111,3 +111,15 @@ def test_parameters_of_several_dtypes_do_not_fit_one_buffer() -> None:
 def test_a_model_without_parameters_has_empty_buffers() -> None:
     worker = PlainWorker(nn.Flatten(), nn.functional.cross_entropy)
     assert worker.values.shape == worker.gradients.shape == (0,)
+
+
+def test_in_autocast_it_is_plain_torch_in_autocast() -> None:
+    worker, model = PlainWorker(net(), nn.functional.cross_entropy, seed=7, autocast="bfloat16"), net()
+    found = worker.step(batch_of(0), 0)
+    torch.manual_seed(draw_seed(7, 0, 0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = nn.functional.cross_entropy(model(*batch_of(0).inputs), *batch_of(0).targets)
+    expected.backward()
+    assert found == expected.item()
+    assert torch.equal(worker.gradients, torch.cat([gradient.reshape(-1) for gradient in _grads(model)]))
+    assert worker.predict(batch_of(1)).dtype == torch.bfloat16

@@ -167,10 +167,23 @@ def test_a_peer_that_is_not_there_is_named_when_nothing_comes(opened: Opener) ->
 def test_a_frame_over_the_limit_is_not_sent_and_leaves_no_gap(opened: Opener) -> None:
     a, b = opened("a", max_frame_bytes=1000), opened("b", max_frame_bytes=1000)
     knows(a, b)
-    with pytest.raises(NetworkError, match="a has a tensor of 1004 bytes for b in a message 'push'; 1000 are allowed"):
-        a.send("b", Message("push", tensors=(torch.zeros(251),)))
+    with pytest.raises(
+        NetworkError, match=r"a has a frame of 10\d\d bytes for b in a message 'push'; 1000 are allowed"
+    ):
+        a.send("b", Message("push", body={"text": "x" * 1000}))
     a.send("b", Message("push", tensors=(torch.zeros(250),)))
     assert b.receive(10).bytes == 1000
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_a_tensor_over_the_limit_goes_in_several_frames(opened: Opener, encrypted: bool) -> None:
+    a, b = (opened(name, max_frame_bytes=1000, encrypted=encrypted) for name in "ab")
+    knows(a, b)
+    tensor = torch.randn(5001)
+    a.send("b", Message("push", tensors=(tensor, torch.ones(3))))
+    got, ones = b.receive(10).tensors
+    assert torch.equal(got, tensor)
+    assert ones.tolist() == [1, 1, 1]
 
 
 def test_what_is_put_back_comes_first(opened: Opener) -> None:

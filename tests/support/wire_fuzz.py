@@ -1,6 +1,7 @@
 """Messages that nobody would send: valid ones, broken in their bytes, their frames or their fields."""
 
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,7 +56,9 @@ class Breaker:
         """The frames of one message, which is often, but not always, nonsense."""
         one = self._random.choice(self._messages)
         writer = self._arena if one.kind == "share" and self._random.random() < 0.8 else None
-        frames = [bytes(f) for f in encode(one, job=JOB, sender=SENDER, sequence=sequence, writer=writer)]
+        size = self._random.choice((sys.maxsize, 1 << 12, 8, 5))
+        made = encode(one, job=JOB, sender=SENDER, sequence=sequence, writer=writer, frame_bytes=size)
+        frames = [bytes(f) for f in made]
         for _ in range(self._random.choice((0, 1, 1, 1, 2, 5))):
             way = self._random.choice((self._fields, self._fields, self._bytes, self._cut, self._frames))
             frames = way(frames)
@@ -78,7 +81,7 @@ class Breaker:
         where[at] = old + self._random.choice((1, -1, 4096)) if type(old) is int else self._random.choice(VALUES)
         if self._random.random() < 0.05 and len(header) > FRAMES and isinstance(header[FRAMES], list):
             place = [self._random.choice((0, 1, 4031, 4032, -1)), self._random.choice((0, 4096, 8192, 2**40, -4096))]
-            header[FRAMES].append(["float32", [1 << 14], place])
+            header[FRAMES].append(["float32", [1 << 14], place, self._random.choice((1, 1, 2, 0, -1, 2**40))])
         try:
             return [msgspec.msgpack.encode(header), *frames[1:]]
         except (OverflowError, TypeError):

@@ -54,6 +54,15 @@ def test_the_result_table_cuts_no_number(result: dict[str, Any], width: int) -> 
     assert result["notes"][0] in flat
 
 
+def test_why_a_step_took_so_long_is_said_where_it_was_measured(result: dict[str, Any]) -> None:
+    console, out = plain(300)
+    result_table(result | {"measured": {"why": ["A step took 3 ms.", "m0 waited [40 %]."]}}, console=console)
+    lines = out.getvalue().splitlines()
+    at = lines.index(result["verdict"])
+    assert lines[at + 1 : at + 3] == ["A step took 3 ms.", "m0 waited [40 %]."]
+    assert lines[at + 3].startswith("note: ")
+
+
 def test_a_wide_result_table_has_a_line_for_each_run(result: dict[str, Any]) -> None:
     console, out = plain(300)
     result_table(result, console=console)

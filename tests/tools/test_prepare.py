@@ -1,5 +1,6 @@
 """What is prepared before any process is started, and the rows that are made of what the processes tell."""
 
+import errno
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -16,7 +16,6 @@ from cutset.partition.errors import BadInput, CutsetError, UsageError
 from cutset.ps.downpour import Downpour
 from cutset.ps.rule import SGD
 from cutset.runtime.program import Program
-from cutset.tools import prepare as prepare_module
 from cutset.tools import train
 from cutset.tools.load import TaskSpec, load_task
 from cutset.tools.planning import Wanted, captured, planned
@@ -83,13 +82,14 @@ def test_the_samples_of_all_epochs_are_shared_out_in_whole_batches(
 
 
 def test_a_full_disk_is_told(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(tensors: object, path: Path) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    def full(file: int, data: memoryview, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(prepare_module, "save_file", full)
+    monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(UsageError, match=r"E222: cannot write .*initial\.safetensors: .*No space left") as caught:
         prepare(options)
     assert caught.value.fix
+    assert not list(options.out.glob("initial*"))
 
 
 # A cut model ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cutset.partition.placement import Placement
+from cutset.partition.placement import Placement, Span
 from cutset.tools.curves import thin
 from cutset.tools.page import Column, Row, table
 from cutset.tools.picture import accuracy_curves, loss_curves, staleness_histograms
@@ -97,6 +97,18 @@ def test_a_run_page_has_the_result_first(mlp: Placement, result: dict[str, Any])
     assert [value for name, value in page.attributes if name == "data-row"] == 2 * [
         row["name"] for row in result["rows"]
     ]
+
+
+def test_a_run_page_shows_the_measured_step_and_why_it_took_so_long(mlp: Placement, result: dict[str, Any]) -> None:
+    spans = [msgspec.to_builtins(Span(0, "wait", NASTY, 0.0, 0.2))]
+    typical = {"step": 7, "of": 5, "step_s": 0.25, "timeline": spans}
+    result["measured"] = {"typical": typical, "time": {}, "why": [f"A step took 250 ms. {NASTY}"]}
+    page = check_whole(run_page(mlp, result))
+    assert "A step, predicted and measured" in page.text
+    assert "step 7, the median of 5" in page.text
+    assert f"A step took 250 ms. {NASTY}" in page.text
+    assert "Measured: 250 ms" in page.text
+    assert "Predicted step" not in page.text
 
 
 def test_a_run_of_one_process_has_a_page(result: dict[str, Any]) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording import exchange
 
 from cutset.ps.downpour import Downpour
 from cutset.ps.rule import SGD
 from cutset.tools import result
 from cutset.tools.load import TaskSpec
+from cutset.tools.planning import Wanted
 from cutset.tools.prepare import Options, prepare
 
 MODELS = Path(__file__).parent / "user_models"
@@ -55,6 +57,17 @@ def test_each_direction_of_a_link_is_counted_once() -> None:
     }
 
 
+def test_recorded_steps_are_measured_and_explained(options: Options) -> None:
+    job = prepare(replace(options, wanted=Wanted(machines=2)))
+    found = result._measured(job, exchange(6))
+    assert found is not None
+    assert found["typical"]["step"] == 6
+    assert found["time"]["step_s"] == found["typical"]["step_s"] == 10.0
+    assert found["why"][0].startswith("A step took 10 s, ")
+    assert [m["name"] for m in found["time"]["machines"]] == [m.name for m in job.placement.machines]  # type: ignore[union-attr]
+    assert result._measured(job, [[], []]) is None
+
+
 def outcome(seconds: float, *points: tuple[float, float]) -> dict[str, Any]:
     curve = [{"seconds": s, "samples": 1, "test_accuracy": share} for s, share in points]
     return {"seconds": seconds, "curve": curve, "losses": [(1, 0.5)]}
@@ -74,3 +87,30 @@ def test_the_verdict_compares_at_the_same_samples(options: Options) -> None:
     assert result._verdict(job, rows[:1]) == "95.0% test accuracy after 96 samples in 2.0 s."
     said = "93.0% test accuracy, 2.0 points below one process at the same number of samples; "
     assert result._verdict(job, rows) == said + "0.50 times its samples a second."
+
+
+def test_a_restart_is_told_in_words() -> None:
+    restart = {"replica": 1, "step": 57, "code": "E602", "why": "worker-1.0 was killed", "seconds": 4.06}
+    said = "Replica 1 was started again at step 57: worker-1.0 was killed"
+    assert result._restart(restart) == f"{said}; 4.1 s later it trained again."
+    assert result._restart({**restart, "seconds": None}) == f"{said}."
+
+
+@pytest.mark.parametrize(
+    ("work_ms", "named"),
+    [
+        (
+            {"a": 10.0, "b": 11.0, "c": 31.5},
+            ["c was the slowest: 31.5 ms of work a step", "3.0 times the others' median"],
+        ),
+        ({"a": 10.0, "b": 11.0, "c": 14.0}, []),
+        ({"a": 1.0, "b": 3.0}, []),
+        ({"a": 100.0, "b": None}, []),
+        ({"a": 100.0}, []),
+    ],
+)
+def test_a_worker_that_is_clearly_slower_is_named(work_ms: dict[str, float | None], named: list[str]) -> None:
+    workers = {name: {"step_s": None if ms is None else ms / 1000} for name, ms in work_ms.items()}
+    said = result._slowest(workers)
+    assert len(said) == bool(named)
+    assert all(words in said[0] for words in named)

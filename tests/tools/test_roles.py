@@ -19,43 +19,29 @@ from cutset.runtime.beacon import Beacon
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
 from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.roles import BaselineSetup, Course, accuracy, baseline, stored, worker_name
+from cutset.tools.roles import BaselineSetup, Course, accuracy, baseline, steps_done, stored, worker_name
 
 MODELS = Path(__file__).parent / "user_models"
 TASK = f"{MODELS / 'good.py'}:exact"
 
 
 class Counting:
-    """A trainer that counts a sample as right where its input is above 0, and remembers the batches."""
+    """A trainer that has found so many right answers."""
 
-    def __init__(self, *, has_output: bool = True) -> None:
-        self.has_output = has_output
-        self.batches: list[tuple[list[float], int]] = []
+    def __init__(self, right: int | None) -> None:
+        self._right = right
 
-    def correct(self, task: Task, batch: Data, rows: int) -> int | None:
-        self.batches.append((batch.inputs[0].tolist(), rows))
-        return int((batch.inputs[0][:rows] > 0).sum()) if self.has_output else None
+    def right(self, task: Task, data: Data, batch: int) -> int | None:
+        return self._right
 
 
 ANY = Task("any", lambda: nn.Identity(), nn.functional.mse_loss, example_like(((),)))
 
 
-def test_a_ragged_last_batch_is_filled_up_and_not_counted_twice() -> None:
-    trainer, test = Counting(), Data((torch.tensor([1.0, -2.0, 3.0, 4.0, 5.0]),), ())
-    assert accuracy(trainer, ANY, test, 2) == 4 / 5  # type: ignore[arg-type]
-    assert trainer.batches == [([1.0, -2.0], 2), ([3.0, 4.0], 2), ([5.0, 5.0], 1)]
-
-
-def test_fewer_test_samples_than_a_batch() -> None:
-    trainer, test = Counting(), Data((torch.tensor([1.0, -2.0, 3.0]),), ())
-    assert accuracy(trainer, ANY, test, 8) == 2 / 3  # type: ignore[arg-type]
-    assert trainer.batches == [([1.0, -2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0], 3)]
-
-
-def test_a_machine_without_the_output_takes_part_and_knows_no_share() -> None:
-    trainer, test = Counting(has_output=False), Data((torch.ones(5),), ())
-    assert accuracy(trainer, ANY, test, 2) is None  # type: ignore[arg-type]
-    assert len(trainer.batches) == 3
+@pytest.mark.parametrize(("right", "share"), [(4, 4 / 5), (0, 0.0), (None, None)])
+def test_accuracy_is_a_share_of_the_samples_or_not_known(right: int | None, share: float | None) -> None:
+    test = Data((torch.tensor([1.0, -2.0, 3.0, 4.0, 5.0]),), ())
+    assert accuracy(Counting(right), ANY, test, 2) == share  # type: ignore[arg-type]
 
 
 def test_tensors_are_read_one_by_one_from_the_file(tmp_path: Path) -> None:
@@ -67,6 +53,11 @@ def test_tensors_are_read_one_by_one_from_the_file(tmp_path: Path) -> None:
 
 def test_a_worker_is_named_after_its_replica_and_machine() -> None:
     assert worker_name(1, 2) == "worker-1.2"
+    assert worker_name(1, 2, 3) == "worker-1.2+3"
+
+
+def test_the_steps_that_a_worker_has_done_follow_from_its_progress() -> None:
+    assert [steps_done(progress) for progress in (None, 7, "712 messages", "step 0", "step 41")] == [0, 0, 0, 1, 42]
 
 
 # One process ---------------------------------------------------------------------------------------------------------
@@ -125,8 +116,10 @@ def test_one_process_trains_as_plain_torch_does(course: Course) -> None:
     assert result["losses"][-1] == (30 * 8, pytest.approx(losses[-1], abs=1e-12))
     assert [point["samples"] for point in result["curve"]] == [80, 160, 240]
     assert result["curve"][-1]["test_accuracy"] == pytest.approx(float(share))
-    assert [m.body["steps"] for m in told] == [30] * len(told)
-    assert told[-1].body["step"] == 30
+    progress = [m.body for m in told if m.kind == "progress"]
+    assert [body["steps"] for body in progress] == [30] * len(progress)
+    assert (progress[-1]["step"], progress[-1]["samples"]) == (30, 30 * 8)
+    assert [m.body for m in told if m.kind == "tested"] == result["curve"]
 
 
 def test_one_process_tests_at_the_end_alone_where_nothing_else_is_asked(course: Course) -> None:

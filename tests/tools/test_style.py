@@ -6,7 +6,7 @@ import pytest
 
 from cutset.tools.style import _DARK, _LIGHT, _MACHINES
 from cutset.tools.svg import fit, fit_end, number, tag, text_width
-from cutset.tools.units import bytes_text, count_text, percent_text, seconds_text, ticks
+from cutset.tools.units import against_text, bytes_text, count_text, percent_text, seconds_text, ticks
 
 
 def channel(value: int) -> float:
@@ -107,3 +107,9 @@ def test_numbers_read_well() -> None:
     assert [percent_text(n) for n in (0, 0.001, 0.256, None)] == ["0 %", "<1 %", "26 %", "–"]
     assert ticks(1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert ticks(0) == [0.0]
+
+
+def test_a_measured_time_is_set_against_its_prediction() -> None:
+    assert against_text(0.03, 0.012) == "2.5 times the predicted 12 ms"
+    assert against_text(0.006, 0.012) == "0.5 times the predicted 12 ms"
+    assert against_text(0.0122, 0.012) == "as predicted (12 ms)"

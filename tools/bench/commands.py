@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from .cluster_command import cluster_command
 from .figure3 import figure3_command
 
 
@@ -12,6 +13,7 @@ def bench() -> None:
     """Compare the planner with published results, its predictions with real steps, and messages with other ways."""
 
 
+bench.add_command(cluster_command)
 bench.add_command(figure3_command)
 
 
@@ -33,6 +35,29 @@ def channel_command(rounds: int, as_json: bool) -> None:
         click.echo(json.dumps({"rows": [as_data(row) for row in rows]}))
     else:
         print_rows(rows)
+
+
+@bench.command("memory")
+@click.argument("task", required=False)
+@click.option("--machines", type=click.IntRange(min=1), default=4, show_default=True, help="Workers, and shards.")
+@click.option("--rule", default="adagrad", show_default=True, help="How shards apply a push: adagrad or sgd.")
+@click.option(
+    "--objective", default="memory", show_default=True, help="Of the plan: memory of the fullest machine, or time."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the peaks as JSON, for programs.")
+def memory_command(task: str | None, machines: int, rule: str, objective: str, as_json: bool) -> None:
+    """Train TASK (a transformer of 404 M parameters) and print the peak memory of every process beside a bound.
+
+    The bound is 0.45 of the weights and gradients of the whole model, and 300 MB. Exit code 4 where it is exceeded.
+    """
+    import json
+
+    from .memory import TRANSFORMER, as_data, measure, table
+
+    found = measure(task or TRANSFORMER, machines=machines, rule=rule, more=("--objective", objective))
+    click.echo(json.dumps(as_data(found)) if as_json else table(found))
+    if not found.held:
+        raise SystemExit(4)
 
 
 @bench.command("plan")

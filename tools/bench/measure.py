@@ -1,4 +1,4 @@
-"""The measured time of a step: real worker processes on this host, with ZeroMQ and CURVE between them.
+"""The measured time of a step: real worker processes, with ZeroMQ and CURVE between them, on this host or a venue.
 
 A step is from the moment at which all workers of a replica begin with a batch to the moment at which the last of them
 has all its gradients. What follows in training, fetching and pushing parameters, is not in it.
@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -23,18 +22,22 @@ from ...runtime.launcher import Launcher, Role
 from ...runtime.program import Program
 from ..load import TaskSpec, build_model, example_batch
 from ..planning import Captured, captured, compiled, matched
-from ..prepare import save_state
 from ..roles import worker_name
-from .stepping import STEPPING, UNCUT, Setup
+from ..saving import save_state
+from .stepping import STEPPING, UNCUT, Setup, Times
+from .venue import Venue
 
 WARM_UP = 10
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of each step after the warm-up, in order."""
+    """Seconds of each step after the warm-up, in order. busy_s: in which the workers' threads had a core, all together,
+    in a usual step; of several threads of torch in one worker, one.
+    """
 
     seconds: tuple[float, ...]
+    busy_s: float = 0.0
 
     @property
     def median_s(self) -> float:
@@ -55,43 +58,78 @@ def measured_step_s(spec: TaskSpec, placement: Placement, steps: int = 200) -> f
 
 
 def measure(
-    spec: TaskSpec, ready: Captured, programs: Sequence[Program], *, steps: int = 200, micro_batches: int = 1
+    spec: TaskSpec,
+    ready: Captured,
+    programs: Sequence[Program],
+    *,
+    steps: int = 200,
+    warm_up: int = WARM_UP,
+    micro_batches: int = 1,
+    venue: Venue | None = None,
+    paces: Sequence[Sequence[tuple[float, float]]] = (),
 ) -> Measured:
     """The steps of a cut model: one process a program, of as many threads as training would give each.
 
-    The batch of a step has so many micro-batches of the captured size.
+    The batch of a step has so many micro-batches of the captured size. venue: where the processes run. paces: by
+    machine, what each segment takes at least (see stepping.Setup).
     """
-    names = [worker_name(0, machine) for machine in range(len(programs))]
+    venue = venue or Venue()
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
-        setup = _setup(spec, ready, Path(folder), names, steps, micro_batches)
-        roles = [
-            _role(name, STEPPING, msgspec.structs.replace(setup, program=msgspec.msgpack.encode(program)), len(names))
-            for name, program in zip(names, programs, strict=True)
-        ]
-        times = _run(roles)
-    ends = zip(*times, strict=True)
-    took = [max(end for _, end in step) - min(begin for begin, _ in step) for step in ends]
-    return Measured(tuple(took[WARM_UP:]))
+        roles = stepping_roles(
+            STEPPING,
+            setup_of(spec, ready, Path(folder), steps=warm_up + steps, micro_batches=micro_batches),
+            programs,
+            venue=venue,
+            paces=paces,
+        )
+        times = _run(roles, venue)
+    ends = list(zip(*times, strict=True))
+    took = [max(end for _, end, _ in step) - min(begin for begin, _, _ in step) for step in ends]
+    busy = [sum(busy for _, _, busy in step) for step in ends]
+    return Measured(tuple(took[warm_up:]), statistics.median(busy[warm_up:]))
+
+
+def stepping_roles(
+    entry: str,
+    setup: Setup,
+    programs: Sequence[Program],
+    *,
+    venue: Venue,
+    paces: Sequence[Sequence[tuple[float, float]]] = (),
+) -> list[Role]:
+    """One role a program, each with a share of the cores of the host that the venue is on."""
+    names = [worker_name(0, machine) for machine in range(len(programs))]
+    workers = max(len(names), len(venue.places))
+    roles = []
+    for machine, (name, program) in enumerate(zip(names, programs, strict=True)):
+        own = msgspec.structs.replace(
+            setup,
+            program=msgspec.msgpack.encode(program),
+            peers=names,
+            pace=list(paces[machine]) if paces else [],
+        )
+        roles.append(venue.role(_role(name, entry, own, workers), machine))
+    return roles
 
 
 def measure_uncut(spec: TaskSpec, ready: Captured, *, steps: int = 200, workers: int = 1) -> Measured:
     """The steps of the model as it is, in plain torch, with the threads that each of so many workers would have."""
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
-        setup = _setup(spec, ready, Path(folder), [worker_name(0, 0)], steps)
-        (times,) = _run([_role(worker_name(0, 0), UNCUT, setup, workers)])
-    return Measured(tuple(end - begin for begin, end in times[WARM_UP:]))
+        setup = setup_of(spec, ready, Path(folder), steps=WARM_UP + steps)
+        (times,) = _run([_role(worker_name(0, 0), UNCUT, setup, workers)], Venue())
+    times = times[WARM_UP:]
+    return Measured(tuple(end - begin for begin, end, _ in times), statistics.median(busy for *_, busy in times))
 
 
-def _setup(
-    spec: TaskSpec, ready: Captured, folder: Path, names: list[str], steps: int, micro_batches: int = 1
-) -> Setup:
+def setup_of(spec: TaskSpec, ready: Captured, folder: Path, *, steps: int, micro_batches: int = 1) -> Setup:
+    """What all workers are told, with the file that they read; the program and the peers are still to come."""
     batch = _lively(example_batch(ready.task, ready.batch * micro_batches))
     model = build_model(ready.task, seed=0)
     values = state_values(model, ready.task.loss, ready.constants)
     inputs = {f"batch input {i}": tensor for i, tensor in enumerate(batch.inputs)}
     targets = {f"batch target {i}": tensor for i, tensor in enumerate(batch.targets)}
     state = save_state(folder / "state.safetensors", values | inputs | targets)
-    return Setup(spec, b"", str(state), list(inputs), list(targets), names, WARM_UP + steps)
+    return Setup(spec, b"", str(state), list(inputs), list(targets), [], steps)
 
 
 def _lively(batch: Data) -> Data:
@@ -108,10 +146,10 @@ def _role(name: str, entry: str, setup: Setup, workers: int) -> Role:
     return Role(name, entry, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
 
 
-def _run(roles: Sequence[Role]) -> list[list[Any]]:
+def _run(roles: Sequence[Role], venue: Venue) -> list[Times]:
     """What each role returns."""
-    with Launcher(roles, job=f"measure-{uuid.uuid4().hex[:12]}") as launcher:
+    with Launcher(roles, job=f"measure-{uuid.uuid4().hex[:12]}", host=venue.host) as launcher:
         launcher.start()
         for _ in launcher.events():
             pass
-        return [launcher.results[role.name] for role in roles]
+        return [msgspec.convert(launcher.results[role.name], Times) for role in roles]

@@ -4,6 +4,7 @@ The moment is agreed on beforehand and is one of the clock that all processes of
 no message of the agreement is in the time of the step.
 """
 
+import os
 import time
 from typing import Any
 
@@ -22,10 +23,16 @@ from ..roles import stored
 STEPPING = "cutset.tools.bench.stepping:stepping"
 UNCUT = "cutset.tools.bench.stepping:uncut"
 LEAD_S = 2e-3  # from the agreement on a moment to the moment: longer than a message takes
+NAP_S = 5e-4  # before the moment, at which who sleeps until then is awake for certain
+
+Times = list[tuple[float, float, float]]
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """program: msgpack of the worker's Program. state: file of weights and batch. peers: names by machine."""
+    """program: msgpack of the worker's Program. state: file of weights and batch. peers: names by machine.
+
+    pace: of an emulated machine, the seconds that each segment takes at least, forward and backward.
+    """
 
     spec: TaskSpec
     program: bytes
@@ -34,47 +41,55 @@ class Setup(msgspec.Struct, frozen=True):
     targets: list[str]
     peers: list[str]
     steps: int
+    pace: list[tuple[float, float]] = []
 
 
-def stepping(channel: Channel, setup: Any, beacon: Beacon) -> list[tuple[float, float]]:
-    """Begin and end of every step, by the clock of the host."""
+def stepping(channel: Channel, setup: Any, beacon: Beacon) -> Times:
+    """Begin and end of every step by the clock of the host, and for how long this thread had a core meanwhile."""
     given = msgspec.convert(setup, Setup)
-    load_task(given.spec)  # for the operators that it defines
-    program = msgspec.msgpack.decode(given.program, type=Program)
-    mailbox = Mailbox(channel)
-    worker = Worker(program, mailbox, given.peers)
-    value = stored(given.state)
-    worker.states.load(value)
-    batch = _batch(given)
+    worker = worker_of(given, Mailbox(channel))
+    batch = batch_of(given)
     times = []
     for step in range(given.steps):
         worker.gradients.zero_()
         beacon.progress = step
-        begin = agreed(mailbox, given.peers, program.machine, step)
+        begin = agreed(worker.mailbox, given.peers, worker.program.machine, step)
+        busy = time.thread_time()
         worker.step(batch, step)
-        times.append((begin, time.monotonic()))
+        times.append((begin, time.monotonic(), time.thread_time() - busy))
     return times
 
 
-def uncut(channel: Channel, setup: Any, beacon: Beacon) -> list[tuple[float, float]]:
+def worker_of(given: Setup, mailbox: Mailbox) -> Worker:
+    """The worker of a setup, with its weights."""
+    load_task(given.spec)  # for the operators that it defines
+    program = msgspec.msgpack.decode(given.program, type=Program)
+    pace = (lambda position, backward: given.pace[position][backward]) if given.pace else None
+    worker = Worker(program, mailbox, given.peers, pace=pace)
+    worker.states.load(stored(given.state))
+    return worker
+
+
+def uncut(channel: Channel, setup: Any, beacon: Beacon) -> Times:
     """The same of the model as it is, in one process."""
     from ...runtime.plain import PlainWorker
 
     given = msgspec.convert(setup, Setup)
     task = load_task(given.spec)
-    worker = PlainWorker(build_model(task, seed=0), task.loss)
-    batch = _batch(given)
+    worker = PlainWorker(build_model(task, seed=0), task.loss, autocast=given.spec.autocast)
+    batch = batch_of(given)
     times = []
     for step in range(given.steps):
         worker.gradients.zero_()
         beacon.progress = step
-        begin = time.monotonic()
+        begin, busy = time.monotonic(), time.thread_time()
         worker.step(batch, step)
-        times.append((begin, time.monotonic()))
+        times.append((begin, time.monotonic(), time.thread_time() - busy))
     return times
 
 
-def _batch(given: Setup) -> Data:
+def batch_of(given: Setup) -> Data:
+    """The batch of a setup."""
     value = stored(given.state)
     return Data(tuple(map(value, given.inputs)), tuple(map(value, given.targets)))
 
@@ -90,6 +105,8 @@ def agreed(mailbox: Mailbox, peers: list[str], machine: int, step: int) -> float
     else:
         mailbox.send(peers[0], Message("ready", step))
         moment = float(mailbox.wait([(peers[0], "go", step, 0, 0)]).body["at"])
+    if len(peers) > (os.cpu_count() or 1):  # who spins has the core that another one needs
+        time.sleep(max(0.0, moment - NAP_S - time.monotonic()))
     while time.monotonic() < moment:
         pass
     return moment

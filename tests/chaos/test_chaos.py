@@ -1,0 +1,100 @@
+"""Faults at random places of real runs: each recovers, or ends in a named error within ten seconds; nothing is left.
+
+They take minutes, so they are no part of `make test`: `make chaos`.
+"""
+
+import os
+import random
+import re
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from disturbed import Signal, disturbed, random_fault, roles_of
+
+from cutset.ps.downpour import Downpour
+from cutset.ps.rule import Adagrad
+from cutset.tools.load import TaskSpec
+from cutset.tools.planning import Wanted
+from cutset.tools.prepare import Options, prepare
+from cutset.tools.train import run
+
+GOOD = Path(__file__).parents[1] / "tools" / "user_models" / "good.py"
+MACHINES, PROMISED_S = 2, 10.0
+SEEDS = range(int(os.environ.get("CUTSET_CHAOS", "10")))
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _paths_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+
+def open_files() -> set[str]:
+    """Sockets, pipes, processes and memory that this process holds."""
+    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    return {file for file in files if file.startswith(("socket:", "anon_inode:", "pipe:", "/memfd:"))}
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(
+        spec=TaskSpec(f"{GOOD}:task"),
+        method=Downpour(),
+        rule=Adagrad(0.05),
+        out=tmp_path / "run",
+        wanted=Wanted(MACHINES),
+        replicas=2,
+        shards=2,
+        epochs=80,
+        baseline=False,
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_recovers_or_ends_soon_in_a_named_error(options: Options, seed: int) -> None:
+    files, roles = open_files(), roles_of(options, MACHINES)
+    fault = random_fault(seed, roles, range(20, 350))
+    outcome = disturbed(options, [fault])
+    said = f"{fault}: {outcome.error or outcome.result['restarts']}; {outcome.seconds:.1f} s after it"
+    print(said)  # noqa: T201
+    if outcome.error is not None:
+        assert outcome.seconds < PROMISED_S, said
+        assert any(role in outcome.error.facts for role in roles), said
+        assert re.fullmatch(r"E602|E606|E514|E502", outcome.error.code), said
+    else:
+        assert outcome.result["test_accuracy"] > 0.9, said
+    assert open_files() <= files
+    assert not list((Path("/proc/self/task") / str(os.getpid()) / "children").read_text().split())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_accuracy_is_the_same_though_one_replica_is_killed_twice(tmp_path: Path, seed: int) -> None:
+    """On real digits; within one point of the undisturbed run."""
+    options = Options(
+        spec=TaskSpec("cutset.models:digits"),
+        method=Downpour(),
+        rule=Adagrad(0.02),
+        out=tmp_path / "run",
+        replicas=2,
+        shards=2,
+        epochs=60,
+        seed=seed,
+        baseline=False,
+    )
+    undisturbed = run(prepare(options), lambda *progress: None)["test_accuracy"]
+    steps = prepare(options).course.steps
+    chance, victim = random.Random(seed), f"worker-{seed % 2}.0"
+    spans = (range(steps // 8, steps // 4), range(steps // 2, 3 * steps // 4))
+    kills = [Signal(victim, signal.SIGKILL, chance.choice(span)) for span in spans]
+    outcome = disturbed(replace(options, out=tmp_path / "disturbed"), kills)
+    assert outcome.error is None
+    assert len(outcome.result["restarts"]) == 2
+    print(f"{undisturbed:.4f} undisturbed, {outcome.result['test_accuracy']:.4f} with {outcome.notes}")  # noqa: T201
+    assert abs(outcome.result["test_accuracy"] - undisturbed) <= 0.01

@@ -1,0 +1,149 @@
+"""Downpour over the in-memory channel with faults at random places: a named error soon, or a right result; no hang.
+
+Two replicas of a model that is cut over two machines, and two shards, all in threads.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cutset.models.task import Data
+from cutset.partition.capture import capture, state_values
+from cutset.partition.cut import Cut
+from cutset.partition.errors import CutsetError
+from cutset.partition.exchange import flow
+from cutset.ps.client import Client
+from cutset.ps.downpour import Downpour, train
+from cutset.ps.layout import Slice, layout, of_machine, of_shard
+from cutset.ps.rule import SGD
+from cutset.ps.shard import Shard, serve
+from cutset.runtime.faults import Fault, random_faults
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.message import Message
+from cutset.runtime.program import Program, programs
+from cutset.runtime.worker import Worker
+
+MACHINES, REPLICAS, SHARDS, BATCH, STEPS = 2, 2, 2, 8, 20
+SILENCE_S, PROMISED_S = 1.0, 10.0
+WORKERS = [f"worker-{r}.{m}" for r in range(REPLICAS) for m in range(MACHINES)]
+ROLES = [*WORKERS, *(f"shard-{s}" for s in range(SHARDS))]
+RULE = SGD(0.1)
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 5))
+
+
+def batch_of(number: int) -> Data:
+    generator = torch.Generator().manual_seed(number)
+    inputs = torch.randn(BATCH, 12, generator=generator)
+    return Data((inputs,), (inputs[:, :5].argmax(1),))
+
+
+@dataclass
+class Job:
+    """What all runs have in common."""
+
+    programs: list[Program]
+    slices: list[Slice]
+    initial: dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    """Every operator with 20 hidden units in halves, what remains on machine 1."""
+    batch = batch_of(0)
+    graph, constants = capture(mlp(), nn.functional.cross_entropy, batch.inputs, batch.targets)
+    boxes: dict[str, Any] = {}
+    for op in graph.ops:
+        whole = op.nest.box
+        loop = next((i for i, info in enumerate(op.nest.loops) if info.kind == "parallel" and info.size == 20), None)
+        boxes[op.name] = [(whole, 1)]
+        if loop is not None:
+            parts = [(0, 10), (10, 20)]
+            boxes[op.name] = [((*whole[:loop], part, *whole[loop + 1 :]), m) for m, part in enumerate(parts)]
+    made = programs(flow(graph, Cut(MACHINES, boxes)), training=True)
+    slices = layout([program.elements for program in made], SHARDS, align=4)
+    return Job(made, slices, state_values(mlp(), nn.functional.cross_entropy, constants))
+
+
+def run(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]]:
+    """The shards after training, and the losses that replica 0 saw."""
+    losses: list[float] = []
+    servers = [Shard(s, of_shard(job.slices, s), RULE) for s in range(SHARDS)]
+
+    def report(step: int, loss: float | None, samples: int) -> None:
+        if loss is not None:
+            losses.append(loss)
+
+    def worker(channel: MemoryChannel, replica: int, machine: int) -> None:
+        mailbox = Mailbox(channel, timeout_s=SILENCE_S)
+        one = Worker(job.programs[machine], mailbox, [f"worker-{replica}.{m}" for m in range(MACHINES)])
+        one.states.load(lambda name: job.initial[name])
+        client = Client(mailbox, of_machine(job.slices, machine), one.values, local_rate=RULE.local_rate)
+        if replica == 0:
+            client.put()
+        where: dict[str, Any] = {"replica": replica, "replicas": REPLICAS, "steps": range(STEPS)}
+        train(Downpour(), one, client, batch_of, **where, report=report if replica == 0 else None)
+        channel.send("launcher", Message("done"))
+
+    def launcher(channel: MemoryChannel) -> None:
+        for _ in WORKERS:
+            channel.receive(PROMISED_S)
+        for s in range(SHARDS):
+            channel.send(f"shard-{s}", Message("finish"))
+
+    roles: dict[str, Any] = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel) for s in range(SHARDS)}
+    for place, name in enumerate(WORKERS):
+        roles[name] = lambda channel, place=place: worker(channel, *divmod(place, MACHINES))
+    MemoryNetwork(faults).run({**roles, "launcher": launcher})
+    return servers, losses
+
+
+def end(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]] | CutsetError:
+    """What `run` returns or raises."""
+    try:
+        return run(job, faults)
+    except CutsetError as error:
+        return error
+
+
+def check_result(servers: list[Shard], losses: list[float]) -> None:
+    """Every push of every replica was applied once, and the model has learnt."""
+    pushes = {piece["pushes"] // piece["slices"] for server in servers for piece in server.statistics()["slices"]}
+    assert pushes == {REPLICAS * STEPS}
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_run_ends_soon_in_a_named_error_or_is_right(job: Job, seed: int) -> None:
+    threads, began = set(threading.enumerate()), time.monotonic()
+    outcome = end(job, random_faults(seed, ROLES, STEPS))
+    if isinstance(outcome, CutsetError):
+        assert any(role in outcome.facts for role in ROLES), outcome
+        assert outcome.code in ("E501", "E502", "E602"), outcome
+    else:
+        check_result(*outcome)
+    assert time.monotonic() - began < PROMISED_S
+    assert set(threading.enumerate()) == threads
+
+
+def test_the_seeds_have_every_kind_of_fault(job: Job) -> None:
+    """Else the test above would prove little."""
+    harm = [random_faults(seed, ROLES, STEPS)[0] for seed in range(30)]
+    assert {type(fault).__name__ for fault in harm} == {"Kill", "Stop", "Cut", "BlackHole", "Drop"}
+
+
+def test_without_faults_the_result_is_right(job: Job) -> None:
+    check_result(*run(job, []))
+
+
+def test_the_same_seed_gives_the_same_faults() -> None:
+    assert random_faults(3, ROLES, STEPS) == random_faults(3, ROLES, STEPS) != random_faults(4, ROLES, STEPS)

@@ -1,0 +1,73 @@
+"""The Gantt chart: a measured step below the predicted one, on the same scale."""
+
+import xml.etree.ElementTree as ElementTree
+
+import msgspec
+import pytest
+
+from cutset.partition.placement import Placement, Span
+from cutset.tools.gantt import gantt
+from cutset.tools.measured import Measured
+
+
+def like(placement: Placement, *, times: float) -> Measured:
+    """A measured step that took so many times the predicted one, with a wait and other work on machine 0."""
+    spans = [
+        Span(s.machine, s.kind, s.label, times * s.start_s, times * s.stop_s) for s in placement.predicted.timeline
+    ]
+    end = times * placement.predicted.step_s
+    extra = [Span(0, "wait", "for 1", 0.5 * end, 0.6 * end), Span(0, "other", "work", 0.9 * end, end)]
+    return Measured(7, 5, end, spans + extra)
+
+
+def bars(svg: str) -> list[tuple[str, list[ElementTree.Element]]]:
+    """Each machine's row in order: its name and its rectangles."""
+    groups = [e for e in ElementTree.fromstring(svg).iter() if e.get("data-machine")]
+    return [(str(g.get("data-machine")), [e for e in g.iter() if e.tag.endswith("rect")]) for g in groups]
+
+
+def track(rects: list[ElementTree.Element]) -> float:
+    (found,) = [float(e.get("width", 0)) for e in rects if e.get("class") == "track"]
+    return found
+
+
+@pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
+def test_both_steps_are_drawn_on_one_scale(placement: Placement, times: float) -> None:
+    names = [machine.name for machine in placement.machines]
+    found = bars(gantt(placement, like(placement, times=times)))
+    assert [name for name, _ in found] == 2 * names
+    predicted, measured = found[: len(names)], found[len(names) :]
+    for (_, above), (_, below) in zip(predicted, measured, strict=True):
+        assert track(below) / track(above) == pytest.approx(times, rel=1e-2)
+
+
+def test_waits_and_other_work_are_shown_of_a_measured_step_alone(mlp: Placement) -> None:
+    marked = [[e.get("class") for e in rects if e.get("class") in ("wait", "other")] for _, rects in bars(gantt(mlp))]
+    assert marked == [[], []]
+    both = bars(gantt(mlp, like(mlp, times=2.0)))
+    marked = [[e.get("class") for e in rects if e.get("class") in ("wait", "other")] for _, rects in both]
+    assert marked == [[], [], ["wait", "other"], []]
+    assert "other work" in gantt(mlp, like(mlp, times=2.0))
+    assert "other work" not in gantt(mlp)
+
+
+def test_the_titles_say_both_times_and_their_ratio(mlp: Placement) -> None:
+    svg = gantt(mlp, like(mlp, times=2.0))
+    assert ">A step, predicted and measured<" in svg
+    assert "times the predicted" in svg
+    assert ">Measured: " in svg
+    assert ">Predicted: " in svg
+    assert "as predicted (" in gantt(mlp, like(mlp, times=1.01))
+    assert "Measured" not in gantt(mlp)
+
+
+def test_a_measured_step_is_drawn_without_a_prediction(mlp: Placement) -> None:
+    unknown = msgspec.structs.replace(mlp.predicted, timeline=[], step_s=0.0)
+    found = bars(gantt(msgspec.structs.replace(mlp, predicted=unknown), like(mlp, times=1.0)))
+    assert [name for name, _ in found] == [machine.name for machine in mlp.machines]
+
+
+def test_nothing_is_drawn_beyond_the_axis(placement: Placement) -> None:
+    for name, rects in bars(gantt(placement, like(placement, times=2.5))):
+        for e in rects:
+            assert float(e.get("x", 0)) + float(e.get("width", 0)) <= 1120 - 66 + 1, name

@@ -1,0 +1,173 @@
+"""What follows from what the roles of a run say, and from the loss of a replica."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cutset.partition.errors import ProcessLost
+from cutset.ps.downpour import Downpour
+from cutset.ps.rule import SGD
+from cutset.runtime.coordinator import Loss
+from cutset.runtime.launcher import Launcher
+from cutset.runtime.message import Message
+from cutset.tools.load import TaskSpec
+from cutset.tools.prepare import Options, Prepared, prepare
+from cutset.tools.supervisor import Supervisor
+
+MODELS = Path(__file__).parent / "user_models"
+KILLED = "worker-1.0 was killed by SIGKILL (its last progress was 'step 2')"
+
+
+def state_file(size: int) -> dict[str, Any]:
+    """What a worker says of the file of its buffers."""
+    return {"machine": 0, "sha256": "0" * 64, "bytes": size, "pieces": []}
+
+
+class Post:
+    """A launcher that only remembers what it was told to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str]] = []
+
+    def send(self, peer: str, message: Message) -> None:
+        self.sent.append((peer, message.kind))
+
+
+class Run:
+    """A supervisor of two replicas of one machine each, and what it says."""
+
+    def __init__(self, job: Prepared, **options: Any) -> None:
+        self.job = replace(job, options=replace(job.options, **options))
+        self.post, self.notes, self.told = Post(), list[str](), list[int]()
+        self.supervisor = Supervisor(
+            self.job, tell=lambda name, step, steps, loss: self.told.append(step), note=self.notes.append
+        )
+        self.roles = self.supervisor.roles()
+        self.supervisor.began()
+
+    def hears(self, sender: str, kind: str, **body: Any) -> None:
+        self.supervisor.take(Message(kind, body=body, sender=sender), cast(Launcher, self.post))
+
+    def progress(self, sender: str, step: int) -> None:
+        self.hears(sender, "progress", step=step, steps=6, samples=8 * step, loss=1 / step, seconds=float(step))
+
+    def finishes(self, sender: str) -> None:
+        self.hears(sender, "finished", value={"seconds": 4.0})
+
+    def loses(self, replica: int, progress: dict[str, int | str | None]) -> list[str]:
+        """The names of those that take its place."""
+        loss = Loss(f"replica {replica}", ProcessLost("E602", f"{KILLED}\nits log", fix="look"), progress)
+        return [role.name for role in self.supervisor.renew(loss)]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    path = sys.path[:]
+    folder = tmp_path_factory.mktemp("supervised")
+    try:
+        spec = TaskSpec(f"{MODELS / 'good.py'}:task")
+        return prepare(Options(spec, Downpour(), SGD(0.1), folder, replicas=2, shards=1, epochs=1))
+    finally:
+        sys.path[:] = path
+
+
+def test_the_replicas_are_groups_and_the_shards_are_not(job: Prepared) -> None:
+    run = Run(job, restarts=2)
+    assert {role.name: role.group for role in run.roles} == {
+        "shard-0": "",
+        "worker-0.0": "replica 0",
+        "worker-1.0": "replica 1",
+    }
+    assert run.supervisor.spares == ["worker-0.0+1", "worker-0.0+2", "worker-1.0+1", "worker-1.0+2"]
+
+
+def test_a_run_without_losses_ends_in_order(job: Prepared) -> None:
+    run = Run(job)
+    run.progress("worker-0.0", 1)
+    run.hears("worker-0.0", "tested", seconds=1.5, samples=8, test_accuracy=0.5)
+    run.hears("worker-0.0", "trained")
+    assert run.post.sent == []
+    run.finishes("worker-1.0")
+    assert run.post.sent == [("worker-0.0", "all trained")]
+    run.hears("worker-0.0", "state", file=state_file(1))
+    run.finishes("worker-0.0")
+    assert run.post.sent[1:] == [("shard-0", "finish")]
+    assert set(run.supervisor.results) == {"worker-0.0", "worker-1.0"}
+    assert run.supervisor.losses == [(8, 1.0)]
+    assert run.supervisor.curve == [{"seconds": 1.5, "samples": 8, "test_accuracy": 0.5}]
+    assert run.told == [1]
+    assert run.supervisor.restarts == []
+
+
+def test_a_lost_replica_goes_on_after_its_last_step(job: Prepared) -> None:
+    run = Run(job)
+    assert run.loses(1, {"worker-1.0": "step 2"}) == ["worker-1.0+1"]
+    (setup,) = [role.setup for role in run.supervisor._workers(1)]
+    assert (setup["times"], setup["first"]) == (1, 3)
+    assert run.notes == [f"replica 1 starts again at step 3: {KILLED}"]
+    assert run.supervisor.restarts[0]["seconds"] is None
+    run.progress("worker-1.0+1", 4)
+    assert run.supervisor.restarts[0]["seconds"] >= 0
+    assert run.told == []
+
+
+def test_steps_that_it_told_count_though_its_beacon_did_not(job: Prepared) -> None:
+    run = Run(job)
+    run.progress("worker-0.0", 5)
+    run.loses(0, {"worker-0.0": "step 1"})
+    assert run.supervisor.restarts[0]["step"] == 5
+    assert run.supervisor.losses == [(40, 0.2)]
+
+
+def test_one_that_dies_before_its_first_step_begins_where_the_one_before_did(job: Prepared) -> None:
+    run = Run(job)
+    run.loses(1, {"worker-1.0": "step 2"})
+    run.loses(1, {"worker-1.0+1": None})
+    assert [restart["step"] for restart in run.supervisor.restarts] == [3, 3]
+
+
+def test_one_that_had_trained_takes_no_step_again_but_tests_and_sends_its_state(job: Prepared) -> None:
+    run = Run(job)
+    run.finishes("worker-1.0")
+    run.hears("worker-0.0", "trained")
+    run.hears("worker-0.0", "state", file=state_file(1))
+    run.loses(0, {"worker-0.0": None})
+    assert run.supervisor.restarts[0]["step"] == run.job.course.steps
+    run.hears("worker-0.0", "state", file=state_file(2))
+    run.hears("worker-0.0+1", "trained")
+    assert run.post.sent == [("worker-0.0", "all trained"), ("worker-0.0+1", "all trained")]
+    run.hears("worker-0.0+1", "state", file=state_file(3))
+    run.finishes("worker-0.0+1")
+    assert run.post.sent[2:] == [("shard-0", "finish")]
+    assert [file.bytes for file in run.supervisor.state] == [3]
+    assert set(run.supervisor.results) == {"worker-0.0", "worker-1.0"}
+
+
+def test_its_seconds_go_on_from_those_of_the_run(job: Prepared) -> None:
+    run = Run(job)
+    run.supervisor._began -= 100.0
+    run.loses(0, {"worker-0.0": "step 2"})
+    run.hears("worker-0.0+1", "tested", seconds=2.0, samples=32, test_accuracy=0.5)
+    run.hears("worker-0.0+1", "tested", seconds=3.0, samples=40, test_accuracy=0.6)
+    first, second = (point["seconds"] for point in run.supervisor.curve)
+    assert first == pytest.approx(100.0, abs=5.0)
+    assert second == first + 1.0
+
+
+def test_one_that_is_lost_too_often_is_the_error(job: Prepared) -> None:
+    run = Run(job, restarts=1)
+    run.loses(1, {"worker-1.0": None})
+    with pytest.raises(ProcessLost) as caught:
+        run.loses(1, {"worker-1.0+1": None})
+    said = "; replica 1 was started again once before, and that is all that --restarts allows\nits log"
+    assert caught.value.facts == KILLED + said
+    assert (caught.value.code, caught.value.fix) == ("E602", "look")
+
+
+def test_with_no_restarts_the_error_is_as_it_was(job: Prepared) -> None:
+    with pytest.raises(ProcessLost) as caught:
+        Run(job, restarts=0).loses(1, {"worker-1.0": None})
+    assert caught.value.facts == f"{KILLED}\nits log"

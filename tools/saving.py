@@ -1,0 +1,79 @@
+"""What a run leaves behind: its checkpoint, and the whole model as a plain state_dict, written a part at a time."""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from torch import Tensor
+
+from ..partition.box import whole
+from ..partition.errors import UsageError
+from ..ps.checkpoint import Checkpoint
+from ..ps.checkpoint_files import settle, write_manifest
+from ..ps.manifest import Manifest, ShardFile, StateFile
+from ..ps.tensor_file import Layout, TensorReader, TensorWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .prepare import Prepared
+
+CHECKPOINT = "checkpoint"  # folder of a run folder
+WEIGHTS = "model.safetensors"
+PART_BYTES = 16 << 20  # of a parameter that are put together at once
+
+
+def save_state(path: Path, tensors: Mapping[str, Tensor]) -> Path:
+    """Write tensors by name; UsageError where the file cannot be written."""
+    with new_file(path, {name: (tensor.dtype, list(tensor.shape)) for name, tensor in tensors.items()}) as writer:
+        for name, tensor in tensors.items():
+            writer.write(name, tensor)
+    return path
+
+
+@contextmanager
+def new_file(path: Path, layouts: Mapping[str, Layout]) -> "Iterator[TensorWriter]":
+    """A file to write tensors to, which is there once all of them are; UsageError where it cannot be written."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with TensorWriter(temporary, layouts) as writer:
+            yield writer
+            writer.finish()
+        settle(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
+
+
+def write_checkpoint(job: "Prepared", served: Sequence[dict[str, Any]], states: Sequence[StateFile]) -> None:
+    """Complete the checkpoint of the shards and workers, and write the whole model beside it."""
+    folder = job.options.out / CHECKPOINT
+    files = [msgspec.convert(shard["file"], ShardFile) for shard in served]
+    about = {"task": job.options.spec.model, "epochs": job.options.epochs}
+    manifest = Manifest(job.slices, job.regions, files, list(states), about)
+    write_manifest(folder, manifest)
+    checkpoint = Checkpoint(folder, manifest)
+    with TensorReader(job.course.initial) as initial:
+        layouts = {name: initial.layouts[known] for name, known in job.names.items()}
+        with new_file(job.options.out / WEIGHTS, layouts) as writer:
+            for name, known in job.names.items():
+                if known in checkpoint:
+                    _copy(checkpoint, known, writer, name)
+                else:  # what no operator uses is as it was at the beginning
+                    writer.write(name, initial.tensor(known))
+
+
+def _copy(checkpoint: Checkpoint, known: str, writer: TensorWriter, name: str) -> None:
+    """Write a parameter of a checkpoint, some rows at a time."""
+    axes = checkpoint.axes(known)
+    if not axes or 0 in axes:
+        writer.write(name, checkpoint.whole(known))
+        return
+    row = math.prod(axes[1:])
+    rows = max(1, PART_BYTES // (8 * row))
+    for start in range(0, axes[0], rows):
+        box = ((start, min(start + rows, axes[0])), *whole(axes[1:]))
+        writer.write(name, checkpoint.part(known, box), start=start * row)
