@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .message import DTYPES, MalformedError, Place, buffer_of
+from .message import DTYPES, Buffer, MalformedError, Place, buffer_of
 
 ARENA_BYTES = 1 << 30  # of addresses; memory is taken where a slot is
+MAPPED_MOST = 1 << 20  # bytes; what is larger is written, so that it does not count as this process's memory as well
 LEAST_BYTES = 64 << 10  # a smaller tensor is sent as quickly as its place
 SLOTS = 4096 - 64
 _NAME = "cutset"
@@ -69,13 +70,21 @@ class Arena:
         if slot is None:
             return None
         offset = self._offsets[slot]
-        if tensor.is_contiguous():
+        if count > MAPPED_MOST:
+            self._write(buffer_of(tensor), offset)
+        elif tensor.is_contiguous():
             self._memory[offset : offset + count] = buffer_of(tensor)
         else:
             self._bytes[offset : offset + count].view(tensor.dtype).view(tensor.shape).copy_(tensor)
         self._flags[slot] = TAKEN
         self._away.append((slot, size))
         return Place(slot, offset)
+
+    def _write(self, data: Buffer, offset: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._file, rest, offset)
+            rest, offset = rest[written:], offset + written
 
     @property
     def used_bytes(self) -> int:

@@ -121,7 +121,7 @@ def _check(options: Options) -> None:
     if options.rule.lr > LR_MAX:
         raise UsageError("E226", f"--lr {options.rule.lr:g}; float32 ends at {LR_MAX:.3g}", fix="--lr 0.05")
     machines = len(options.placement.machines if options.placement else options.wanted.resolved().machines)
-    roles = machines * options.replicas + (machines if options.spread else options.shards)
+    roles = machines * options.replicas + (1 if options.spread else options.shards)
     if roles > ROLES_MAX:
         raise UsageError(
             "E221",
@@ -140,7 +140,8 @@ def _cut(options: Options, ready: Captured) -> Prepared:
     trained, evaluated = compiled(ready, cut)
     placement.save(options.out / "placement.json")
     if options.spread:
-        options = replace(options, shards=len(trained), spread=False)
+        shards = min(len(trained), ROLES_MAX - len(trained) * options.replicas)
+        options = replace(options, shards=shards, spread=False)
     first = _first(options, ready.task, ready.constants)
     by_hand = bool(ready.blocks)
     course = _course(options, ready.task, first, ready.batch, placement.micro_batches, by_hand=by_hand)

@@ -58,7 +58,7 @@ def worker(channel: ZmqChannel) -> Callable[[Message], object]:
 
 
 def shard(_channel: ZmqChannel) -> Callable[[Message], object]:
-    found = Shard(0, [Slice(0, 0, 0, 8), Slice(0, 2, 8, 16)], SGD(lr=0.1))
+    found = Shard(0, [Slice(0, 0, 0, 8, number=0), Slice(0, 2, 8, 16, number=2)], SGD(lr=0.1))
     found.handle(Message("put", edge=0, tensors=(torch.ones(8),), sender=SENDER))
     return found.handle
 

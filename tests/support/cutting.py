@@ -122,12 +122,13 @@ def buffers(replica: Replica) -> dict[str, Tensor]:
     return {name: tensor.reshape(shapes[name]) for name, tensor in whole.items()}
 
 
-def planned(name: str, machines: int) -> list[Candidate]:
+@functools.cache
+def planned(name: str, machines: int) -> tuple[Candidate, ...]:
     """Every candidate of the portfolio, not only the winner."""
     graph = subject(name).graph
     if machines == 1:
-        return [Candidate("one machine", one_machine(graph))]
-    return list(candidates(graph, alike(machines), seed=0))
+        return (Candidate("one machine", one_machine(graph)),)
+    return tuple(candidates(graph, alike(machines), seed=0))
 
 
 def pipeline(graph: Graph, machines: int) -> Cut:

@@ -16,12 +16,12 @@ from cutset.partition.errors import BadInput, CutsetError, UsageError
 from cutset.ps.downpour import Downpour
 from cutset.ps.rule import SGD
 from cutset.runtime.program import Program
-from cutset.tools import train
 from cutset.tools.load import TaskSpec, load_task
 from cutset.tools.planning import Wanted, captured, planned
 from cutset.tools.prepare import Options, Prepared, prepare, state_names
 from cutset.tools.rehearsal import rehearse
 from cutset.tools.roles import WorkerSetup
+from cutset.tools.supervisor import Supervisor
 
 MODELS = Path(__file__).parent / "user_models"
 
@@ -148,7 +148,9 @@ def test_the_shards_hold_every_element_once(mixed: Prepared) -> None:
 
 
 def test_the_roles_carry_their_programs_and_no_other(mixed: Prepared) -> None:
-    roles = {role.name: role for role in train._roles(replace(mixed, options=replace(mixed.options, replicas=2)))}
+    job = replace(mixed, options=replace(mixed.options, replicas=2))
+    supervisor = Supervisor(job, tell=lambda *_: None, note=lambda _: None)
+    roles = {role.name: role for role in supervisor.roles()}
     assert sorted(roles) == ["shard-0", "shard-1", "shard-2", *(f"worker-{r}.{m}" for r in (0, 1) for m in (0, 1))]
     setup = msgspec.convert(roles["worker-1.1"].setup, WorkerSetup)
     assert (setup.replica, setup.machine, setup.machines) == (1, 1, 2)

@@ -156,6 +156,7 @@ HOLD = """
 import signal, sys
 from cutset.tools.bench.emulated_cluster import EmulatedCluster
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 with EmulatedCluster(1, rate=12.5e6) as cluster:
     print(cluster.venue.places[0][1][-1], flush=True)
     signal.pause()
