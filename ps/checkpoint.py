@@ -80,7 +80,7 @@ class Checkpoint:
         if wanted != own:
             return self.part(name, whole(own)).reshape(wanted)[slices(box)].clone()
         if not volume(box):
-            return torch.empty(sizes(box))
+            return torch.empty(sizes(box), dtype=self._dtype(name))
         parts = self._trained_parts(name, box) if name in self._trained else self._other_parts(name, box)
         if not _covered(box, parts):
             raise CheckpointError("E803", f"checkpoint {self.folder} does not hold all of box {list(box)} of {name}")
@@ -127,6 +127,15 @@ class Checkpoint:
         raise CheckpointError(
             "E808", f"checkpoint {self.folder} has no tensor {name!r}", fix="check that it is of this model"
         )
+
+    def _dtype(self, name: str) -> torch.dtype:
+        """Of a tensor."""
+        if name in self._trained:
+            with FlatBuffers(self.folder, self.manifest) as buffers:
+                return buffers.dtype(self._trained[name][0][0])
+        file, position = self._untrained[name][0]
+        with TensorReader(self.folder / file.name) as reader:
+            return reader.layouts[str(position)][0]
 
     def _file(self, shard: int) -> ShardFile:
         for file in self.manifest.files:

@@ -106,7 +106,7 @@ class TensorReader:
         try:
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             self._begin, header = self._header()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self.close()
             raise CheckpointError("E803", f"tensor file {self.path} cannot be read: {error}") from error
         self.metadata: dict[str, str] = header.pop(_METADATA, {})
@@ -181,6 +181,8 @@ class TensorReader:
             if entry["dtype"] not in _DTYPES:
                 raise ValueError(f"tensor {name} is of dtype {entry['dtype']}")
             dtype, shape, (start, stop) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+            if any(type(number) is not int for number in (*shape, start, stop)):
+                raise ValueError(f"tensor {name} has numbers that are not whole: {shape}, {start}, {stop}")
             fits = 0 <= start <= stop <= size - _LENGTH_BYTES - length
             if not fits or any(n < 0 for n in shape) or stop - start != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"tensor {name} of {dtype} {shape} is said to be at bytes [{start}, {stop})")

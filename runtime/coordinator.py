@@ -17,6 +17,9 @@ from typing import Any
 from ..partition.errors import CutsetError, NetworkError, ProcessLost
 from .failure import Failure
 
+# Errors that a role would meet again if it was started again: of what is sent, not of the way.
+_LASTING = ("E503", "E510", "E513", "E515", "E516", "E550")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -201,7 +204,8 @@ class Coordinator:
         before = member.state
         if before in ("failed", "replaced"):
             return
-        member.state = "gone" if (before, returncode) == ("finished", 0) else "lost"
+        # What has said its result, and is to be restarted if lost, is done with, however its process ended.
+        member.state = "gone" if before == "finished" and (returncode == 0 or member.group) else "lost"
         if member.state == "gone":
             return
         log = f"\nlast lines of its log:\n{last_lines.rstrip()}" if last_lines.strip() else ""
@@ -260,7 +264,9 @@ class Coordinator:
         if now < suspicion.due or self._overdue(now):
             return
         del self._suspicions[group]
-        if not suspicion.link or all(self._members[name].state == "running" for name in suspicion.names):
+        if suspicion.error.code in _LASTING:
+            self._decide(suspicion.error)
+        elif not suspicion.link or all(self._members[name].state == "running" for name in suspicion.names):
             self._lose(group, suspicion.error)
 
     def _forget(self, name: str) -> None:

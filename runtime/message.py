@@ -23,6 +23,7 @@ from ..partition.errors import NetworkError
 
 WIRE_VERSION = 3
 MAX_HEADER_BYTES = 16 << 20
+DIMENSIONS_MOST = 64  # of a tensor
 FRAME_BYTES = 1 << 20  # of an encrypted tensor, at most
 
 Buffer = bytes | bytearray | memoryview
@@ -283,6 +284,8 @@ def _checked(payload: Payload, sender: str) -> torch.dtype:
     dtype = DTYPES.get(name)
     if dtype is None:
         raise MalformedError("E504", f"{sender} sent a tensor of unknown dtype {name!r}")
+    if len(shape) > DIMENSIONS_MOST:
+        raise MalformedError("E504", f"{sender} sent a tensor of {len(shape)} dimensions")
     if any(size < 0 for size in shape) or math.prod(size or 1 for size in shape) >= 1 << 62:
         raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
     size = math.prod(shape) * dtype.itemsize

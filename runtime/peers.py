@@ -11,7 +11,7 @@ from .message import Message
 from .program import Link, Program
 from .trace import Span, Trace
 
-PLAN, TOTAL = "plan", "total"
+PLAN, TOTAL, DONE = "plan", "total", "done"
 
 
 class Peers:
@@ -52,6 +52,16 @@ class Peers:
         message = Message(self.tag + kind, step, micro, link.edge, tensors=tuple(frames))
         self._note("send", link, message, kind)  # before: what the channel copies is part of the way
         self.mailbox.send(self.names[link.peer], message)
+
+    def tell_done(self, step: int, micro: int) -> None:
+        """Tell those who would run ahead that a step or micro-batch is done."""
+        for machine in self.program.tells:
+            self.mailbox.send(self.names[machine], Message(self.tag + DONE, step, micro))
+
+    def await_done(self, step: int, micro: int) -> None:
+        """Wait until the machine with the results has done it, where this one would run ahead."""
+        if self.program.told_by >= 0:
+            self.wait([(self.names[self.program.told_by], self.tag + DONE, step, micro, 0)], step)
 
     def wait(self, wanted: Collection[Key], step: int) -> Message:
         """The first message of the wanted ones."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 import msgspec
 
 from ..partition.box import Box, volume
-from ..partition.depth import pipeline_depths
+from ..partition.depth import pipeline_depths, running_ahead
 from ..partition.errors import BadInput
 from ..partition.exchange import SUM, Edge, Flow, Instruction
 from ..partition.generator import origins
@@ -104,6 +104,8 @@ class Program(msgspec.Struct, frozen=True):
     one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
     depth: pipeline stages from this machine to the end of the model, its own counted in. Machines that wait for each
     other in forward make up one stage. plan: a digest of model and cut, the same for all programs of one cut.
+    tells: machines that would run ahead of this one, which has the results, and are told how far it is. told_by: the
+    machine that tells this one so; -1 for none.
     """
 
     machine: int
@@ -126,12 +128,25 @@ class Program(msgspec.Struct, frozen=True):
     one_at_a_time: bool
     depth: int = 1
     plan: str = ""
+    tells: tuple[int, ...] = ()
+    told_by: int = -1
 
 
 def programs(flow: Flow, *, training: bool) -> list[Program]:
     """The program of every machine of a cut. training: gradients are wanted."""
     depths, plan = pipeline_depths(flow), _digest(flow)
-    return [_program(flow, machine, training, depths[machine], plan) for machine in range(flow.cut.machines)]
+    ahead = running_ahead(flow, training=training)
+    end = next((flow.pieces[piece].machine for piece in flow.results), -1)
+    return [
+        msgspec.structs.replace(
+            _program(flow, machine, training),
+            depth=depths[machine],
+            plan=plan,
+            tells=tuple(ahead) if machine == end else (),
+            told_by=end if machine in ahead else -1,
+        )
+        for machine in range(flow.cut.machines)
+    ]
 
 
 def _digest(flow: Flow) -> str:
@@ -140,7 +155,7 @@ def _digest(flow: Flow) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:16]
 
 
-def _program(flow: Flow, machine: int, training: bool, depth: int, plan: str) -> Program:
+def _program(flow: Flow, machine: int, training: bool) -> Program:
     graph = flow.graph
     mine = [i for i in flow.instructions if i.machine == machine]
     pieces = {
@@ -173,8 +188,6 @@ def _program(flow: Flow, machine: int, training: bool, depth: int, plan: str) ->
         returns=_returns(segments),
         results=tuple(i for i in flow.results if flow.pieces[i].machine == machine),
         one_at_a_time=_mixing(graph, mine),
-        depth=depth,
-        plan=plan,
     )
 
 

@@ -56,12 +56,15 @@ class Replica:
             Worker(program, Mailbox(channel), names, seed=seed, order=order, turn=turn, own=modules)
             for program, channel, modules in zip(programs, self._channels, own, strict=True)
         ]
+        self._feed: Feed | None = None  # of the prediction that is under way
         self._threads = ThreadPoolExecutor(len(programs), thread_name_prefix="replica")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._feed is not None:
+            self._feed.end()
         self._network.abort("the replica is closed")
         self._threads.shutdown()
         for channel in self._channels:
@@ -74,6 +77,7 @@ class Replica:
 
     def step(self, batch: Data, step: int) -> float:
         """Zero the gradients, run one batch forward and backward, and return its loss."""
+        self._demand(training=True)
         for worker in self.workers:
             worker.gradients.zero_()
         losses = self._each(lambda worker: worker.step(batch, step))
@@ -97,7 +101,10 @@ class Replica:
                 lengths.append(len(batch))
                 yield batch if len(batch) == size else _filled(batch, size)
 
-        feed = Feed(batches(), readers=len(self.workers), ahead=1 + max(worker.cap for worker in self.workers))
+        self._demand(training=False)
+        feed = self._feed = Feed(
+            batches(), readers=len(self.workers), ahead=1 + max(worker.cap for worker in self.workers)
+        )
         found: list[SimpleQueue[Pieces | None]] = [SimpleQueue() for _ in self.workers]
         errors: list[BaseException] = []
 
@@ -124,8 +131,25 @@ class Replica:
         finally:
             feed.end()
             wait(futures)
+            self._feed = None
             if errors:
                 raise errors[0]
+
+    def _demand(self, *, training: bool) -> None:
+        """BadInput where the replica was not made for what is asked of it, or is still at work."""
+        if self.workers[0].program.training != training:
+            made, asked = ("predict", "step") if training else ("step", "predict")
+            raise BadInput(
+                "E345",
+                f"this replica was made to {made}, not to {asked}",
+                fix=f"cutset.replica(..., training={training})",
+            )
+        if self._feed is not None:
+            raise BadInput(
+                "E346",
+                "this replica still predicts",
+                fix="read all outputs of the first prediction, or close() it, first",
+            )
 
     def _output(self, pieces: Pieces) -> Tensor:
         """The whole output from its boxes."""

@@ -70,7 +70,7 @@ class Arena:
         if slot is None:
             return None
         offset = self._offsets[slot]
-        if count > MAPPED_MOST:
+        if count > MAPPED_MOST and tensor.is_contiguous():
             self._write(buffer_of(tensor), offset)
         elif tensor.is_contiguous():
             self._memory[offset : offset + count] = buffer_of(tensor)

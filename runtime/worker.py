@@ -24,6 +24,7 @@ from .states import States
 from .trace import Span, Trace
 
 FORWARD, BACKWARD, SHARE, FOLD = "forward", "backward", "share", "fold"
+AHEAD = 4  # times `cap`: micro-batches of a stream that a machine may begin before the first of them is done
 Pace = Callable[[int, bool], float]
 
 
@@ -57,6 +58,7 @@ class Worker:
         self.program, self.mailbox, self.peers = program, mailbox, list(peers)
         self.trace = trace or Trace(range(0))
         self._order, self._pace = order, pace
+        self._ahead: int | None = None  # the step before
         self._to = Peers(program, mailbox, self.peers, tag=tag, trace=self.trace)
         self.states = states or States(program)
         self.seed, self.tag = seed, tag
@@ -92,10 +94,14 @@ class Worker:
         The batch is cut into micro-batches of the program's size; the loss is their mean.
         """
         begin, count = self.trace.clock(), self._count(batch)
+        if self._ahead is not None:  # at most one step ahead of the machine with the loss
+            self._to.await_done(self._ahead, 0)
         self._share(step)
         rows = (slice(i * self.program.batch, (i + 1) * self.program.batch) for i in range(count))
         micros = list(self._run((batch_tensors(self.program, batch, r) for r in rows), step, count))
         self._fold(step)
+        self._to.tell_done(step, 0)
+        self._ahead = step
         self.trace.add(Span("step", step, begin, self.trace.clock()))
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
 
@@ -120,8 +126,16 @@ class Worker:
         Every machine of the replica must be given the same batches. The parameters must not change meanwhile.
         """
         self._share(step)
-        for micro in self._run(map(self._whole, batches), step):
+        for micro in self._run(self._held_back(batches, step), step):
+            self._to.tell_done(step, micro.index)
             yield [(self.program.pieces[i].box, micro.made[i]) for i in self.program.results]
+
+    def _held_back(self, batches: Iterable[Data], step: int) -> Iterator[dict[str, Tensor]]:
+        """The tensors of batches, none far ahead of the machine with the results."""
+        for number, batch in enumerate(batches):
+            if number >= AHEAD * self.cap:
+                self._to.await_done(step, number - AHEAD * self.cap)
+            yield self._whole(batch)
 
     def _whole(self, batch: Data) -> dict[str, Tensor]:
         if len(batch) != self.program.batch:

@@ -111,6 +111,7 @@ def training_options(command: F) -> F:
             "--clip-norm",
             type=click.FloatRange(min=0),
             default=0.0,
+            show_default=True,
             help="Scale the gradients of a step so that their norm, over all machines, is at most this; 0 does not.",
         ),
         click.option(
@@ -118,7 +119,8 @@ def training_options(command: F) -> F:
             type=click.Choice(["dataflow", "gpipe", "1f1b"]),
             default="dataflow",
             show_default=True,
-            help="Order of the micro-batches on each machine: what is ready, all forward first, or in turn.",
+            help="Order of the micro-batches on each machine: what is ready; all forward first, which holds the "
+            "activations of all at once (a plan counts on as many as there are machines); or in turn.",
         ),
         click.option("--lr", type=float, default=0.02, show_default=True, help="Learning rate of the rule."),
         click.option("--rule", default="adagrad", show_default=True, help="How shards apply a push: adagrad or sgd."),

@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -35,6 +36,7 @@ from ..runtime.schedule import DATAFLOW
 from ..runtime.states import States
 from ..runtime.trace import Trace, warm_steps
 from ..runtime.worker import Worker
+from .buffer_file import BufferFile
 from .load import TaskSpec, build_model, load_task, read_split
 from .scoring import right_answers, right_answers_uncut
 from .weightless import weightless
@@ -139,6 +141,10 @@ class _Trainer(ABC):
         """Right answers among samples, batch by batch; None where another machine has the output."""
 
     @abstractmethod
+    def buffers(self) -> list[Tensor]:
+        """What training changes besides the parameters: running statistics, say."""
+
+    @abstractmethod
     def state(self) -> list[tuple[Region, Tensor]]:
         """Buffers and frozen parameters, which the shards do not have, and of which whole tensors they are boxes."""
 
@@ -164,6 +170,10 @@ class _Cut(_Trainer):
         self._tests += 1
         return right_answers(self._tester, task, data, self._tests)
 
+    def buffers(self) -> list[Tensor]:
+        states = self.worker.states
+        return [piece for (name, _), piece in states.pieces.items() if states.infos[name].kind == "buffer"]
+
     def state(self) -> list[tuple[Region, Tensor]]:
         found = []
         for (name, box), tensor in self.worker.states.pieces.items():
@@ -185,6 +195,9 @@ class _Uncut(_Trainer):
 
     def right(self, task: Task, data: Data, batch: int) -> int | None:
         return right_answers_uncut(self.worker, task, data, batch)
+
+    def buffers(self) -> list[Tensor]:
+        return list(self.worker.model.buffers())
 
     def state(self) -> list[tuple[Region, Tensor]]:
         model = self.worker.model
@@ -272,7 +285,9 @@ class _Log:
     def test(self, step: int, share: Callable[[], float | None]) -> None:
         """Test, and keep the time and the traffic of it apart from those of training."""
         seconds, before, start = self.seconds(), self.channel.statistics(), time.monotonic()
+        progress, self.beacon.progress = self.beacon.progress, None  # a test may take long; this is not being stuck
         found = share()
+        self.beacon.progress = progress
         self.testing_s += time.monotonic() - start
         self._tests = _plus(self._tests, _minus(self.channel.statistics(), before))
         if found is not None:
@@ -323,8 +338,12 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     _warm_up()
     log = _Log(channel, beacon, course, lambda: mailbox.waited_s)
 
+    place = f"buffers-{given.replica}.{given.machine}.safetensors"
+    memory = BufferFile(trainer.buffers(), Path(course.initial).with_name(place), again=given.times > 0)
+
     def after(step: int, loss: float | None, count: int) -> None:
         log.step(step, loss)
+        memory.keep()
         if tests is not None and log.due(step):
             log.test(step, lambda: accuracy(trainer, task, tests, course.micro_batch))
 
@@ -340,6 +359,7 @@ def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
         clip=(lambda step: trainer.clip(course.clip_norm, step)) if course.clip_norm else None,
     )
     seconds, traffic = log.seconds(), log.traffic()
+    memory.keep(now=True)
     if tests is not None:
         _finish(channel, mailbox, client, trainer, log, task, tests, given.machine)
     return {
@@ -376,7 +396,7 @@ def _finish(
 def shard(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     """Serve one shard until the launcher says finish."""
     given = msgspec.convert(setup, ShardSetup)
-    return serve(Shard(given.index, given.slices, given.rule), channel, beacon=beacon)
+    return serve(Shard(given.index, given.slices, given.rule), channel, beacon=beacon, timeout_s=PATIENCE_S)
 
 
 def baseline(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:

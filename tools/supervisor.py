@@ -35,7 +35,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._times = [0] * self._replicas  # that each replica was started again
         self._first = [0] * self._replicas  # the step that it began with then
-        self._done = [0] * self._replicas  # steps that it said it had done
+        self._done: dict[Place, int] = {}  # steps that each worker has said it had done
         self._ahead_s = [0.0] * self._replicas  # what its own clock, which began with it, lacks
         self._lost_at: dict[int, float] = {}  # replicas that do not train yet
         self._places: dict[str, Place] = {}
@@ -86,7 +86,7 @@ class Supervisor:
             self._back(place[0], message.body["seconds"])
         match message.kind:
             case "progress":
-                self._progress(place[0], message.body)
+                self._progress(place, message.body)
             case "tested" if place[0] == 0:
                 self.curve.append({**message.body, "seconds": self._ahead_s[0] + message.body["seconds"]})
             case "state" if place[0] == 0:
@@ -100,7 +100,8 @@ class Supervisor:
     def renew(self, loss: Loss) -> list[Role]:
         """The workers that take the place of a replica's; its error where it was lost too often."""
         replica = next(self._places[name][0] for name in loss.progress)
-        done = max(self._done[replica], *map(steps_done, loss.progress.values()))
+        # A machine may be ahead of those that it sends to.
+        done = min(max(steps_done(p), self._done.get(self._places[name], 0)) for name, p in loss.progress.items())
         if any(place[0] == replica for place in self._trained):
             done = self._job.course.steps
         if self._times[replica] == self._most:
@@ -154,9 +155,9 @@ class Supervisor:
             roles.append(Role(name, WORKER, plain, threads=job.worker_threads, group=f"replica {replica}"))
         return roles
 
-    def _progress(self, replica: int, body: dict[str, Any]) -> None:
-        self._done[replica] = body["step"]
-        if replica == 0:
+    def _progress(self, place: Place, body: dict[str, Any]) -> None:
+        self._done[place] = body["step"]
+        if place[0] == 0:
             self.losses.append((body["samples"], body["loss"]))
             self._tell("downpour", body["step"], body["steps"], body["loss"])
 

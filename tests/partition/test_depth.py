@@ -1,9 +1,12 @@
 """Pipeline depth, on cuts whose machines wait for each other and on such where they do not."""
 
+import torch
 from cutting import finest_cut, pipeline, subject
+from torch import nn
 
+from cutset.partition.capture import capture
 from cutset.partition.cut import Cut
-from cutset.partition.depth import pipeline_depths
+from cutset.partition.depth import pipeline_depths, running_ahead
 from cutset.partition.exchange import flow
 
 
@@ -21,3 +24,19 @@ def test_an_idle_machine_is_a_stage_of_its_own() -> None:
     graph = subject("mlp").graph
     straight = pipeline(graph, 2)
     assert pipeline_depths(flow(graph, Cut(3, straight.boxes))) == [2, 1, 1]
+
+
+def test_in_evaluation_all_before_the_end_of_a_pipeline_would_run_ahead() -> None:
+    of = subject("mlp")
+    spelled = flow(of.evaluation, pipeline(of.evaluation, 3))
+    assert running_ahead(spelled, training=False) == [0, 1]
+    assert running_ahead(flow(of.graph, pipeline(of.graph, 3)), training=True) == []
+
+
+def test_in_training_those_would_to_whom_no_gradient_comes_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)).requires_grad_(False)
+    model[2].requires_grad_(True)
+    graph, _ = capture(model, lambda y: y.square().mean(), (torch.zeros(6, 4),), ())
+    first = [op.name for op in graph.ops[:2]]
+    boxes = {op.name: [(op.nest.box, 0 if op.name in first else 1)] for op in graph.ops}
+    assert running_ahead(flow(graph, Cut(2, boxes)), training=True) == [0]

@@ -1,5 +1,6 @@
 """A replica in threads: whole results from pieces, and an error in one worker that ends all."""
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 
@@ -143,3 +144,28 @@ def test_a_fault_while_predicting_is_raised_where_the_outputs_are_read() -> None
         list(replica.predict(broken()))
     with evaluating("mlp") as replica, pytest.raises(BadInput, match=r"E343: 7 samples to predict; .* 6 at a time"):
         list(replica.predict([samples(7)]))
+
+
+def test_a_replica_may_be_closed_while_it_predicts() -> None:
+    with evaluating("mlp") as replica:
+        outputs = replica.predict(samples(6) for _ in itertools.count())
+        next(outputs)
+    with contextlib.suppress(NetworkError):
+        assert len(list(outputs)) < 100
+
+
+def test_one_prediction_at_a_time() -> None:
+    with evaluating("mlp") as replica:
+        first = replica.predict(samples(6) for _ in range(50))
+        next(first)
+        with pytest.raises(BadInput, match="E346: this replica still predicts"):
+            next(replica.predict(samples(6)))
+        first.close()  # type: ignore[attr-defined]
+        assert len(list(replica.predict(samples(6), 1))) == 1
+
+
+def test_a_replica_does_what_it_was_made_for() -> None:
+    with evaluating("mlp") as replica, pytest.raises(BadInput, match=r"E345: .* made to predict, not to step"):
+        replica.step(samples(6), 0)
+    with Replica(parts("mlp")) as replica, pytest.raises(BadInput, match=r"E345: .* made to step, not to predict"):
+        next(replica.predict(samples(6)))

@@ -1,6 +1,8 @@
 """A worker runs what is ready, whatever the order of arrival, and says what is wrong with what it is given."""
 
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from cutset.runtime.program import Link, Program, programs
 from cutset.runtime.replica import Replica
 from cutset.runtime.segment import MicroBatch, SegmentRunner, trains_again
 from cutset.runtime.trace import Trace
-from cutset.runtime.worker import Worker
+from cutset.runtime.worker import AHEAD, Worker
 
 NAMES = ["worker-0.0", "worker-0.1", "worker-0.2"]
 
@@ -241,3 +243,35 @@ def test_a_slower_machine_is_emulated() -> None:
     worker.step(of.batch, 0)
     assert asked == [(0, False), (0, True)]
     assert all(s.stop_s - s.start_s >= 0.05 for s in worker.trace.spans if s.kind in ("forward", "backward"))
+
+
+def test_a_machine_that_waits_for_nobody_does_not_run_ahead_of_the_output() -> None:
+    """Its mailbox would grow without end; here the last machine takes its time over every batch."""
+    of = subject("mlp")
+    cut = flow(of.graph, pipeline(of.graph, 2)).cut
+    evaluated = programs(flow(of.evaluation, carry_over(of.graph, cut, of.evaluation)), training=False)
+    begun, done, ahead = [0], [0], list[int]()
+
+    def batches(machine: int) -> Iterator[Data]:
+        for _ in range(200):
+            if evaluated[machine].told_by >= 0:
+                begun[0] += 1
+                ahead.append(begun[0] - done[0])
+            yield Data(of.batch.inputs, ())
+
+    def role(machine: int, channel: MemoryChannel) -> int:
+        worker = Worker(evaluated[machine], Mailbox(channel), NAMES[:2])
+        count = 0
+        for pieces in worker.stream(batches(machine), 0):
+            if pieces:
+                done[0] += 1
+                time.sleep(0.001)
+            count += 1
+        return count
+
+    end = next(p.machine for p in evaluated if p.results)
+    assert evaluated[end].tells == (1 - end,)
+    assert evaluated[1 - end].told_by == end
+    found = MemoryNetwork().run({NAMES[m]: lambda channel, m=m: role(m, channel) for m in range(2)})  # type: ignore[misc]
+    assert found == {NAMES[0]: 200, NAMES[1]: 200}
+    assert max(ahead) <= AHEAD * 2 + 2

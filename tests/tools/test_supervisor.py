@@ -122,6 +122,13 @@ def test_steps_that_it_told_count_though_its_beacon_did_not(job: Prepared) -> No
     assert run.supervisor.losses == [(40, 0.2)]
 
 
+def test_the_machine_that_is_furthest_behind_says_where_to_go_on(job: Prepared) -> None:
+    two = {"regions": job.regions * 2, "programs": [*job.programs] * 2, "evaluations": [*job.evaluations] * 2}
+    run = Run(replace(job, **two))  # type: ignore[arg-type]
+    run.loses(0, {"worker-0.0": "step 900", "worker-0.1": "step 4"})
+    assert run.supervisor.restarts[0]["step"] == 5
+
+
 def test_one_that_dies_before_its_first_step_begins_where_the_one_before_did(job: Prepared) -> None:
     run = Run(job)
     run.loses(1, {"worker-1.0": "step 2"})
