@@ -4,7 +4,6 @@ from ..page import Column, Row, card, facts, header, notes, page, table
 from ..picture import gantt
 from ..units import count_text, percent_text, seconds_text
 from .cluster import Found
-from .cluster import Row as Measured
 from .cluster_text import COLUMNS, cells, conditions, promise_lines
 
 
@@ -38,10 +37,6 @@ def cluster_page(found: Found) -> str:
         title = f"Predicted step, {row.variant.name}"
         body += card(title, "Compute above, sends below.", gantt(row.variant.placement, standalone=False), scroll=True)
     return page("cutset: emulated cluster", body)
-
-
-def _seconds(row: Measured) -> tuple[str, str]:
-    return seconds_text(row.measured_s), f"{seconds_text(row.variant.simulation.step_s)} predicted"
 
 
 def _verdict(found: Found) -> str:
