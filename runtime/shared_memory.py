@@ -22,7 +22,9 @@ from torch import Tensor
 from .message import DTYPES, Buffer, MalformedError, Place, buffer_of
 
 ARENA_BYTES = 1 << 30  # of addresses; memory is taken where a slot is
-MAPPED_MOST = 1 << 20  # bytes; what is larger is written, so that it does not count as this process's memory as well
+# Tensors of so many bytes are written, so that they do not count as the sender's memory as well; smaller ones are too
+# few bytes for that, and larger ones take half as long through the mapping.
+WRITTEN = range((1 << 20) + 1, (8 << 20) + 1)
 LEAST_BYTES = 64 << 10  # a smaller tensor is sent as quickly as its place
 SLOTS = 4096 - 64
 _NAME = "cutset"
@@ -70,7 +72,7 @@ class Arena:
         if slot is None:
             return None
         offset = self._offsets[slot]
-        if count > MAPPED_MOST and tensor.is_contiguous():
+        if count in WRITTEN and tensor.is_contiguous():
             self._write(buffer_of(tensor), offset)
         elif tensor.is_contiguous():
             self._memory[offset : offset + count] = buffer_of(tensor)
