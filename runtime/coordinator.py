@@ -61,7 +61,8 @@ class _Member:
     state: str = "starting"
     returncode: int | None = None
     value: Any = None
-    progress: int | str | None = None
+    progress: int | str | None = None  # the last that it told
+    telling: bool = False  # whether it says now how it gets on
     progress_at: float = 0.0
     heard_at: float = 0.0
 
@@ -167,7 +168,10 @@ class Coordinator:
         """The role lives. progress: anything that changes as its work goes on; None if it does not tell."""
         member = self._members[name]
         member.heard_at = now
-        if progress != member.progress:
+        member.telling = progress is not None
+        if progress is None:
+            member.progress_at = now
+        elif progress != member.progress:
             member.progress, member.progress_at = progress, now
 
     def finished(self, name: str, now: float, value: Any) -> None:
@@ -300,7 +304,7 @@ class Coordinator:
     def _check_progress(self, now: float) -> None:
         for member in sorted(self._in("running"), key=lambda m: m.progress_at):
             still_s = now - member.progress_at
-            if member.progress is not None and still_s > self.limits.progress_s:
+            if member.telling and still_s > self.limits.progress_s:
                 facts = f"{member.name} lives but is stuck: no progress for {still_s:.0f} s, {member.last_progress()}"
                 fix = "raise the limit where a step may take longer than this"
                 self._lose(member.group, ProcessLost("E607", facts, fix=fix))

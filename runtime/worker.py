@@ -126,15 +126,19 @@ class Worker:
         Every machine of the replica must be given the same batches. The parameters must not change meanwhile.
         """
         self._share(step)
-        for micro in self._run(self._held_back(batches, step), step):
+        count, ahead = 0, AHEAD * self.cap
+        for micro in self._run(self._held_back(batches, step, ahead), step):
             self._to.tell_done(step, micro.index)
+            count += 1
             yield [(self.program.pieces[i].box, micro.made[i]) for i in self.program.results]
+        for number in range(max(0, count - ahead), count):  # nothing is left over for the next stream
+            self._to.await_done(step, number)
 
-    def _held_back(self, batches: Iterable[Data], step: int) -> Iterator[dict[str, Tensor]]:
-        """The tensors of batches, none far ahead of the machine with the results."""
+    def _held_back(self, batches: Iterable[Data], step: int, ahead: int) -> Iterator[dict[str, Tensor]]:
+        """The tensors of batches, none more than `ahead` batches before what the machine with the results has done."""
         for number, batch in enumerate(batches):
-            if number >= AHEAD * self.cap:
-                self._to.await_done(step, number - AHEAD * self.cap)
+            if number >= ahead:
+                self._to.await_done(step, number - ahead)
             yield self._whole(batch)
 
     def _whole(self, batch: Data) -> dict[str, Tensor]:

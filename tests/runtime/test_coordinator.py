@@ -208,6 +208,21 @@ def test_one_that_lives_but_does_not_go_on_is_stuck() -> None:
     )
 
 
+def test_a_role_that_tells_nothing_for_a_while_is_not_stuck_and_its_steps_are_not_forgotten() -> None:
+    """As in a test, which may take long."""
+    coordinator = grouped()
+    play(coordinator, [(0.5, alive("0.0", "0.1", "1.1", "shard")), (1.0, alive("1.0", progress=7))])
+    for now in range(2, 202):
+        verdict = play(coordinator, [(float(now), alive("0.0", "0.1", "1.0", "1.1", "shard"))])[1]
+        assert verdict is None
+    for now in range(202, 322):
+        play(coordinator, [(float(now), alive("0.0", "0.1", "1.1", "shard")), (float(now), alive("1.0", progress=7))])
+    assert coordinator.take_losses() == []
+    play(coordinator, [(324.0, alive("0.0", "0.1", "1.1", "shard")), (324.0, alive("1.0", progress=7))])
+    (loss,) = coordinator.take_losses()
+    assert (loss.error.code, loss.progress["1.0"]) == ("E607", 7)
+
+
 def test_a_killed_role_is_named_with_its_last_progress_and_a_hint() -> None:
     coordinator = running("a")
     coordinator.beacon("a", 1.0, 17)

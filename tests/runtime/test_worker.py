@@ -260,13 +260,15 @@ def test_a_machine_that_waits_for_nobody_does_not_run_ahead_of_the_output() -> N
             yield Data(of.batch.inputs, ())
 
     def role(machine: int, channel: MemoryChannel) -> int:
-        worker = Worker(evaluated[machine], Mailbox(channel), NAMES[:2])
+        mailbox = Mailbox(channel)
+        worker = Worker(evaluated[machine], mailbox, NAMES[:2])
         count = 0
         for pieces in worker.stream(batches(machine), 0):
             if pieces:
                 done[0] += 1
                 time.sleep(0.001)
             count += 1
+        assert repr(mailbox).endswith("kept={})")  # streams after this one begin with nothing
         return count
 
     end = next(p.machine for p in evaluated if p.results)
