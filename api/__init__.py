@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from .partition.placement import load as load_placement
     from .ps.checkpoint import whole_state as load_checkpoint
     from .ps.downpour import Downpour
-    from .ps.rule import SGD, Adagrad
+    from .ps.gradient_rules import SGD, Adagrad
+    from .ps.ssp import SSP
+    from .ps.sync import Sync
     from .runtime.replica import Replica
     from .tools.planning import plan_model as plan
     from .tools.planning import replica_of as replica
@@ -23,14 +25,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Adagrad": ("ps.rule", "Adagrad"),
+    "Adagrad": ("ps.gradient_rules", "Adagrad"),
     "CutsetError": ("partition.errors", "CutsetError"),
     "Data": ("models.task", "Data"),
     "Downpour": ("ps.downpour", "Downpour"),
     "LocallyConnected2d": ("models.local", "LocallyConnected2d"),
     "Placement": ("partition.placement", "Placement"),
     "Replica": ("runtime.replica", "Replica"),
-    "SGD": ("ps.rule", "SGD"),
+    "SSP": ("ps.ssp", "SSP"),
+    "Sync": ("ps.sync", "Sync"),
+    "SGD": ("ps.gradient_rules", "SGD"),
     "Task": ("models.task", "Task"),
     "load_checkpoint": ("ps.checkpoint", "whole_state"),
     "load_placement": ("partition.placement", "load"),
@@ -41,6 +45,7 @@ _HOME = {
 
 __all__ = [
     "SGD",
+    "SSP",
     "Adagrad",
     "CutsetError",
     "Data",
@@ -48,6 +53,7 @@ __all__ = [
     "LocallyConnected2d",
     "Placement",
     "Replica",
+    "Sync",
     "Task",
     "load_checkpoint",
     "load_placement",

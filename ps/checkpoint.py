@@ -20,7 +20,7 @@ from .flat_buffers import FlatBuffers
 from .holding import Holding
 from .manifest import FORMAT, MANIFEST, Manifest, ShardFile, StateFile
 from .region import Region, check
-from .rule import AnyRule, from_plain
+from .rules import AnyRule, from_plain
 from .tensor_file import TensorReader, fill_box
 
 Part = tuple[Box, Tensor]

@@ -62,7 +62,8 @@ class Client:
         slices: Sequence[Slice],
         values: Tensor,
         *,
-        local_rate: float,
+        local_rate: float = 0.0,
+        replica: int = 0,
         unacknowledged: int = 8,
         window_bytes: int = WINDOW_BYTES,
         patience_s: float = 24 * 3600.0,
@@ -72,19 +73,22 @@ class Client:
 
         slices: those of this machine; they cover [0, n).
         local_rate: of the step that the worker takes itself with every gradient; 0 where it takes none.
+        replica: the number of the worker's replica.
         unacknowledged: pushes of a slice in flight; with more, `push` waits.
         window_bytes: in flight at most each way, so that neither end ever holds a second copy of everything.
         patience_s: how long a fetch may wait for pushes of others (warm start); other waits end at the mailbox's.
         """
         self.values = values
         self.local_rate = local_rate
+        self.replica = replica
         self._mailbox = mailbox
         self._lines = [_Line(piece) for piece in slices]
         self._unacknowledged = unacknowledged
         self._patience_s = patience_s
         self._clock = clock
         self._window_bytes = window_bytes
-        self._at_least = 0  # pushes that a fetch waits for: of others
+        self._at_least = 0  # the version that a fetch waits for
+        self._slowest = 0  # steps of every replica that it waits for
         self._unasked = deque[_Line]()  # of the fetch under way
         self._asked: dict[int, _Line] = {}  # by number of the slice
         self._coming = 0  # bytes that were asked for
@@ -107,6 +111,11 @@ class Client:
         return bool(self._asked or self._unasked)
 
     @property
+    def version(self) -> int:
+        """Of the values as the last fetch brought them: the least of all slices."""
+        return min((line.version for line in self._lines), default=0)
+
+    @property
     def in_flight(self) -> int:
         """Pushes that are not acknowledged yet, of the slice that has most of them."""
         return max((line.sent - line.acknowledged for line in self._lines), default=0)
@@ -119,15 +128,16 @@ class Client:
             self._away += line.putting
             self._send(line, Message("put", edge=line.piece.number, tensors=(line.of(self.values).clone(),)))
 
-    def fetch(self, at_least: int = 0) -> None:
-        """Ask all shards for the values, each once its slice had `at_least` pushes; returns at once.
+    def fetch(self, at_least: int = 0, slowest: int = 0) -> None:
+        """Ask all shards for the values; returns at once.
 
-        As many slices are asked for as the window has room for, the others as those arrive.
+        Each shard answers once its slice has version `at_least` and every replica has pushed `slowest` steps. As many
+        slices are asked for as the window has room for, the others as those arrive.
         """
         if self.fetching:
             raise RuntimeError(f"{self.name} fetches while a fetch is under way; wait for it first")
         self._fetches += 1
-        self._at_least = at_least
+        self._at_least, self._slowest = at_least, slowest
         self._unasked.extend(self._lines)
         self._ask()
 
@@ -151,13 +161,26 @@ class Client:
             self._ask()
         self._blocked_s["fetch"] += self._clock() - start
 
-    def push(self, gradients: Tensor, step: int) -> None:
-        """Send a copy of `gradients` [n] to the shards. With a local rate, the caller has taken their step."""
+    def push(self, gradients: Tensor, step: int, *, base: int | None = None) -> None:
+        """Send a copy of `gradients` [n] to the shards. With a local rate, the caller has taken their step.
+
+        base: the version that they were computed on, where that is not the one fetched.
+        """
         self._collect()
         self._pushes += 1
         for line in self._lines:
             self._await_room(line)
-            self._push(line, line.of(gradients).clone(), step)
+            self._push(line, line.of(gradients).clone(), step, base)
+
+    def join(self, step: int) -> None:
+        """Tell the shards that the replica took all steps before this one, so that nobody waits for those."""
+        for line in self._lines:
+            self._send(line, Message("join", step=step, edge=line.piece.number, body={"replica": self.replica}))
+
+    def leave(self) -> None:
+        """Tell the shards that the replica takes no more steps, so that nobody waits for it."""
+        for line in self._lines:
+            self._send(line, Message("leave", edge=line.piece.number, body={"replica": self.replica}))
 
     def drain(self) -> None:
         """Wait until all that was put or pushed is acknowledged."""
@@ -179,10 +202,10 @@ class Client:
         least = {shard: min(several) for shard, several in versions.items()}
         return f"Client({self.name}, versions={least}, fetching={self.fetching}, in_flight={self.in_flight})"
 
-    def _push(self, line: _Line, gradient: Tensor, step: int) -> None:
+    def _push(self, line: _Line, gradient: Tensor, step: int, base: int | None) -> None:
         line.sent += 1
         self._away += gradient.nbytes
-        body = {"base": line.version, "number": line.sent}
+        body = {"base": line.version if base is None else base, "number": line.sent, "replica": self.replica}
         self._send(line, Message("push", step=step, edge=line.piece.number, body=body, tensors=(gradient,)))
         if self.local_rate == 0.0:
             return
@@ -201,7 +224,8 @@ class Client:
             self._coming += size
             line.fetching = True
             self._asked[line.piece.number] = line
-            self._send(line, Message("fetch", edge=line.piece.number, body={"at_least": self._at_least}))
+            body = {"at_least": self._at_least, "slowest": self._slowest, "replica": self.replica}
+            self._send(line, Message("fetch", edge=line.piece.number, body=body))
 
     def _taken(self, line: _Line) -> tuple[_Line, Message] | None:
         message = self._mailbox.take(line.key("values"))
@@ -273,12 +297,10 @@ class Client:
             try:
                 return self._mailbox.wait(keys)
             except SilenceError as error:
-                if not self._at_least:
+                if not self._at_least and self._slowest <= 0:
                     raise
                 if self._clock() - since >= self._patience_s:
-                    raise silence(
-                        self.name, self._patience_s, state=" (it waits for the pushes of replica 0)"
-                    ) from error
+                    raise silence(self.name, self._patience_s, state=" (it waits for other replicas)") from error
 
     def _send(self, line: _Line, message: Message) -> None:
         line.bytes_out += message.bytes

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..partition.errors import Diverged
 from .layout import Slice
-from .rule import Rule
+from .rule import Rule, Update
 from .staleness import Staleness
 
 
@@ -23,10 +23,10 @@ class Holding:
     version: int = 0
     applied: dict[str, int] = field(default_factory=dict)
 
-    def apply(self, rule: Rule, gradient: Tensor, *, worker: str, step: int) -> None:
+    def apply(self, rule: Rule, gradient: Tensor, update: Update, *, worker: str, step: int) -> None:
         """One push; Diverged where the gradient, the values or the rule's state are not finite."""
         self._demand_finite("the gradient", gradient, rule, worker, step)
-        rule.apply(self.value, gradient, self.state)
+        rule.apply(self.value, gradient, self.state, update)
         self.version += 1
         for what, tensor in {
             "the parameters": self.value,
@@ -51,6 +51,7 @@ class Record:
 
     pushes: int = 0
     duplicates: int = 0
+    late: int = 0  # pushes that came after the update that they were for
     fetches: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -61,6 +62,7 @@ class Record:
         return {
             "pushes": self.pushes,
             "duplicates": self.duplicates,
+            "late": self.late,
             "fetches": self.fetches,
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
@@ -74,6 +76,7 @@ def together(records: Iterable[Record]) -> Record:
     for record in records:
         total.pushes += record.pushes
         total.duplicates += record.duplicates
+        total.late += record.late
         total.fetches += record.fetches
         total.bytes_in += record.bytes_in
         total.bytes_out += record.bytes_out

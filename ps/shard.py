@@ -2,8 +2,11 @@
 
 A slice is named by the `edge` of a message, its number in the layout. The messages, and the answers:
   put     values [n]                          "held", once the slice has any: the first count
-  fetch   {at_least}                          "values" {version, applied} values [n], once the slice has that version
-  push    {base, number} gradient [n]         "pushed" {version, number}, after the rule was applied
+  fetch   {at_least, slowest, replica}        "values" {version, applied} values [n], once the slice has that version
+                                              and every replica has pushed so many steps
+  push    {base, number, replica} gradient [n]  "pushed" {version, number}, after the rule was applied
+  join    {replica}                           nothing; the replica is about to take the message's step
+  leave   {replica}                           nothing; the replica takes no more steps
 base: version of the values that the gradient was computed on, for accrued gradients the last of them. number: 1, 2, 3,
 ... for each client and slice; one that came before is acknowledged and not applied. applied: the number of the asking
 client's last push that the values contain.
@@ -12,7 +15,7 @@ client's last push that the values contain.
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from torch import Tensor
@@ -24,26 +27,42 @@ from ..runtime.channel import Channel, SilenceError, silence
 from ..runtime.mailbox import Stopped
 from ..runtime.message import Message
 from .checkpoint_files import write_shard
+from .clocks import Clocks
+from .gathering import Gathering, Pushed
 from .holding import Holding, Record, together
 from .layout import Slice, of_machine, spans
-from .rule import Rule
+from .method import Serving
+from .rule import Update
 from .staleness import Staleness
 
 Replies = list[tuple[str, Message]]
 DEFERRED_MOST = 4096  # fetches of a slice that wait for a later version; a client waits with one
 
 
+class _Fetch(NamedTuple):
+    """One that waits."""
+
+    client: str
+    step: int
+    replica: int
+    at_least: int
+    slowest: int
+
+
 class Shard:
     """Holds slices of the parameters and applies a rule to them."""
 
-    def __init__(self, index: int, slices: Iterable[Slice], rule: Rule, *, held: Iterable[Holding] = ()) -> None:
+    def __init__(self, index: int, slices: Iterable[Slice], serving: Serving, *, held: Iterable[Holding] = ()) -> None:
         """held: slices as a checkpoint has them; those need no "put"."""
         self.index = index
-        self.rule = rule
+        self.serving = serving
+        self.rule = serving.rule
         self._slices = {piece.number: piece for piece in slices}
         self._held = {holding.slice.number: holding for holding in held}
         self._records = {number: Record() for number in self._slices}
-        self._deferred: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        self._deferred: dict[int, list[_Fetch]] = defaultdict(list)
+        self._clocks = {number: Clocks(serving.replicas) for number in self._slices}
+        self._gatherings = {number: Gathering() for number in self._slices}
 
     def handle(self, message: Message) -> Replies:
         """Take in one message; the answers to it and to fetches that waited for it."""
@@ -58,6 +77,11 @@ class Shard:
                 return self._fetch(piece, message)
             case "push":
                 return self._push(piece, message)
+            case "join":
+                self._clocks[piece].joined(self._number(message, "replica"), message.step)
+                return self._due(piece)
+            case "leave":
+                return self._leave(piece, message)
         raise self._broken(message, "is of an unknown kind")
 
     def holdings(self) -> list[Holding]:
@@ -94,6 +118,7 @@ class Shard:
             "stop": max(piece.stop for piece in pieces),
             "slices": len(pieces),
             "version": min(held) if len(held) == len(versions) else None,
+            "clock_gap": max(self._clocks[piece.number].gap for piece in pieces),
             **together(self._records[piece.number] for piece in pieces).statistics(),
         }
 
@@ -107,7 +132,8 @@ class Shard:
     def _fetch(self, piece: int, message: Message) -> Replies:
         if len(self._deferred[piece]) == DEFERRED_MOST:
             raise self._broken(message, f"comes while {DEFERRED_MOST} fetches wait for pushes that were never made")
-        self._deferred[piece].append((message.sender, message.step, self._number(message, "at_least")))
+        counts = (self._number(message, name) for name in ("replica", "at_least", "slowest"))
+        self._deferred[piece].append(_Fetch(message.sender, message.step, *counts))
         return self._due(piece)
 
     def _push(self, piece: int, message: Message) -> Replies:
@@ -117,42 +143,91 @@ class Shard:
             raise self._broken(message, "came before the initial values")
         if gradient.dtype != holding.value.dtype:
             raise self._broken(message, f"has a {gradient.dtype} gradient for {holding.value.dtype} values")
-        if self._is_new(holding, message):
-            self._apply(holding, message, gradient)
-        body = {"version": holding.version, "number": message.body["number"]}
-        return [(message.sender, Message("pushed", edge=piece, body=body)), *self._due(piece)]
+        push = Pushed(message.sender, self._number(message, "number"), message.step, gradient)
+        done = self._new(holding, message, push) if self._is_new(holding, message, push) else [push]
+        return [*(self._pushed(holding, one) for one in done), *self._due(piece)]
 
-    def _is_new(self, holding: Holding, message: Message) -> bool:
-        number, last = self._number(message, "number"), holding.applied.get(message.sender, 0)
-        if number > last + 1:
-            raise self._broken(message, f"has number {number}; expected {last + 1}, so {number - last - 1} are lost")
-        if number <= last:
+    def _is_new(self, holding: Holding, message: Message, push: Pushed) -> bool:
+        last = holding.applied.get(push.sender, 0)
+        if push.number > last + 1:
+            lost = push.number - last - 1
+            raise self._broken(message, f"has number {push.number}; expected {last + 1}, so {lost} are lost")
+        if push.number <= last:
             self._records[holding.slice.number].duplicates += 1
-        return number > last
+        return push.number > last
 
-    def _apply(self, holding: Holding, message: Message, gradient: Tensor) -> None:
+    def _new(self, holding: Holding, message: Message, push: Pushed) -> list[Pushed]:
+        """Take a push in; those that are done with now."""
+        piece, replica = holding.slice.number, self._number(message, "replica")
         tau = holding.version - self._number(message, "base")
         if tau < 0:
             raise self._broken(message, f"builds on version {holding.version - tau}; the slice has {holding.version}")
-        holding.apply(self.rule, gradient, worker=message.sender, step=message.step)
-        holding.applied[message.sender] = message.body["number"]
-        record = self._records[holding.slice.number]
+        record = self._records[piece]
+        gathering = self._gatherings[piece]
+        if gathering.has(push.sender, push.number):
+            record.duplicates += 1
+            return []
+        self._clocks[piece].pushed(replica, push.step)
         record.pushes += 1
-        record.staleness.setdefault(message.sender, Staleness()).add(tau)
+        record.staleness.setdefault(push.sender, Staleness()).add(tau)
+        if not self.serving.gather:
+            self._apply(holding, push, Update(holding.version + 1, tau, replica))
+            return [push]
+        if tau > 0:
+            record.late += 1
+            holding.applied[push.sender] = push.number
+            return [push]
+        gathering.add(replica, push)
+        return self._gathered(holding)
+
+    def _gathered(self, holding: Holding) -> list[Pushed]:
+        """Make an update of the pushes that wait, if they are enough; those that are done with now."""
+        piece = holding.slice.number
+        gathering = self._gatherings[piece]
+        if not gathering or len(gathering) < min(self.serving.gather, self._clocks[piece].replicas):
+            return []
+        replica = min(gathering.pushes)
+        pushes, mean = gathering.take()
+        self._apply(holding, msgspec.structs.replace(pushes[0], gradient=mean), Update(holding.version + 1, 0, replica))
+        for push in pushes:
+            holding.applied[push.sender] = push.number
+        return pushes
+
+    def _apply(self, holding: Holding, push: Pushed, update: Update) -> None:
+        holding.apply(self.rule, push.gradient, update, worker=push.sender, step=push.step)
+        holding.applied[push.sender] = push.number
+
+    def _pushed(self, holding: Holding, push: Pushed) -> tuple[str, Message]:
+        body = {"version": holding.version, "number": push.number}
+        return push.sender, Message("pushed", edge=holding.slice.number, body=body)
+
+    def _leave(self, piece: int, message: Message) -> Replies:
+        self._clocks[piece].left(self._number(message, "replica"))
+        holding = self._held.get(piece)
+        done = self._gathered(holding) if holding else []
+        return [*(self._pushed(holding, one) for one in done if holding), *self._due(piece)]
 
     def _due(self, piece: int) -> Replies:
-        """Answers to the fetches whose version is reached."""
+        """Answers to the fetches that need wait no longer."""
         holding = self._held.get(piece)
         if holding is None or not self._deferred[piece]:
             return []
-        due = [fetch for fetch in self._deferred[piece] if fetch[2] <= holding.version]
-        self._deferred[piece] = [fetch for fetch in self._deferred[piece] if fetch[2] > holding.version]
-        return [(client, self._values(holding, client, step)) for client, step, _ in due]
+        slowest = self._clocks[piece].slowest
+        waiting: list[_Fetch] = []
+        due: list[_Fetch] = []
+        for fetch in self._deferred[piece]:
+            ready = fetch.at_least <= holding.version and (slowest is None or fetch.slowest <= slowest)
+            (due if ready else waiting).append(fetch)
+        self._deferred[piece] = waiting
+        return [(fetch.client, self._values(holding, fetch)) for fetch in due]
 
-    def _values(self, holding: Holding, client: str, step: int) -> Message:
-        body = {"version": holding.version, "applied": holding.applied.get(client, 0)}
+    def _values(self, holding: Holding, fetch: _Fetch) -> Message:
+        body = {"version": holding.version, "applied": holding.applied.get(fetch.client, 0)}
+        self.rule.fetched(holding.value, holding.state, fetch.replica)
         # A clone: the channel may read it long after the next push has changed the slice.
-        reply = Message("values", step=step, edge=holding.slice.number, body=body, tensors=(holding.value.clone(),))
+        reply = Message(
+            "values", step=fetch.step, edge=holding.slice.number, body=body, tensors=(holding.value.clone(),)
+        )
         record = self._records[holding.slice.number]
         record.fetches += 1
         record.bytes_out += reply.bytes

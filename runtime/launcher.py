@@ -188,6 +188,16 @@ class Launcher:
         self.roles = (*(role for role in self.roles if role.name not in gone), *roles)
         self._spawn(roles)
 
+    def run(self) -> list[Any]:
+        """Start all roles and wait until they have ended: what each returned, in the order of the roles.
+
+        For roles that tell nothing on the way; errors as of `start` and `events`.
+        """
+        self.start()
+        for _ in self.events():
+            pass
+        return [self.results[role.name] for role in self.roles]
+
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a role."""
         self._channel.send(peer, message)

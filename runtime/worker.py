@@ -115,6 +115,10 @@ class Worker:
         self.gradients.mul_(min(1.0, most / (norm + 1e-6)))
         return norm
 
+    def agree(self, number: int, step: int) -> int:
+        """The number that machine 0 gives; every machine of the replica must call it."""
+        return int(self._to.total(number if self.program.machine == 0 else 0, step))
+
     def predict(self, batch: Data, step: int) -> list[tuple[Box, Tensor]]:
         """The output for one batch, where this machine computes it: boxes of the output with their tensors."""
         (pieces,) = self.stream([batch], step)

@@ -22,7 +22,7 @@ from disturbed import Break, Fault, Signal, disturbed
 
 from cutset.partition.errors import NetworkError, ProcessLost
 from cutset.ps.downpour import Downpour
-from cutset.ps.rule import Adagrad
+from cutset.ps.gradient_rules import Adagrad
 from cutset.tools.load import TaskSpec
 from cutset.tools.planning import Wanted
 from cutset.tools.prepare import Options

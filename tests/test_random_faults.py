@@ -18,10 +18,12 @@ from cutset.partition.cut import Cut
 from cutset.partition.errors import CutsetError
 from cutset.partition.exchange import flow
 from cutset.ps.client import Client
-from cutset.ps.downpour import Downpour, train
+from cutset.ps.downpour import Downpour
+from cutset.ps.gradient_rules import SGD
 from cutset.ps.layout import Slice, layout, of_machine, of_shard
-from cutset.ps.rule import SGD
+from cutset.ps.method import Serving
 from cutset.ps.shard import Shard, serve
+from cutset.ps.share import Share
 from cutset.runtime.faults import Fault, random_faults
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
@@ -77,7 +79,7 @@ def job() -> Job:
 def run(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]]:
     """The shards after training, and the losses that replica 0 saw."""
     losses: list[float] = []
-    servers = [Shard(s, of_shard(job.slices, s), RULE) for s in range(SHARDS)]
+    servers = [Shard(s, of_shard(job.slices, s), Serving(RULE)) for s in range(SHARDS)]
 
     def report(step: int, loss: float | None, samples: int) -> None:
         if loss is not None:
@@ -90,8 +92,9 @@ def run(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]]:
         client = Client(mailbox, of_machine(job.slices, machine), one.values, local_rate=RULE.local_rate)
         if replica == 0:
             client.put()
-        where: dict[str, Any] = {"replica": replica, "replicas": REPLICAS, "steps": range(STEPS)}
-        train(Downpour(), one, client, batch_of, **where, report=report if replica == 0 else None)
+        batches = lambda step: batch_of(replica + step * REPLICAS) if step < STEPS else None  # noqa: E731
+        told = report if replica == 0 else None
+        Downpour().train(Share(one, client, RULE, batches, replicas=REPLICAS, report=told))
         channel.send("launcher", Message("done"))
 
     def launcher(channel: MemoryChannel) -> None:

@@ -1,15 +1,36 @@
 """`BufferFile`: a worker's buffers, kept for the one that takes its place: the shards have only parameters."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
 
+from ..partition.errors import UsageError
 from ..ps.tensor_file import TensorReader
-from .saving import save_state
+from .saving import save_state, unfinished
 
 KEEP_S = 2.0  # between two times that they are kept
+
+
+def buffer_path(folder: Path, replica: int, machine: int) -> Path:
+    """Where the worker of a place keeps its buffers, however often it is started again."""
+    return folder / f"buffers-{replica}.{machine}.safetensors"
+
+
+@contextmanager
+def removed_afterwards(folder: Path, *, replicas: int, machines: int) -> Iterator[None]:
+    """At the end, however it comes, what the workers of a run have kept is taken away; UsageError where it stays."""
+    try:
+        yield
+    finally:
+        for path in [buffer_path(folder, r, m) for r in range(replicas) for m in range(machines)]:
+            try:
+                path.unlink(missing_ok=True)
+                unfinished(path).unlink(missing_ok=True)  # of a worker that was killed while it wrote
+            except OSError as error:
+                raise UsageError("E222", f"cannot remove {path}: {error}", fix="--out FOLDER of your own") from error
 
 
 class BufferFile:

@@ -1,13 +1,12 @@
 """`cutset eval`, the command."""
 
 import json
-import sys
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 import click
 
-from .options import json_option, task_options
+from .options import json_option, task_options, task_spec
+from .output import stdout_kept
 
 
 @click.command("eval")
@@ -42,14 +41,13 @@ def evaluate(
     """Tell how well TASK does with trained weights; batches stream through the machines of a cut model."""
     from ..partition.placement import load
     from .evaluate import check_split, evaluate
-    from .load import TaskSpec
     from .planning import Wanted
 
     if placement_file is not None and machines is not None:
         raise click.UsageError("give --placement or --machines, not both")
-    spec = TaskSpec(task, data, inputs, batch, blocks, autocast or "")
+    spec = task_spec(task, data, inputs, batch, blocks, autocast)
     placement = load(placement_file) if placement_file is not None else None
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    with stdout_kept(as_json):
         found = evaluate(spec, source, wanted=Wanted(machines), placement=placement, split=check_split(split))
     if as_json:
         click.echo(json.dumps(found))

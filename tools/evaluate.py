@@ -23,16 +23,16 @@ from ..runtime.program import Program
 from ..runtime.worker import Worker
 from . import weights
 from .capturing import Captured, captured
+from .course import worker_name
 from .load import TaskSpec, build_model, load_task, read_split
 from .planning import Wanted, compiled, matched, planned, traced_as
-from .prepare import FAILS_UNTRACED, UNTRACEABLE
-from .roles import WAIT_S, worker_name
+from .prepare import FAILS_UNTRACED, PLACEMENT, UNTRACEABLE
+from .roles import WAIT_S
 from .saving import save_state
 from .scoring import right_answers, right_answers_uncut
 from .weightless import own_buffers, weightless
 
 EVALUATING = "cutset.tools.evaluate:evaluating"
-PLACEMENT = "placement.json"
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -119,10 +119,7 @@ def _launched(names: Sequence[str], setups: Sequence[Setup]) -> dict[str, Any]:
         for name, setup in zip(names, setups, strict=True)
     ]
     with Launcher(roles, job=f"eval-{uuid.uuid4().hex[:12]}") as launcher:
-        launcher.start()
-        for _ in launcher.events():
-            pass
-        results: list[dict[str, Any]] = [launcher.results[name] for name in names]
+        results: list[dict[str, Any]] = launcher.run()
     (found,) = [result for result in results if result["right"] is not None]
     return {**found, "seconds": max(result["seconds"] for result in results)}
 

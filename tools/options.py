@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from .load import TaskSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +39,20 @@ def task_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def task_spec(
+    task: str,
+    data: str | None,
+    inputs: tuple[str, ...],
+    batch: int | None,
+    blocks: tuple[str, ...] = (),
+    autocast: str | None = None,
+) -> "TaskSpec":
+    """What `task_options` say."""
+    from .load import TaskSpec
+
+    return TaskSpec(task, data, inputs, batch, blocks, autocast or "")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
@@ -96,17 +113,14 @@ def training_options(command: F) -> F:
             show_default=True,
             help="Passes over the training samples, all replicas together.",
         ),
-        click.option(
-            "--warm-start", type=int, default=0, show_default=True, help="Pushes that replica 0 makes alone first."
-        ),
+        click.option("--warm-start", type=int, help="Downpour: pushes that replica 0 makes alone first."),
         click.option(
             "--overlap/--no-overlap",
-            default=False,
-            show_default=True,
-            help="Fetch one step ahead, while computing: hides a slow network, at the price of staler parameters.",
+            default=None,
+            help="Downpour: fetch one step ahead, which hides a slow network, at the price of staler parameters.",
         ),
-        click.option("--push", type=int, default=1, show_default=True, help="Steps between two pushes (n_push)."),
-        click.option("--fetch", type=int, default=1, show_default=True, help="Steps between two fetches (n_fetch)."),
+        click.option("--push", type=int, help="Downpour: steps between two pushes (n_push); 1 by default."),
+        click.option("--fetch", type=int, help="Downpour: steps between two fetches (n_fetch); 1 by default."),
         click.option(
             "--clip-norm",
             type=click.FloatRange(min=0),
@@ -123,8 +137,20 @@ def training_options(command: F) -> F:
             "activations of all at once (a plan counts on as many as there are machines); or in turn.",
         ),
         click.option("--lr", type=float, default=0.02, show_default=True, help="Learning rate of the rule."),
-        click.option("--rule", default="adagrad", show_default=True, help="How shards apply a push: adagrad or sgd."),
-        click.option("--method", default="downpour", show_default=True, help="How replicas train together: downpour."),
+        click.option(
+            "--rule",
+            default="adagrad",
+            show_default=True,
+            metavar="NAME[:OPTION=VALUE,...]",
+            help="How a gradient changes the parameters; `cutset methods` lists them.",
+        ),
+        click.option(
+            "--method",
+            default="downpour",
+            show_default=True,
+            metavar="NAME[:OPTION=VALUE,...]",
+            help="How replicas train together; `cutset methods` lists them.",
+        ),
         click.option(
             "--shards",
             type=int,

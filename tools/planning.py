@@ -1,6 +1,7 @@
 """From a task to graphs, a placement and programs: what `plan`, `check`, `inspect` and `train` share."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -191,7 +192,7 @@ def replica_of(
         constants |= more
     parts = programs(spelled, training=training)
     own = weights.Held(state_values(model, loss, constants))
-    with own if checkpoint is None else weights.opened(Path(checkpoint)) as found:
+    with nullcontext(own) if checkpoint is None else weights.opened(Path(checkpoint)) as found:
         values = weights.Both(found, own)
         if checkpoint is not None:
             weights.demand(found, parts, constants, where=Path(checkpoint))

@@ -12,21 +12,23 @@ from ..models.task import Task
 from ..partition.errors import BadInput, UsageError
 from ..partition.placement import Placement
 from ..partition.untraceable import Untraceable
-from ..ps.downpour import Downpour
 from ..ps.layout import Slice, layout
+from ..ps.method import Serving
+from ..ps.methods import AnyMethod
 from ..ps.region import Region
-from ..ps.rule import AnyRule
+from ..ps.rules import AnyRule
 from ..runtime.plain import PlainWorker
 from ..runtime.program import Program
 from ..runtime.schedule import DATAFLOW
 from .capturing import Captured, captured
+from .course import Course
 from .first_weights import First, state_names, write_first
 from .load import TaskSpec, example_batch, load_task
 from .planning import Wanted, compiled, matched, micro_spec, planned, traced_as
 from .rehearsal import rehearse, rehearse_parts
-from .roles import Course
 
-LOGS = "logs"
+LOGS = "logs"  # in the run folder, as the next two
+PLACEMENT = "placement.json"
 INITIAL = "initial.safetensors"
 ROLES_MAX = 256
 LR_MAX = torch.finfo(torch.float32).max
@@ -45,7 +47,7 @@ class Options:
     """
 
     spec: TaskSpec
-    method: Downpour
+    method: AnyMethod
     rule: AnyRule
     out: Path
     wanted: Wanted = field(default_factory=lambda: Wanted(machines=1))
@@ -85,6 +87,11 @@ class Prepared:
     def machines(self) -> int:
         """Workers of a replica."""
         return len(self.regions)
+
+    @property
+    def serving(self) -> Serving:
+        """What its shards do."""
+        return self.options.method.serving(self.options.rule, self.options.replicas)
 
     @property
     def worker_threads(self) -> int:
@@ -138,7 +145,7 @@ def _cut(options: Options, ready: Captured) -> Prepared:
     placement = options.placement or planned(ready, options.spec, options.wanted)
     cut = matched(ready, placement)
     trained, evaluated = compiled(ready, cut)
-    placement.save(options.out / "placement.json")
+    placement.save(options.out / PLACEMENT)
     if options.spread:
         shards = min(len(trained), ROLES_MAX - len(trained) * options.replicas)
         options = replace(options, shards=shards, spread=False)
@@ -204,7 +211,7 @@ def _course(
             "replicas",
             fix="fewer --replicas, a smaller --batch, or more --epochs",
         )
-    options.method.check(steps)
+    options.method.check(options.rule, options.replicas, steps)
     every, initial = max(1, steps // options.epochs), options.out / INITIAL
     return Course(
         spec,

@@ -123,10 +123,7 @@ def _run(setups: Sequence[Setup], threads: int) -> list[Timed]:
         for name, setup in zip(PEERS, setups, strict=True)
     ]
     with Launcher(roles, job=f"probe-{uuid.uuid4().hex[:12]}") as launcher:
-        launcher.start()
-        for _ in launcher.events():
-            pass
-        return [msgspec.convert(launcher.results[name], Timed) for name in PEERS]
+        return [msgspec.convert(result, Timed) for result in launcher.run()]
 
 
 def _samples(graph: Graph, groups: Sequence[Mapping[str, list[str]]], timed: Sequence[Timed]) -> list[Sample]:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .options import json_option
+
 if TYPE_CHECKING:
     from .probe import Probed
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     "--machines", type=int, default=2, show_default=True, help="Workers on this machine, which share its cores."
 )
 @click.option("--name", default="machine", show_default=True, help="What the machines are called in the file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@json_option
 def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
     """Measure this machine and write a cluster file of machines like it, for `cutset plan --cluster`.
 

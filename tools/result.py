@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from .course import worker_name
 from .explained import explained, in_words
 from .prepare import Prepared
 from .recorded import Recorded
-from .roles import worker_name
 from .typical import typical
 
 CLEARLY, CLEARLY_S = 1.5, 0.005  # times the others' time, and seconds above it: such a worker is named
@@ -27,7 +27,8 @@ def compared(
     recorded.
     """
     rows = [] if baseline is None else [_row(job, "one process", baseline, processes=1)]
-    name = f"downpour, {job.machines} machines x {job.options.replicas} replicas, {job.options.shards} shards"
+    of = f"{job.machines} machines x {job.options.replicas} replicas, {job.options.shards} shards"
+    name = f"{job.options.method.name}, {of}"
     workers = outcome["workers"]
     row = _row(job, name, outcome, processes=job.machines * job.options.replicas + job.options.shards)
     late = _staleness(outcome["shards"])

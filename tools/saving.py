@@ -34,10 +34,15 @@ def save_state(path: Path, tensors: Mapping[str, Tensor]) -> Path:
     return path
 
 
+def unfinished(path: Path) -> Path:
+    """What a file is called until all of it is written."""
+    return path.with_name(path.name + ".tmp")
+
+
 @contextmanager
 def new_file(path: Path, layouts: Mapping[str, Layout]) -> "Iterator[TensorWriter]":
     """A file to write tensors to, which is there once all of them are; UsageError where it cannot be written."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = unfinished(path)
     try:
         with TensorWriter(temporary, layouts) as writer:
             yield writer

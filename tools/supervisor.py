@@ -2,7 +2,7 @@
 
 A replica that was lost is started again under new names: it fetches its parameters from the shards and goes on after
 the last step that it is known to have done, while the other replicas train. Steps that it made after its last beacon
-are made again, at most half a second of them. Its buffers begin as they were at first.
+are made again, at most half a second of them. Its buffers are those that its workers kept last (buffer_file.py).
 """
 
 import time
@@ -17,9 +17,11 @@ from ..ps.manifest import StateFile
 from ..runtime.coordinator import Loss
 from ..runtime.launcher import Launcher, Role
 from ..runtime.message import Message
+from .course import ShardSetup, WorkerSetup, worker_name
 from .prepare import Prepared
-from .roles import SHARD, WORKER, ShardSetup, WorkerSetup, steps_done, worker_name
+from .roles import SHARD, WORKER
 from .saving import CHECKPOINT
+from .training_log import steps_done
 
 Tell = Callable[[str, int, int, float], None]  # run, step, steps, loss
 Note = Callable[[str], None]
@@ -68,7 +70,7 @@ class Supervisor:
         """All roles as the run begins."""
         job = self._job
         shards = [
-            Role(name, SHARD, msgspec.to_builtins(ShardSetup(s, of_shard(job.slices, s), job.options.rule)))
+            Role(name, SHARD, msgspec.to_builtins(ShardSetup(s, of_shard(job.slices, s), job.serving)))
             for s, name in enumerate(self.shards)
         ]
         return shards + [role for replica in range(self._replicas) for role in self._workers(replica)]
@@ -159,7 +161,7 @@ class Supervisor:
         self._done[place] = body["step"]
         if place[0] == 0:
             self.losses.append((body["samples"], body["loss"]))
-            self._tell("downpour", body["step"], body["steps"], body["loss"])
+            self._tell(self._job.options.method.name, body["step"], body["steps"], body["loss"])
 
     def _back(self, replica: int, seconds: float) -> None:
         """The replica trains again; by its own clock for so many seconds."""

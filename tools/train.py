@@ -10,16 +10,20 @@ import msgspec
 from ..partition.errors import UsageError
 from ..partition.placement import Placement
 from ..ps.downpour import Downpour
-from ..ps.rule import Adagrad, AnyRule
+from ..ps.gradient_rules import Adagrad
+from ..ps.methods import AnyMethod
+from ..ps.rules import AnyRule
 from ..runtime.launcher import Launcher, Role, Route
 from ..runtime.schedule import DATAFLOW
+from .buffer_file import removed_afterwards
 from .chrome_trace import chrome_trace
+from .course import BaselineSetup, worker_name
 from .load import TaskSpec
 from .planning import Wanted
 from .prepare import LOGS, Options, Prepared, prepare
 from .recorded import Recorded, recorded, whole_steps
 from .result import compared
-from .roles import BASELINE, BaselineSetup, worker_name
+from .roles import BASELINE
 from .saving import write_checkpoint
 from .supervisor import Note, Supervisor, Tell
 
@@ -74,15 +78,16 @@ def _job_name() -> str:
 
 def _run_method(job: Prepared, tell: Tell, note: Note, route: Route | None) -> dict[str, Any]:
     """Start shards and workers, let them train, test at replica 0, and write the checkpoint."""
-    supervisor = Supervisor(job, tell=tell, note=note)
-    with Launcher(
+    supervisor, out = Supervisor(job, tell=tell, note=note), job.options.out
+    launching = Launcher(
         supervisor.roles(),
         job=_job_name(),
-        folder=job.options.out / LOGS,
+        folder=out / LOGS,
         spares=supervisor.spares,
         renew=supervisor.renew,
         route=route,
-    ) as launcher:
+    )
+    with removed_afterwards(out, replicas=job.options.replicas, machines=job.machines), launching as launcher:
         launcher.start()
         supervisor.began()
         for message in launcher.events():
@@ -105,7 +110,7 @@ def train(
     machines: int = 1,
     replicas: int = 1,
     shards: int | None = None,
-    method: Downpour | None = None,
+    method: AnyMethod | None = None,
     rule: AnyRule | None = None,
     epochs: int = 1,
     data: str | None = None,

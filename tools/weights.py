@@ -1,8 +1,8 @@
 """`Weights`: trained values from a run folder, a checkpoint or a plain state_dict, box by box."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -13,12 +13,11 @@ from ..ps import checkpoint
 from ..ps.tensor_file import TensorReader
 from ..runtime.program import Program
 from ..runtime.states import States
-
-CHECKPOINT = "checkpoint"
+from .saving import CHECKPOINT
 
 
 class Weights(Protocol):
-    """Tensors by name. Context manager."""
+    """Tensors by name."""
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Of a tensor; None where there is none of this name."""
@@ -27,12 +26,6 @@ class Weights(Protocol):
     def part(self, name: str, box: Box, extents: Sequence[int]) -> Tensor:
         """A box of it, in axes of these sizes."""
         ...
-
-    def __enter__(self) -> "Weights": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class _File(TensorReader):
@@ -44,9 +37,6 @@ class _File(TensorReader):
 
     def part(self, name: str, box: Box, extents: Sequence[int]) -> Tensor:
         return self.box(name, extents, box)
-
-    def __enter__(self) -> "_File":
-        return self
 
 
 class Held:
@@ -62,13 +52,6 @@ class Held:
     def part(self, name: str, box: Box, extents: Sequence[int]) -> Tensor:
         """As of `Weights`."""
         return self._values[name].detach().reshape(tuple(extents))[slices(box)]
-
-    def __enter__(self) -> "Held":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class Both:
@@ -87,13 +70,6 @@ class Both:
         source = self._second if self._first.shape(name) is None else self._first
         return source.part(name, box, extents)
 
-    def __enter__(self) -> "Both":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
 
 class _Checkpoint:
     def __init__(self, folder: Path) -> None:
@@ -105,20 +81,26 @@ class _Checkpoint:
     def part(self, name: str, box: Box, extents: Sequence[int]) -> Tensor:
         return self._found.part(name, box, extents)
 
-    def __enter__(self) -> "_Checkpoint":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-def opened(path: Path) -> Weights:
+@contextmanager
+def opened(path: Path) -> Iterator[Weights]:
     """The weights in a run folder, in a checkpoint's folder or in a file; CheckpointError where they are not there."""
     if path.is_file():
-        return _File(path)
+        with closing(_File(path)) as file:
+            yield file
+        return
     inner = path / CHECKPOINT
-    return _Checkpoint(inner if inner.is_dir() else path)
+    yield _Checkpoint(inner if inner.is_dir() else path)
+
+
+def stored(path: str | Path) -> Callable[[str], Tensor]:
+    """Whole tensors by name from a safetensors file, one at a time."""
+
+    def value(name: str) -> Tensor:
+        with TensorReader(path) as reader:
+            return reader.tensor(name)
+
+    return value
 
 
 def demand(weights: Weights, programs: Sequence[Program], made: Collection[str], *, where: Path) -> None:

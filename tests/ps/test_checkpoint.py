@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from cutset.partition.errors import CheckpointError
 from cutset.ps.checkpoint import Checkpoint, load, whole_state
 from cutset.ps.checkpoint_files import write_manifest, write_shard, write_state
+from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.ps.holding import Holding
 from cutset.ps.layout import layout, of_shard
 from cutset.ps.manifest import Manifest
+from cutset.ps.method import Serving
 from cutset.ps.region import Region
-from cutset.ps.rule import SGD, Adagrad
 from cutset.ps.shard import Shard, serve
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
@@ -59,12 +60,12 @@ def example(machines=2):
 def filled(buffers, shards, rule):
     """Shards that hold the buffers, after three pushes of the worker of each machine."""
     slices = layout([len(buffer) for buffer in buffers], shards)
-    servers = [Shard(s, of_shard(slices, s), rule) for s in range(shards)]
+    servers = [Shard(s, of_shard(slices, s), Serving(rule)) for s in range(shards)]
     for piece in slices:
         values = buffers[piece.machine][piece.start : piece.stop]
         servers[piece.shard].handle(Message("put", edge=piece.number, tensors=(values,), sender="worker-0.0"))
         for number in (1, 2, 3):
-            body = {"base": 0, "number": number}
+            body = {"base": 0, "number": number, "replica": 0}
             push = Message("push", edge=piece.number, body=body, tensors=(values * 0,), sender="worker-0.0")
             servers[piece.shard].handle(push)
     return slices, servers
@@ -112,14 +113,14 @@ def test_a_shard_goes_on_as_if_it_had_not_ended(tmp_path):
     assert checkpoint.manifest.about == {"step": 3}
     for index, before in enumerate(servers):
         slices = of_shard(checkpoint.manifest.slices, index)
-        after = Shard(index, slices, checkpoint.rule(index), held=checkpoint.holdings(index))
+        after = Shard(index, slices, Serving(checkpoint.rule(index)), held=checkpoint.holdings(index))
         for piece in slices:
             gradient = torch.linspace(-1, 1, piece.size)
             for number in (3, 4):  # the third was applied already
                 push = Message(
                     "push",
                     edge=piece.number,
-                    body={"base": 3, "number": number},
+                    body={"base": 3, "number": number, "replica": 0},
                     tensors=(gradient,),
                     sender="worker-0.0",
                 )

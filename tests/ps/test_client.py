@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from cutset.partition.errors import NetworkError
 from cutset.ps.client import Client
+from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.ps.layout import layout, of_machine, of_shard
-from cutset.ps.rule import SGD, Adagrad
+from cutset.ps.method import Serving
 from cutset.ps.shard import Shard
 from cutset.runtime.channel import SilenceError
 from cutset.runtime.mailbox import Mailbox
@@ -25,7 +26,7 @@ class Bench:
         network = MemoryNetwork(copies=copies)
         rule = rule or SGD(0.5)
         slices = layout([SIZE], shards, align=8, most=most)
-        self.shards = [Shard(s, of_shard(slices, s), rule) for s in range(shards)]
+        self.shards = [Shard(s, of_shard(slices, s), Serving(rule)) for s in range(shards)]
         self.channels = [network.channel(f"shard-{s}") for s in range(shards)]
         rate = rule.local_rate if local_rate is None else local_rate
         self.clients = []
@@ -265,7 +266,7 @@ def test_a_fetch_that_waits_for_others_is_more_patient_than_the_mailbox():
     [client] = bench.clients
     client.put()
     client.fetch(at_least=1)
-    with pytest.raises(SilenceError, match=r"waited 5 s .*pushes of replica 0"):
+    with pytest.raises(SilenceError, match=r"waited 5 s .*waits for other replicas"):
         client.wait()
     assert next(ticks) == 6  # it looked at the clock at the start and after five silences
 

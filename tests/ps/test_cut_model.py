@@ -11,12 +11,13 @@ from cutset.partition.exchange import flow
 from cutset.ps.checkpoint import whole_state
 from cutset.ps.checkpoint_files import write_manifest, write_shard
 from cutset.ps.client import Client
-from cutset.ps.downpour import Downpour, train
+from cutset.ps.downpour import Downpour
+from cutset.ps.gradient_rules import SGD
 from cutset.ps.layout import layout, of_machine, of_shard
 from cutset.ps.manifest import Manifest
 from cutset.ps.region import Region
-from cutset.ps.rule import SGD
 from cutset.ps.shard import Shard, serve
+from cutset.ps.share import Share
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
@@ -77,11 +78,13 @@ def run(method, rule, folder, *, replicas, steps):
             mailbox = Mailbox(channel, timeout_s=30.0)
             one = Worker(made[machine], mailbox, [f"worker-{replica}.{m}" for m in range(MACHINES)])
             one.states.load(lambda name: start[name])
-            client = Client(mailbox, of_machine(slices, machine), one.values, local_rate=rule.local_rate)
+            rate, own = method.local_rate(rule), of_machine(slices, machine)
+            client = Client(mailbox, own, one.values, local_rate=rate, replica=replica)
             if replica == 0:
                 client.put()
-            span = {"replica": replica, "replicas": replicas, "steps": range(steps)}
-            train(method, one, client, batch_of, **span, report=report if replica == 0 else None)
+            batches = lambda step: batch_of(replica + step * replicas) if step < steps else None  # noqa: E731
+            told = report if replica == 0 else None
+            method.train(Share(one, client, rule, batches, replicas=replicas, agree=one.agree, report=told))
             channel.send("launcher", Message("done"))
 
         return life
@@ -96,7 +99,7 @@ def run(method, rule, folder, *, replicas, steps):
         for s in range(SHARDS):
             channel.send(f"shard-{s}", Message("finish"))
 
-    servers = [Shard(s, of_shard(slices, s), rule) for s in range(SHARDS)]
+    servers = [Shard(s, of_shard(slices, s), method.serving(rule, replicas)) for s in range(SHARDS)]
     roles = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel, interval_s=30.0) for s in range(SHARDS)}
     roles |= {f"worker-{r}.{m}": worker(r, m) for r in range(replicas) for m in range(MACHINES)}
     MemoryNetwork().run({**roles, "launcher": launcher})

@@ -6,103 +6,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from regression import SIZE, Regression, batch_of, every, plain_sgd, run, staleness
 
 from cutset.partition.errors import Diverged, UsageError
 from cutset.ps.client import Client
-from cutset.ps.downpour import Downpour, train
-from cutset.ps.layout import layout, of_machine, of_shard
-from cutset.ps.rule import SGD, Adagrad
+from cutset.ps.downpour import Downpour
+from cutset.ps.gradient_rules import SGD, Adagrad
+from cutset.ps.layout import layout, of_shard
+from cutset.ps.method import Serving
+from cutset.ps.rule import Update
 from cutset.ps.shard import Shard, serve
-from cutset.ps.staleness import merged
+from cutset.ps.share import Share
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
-
-SIZE = 50
-
-
-def batch_of(number, size=8):
-    """A batch of linear regression: inputs [size, SIZE], targets [size]."""
-    generator = torch.Generator().manual_seed(number)
-    inputs = torch.randn(size, SIZE, dtype=torch.float64, generator=generator)
-    return list(zip(inputs, inputs.sum(1), strict=True))
-
-
-class Regression:
-    """Mean squared error of inputs @ values; the minimum is at values = 1.
-
-    before: called at each step's begin; after: when training has ended.
-    """
-
-    def __init__(self, before=lambda step: None, after=lambda: None):
-        self.values = torch.zeros(SIZE, dtype=torch.float64)
-        self.gradients = torch.full((SIZE,), 7.0, dtype=torch.float64)  # training must not build on what was there
-        self._before = before
-        self.after = after
-
-    def step(self, batch, step):
-        self._before(step)
-        inputs, targets = (torch.stack(rows) for rows in zip(*batch, strict=True))
-        errors = inputs @ self.values - targets
-        self.gradients += 2 * inputs.T @ errors / len(batch)
-        return float(errors.square().mean())
-
-
-def run(method, rule, *, steps, replicas=1, shards=2, workers=None, shard_class=Shard, copies=False, parts=1):
-    """Train; the final values on the shards, the shards' statistics, and each replica's reports."""
-    network = MemoryNetwork(copies=copies)
-    slices = layout([SIZE], shards)
-    workers = workers or [Regression() for _ in range(replicas)]
-    servers = [shard_class(s, of_shard(slices, s), rule) for s in range(shards)]
-    reports = [[] for _ in range(replicas)]
-
-    def worker(replica):
-        def life(channel):
-            one = workers[replica]
-            client = Client(Mailbox(channel), of_machine(slices, 0), one.values, local_rate=rule.local_rate)
-            if replica == 0:
-                client.put()
-            for part in range(parts):
-                if part > 0:
-                    one.values.fill_(float("nan"))  # whatever was done to them: training begins with a fetch
-                span = range(steps * part // parts, steps * (part + 1) // parts)
-                where = {"replica": replica, "replicas": replicas, "steps": span}
-                train(method, one, client, batch_of, **where, report=lambda *row: reports[replica].append(row))
-                assert not client.fetching
-                assert client.in_flight == 0
-            one.after()
-            channel.send("launcher", Message("done"))
-
-        return life
-
-    def launcher(channel):
-        for _ in range(replicas):
-            channel.receive(30.0)
-        for s in range(shards):
-            channel.send(f"shard-{s}", Message("finish"))
-
-    roles = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel, interval_s=30.0) for s in range(shards)}
-    roles |= {f"worker-{r}.0": worker(r) for r in range(replicas)}
-    results = network.run({**roles, "launcher": launcher})
-    values = torch.cat([holding.value for server in servers for holding in server.holdings()])
-    return values, [results[f"shard-{s}"] for s in range(shards)], reports
-
-
-def plain_sgd(lr, steps):
-    one = Regression()
-    optimiser = torch.optim.SGD([one.values.requires_grad_()], lr=lr)
-    for step in range(steps):
-        inputs, targets = (torch.stack(rows) for rows in zip(*batch_of(step), strict=True))
-        optimiser.zero_grad()
-        (inputs @ one.values - targets).square().mean().backward()
-        optimiser.step()
-    return one.values.detach()
-
-
-def staleness(statistics):
-    """Of all pushes: mean, max and histogram."""
-    slices = [piece for shard in statistics for piece in shard["slices"]]
-    return merged(part for piece in slices for part in piece["staleness"].values())
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -123,7 +40,7 @@ def test_one_replica_equals_plain_sgd(fetch, push, overlap, copies):
 def test_the_gradients_of_each_step_are_clipped_and_not_their_sum(push):
     network, norms = MemoryNetwork(), []
     slices, one = layout([SIZE], 1), Regression()
-    server = Shard(0, of_shard(slices, 0), SGD(0.02))
+    server = Shard(0, of_shard(slices, 0), Serving(SGD(0.02)))
 
     def clip(step):
         norms.append(one.gradients.norm().item())
@@ -132,7 +49,7 @@ def test_the_gradients_of_each_step_are_clipped_and_not_their_sum(push):
     def worker(channel):
         client = Client(Mailbox(channel), slices, one.values, local_rate=0.02)
         client.put()
-        train(Downpour(push=push), one, client, batch_of, replica=0, replicas=1, steps=range(12), clip=clip)
+        Downpour(push=push).train(Share(one, client, SGD(0.02), every(0, 1, 12), replicas=1, clip=clip))
         channel.send("launcher", Message("done"))
 
     def launcher(channel):
@@ -174,7 +91,7 @@ def test_adagrad_without_overlap_equals_sequential_adagrad():
     for step in range(30):
         one.gradients.zero_()
         one.step(batch_of(step), step)
-        rule.apply(one.values, one.gradients, state)
+        rule.apply(one.values, one.gradients, state, Update())
     torch.testing.assert_close(values, one.values, rtol=0, atol=1e-12)
 
 
@@ -188,7 +105,7 @@ def test_accrued_gradients_without_a_local_step():
             one.values.copy_(shard)
         one.step(batch_of(step), step)
         if step % 4 == 0:
-            rule.apply(shard, one.gradients, state)
+            rule.apply(shard, one.gradients, state, Update())
             one.gradients.zero_()
     torch.testing.assert_close(values, shard, rtol=0, atol=1e-12)
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from cutset.partition.errors import UsageError
-from cutset.ps.rule import BLOCK, RULES, SGD, Adagrad, from_plain, rule
+from cutset.ps.gradient_rules import BLOCK, SGD, Adagrad
+from cutset.ps.rule import Update
+from cutset.ps.rules import RULES, from_plain, rule
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -23,7 +25,7 @@ def trajectories(one, optimiser_of, pushes, start):
     value, parameter = start.clone(), start.clone().requires_grad_()
     state, optimiser = one.state(value), optimiser_of([parameter])
     for gradient in pushes:
-        one.apply(value, gradient, state)
+        one.apply(value, gradient, state, Update())
         parameter.grad = gradient.clone()
         optimiser.step()
         yield value, parameter.detach()
@@ -52,7 +54,7 @@ def test_adagrad_is_the_formula():
     one = Adagrad(0.05)
     state = one.state(value)
     for step, gradient in enumerate(pushes):
-        one.apply(value, gradient, state)
+        one.apply(value, gradient, state, Update())
         for i in range(50):
             eta = 0.05 / math.sqrt(sum(float(g[i]) ** 2 for g in pushes[: step + 1]))
             expected[i] -= eta * float(gradient[i])
@@ -66,7 +68,7 @@ def test_adagrad_never_steps_further_than_its_rate(dtype):
     sizes = [0.0, subnormal, 3 * subnormal, info.tiny, 10 * info.tiny, info.tiny**0.5, 1.01 * info.tiny**0.5, 1e-3, 1.0]
     gradient = torch.tensor([sign * size for size in sizes for sign in (1, -1)], dtype=dtype)
     one, value = Adagrad(0.5), torch.zeros(len(gradient), dtype=dtype)
-    one.apply(value, gradient, one.state(value))
+    one.apply(value, gradient, one.state(value), Update())
     assert torch.isfinite(value).all()
     assert (value.abs() <= 0.5 * (1 + info.eps)).all()
     assert (value[gradient == 0] == 0).all()
@@ -79,7 +81,7 @@ def test_adagrad_guards_change_no_other_bit():
     plain, one = value.clone(), Adagrad(0.1)
     state, total = one.state(value), torch.zeros(1000)
     for gradient in gradients(1000, torch.float32):
-        one.apply(value, gradient, state)
+        one.apply(value, gradient, state, Update())
         total.addcmul_(gradient, gradient)
         plain.addcdiv_(gradient, total.sqrt(), value=-0.1)
         assert torch.equal(value, plain)
@@ -89,7 +91,7 @@ def test_an_element_without_gradient_stays():
     one, value = Adagrad(0.1), torch.ones(4)
     state = one.state(value)
     for _ in range(3):
-        one.apply(value, torch.tensor([0.0, 1.0, 0.0, -1.0]), state)
+        one.apply(value, torch.tensor([0.0, 1.0, 0.0, -1.0]), state, Update())
     assert value[[0, 2]].tolist() == [1.0, 1.0]
     assert torch.isfinite(value).all()
 

@@ -1,14 +1,14 @@
 """The shard's protocol as a table: messages in, answers out; and its loop over a channel."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from cutset.partition.errors import Diverged, NetworkError
+from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.ps.layout import Slice, layout
-from cutset.ps.rule import SGD, Adagrad
+from cutset.ps.method import Serving
 from cutset.ps.shard import Shard, serve
 from cutset.ps.staleness import merged
 from cutset.runtime.beacon import Beacon
@@ -29,15 +29,17 @@ def put(*numbers, machine=0):
 
 
 def fetch(at_least=0, machine=0, sender="worker-0.0"):
-    return Message("fetch", edge=machine, body={"at_least": at_least}, sender=sender)
+    return Message("fetch", edge=machine, body={"at_least": at_least, "slowest": 0, "replica": 0}, sender=sender)
 
 
 def push(number, *numbers, base=0, machine=0, sender="worker-0.0", step=7):
-    return Message("push", step, 0, machine, {"base": base, "number": number}, (vector(*numbers),), sender)
+    return Message(
+        "push", step, 0, machine, {"base": base, "number": number, "replica": 0}, (vector(*numbers),), sender
+    )
 
 
 def shard_with_values(rule=None):
-    shard = Shard(0, SLICES, rule or SGD(1.0))
+    shard = Shard(0, SLICES, Serving(rule or SGD(1.0)))
     assert told(shard.handle(put(0.0, 10.0, 20.0))) == [("worker-0.0", "held", {}, [])]
     return shard
 
@@ -73,7 +75,7 @@ def test_the_first_initial_values_count_whoever_puts_them_again():
 
 
 def test_what_was_sent_or_put_is_never_overwritten():
-    shard, first = Shard(0, SLICES, SGD(1.0)), put(0.0, 10.0, 20.0)
+    shard, first = Shard(0, SLICES, Serving(SGD(1.0))), put(0.0, 10.0, 20.0)
     shard.handle(first)
     [(_, reply)] = shard.handle(fetch())
     shard.handle(push(1, 1.0, 1.0, 1.0))
@@ -81,7 +83,7 @@ def test_what_was_sent_or_put_is_never_overwritten():
 
 
 def test_fetch_waits_for_the_initial_values():
-    shard = Shard(0, SLICES, SGD(1.0))
+    shard = Shard(0, SLICES, Serving(SGD(1.0)))
     assert shard.handle(fetch(sender="worker-1.0")) == []
     assert shard.handle(fetch(sender="worker-2.0", at_least=1)) == []
     assert [(peer, m.kind) for peer, m in shard.handle(put(1.0, 2.0, 3.0))] == [
@@ -147,10 +149,10 @@ BROKEN = {
         "float32 gradient for torch.float64",
     ),
     "base from the future": (push(1, 1.0, 2.0, 3.0, base=1), "builds on version 1; the slice has 0"),
-    "no base": (replace(push(1, 1.0, 2.0, 3.0), body={"number": 1}), "base = None"),
-    "no number": (replace(push(1, 1.0, 2.0, 3.0), body={"base": 0}), "number = None"),
-    "words for a version": (replace(fetch(), body={"at_least": "now"}), "at_least = 'now'"),
-    "negative version": (replace(fetch(), body={"at_least": -1}), "at_least = -1"),
+    "no base": (replace(push(1, 1.0, 2.0, 3.0), body={"number": 1, "replica": 0}), "base = None"),
+    "no number": (replace(push(1, 1.0, 2.0, 3.0), body={"base": 0, "replica": 0}), "number = None"),
+    "words for a version": (replace(fetch(), body={"at_least": "now", "slowest": 0, "replica": 0}), "at_least = 'now'"),
+    "negative version": (replace(fetch(), body={"at_least": -1, "slowest": 0, "replica": 0}), "at_least = -1"),
 }
 
 
@@ -213,8 +215,8 @@ def test_statistics_are_plain_data():
     assert statistics["shard"] == 0
     assert statistics["rule"] == {"type": "sgd", "lr": 1.0}
     first = {key: value for key, value in statistics["slices"][0].items() if key != "staleness"}
-    place = {"shard": 0, "machine": 0, "start": 0, "stop": 3, "slices": 1, "version": 1}
-    assert first == {**place, "pushes": 1, "duplicates": 0, "fetches": 1, "bytes_in": 48, "bytes_out": 24}
+    place = {"shard": 0, "machine": 0, "start": 0, "stop": 3, "slices": 1, "version": 1, "clock_gap": 0}
+    assert first == {**place, "pushes": 1, "duplicates": 0, "late": 0, "fetches": 1, "bytes_in": 48, "bytes_out": 24}
     assert statistics["slices"][1]["version"] is None
 
 
@@ -234,7 +236,7 @@ def test_serve_answers_until_finish():
         worker.send("shard-0", message)
     launcher.send("shard-0", Message("finish"))
     beacon = Beacon()
-    statistics = serve(Shard(0, SLICES, SGD(1.0)), server, beacon=beacon)
+    statistics = serve(Shard(0, SLICES, Serving(SGD(1.0))), server, beacon=beacon)
     assert statistics["slices"][0]["pushes"] == 1
     assert beacon.progress == "3 messages"
     assert [worker.receive(0).kind for _ in range(3)] == ["held", "pushed", "values"]
@@ -244,14 +246,14 @@ def test_serve_ends_at_stop():
     server, launcher = channels("shard-0", "launcher")
     launcher.send("shard-0", Message("stop", body={"why": "worker-1.0 died"}))
     with pytest.raises(Stopped, match=r"worker-1\.0 died"):
-        serve(Shard(0, SLICES, SGD(1.0)), server)
+        serve(Shard(0, SLICES, Serving(SGD(1.0))), server)
 
 
 def test_only_the_launcher_finishes_a_shard():
     server, worker = channels("shard-0", "worker-0.0")
     worker.send("shard-0", Message("finish"))
     with pytest.raises(NetworkError, match="unknown kind"):
-        serve(Shard(0, SLICES, SGD(1.0)), server)
+        serve(Shard(0, SLICES, Serving(SGD(1.0))), server)
 
 
 class Quiet:
@@ -270,7 +272,7 @@ def test_serve_beats_while_it_is_idle_and_gives_up_in_the_end():
     [server] = channels("shard-0")
     beacon = Beacon()
     with pytest.raises(SilenceError, match=r"shard-0 waited 3 s"):
-        serve(Shard(0, SLICES, SGD(1.0)), Quiet(server), beacon=beacon, interval_s=1.0, timeout_s=3.0)
+        serve(Shard(0, SLICES, Serving(SGD(1.0))), Quiet(server), beacon=beacon, interval_s=1.0, timeout_s=3.0)
     assert beacon.progress == "0 messages, then idle for 2 s"
 
 
@@ -285,12 +287,12 @@ def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):
 
 def test_many_slices_of_a_machine_are_one_line_of_the_statistics():
     pieces = layout([8, 8], 1, align=1, most=3)
-    shard = Shard(0, pieces, SGD(1.0))
+    shard = Shard(0, pieces, Serving(SGD(1.0)))
     for piece in pieces:
         values = torch.zeros(piece.size, dtype=torch.float64)
         shard.handle(Message("put", edge=piece.number, tensors=(values,), sender="worker-0.0"))
         if piece.machine == 0:
-            body = {"base": 0, "number": 1}
+            body = {"base": 0, "number": 1, "replica": 0}
             shard.handle(Message("push", 0, 0, piece.number, body, (values,), "worker-0.0"))
     first, second = shard.statistics()["slices"]
     assert {key: first[key] for key in ("machine", "start", "stop", "slices", "version", "pushes")} == {

@@ -94,6 +94,12 @@ def test_roles_work_together_and_finish_with_results() -> None:
     assert {m.sender: m.body["value"] for m in messages if m.kind == "finished"} == launcher.results
 
 
+def test_what_the_roles_return_is_in_their_order_not_that_in_which_they_end() -> None:
+    server = Role("server", "role_examples:serves", serves=True)
+    with Launcher([server, Role("client", "role_examples:asks", "server")], job="test") as launcher:
+        assert launcher.run() == [None, sum(range(20))]
+
+
 def test_a_role_gets_its_threads_and_no_secret_where_others_can_look() -> None:
     _, launcher = run(Role("worker 0", "role_examples:environment", threads=2), environ={**os.environ, "MARK": "kept"})
     got = launcher.results["worker 0"]

@@ -14,8 +14,9 @@ import zmq
 from wire_fuzz import JOB, SENDER, Breaker, attack
 
 from cutset.partition.errors import CutsetError
+from cutset.ps.gradient_rules import SGD
 from cutset.ps.layout import Slice
-from cutset.ps.rule import SGD
+from cutset.ps.method import Serving
 from cutset.ps.shard import Shard
 from cutset.runtime.keys import make_keys
 from cutset.runtime.mailbox import KEPT_MOST, Mailbox
@@ -58,7 +59,7 @@ def worker(channel: ZmqChannel) -> Callable[[Message], object]:
 
 
 def shard(_channel: ZmqChannel) -> Callable[[Message], object]:
-    found = Shard(0, [Slice(0, 0, 0, 8, number=0), Slice(0, 2, 8, 16, number=2)], SGD(lr=0.1))
+    found = Shard(0, [Slice(0, 0, 0, 8, number=0), Slice(0, 2, 8, 16, number=2)], Serving(SGD(lr=0.1)))
     found.handle(Message("put", edge=0, tensors=(torch.ones(8),), sender=SENDER))
     return found.handle
 

@@ -1,10 +1,11 @@
-"""Placements and run results made by hand, for the pictures, pages and terminal output."""
+"""The command, and placements and run results made by hand, for the pictures, pages and terminal output."""
 
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import pytest
+from command_line import cutset as cutset
 
 from cutset.partition.placement import (
     FORMAT,

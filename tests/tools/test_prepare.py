@@ -14,13 +14,13 @@ from torch import nn
 
 from cutset.partition.errors import BadInput, CutsetError, UsageError
 from cutset.ps.downpour import Downpour
-from cutset.ps.rule import SGD
+from cutset.ps.gradient_rules import SGD
 from cutset.runtime.program import Program
+from cutset.tools.course import WorkerSetup
 from cutset.tools.load import TaskSpec, load_task
 from cutset.tools.planning import Wanted, captured, planned
 from cutset.tools.prepare import Options, Prepared, prepare, state_names
 from cutset.tools.rehearsal import rehearse
-from cutset.tools.roles import WorkerSetup
 from cutset.tools.supervisor import Supervisor
 
 MODELS = Path(__file__).parent / "user_models"

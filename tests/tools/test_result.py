@@ -9,7 +9,7 @@ import pytest
 from recording import exchange
 
 from cutset.ps.downpour import Downpour
-from cutset.ps.rule import SGD
+from cutset.ps.gradient_rules import SGD
 from cutset.tools import result
 from cutset.tools.load import TaskSpec
 from cutset.tools.planning import Wanted

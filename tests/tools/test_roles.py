@@ -1,4 +1,4 @@
-"""What the processes of a run do, in this process: the share of right answers, stored tensors, and the baseline."""
+"""What the processes of a run do, in this process: the baseline."""
 
 import sys
 from pathlib import Path
@@ -8,59 +8,21 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from cutset.models.stream import SampleStream
-from cutset.models.task import Data, Task, example_like
 from cutset.partition.errors import Diverged
-from cutset.ps.rule import SGD, Adagrad
+from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.runtime.assignment import LAUNCHER
 from cutset.runtime.beacon import Beacon
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
+from cutset.tools.course import BaselineSetup, Course
 from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.roles import BaselineSetup, Course, accuracy, baseline, steps_done, stored, worker_name
+from cutset.tools.roles import baseline
 
 MODELS = Path(__file__).parent / "user_models"
 TASK = f"{MODELS / 'good.py'}:exact"
-
-
-class Counting:
-    """A trainer that has found so many right answers."""
-
-    def __init__(self, right: int | None) -> None:
-        self._right = right
-
-    def right(self, task: Task, data: Data, batch: int) -> int | None:
-        return self._right
-
-
-ANY = Task("any", lambda: nn.Identity(), nn.functional.mse_loss, example_like(((),)))
-
-
-@pytest.mark.parametrize(("right", "share"), [(4, 4 / 5), (0, 0.0), (None, None)])
-def test_accuracy_is_a_share_of_the_samples_or_not_known(right: int | None, share: float | None) -> None:
-    test = Data((torch.tensor([1.0, -2.0, 3.0, 4.0, 5.0]),), ())
-    assert accuracy(Counting(right), ANY, test, 2) == share  # type: ignore[arg-type]
-
-
-def test_tensors_are_read_one_by_one_from_the_file(tmp_path: Path) -> None:
-    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3)}
-    save_file(tensors, tmp_path / "initial.safetensors")
-    value = stored(str(tmp_path / "initial.safetensors"))
-    assert all(torch.equal(value(name), tensor) for name, tensor in tensors.items())
-
-
-def test_a_worker_is_named_after_its_replica_and_machine() -> None:
-    assert worker_name(1, 2) == "worker-1.2"
-    assert worker_name(1, 2, 3) == "worker-1.2+3"
-
-
-def test_the_steps_that_a_worker_has_done_follow_from_its_progress() -> None:
-    assert [steps_done(progress) for progress in (None, 7, "712 messages", "step 0", "step 41")] == [0, 0, 0, 1, 42]
-
-
-# One process ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from cutset.partition.errors import ProcessLost
 from cutset.ps.downpour import Downpour
-from cutset.ps.rule import SGD
+from cutset.ps.gradient_rules import SGD
 from cutset.runtime.coordinator import Loss
 from cutset.runtime.launcher import Launcher
 from cutset.runtime.message import Message

@@ -1,4 +1,4 @@
-"""A run of real processes leaves a trace of its steps."""
+"""A run of real processes leaves a trace of its steps, and nothing that only its workers needed."""
 
 import json
 import sys
@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cutset.tools.train import TRACE, train
+from cutset.partition.errors import UsageError
+from cutset.ps.downpour import Downpour
+from cutset.ps.gradient_rules import Adagrad
+from cutset.runtime.launcher import Launcher
+from cutset.runtime.message import Message
+from cutset.tools.buffer_file import buffer_path
+from cutset.tools.load import TaskSpec
+from cutset.tools.planning import Wanted
+from cutset.tools.prepare import INITIAL, LOGS, PLACEMENT, Options, prepare
+from cutset.tools.saving import CHECKPOINT, WEIGHTS
+from cutset.tools.supervisor import Supervisor
+from cutset.tools.train import TRACE, run, train
 
 TASK = f"{Path(__file__).parent / 'user_models' / 'good.py'}:task"
 
@@ -33,3 +44,39 @@ def test_an_uncut_run_leaves_none_and_takes_an_older_one_away(tmp_path: Path, mo
     result = train(task, baseline=False, out=tmp_path)
     assert result["measured"] is None
     assert not (tmp_path / TRACE).exists()
+
+
+def options(out: Path) -> Options:
+    """Of a model with running statistics."""
+    spec = TaskSpec(TASK.replace(":task", ":mixed"))
+    return Options(spec, Downpour(), Adagrad(0.02), out, wanted=Wanted(machines=2), baseline=False)
+
+
+def test_buffers_are_not_left_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    kept = []
+
+    def take_note(self: Supervisor, message: Message, launcher: Launcher) -> None:
+        if message.kind == "trained":
+            kept.extend(tmp_path.glob("buffers-*"))
+        take(self, message, launcher)
+
+    take = Supervisor.take
+    monkeypatch.setattr(Supervisor, "take", take_note)
+    run(prepare(options(tmp_path)), lambda *said: None)
+    assert set(kept) <= {buffer_path(tmp_path, 0, machine) for machine in (0, 1)}
+    assert kept, "the workers have kept theirs meanwhile"
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {CHECKPOINT, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS}
+
+
+def test_a_run_that_ends_badly_leaves_no_buffers_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+    def fail(name: str, step: int, steps: int, loss: float) -> None:
+        buffer_path(tmp_path, 0, 1).touch()  # as a worker would after a while
+        raise UsageError("E999", "stopped half way")
+
+    with pytest.raises(UsageError, match="stopped half way"):
+        run(prepare(options(tmp_path)), fail)
+    assert list(tmp_path.glob("buffers-*")) == []

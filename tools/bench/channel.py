@@ -68,10 +68,7 @@ def measure(
     setups = [Setup(i, list(transports), list(sizes), rounds, share) for i in range(2)]
     roles = [Role(name, EXCHANGING, msgspec.to_builtins(setup)) for name, setup in zip(NAMES, setups, strict=True)]
     with Launcher(roles, job=f"channel-{uuid.uuid4().hex[:12]}") as launcher:
-        launcher.start()
-        for _ in launcher.events():
-            pass
-        timed = launcher.results[NAMES[0]]
+        timed, _ = launcher.run()
     return [
         ChannelRow(transport, size, *(tuple(one[i] for one in timed[f"{transport} {size}"]) for i in range(2)))
         for size in sizes

@@ -62,10 +62,8 @@ def measure_link(venue: Venue) -> LinkTimes:
     host = venue.places[1][0] if venue.places else venue.host
     roles = [venue.role(Role(name, PROBING, msgspec.to_builtins(Setup(i, host))), i) for i, name in enumerate(PEERS)]
     with Launcher(roles, job=f"link-{uuid.uuid4().hex[:12]}", host=venue.host) as launcher:
-        launcher.start()
-        for _ in launcher.events():
-            pass
-        timed = msgspec.convert(launcher.results[PEERS[0]], Timed, strict=False)
+        first, _ = launcher.run()
+    timed = msgspec.convert(first, Timed, strict=False)
     points = [(size, statistics.median(times[WARM_UP:]) / 2) for size, times in sorted(timed.rounds.items())]
     return LinkTimes(timed.raw, tuple(points), statistics.median(timed.sends))
 

@@ -20,9 +20,9 @@ from ...partition.capture import state_values
 from ...partition.placement import Placement
 from ...runtime.launcher import Launcher, Role
 from ...runtime.program import Program
+from ..course import worker_name
 from ..load import TaskSpec, build_model, example_batch
 from ..planning import Captured, captured, compiled, matched
-from ..roles import worker_name
 from ..saving import save_state
 from .stepping import STEPPING, UNCUT, Setup, Times
 from .venue import Venue
@@ -149,7 +149,4 @@ def _role(name: str, entry: str, setup: Setup, workers: int) -> Role:
 def _run(roles: Sequence[Role], venue: Venue) -> list[Times]:
     """What each role returns."""
     with Launcher(roles, job=f"measure-{uuid.uuid4().hex[:12]}", host=venue.host) as launcher:
-        launcher.start()
-        for _ in launcher.events():
-            pass
-        return [msgspec.convert(launcher.results[role.name], Times) for role in roles]
+        return [msgspec.convert(result, Times) for result in launcher.run()]

@@ -18,7 +18,7 @@ from ...runtime.message import Message
 from ...runtime.program import Program
 from ...runtime.worker import Worker
 from ..load import TaskSpec, build_model, load_task
-from ..roles import stored
+from ..weights import stored
 
 STEPPING = "cutset.tools.bench.stepping:stepping"
 UNCUT = "cutset.tools.bench.stepping:uncut"

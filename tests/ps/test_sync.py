@@ -1,0 +1,69 @@
+"""Synchronous training equals one process with the batch of all replicas; backups are not waited for."""
+
+import threading
+
+import pytest
+import torch
+from regression import Regression, batch_of, run
+
+from cutset.partition.errors import UsageError
+from cutset.ps.gradient_rules import SGD, Adagrad
+from cutset.ps.rule import Update
+from cutset.ps.sync import Sync
+
+
+def in_one_process(rule, steps, replicas):
+    """The values after as many steps with the batches of all replicas as one."""
+    one = Regression()
+    state = rule.state(one.values)
+    for step in range(steps):
+        one.gradients.zero_()
+        one.step([row for r in range(replicas) for row in batch_of(step * replicas + r)], step)
+        rule.apply(one.values, one.gradients, state, Update(step + 1))
+    return one.values
+
+
+@pytest.mark.parametrize("rule", [SGD(0.02), Adagrad(0.1)])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_it_equals_one_process_with_the_batch_of_all(rule, replicas):
+    values, statistics, reports = run(Sync(), rule, steps=40, replicas=replicas)
+    torch.testing.assert_close(values, in_one_process(rule, 40, replicas), rtol=0, atol=1e-10)
+    assert [[step for step, _, _ in rows] for rows in reports] == [list(range(40))] * replicas
+    assert all(piece["late"] == 0 and piece["version"] == 40 for s in statistics for piece in s["slices"])
+
+
+def test_two_runs_are_the_same_bit_for_bit():
+    first, again = (run(Sync(), Adagrad(0.1), steps=25, replicas=3)[0] for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_it_goes_on_at_any_step():
+    values, _, _ = run(Sync(), Adagrad(0.1), steps=40, replicas=1, parts=4)
+    torch.testing.assert_close(values, in_one_process(Adagrad(0.1), 40, 1), rtol=0, atol=1e-10)
+
+
+def test_a_backup_that_is_slow_holds_nobody_up():
+    """The third replica computes its first gradient until the others have done all their steps."""
+    done, ended = threading.Semaphore(0), threading.Event()
+
+    def slowly(step):
+        if step == 0:
+            for _ in range(2):
+                assert done.acquire(timeout=30)
+        ended.set()
+
+    workers = [Regression(after=done.release), Regression(after=done.release), Regression(slowly)]
+    values, statistics, reports = run(Sync(backups=1), SGD(0.02), steps=30, replicas=3, workers=workers)
+    assert ended.is_set()
+    assert [len(rows) for rows in reports] == [30, 30, 1]
+    assert all(piece["late"] == 1 for s in statistics for piece in s["slices"])
+    assert all(piece["version"] == 30 for s in statistics for piece in s["slices"])
+    assert (values - 1).abs().max() < 0.8
+
+
+def test_no_replica_may_be_left_to_wait_for():
+    with pytest.raises(UsageError, match="2 backups among 2 replicas") as caught:
+        run(Sync(backups=2), SGD(0.1), steps=3, replicas=2)
+    assert "sync:backups=1" in caught.value.fix
+    with pytest.raises(UsageError, match="backups is -1"):
+        Sync(backups=-1)

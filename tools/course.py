@@ -1,0 +1,70 @@
+"""What the processes of a run are told as they start, and how workers are named."""
+
+import msgspec
+
+from ..ps.layout import Slice
+from ..ps.method import Serving
+from ..ps.methods import AnyMethod
+from ..ps.rules import AnyRule
+from ..runtime.schedule import DATAFLOW
+from .load import TaskSpec
+
+
+class Course(msgspec.Struct, frozen=True):
+    """What all trainers of a run share.
+
+    batch: samples of a step; micro_batch: of each of the parts in which a cut model computes it, one after the other.
+    steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. initial: file of the first
+    weights. schedule: name of the order in which micro-batches run. clip_norm: the most that the norm of all gradients
+    of a step may be, 0 for no limit.
+    """
+
+    spec: TaskSpec
+    batch: int
+    micro_batch: int
+    seed: int
+    replicas: int
+    steps: int
+    evaluate_every: int
+    initial: str
+    schedule: str = DATAFLOW
+    clip_norm: float = 0.0
+
+
+class WorkerSetup(msgspec.Struct, frozen=True):
+    """One worker. program, evaluation: msgpack of its Programs; empty where the model is trained uncut.
+
+    times: how often its replica was started again; first: the step that it begins with.
+    """
+
+    course: Course
+    replica: int
+    machine: int
+    machines: int
+    program: bytes
+    evaluation: bytes
+    slices: list[Slice]
+    method: AnyMethod
+    rule: AnyRule
+    times: int = 0
+    first: int = 0
+
+
+class ShardSetup(msgspec.Struct, frozen=True):
+    """One shard."""
+
+    index: int
+    slices: list[Slice]
+    serving: Serving
+
+
+class BaselineSetup(msgspec.Struct, frozen=True):
+    """The one-process run with the same samples, rule and initial weights."""
+
+    course: Course
+    rule: AnyRule
+
+
+def worker_name(replica: int, machine: int, times: int = 0) -> str:
+    """The channel name of a worker whose replica was started again so many `times`; each time has its own."""
+    return f"worker-{replica}.{machine}" + (f"+{times}" if times else "")
