@@ -12,9 +12,16 @@ if TYPE_CHECKING:
     from .partition.errors import CutsetError
     from .partition.placement import Placement
     from .partition.placement import load as load_placement
+    from .ps.all_reduce import AllReduce
+    from .ps.averaging import Averaging
     from .ps.checkpoint import whole_state as load_checkpoint
+    from .ps.delay_rules import AdaDelay, DCAdaptive, DCConstant
+    from .ps.diloco import DiLoCo
     from .ps.downpour import Downpour
-    from .ps.gradient_rules import SGD, Adagrad
+    from .ps.easgd import EASGD
+    from .ps.gradient_rules import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
+    from .ps.hogwild import Hogwild
+    from .ps.rules import Scaled
     from .ps.ssp import SSP
     from .ps.sync import Sync
     from .runtime.replica import Replica
@@ -25,17 +32,31 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AdaDelay": ("ps.delay_rules", "AdaDelay"),
     "Adagrad": ("ps.gradient_rules", "Adagrad"),
+    "Adam": ("ps.gradient_rules", "Adam"),
+    "AdamW": ("ps.gradient_rules", "AdamW"),
+    "Add": ("ps.gradient_rules", "Add"),
+    "AllReduce": ("ps.all_reduce", "AllReduce"),
+    "Averaging": ("ps.averaging", "Averaging"),
     "CutsetError": ("partition.errors", "CutsetError"),
+    "DCAdaptive": ("ps.delay_rules", "DCAdaptive"),
+    "DCConstant": ("ps.delay_rules", "DCConstant"),
     "Data": ("models.task", "Data"),
+    "DiLoCo": ("ps.diloco", "DiLoCo"),
     "Downpour": ("ps.downpour", "Downpour"),
+    "EASGD": ("ps.easgd", "EASGD"),
+    "Hogwild": ("ps.hogwild", "Hogwild"),
     "LocallyConnected2d": ("models.local", "LocallyConnected2d"),
     "Placement": ("partition.placement", "Placement"),
+    "RMSprop": ("ps.gradient_rules", "RMSprop"),
     "Replica": ("runtime.replica", "Replica"),
-    "SSP": ("ps.ssp", "SSP"),
-    "Sync": ("ps.sync", "Sync"),
     "SGD": ("ps.gradient_rules", "SGD"),
+    "SSP": ("ps.ssp", "SSP"),
+    "Scaled": ("ps.rules", "Scaled"),
+    "Sync": ("ps.sync", "Sync"),
     "Task": ("models.task", "Task"),
+    "TorchAdagrad": ("ps.gradient_rules", "TorchAdagrad"),
     "load_checkpoint": ("ps.checkpoint", "whole_state"),
     "load_placement": ("partition.placement", "load"),
     "plan": ("tools.planning", "plan_model"),
@@ -44,17 +65,31 @@ _HOME = {
 }
 
 __all__ = [
+    "EASGD",
     "SGD",
     "SSP",
+    "AdaDelay",
     "Adagrad",
+    "Adam",
+    "AdamW",
+    "Add",
+    "AllReduce",
+    "Averaging",
     "CutsetError",
+    "DCAdaptive",
+    "DCConstant",
     "Data",
+    "DiLoCo",
     "Downpour",
+    "Hogwild",
     "LocallyConnected2d",
     "Placement",
+    "RMSprop",
     "Replica",
+    "Scaled",
     "Sync",
     "Task",
+    "TorchAdagrad",
     "load_checkpoint",
     "load_placement",
     "plan",

@@ -1,4 +1,4 @@
-"""Bundled tasks and the `Task` that a user brings. Depends on torch alone, loaded when a name is first asked for.
+"""Bundled tasks and the `Task` that a user brings. Depends on torch and numpy; a module is loaded when first asked for.
 
 The modules are not named like the tasks they hold: importing a submodule would hide a task of the same name.
 """
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from .gpt import transformer
     from .image_nets import local_80m, local_330m, local_1700m, local_net
     from .local import LocallyConnected2d
+    from .logistic_task import logistic
     from .mnist_tasks import mnist, mnist_conv
     from .residual_net import resnet
     from .speech_net import speech
     from .stream import SampleStream
     from .task import Data, Task, TaskError
+    from .word2vec_task import word2vec
+    from .word_vectors import WordVectors
 
 _HOME = {
     "Data": "task",
@@ -31,11 +34,14 @@ _HOME = {
     "local_330m": "image_nets",
     "local_80m": "image_nets",
     "local_net": "image_nets",
+    "logistic": "logistic_task",
     "mnist": "mnist_tasks",
     "mnist_conv": "mnist_tasks",
     "resnet": "residual_net",
     "speech": "speech_net",
     "transformer": "gpt",
+    "word2vec": "word2vec_task",
+    "WordVectors": "word_vectors",
 }
 
 __all__ = [
@@ -44,6 +50,7 @@ __all__ = [
     "SampleStream",
     "Task",
     "TaskError",
+    "WordVectors",
     "alexnet",
     "digits",
     "digits_local",
@@ -51,11 +58,13 @@ __all__ = [
     "local_330m",
     "local_1700m",
     "local_net",
+    "logistic",
     "mnist",
     "mnist_conv",
     "resnet",
     "speech",
     "transformer",
+    "word2vec",
 ]
 
 

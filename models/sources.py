@@ -1,6 +1,6 @@
-"""Data that the user has on disk, named "kind:DIR", as in `--data mnist:~/data/mnist`."""
+"""Data that the user has on disk, named "kind:DIR" or "kind:FILE", as in `--data mnist:~/data/mnist`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -9,18 +9,20 @@ from .idx import find_idx, read_idx
 from .task import Data, TaskError
 
 Reader = Callable[[str], Data]
+MNIST = {"mnist": "DIR"}
 
 MNIST_STEMS = {"train": ("train-images", "train-labels"), "test": ("t10k-images", "t10k-labels")}
 
 
-def parse_data(text: str) -> tuple[str, Path]:
-    """("mnist", Path(DIR)) of "mnist:DIR"."""
-    kind, colon, folder = text.partition(":")
-    if not colon or not folder:
-        raise TaskError(f"data {text!r} is not of the form kind:DIR", fix=f"--data {next(iter(READERS))}:DIR")
-    if kind not in READERS:
-        raise TaskError(f"data kind {kind!r} is not known; known: {', '.join(READERS)}", fix="--data mnist:DIR")
-    return kind, Path(folder).expanduser()
+def parse_data(text: str, kinds: Mapping[str, str] = MNIST) -> tuple[str, Path]:
+    """("mnist", Path(DIR)) of "mnist:DIR". kinds: those that the task takes, and what each names, "DIR" or "FILE"."""
+    kind, colon, place = text.partition(":")
+    (first, what), *_ = kinds.items()
+    if not colon or not place:
+        raise TaskError(f"data {text!r} is not of the form kind:{what}", fix=f"--data {first}:{what}")
+    if kind not in kinds:
+        raise TaskError(f"data kind {kind!r} is not known; known: {', '.join(kinds)}", fix=f"--data {first}:{what}")
+    return kind, Path(place).expanduser()
 
 
 def open_data(text: str) -> Reader:

@@ -36,7 +36,8 @@ class Data:
 
     def rows(self, index: Tensor) -> "Data":
         """The samples at `index` (int64, shape [batch])."""
-        return Data(tuple(t[index] for t in self.inputs), tuple(t[index] for t in self.targets))
+        inputs, targets = ([t.index_select(0, index) for t in part] for part in (self.inputs, self.targets))
+        return Data(tuple(inputs), tuple(targets))
 
 
 def correct_classes(outputs: Tensor, *targets: Tensor) -> int:

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from ..partition.box import Box, intersect, relative, sizes, slices, volume, whole
 from ..partition.errors import CheckpointError
-from .checkpoint_files import HEADER, ShardHeader, sha256_of
+from .checkpoint_files import sha256_of
 from .flat_buffers import FlatBuffers
 from .holding import Holding
 from .manifest import FORMAT, MANIFEST, Manifest, ShardFile, StateFile
 from .region import Region, check
 from .rules import AnyRule, from_plain
+from .shard_file import read_header, read_shard
 from .tensor_file import TensorReader, fill_box
 
 Part = tuple[Box, Tensor]
@@ -35,22 +36,17 @@ class Checkpoint:
 
     def holdings(self, shard: int) -> list[Holding]:
         """The slices of a shard with values, rule state, versions and applied pushes."""
-        with TensorReader(self.folder / self._file(shard).name) as reader:
-            return [
-                Holding(
-                    held.slice,
-                    reader.tensor(held.value),
-                    {name: reader.tensor(held.memory(name)) for name in held.state},
-                    held.version,
-                    dict(held.applied),
-                )
-                for held in _header(reader).held
-            ]
+        return read_shard(self.folder / self._file(shard).name).holdings
 
     def rule(self, shard: int) -> AnyRule:
         """The rule that the shard applied."""
         with TensorReader(self.folder / self._file(shard).name) as reader:
-            return from_plain(_header(reader).rule)
+            return from_plain(read_header(reader).rule)
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of the trained parameters."""
+        return list(self._trained)
 
     @property
     def names(self) -> list[str]:
@@ -65,11 +61,17 @@ class Checkpoint:
         """The sizes of the axes that a tensor's dimensions are made of, in which its boxes are."""
         return tuple(self._region(name).axes)
 
-    def part(self, name: str, box: Box, axes: Sequence[int] | None = None) -> Tensor:
+    def memories(self) -> list[str]:
+        """What the rule remembers of every parameter, by name."""
+        with FlatBuffers(self.folder, self.manifest) as buffers:
+            return buffers.memories()
+
+    def part(self, name: str, box: Box, axes: Sequence[int] | None = None, *, memory: str = "") -> Tensor:
         """A box of a parameter or buffer, in the sizes of the box; little else is read.
 
-        axes: those that the box is in, by default `self.axes(name)`; with others the tensor is read whole first.
-        CheckpointError where there is no such tensor, or not all of the box.
+        memory: of what the rule remembers of a parameter under this name, instead of its values. axes: those that the
+        box is in, by default `self.axes(name)`; with others the tensor is read whole first. CheckpointError where there
+        is no such tensor, or not all of the box.
         """
         own = self.axes(name)
         wanted = own if axes is None else tuple(axes)
@@ -78,10 +80,11 @@ class Checkpoint:
             told = f"box {list(box)} in axes {list(wanted)} of {name}, which has axes {list(own)}"
             raise CheckpointError("E808", f"checkpoint {self.folder} has no {told}")
         if wanted != own:
-            return self.part(name, whole(own)).reshape(wanted)[slices(box)].clone()
+            return self.part(name, whole(own), memory=memory).reshape(wanted)[slices(box)].clone()
         if not volume(box):
-            return torch.empty(sizes(box), dtype=self._dtype(name))
-        parts = self._trained_parts(name, box) if name in self._trained else self._other_parts(name, box)
+            return torch.empty(sizes(box), dtype=self.dtype(name))
+        trained = name in self._trained
+        parts = self._trained_parts(name, box, memory) if trained else self._other_parts(name, box)
         if not _covered(box, parts):
             raise CheckpointError("E803", f"checkpoint {self.folder} does not hold all of box {list(box)} of {name}")
         return _joined(box, parts)
@@ -128,7 +131,7 @@ class Checkpoint:
             "E808", f"checkpoint {self.folder} has no tensor {name!r}", fix="check that it is of this model"
         )
 
-    def _dtype(self, name: str) -> torch.dtype:
+    def dtype(self, name: str) -> torch.dtype:
         """Of a tensor."""
         if name in self._trained:
             with FlatBuffers(self.folder, self.manifest) as buffers:
@@ -145,8 +148,8 @@ class Checkpoint:
             "E803", f"checkpoint {self.folder} has no shard {shard}; it has {len(self.manifest.files)}"
         )
 
-    def _trained_parts(self, name: str, box: Box) -> list[Part]:
-        """What the machines' buffers hold of a box."""
+    def _trained_parts(self, name: str, box: Box, memory: str) -> list[Part]:
+        """What the machines' buffers hold of a box, or the rule's memory of it."""
         found: list[Part] = []
         with FlatBuffers(self.folder, self.manifest) as buffers:
             for machine, region in self._trained[name]:
@@ -156,7 +159,7 @@ class Checkpoint:
                     continue
                 target = torch.empty(sizes(common), dtype=buffers.dtype(machine))
                 inside = relative(common, outer)
-                fill_box(target, region.sizes, inside, _from(buffers, machine, region.offset))
+                fill_box(target, region.sizes, inside, _from(buffers, machine, region.offset, memory))
                 found.append((common, target))
         return found
 
@@ -176,13 +179,17 @@ class Checkpoint:
 def load(folder: str | Path) -> Checkpoint:
     """Read a checkpoint and verify its files; CheckpointError names what is missing, damaged or too new."""
     folder = Path(folder)
-    manifest = _manifest(folder / MANIFEST)
+    manifest = read_manifest(folder)
     for file in manifest.all_files:
         path = folder / file.name
         try:
             size, sha256 = path.stat().st_size, sha256_of(path)
         except OSError as error:
-            raise CheckpointError("E801", f"checkpoint file {path} cannot be read: {error.strerror}") from error
+            raise CheckpointError(
+                "E801",
+                f"checkpoint file {path} cannot be read: {error.strerror}",
+                fix="copy it again from where it was written, or go on from an older checkpoint",
+            ) from error
         if (size, sha256) != (file.bytes, file.sha256):
             raise CheckpointError(
                 "E802",
@@ -219,18 +226,13 @@ def _covered(box: Box, parts: Sequence[Part]) -> bool:
     return bool(marks.all())
 
 
-def _from(buffers: FlatBuffers, machine: int, offset: int) -> Callable[[int, int], Tensor]:
-    return lambda start, stop: buffers.read(machine, offset + start, offset + stop)
+def _from(buffers: FlatBuffers, machine: int, offset: int, memory: str) -> Callable[[int, int], Tensor]:
+    return lambda start, stop: buffers.read(machine, offset + start, offset + stop, memory=memory)
 
 
-def _header(reader: TensorReader) -> ShardHeader:
-    try:
-        return msgspec.json.decode(reader.metadata[HEADER], type=ShardHeader)
-    except (KeyError, msgspec.DecodeError) as error:
-        raise CheckpointError("E803", f"checkpoint file {reader.path} cannot be read: {error}") from error
-
-
-def _manifest(path: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
+    """What a checkpoint says that it consists of; its files are not looked at."""
+    path = folder / MANIFEST
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -4,6 +4,7 @@ File names hold their content's hash, so a folder that is written to again keeps
 manifest replaces the old one.
 """
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ class Held(msgspec.Struct, frozen=True):
     state: list[str]
     version: Count
     applied: dict[str, Count]
+    clock: dict[Count, Count] = {}  # steps of the replicas that train
 
     @property
     def value(self) -> str:
@@ -95,6 +97,13 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+def checked_in(temporary: Path, folder: Path, entry: Entry[F]) -> F:
+    """Give a finished file the name that its content has in a checkpoint; its entry for the manifest."""
+    file = entry(sha256_of(temporary), temporary.stat().st_size)
+    settle(temporary, folder / file.name)
+    return file
+
+
 def settle(temporary: Path, path: Path) -> None:
     """Give a finished file its name, and make both survive a power cut."""
     _sync(temporary)
@@ -112,9 +121,10 @@ def _written(folder: Path, what: str, tensors: Mapping[str, Tensor], metadata: d
             for name, tensor in tensors.items():
                 writer.write(name, tensor)
             writer.finish()
-        file = entry(sha256_of(temporary), temporary.stat().st_size)
-        settle(temporary, folder / file.name)
+        file = checked_in(temporary, folder, entry)
     except OSError as error:
+        with contextlib.suppress(OSError):  # what there is of it takes up space
+            temporary.unlink()
         raise _unwritable(f"{what} to {folder}", error) from error
     return file
 

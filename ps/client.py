@@ -2,55 +2,30 @@
 
 The worker sees its own pushes (read your writes): with a local rate, the values that a fetch brings are those of the
 shard plus the local steps of every gradient that they do not contain yet. So a lone replica is never behind itself.
+Where pushes are compressed, what a shard is to contain is what it makes of a push (`packed.gradient`), and what that
+has lost is a gradient like the others until a later push brings it: the values are those without compression.
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from ..partition.errors import NetworkError
-from ..runtime.channel import SilenceError, silence
+from ..runtime.gradient import Gradient
 from ..runtime.mailbox import Key, Mailbox
 from ..runtime.message import Message
+from .compression import AnyCompression
+from .fetching import Fetching
 from .layout import Slice
+from .line import Line
+from .lines import Lines
+from .packing import Packed, Packer
+from .rows import Rows
 
 WINDOW_BYTES = 32 << 20
-
-
-class _Line:
-    """What one slice of the values and its shard are to each other."""
-
-    def __init__(self, piece: Slice) -> None:
-        self.piece = piece
-        self.shard = f"shard-{piece.shard}"
-        self.version = 0  # of the shard's values that the local values contain, own later pushes counted in
-        self.sent = 0  # number of the last push
-        self.acknowledged = 0
-        self.putting = 0  # bytes of the initial values, until they are acknowledged
-        self.fetching = False
-        self.later: deque[tuple[int, Tensor]] = deque()  # pushes since the fetch was asked for
-        self.bytes_in = 0
-        self.bytes_out = 0
-
-    def key(self, kind: str) -> Key:
-        return (self.shard, kind, 0, 0, self.piece.number)
-
-    @property
-    def unanswered(self) -> bool:
-        """Whether an acknowledgement is to come."""
-        return self.putting > 0 or self.sent > self.acknowledged
-
-    @property
-    def awaited(self) -> list[Key]:
-        """The acknowledgements that are to come."""
-        return [self.key("held")] * (self.putting > 0) + [self.key("pushed")] * (self.sent > self.acknowledged)
-
-    def of(self, flat: Tensor) -> Tensor:
-        """The elements of this slice in a buffer of the machine."""
-        return flat[self.piece.start : self.piece.stop]
+REDO_LEAST = 64 << 20  # bytes of pushes that are not on a shard's disk, which a client keeps at least before it waits
+REDO_VALUES = 4  # times the bytes of the values
 
 
 class Client:
@@ -64,9 +39,12 @@ class Client:
         *,
         local_rate: float = 0.0,
         replica: int = 0,
+        initial: bool = False,
+        compression: AnyCompression | None = None,
         unacknowledged: int = 8,
         window_bytes: int = WINDOW_BYTES,
         patience_s: float = 24 * 3600.0,
+        retry_s: float = 15.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Of the machine whose flat buffer is `values` [n], which fetches change in place and which needs no gradient.
@@ -74,41 +52,50 @@ class Client:
         slices: those of this machine; they cover [0, n).
         local_rate: of the step that the worker takes itself with every gradient; 0 where it takes none.
         replica: the number of the worker's replica.
+        initial: whether `values` are those that the shards begin with, so that they need not be fetched.
+        compression: of pushes.
         unacknowledged: pushes of a slice in flight; with more, `push` waits.
         window_bytes: in flight at most each way, so that neither end ever holds a second copy of everything.
         patience_s: how long a fetch may wait for pushes of others (warm start); other waits end at the mailbox's.
+        retry_s: silence after which everything unanswered is said again.
         """
-        self.values = values
-        self.local_rate = local_rate
-        self.replica = replica
-        self._mailbox = mailbox
-        self._lines = [_Line(piece) for piece in slices]
-        self._unacknowledged = unacknowledged
-        self._patience_s = patience_s
-        self._clock = clock
-        self._window_bytes = window_bytes
-        self._at_least = 0  # the version that a fetch waits for
-        self._slowest = 0  # steps of every replica that it waits for
-        self._unasked = deque[_Line]()  # of the fetch under way
-        self._asked: dict[int, _Line] = {}  # by number of the slice
-        self._coming = 0  # bytes that were asked for
-        self._away = 0  # bytes that were put or pushed and are not acknowledged
-        self._fetches = 0
-        self._pushes = 0
-        self._blocked_s = {"fetch": 0.0, "push": 0.0}
         held = sum(piece.size for piece in slices)
         if held != values.numel():
             raise ValueError(f"slices of {held} elements for {values.numel()} values: {list(slices)}")
+        lines = [Line(piece, Packer(compression), replica, initial=initial) for piece in slices]
+        redo_most = max(REDO_LEAST, REDO_VALUES * values.nbytes)
+        self.local_rate = local_rate
+        self.replica = replica
+        self.elsewhere: dict[str, dict[str, int]] = {}  # what `exchanged` has counted, by peer
+        self._mailbox = mailbox
+        self._lines = Lines(mailbox, lines, redo_most=redo_most, patience_s=patience_s, retry_s=retry_s, clock=clock)
+        self._fetching = Fetching(
+            self._lines, values, local_rate=local_rate, replica=replica, window_bytes=window_bytes
+        )
+        self._unacknowledged = unacknowledged
+        self._window_bytes = window_bytes
+        self._clock = clock
+        self._pushes = 0
+        self._blocked_s = {"fetch": 0.0, "push": 0.0}
+
+    @property
+    def values(self) -> Tensor:
+        """The machine's flat buffer [n]."""
+        return self._fetching.values
+
+    @values.setter
+    def values(self, values: Tensor) -> None:
+        self._fetching.values = values
 
     @property
     def name(self) -> str:
         """The worker's."""
-        return self._mailbox.channel.name
+        return self._lines.name
 
     @property
     def fetching(self) -> bool:
         """Whether a fetch was asked for and is not installed yet."""
-        return bool(self._asked or self._unasked)
+        return self._fetching.under_way
 
     @property
     def version(self) -> int:
@@ -116,84 +103,147 @@ class Client:
         return min((line.version for line in self._lines), default=0)
 
     @property
+    def settled(self) -> int:
+        """All shards have acknowledged what was pushed of the steps before this one, as far as was heard so far."""
+        return self._lines.settled
+
+    @property
     def in_flight(self) -> int:
         """Pushes that are not acknowledged yet, of the slice that has most of them."""
         return max((line.sent - line.acknowledged for line in self._lines), default=0)
 
-    def put(self) -> None:
-        """Give the shards the initial values; one replica does, once."""
-        for line in self._lines:
-            self._await_room(line)
-            line.putting = line.piece.size * self.values.element_size()
-            self._away += line.putting
-            self._send(line, Message("put", edge=line.piece.number, tensors=(line.of(self.values).clone(),)))
+    def put(self, version: int = 0, state: Mapping[str, Tensor] | None = None) -> None:
+        """Give the shards values; one replica does. They keep them where they have none of this version or a later.
 
-    def fetch(self, at_least: int = 0, slowest: int = 0) -> None:
+        version: updates that the values contain, 0 for the initial ones. state: what the rule remembers of them, by
+        name, each [n]; where nothing is said, the rule begins.
+        """
+        names = sorted(state or {})
+        flats = [self.values, *((state or {})[name] for name in names)]
+        for line in self._lines:
+            self._await_room(line, line.piece.size * self.values.element_size())
+            line.put = lambda line=line: Message(
+                "put",
+                edge=line.piece.number,
+                body={"version": version, "state": names},
+                tensors=tuple(line.of(flat) for flat in flats),
+                borrowed=True,
+            )
+            message = line.put()
+            line.putting = message.bytes
+            self._lines.away += line.putting
+            self._lines.send(line, message)
+
+    def fetch(self, at_least: int = 0, slowest: int = 0, *, changes: bool = False) -> None:
         """Ask all shards for the values; returns at once.
 
         Each shard answers once its slice has version `at_least` and every replica has pushed `slowest` steps. As many
         slices are asked for as the window has room for, the others as those arrive.
+        changes: ask for what has changed since the last fetch alone, because the values are still what that one brought
+        or what training begins with, but for steps of the local rate with gradients that were pushed or still will be.
         """
-        if self.fetching:
-            raise RuntimeError(f"{self.name} fetches while a fetch is under way; wait for it first")
-        self._fetches += 1
-        self._at_least, self._slowest = at_least, slowest
-        self._unasked.extend(self._lines)
-        self._ask()
+        self._fetching.begin(at_least, slowest, changes=changes)
+        self._fetching.ask()
 
-    def arrived(self, unpushed: Tensor | None = None) -> bool:
+    def exchange(
+        self,
+        gradients: Tensor | Gradient,
+        step: int,
+        *,
+        base: int | None = None,
+        at_least: int = 0,
+        slowest: int = 0,
+        changes: bool = False,
+    ) -> None:
+        """`push`, and `fetch` what that makes of the values: each slice is asked for right behind its push.
+
+        So both ways are in use at once. Some slices may be installed already when this returns, the others as always.
+        """
+        self._fetching.begin(at_least, slowest, changes=changes)
+        self._fetching.behind = len(self._lines)
+        self.push(gradients, step, base=base)
+
+    def arrived(self, unpushed: Tensor | Gradient | None = None) -> bool:
         """Install the slices that have come; whether the fetch is complete. For `unpushed` see `wait`."""
-        while found := [pair for pair in map(self._taken, list(self._asked.values())) if pair is not None]:
-            for line, message in found:
-                self._install(line, message, unpushed)
-            self._ask()
-        return not self.fetching
+        return self._fetching.arrived(unpushed)
 
-    def wait(self, unpushed: Tensor | None = None) -> None:
+    def wait(self, unpushed: Tensor | Gradient | None = None) -> None:
         """Install every slice of the fetch; returns at once where none is under way.
 
         unpushed: gradients [n] that were computed and not pushed yet; with a local rate their step is taken again.
         """
         start = self._clock()
-        while self._asked:
-            message = self._next([line.key("values") for line in self._asked.values()], since=start)
-            self._install(self._asked[message.edge], message, unpushed)
-            self._ask()
+        while self._fetching.awaited:
+            message = self._lines.hear(lambda: self._fetching.awaited, patient=self._fetching.patient)
+            if message is not None:
+                self._fetching.receive(message, unpushed)
         self._blocked_s["fetch"] += self._clock() - start
 
-    def push(self, gradients: Tensor, step: int, *, base: int | None = None) -> None:
-        """Send a copy of `gradients` [n] to the shards. With a local rate, the caller has taken their step.
+    def push(self, gradients: Tensor | Gradient, step: int, *, base: int | None = None) -> None:
+        """Send a copy of `gradients` [n] to the shards, of the tables of a `Gradient` the rows that were touched.
 
+        With a local rate, the caller has taken their step.
         base: the version that they were computed on, where that is not the one fetched.
         """
-        self._collect()
+        self._lines.collect()
         self._pushes += 1
         for line in self._lines:
-            self._await_room(line)
-            self._push(line, line.of(gradients).clone(), step, base)
+            packed = line.pack(gradients)
+            self._await_room(line, sum(tensor.nbytes for tensor in packed.tensors))
+            self._push(line, packed, step, base)
+            if self._fetching.behind:
+                self._fetching.behind -= 1
+                self._fetching.ask()
+                self._fetching.arrived()
+        self._lines.pushed(step)
 
-    def join(self, step: int) -> None:
-        """Tell the shards that the replica took all steps before this one, so that nobody waits for those."""
+    def join(self, step: int) -> int:
+        """Tell the shards that the replica takes part, with this step or a later one; the step that it takes.
+
+        It goes on after those that it has pushed; where it was not there, it is as far as the slowest from now on.
+        """
         for line in self._lines:
-            self._send(line, Message("join", step=step, edge=line.piece.number, body={"replica": self.replica}))
+            self._lines.send(line, line.join(step))
+        self._await(lambda: [line for line in self._lines if line.joining is not None])
+        return max((line.joined for line in self._lines), default=step)
 
     def leave(self) -> None:
-        """Tell the shards that the replica takes no more steps, so that nobody waits for it."""
+        """Tell the shards that the replica takes no more steps, and wait until they have all pushes on their disks."""
         for line in self._lines:
-            self._send(line, Message("leave", edge=line.piece.number, body={"replica": self.replica}))
+            self._lines.send(line, line.leave())
+        self.drain()
+
+    def tell(self, kind: str, body: dict[str, Any]) -> None:
+        """Send a message of this kind to the shard that holds the first slice."""
+        first = self._lines.first
+        self._lines.send(first, Message(kind, edge=first.piece.number, body=body))
+
+    def ask(self, kind: str, answer: str, body: dict[str, Any]) -> dict[str, Any]:
+        """`tell`, and wait for the shard's answer, a message of another kind; its body."""
+        self.tell(kind, body)
+        return self._mailbox.wait([self._lines.first.key(answer)]).body
+
+    def exchanged(self, peer: str, bytes_out: int, messages_out: int, seconds: float) -> None:
+        """Count what the worker has sent to another elsewhere than here, and as long as it has waited there."""
+        self._blocked_s["push"] += seconds
+        self._mailbox.waited_s += seconds
+        counts = self.elsewhere.setdefault(peer, dict.fromkeys(("bytes_in", "messages_in"), 0))
+        counts["bytes_out"] = counts.get("bytes_out", 0) + bytes_out
+        counts["messages_out"] = counts.get("messages_out", 0) + messages_out
 
     def drain(self) -> None:
         """Wait until all that was put or pushed is acknowledged."""
         self._await(lambda: [line for line in self._lines if line.unanswered])
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: fetches, pushes, seconds spent waiting for either, and tensor bytes by shard."""
+        """Plain data: fetches, pushes, seconds spent waiting for either, the skew, and tensor bytes by shard."""
         shards = {line.shard: {"bytes_in": 0, "bytes_out": 0} for line in self._lines}
         for line in self._lines:
             shards[line.shard]["bytes_in"] += line.bytes_in
             shards[line.shard]["bytes_out"] += line.bytes_out
         blocked = {f"{what}_blocked_s": seconds for what, seconds in self._blocked_s.items()}
-        return {"fetches": self._fetches, "pushes": self._pushes, **blocked, "shards": shards}
+        counts = {"fetches": self._fetching.count, "pushes": self._pushes, **self._lines.statistics()}
+        return {**counts, **blocked, "skew": self._fetching.skew, "shards": shards}
 
     def __repr__(self) -> str:
         versions: dict[str, list[int]] = {}
@@ -202,106 +252,44 @@ class Client:
         least = {shard: min(several) for shard, several in versions.items()}
         return f"Client({self.name}, versions={least}, fetching={self.fetching}, in_flight={self.in_flight})"
 
-    def _push(self, line: _Line, gradient: Tensor, step: int, base: int | None) -> None:
-        line.sent += 1
-        self._away += gradient.nbytes
-        body = {"base": line.version if base is None else base, "number": line.sent, "replica": self.replica}
-        self._send(line, Message("push", step=step, edge=line.piece.number, body=body, tensors=(gradient,)))
+    def _push(self, line: Line, packed: Packed | Rows, step: int, base: int | None) -> None:
+        base = line.version if base is None else base
+        message = self._lines.send(line, line.push(packed, step, base, hurry=self._lines.hurried))
+        line.keep(message)
+        self._lines.away += message.bytes
         if self.local_rate == 0.0:
             return
         line.version += 1  # the caller's local step
         if line.fetching:
-            line.later.append((line.sent, gradient))
+            line.later.append((line.sent, packed.kept(message.tensors)))
 
-    def _ask(self) -> None:
-        """Ask for slices of the fetch while there is room for their values: some are asked for and not installed."""
-        while self._unasked:
-            line = self._unasked[0]
-            size = line.piece.size * self.values.element_size()
-            if self._asked and self._coming + size > self._window_bytes:
-                return
-            self._unasked.popleft()
-            self._coming += size
-            line.fetching = True
-            self._asked[line.piece.number] = line
-            body = {"at_least": self._at_least, "slowest": self._slowest, "replica": self.replica}
-            self._send(line, Message("fetch", edge=line.piece.number, body=body))
+    def _await_room(self, line: Line, size: int) -> None:
+        """Wait until one more message of `size` bytes may be in flight: of this slice, and of the bytes of all."""
 
-    def _taken(self, line: _Line) -> tuple[_Line, Message] | None:
-        message = self._mailbox.take(line.key("values"))
-        return None if message is None else (line, message)
-
-    def _install(self, line: _Line, message: Message, unpushed: Tensor | None) -> None:
-        del self._asked[line.piece.number]
-        line.fetching = False
-        line.bytes_in += message.bytes
-        values = line.of(self.values)
-        self._coming -= values.nbytes
-        values.copy_(message.tensors[0])
-        # A shard takes one sender's messages in order, so what was pushed before the fetch is contained; a fetch that
-        # waited at the shard contains later pushes too, up to number `applied`.
-        own = [gradient for number, gradient in line.later if number > message.body["applied"]]
-        line.later.clear()
-        line.version = message.body["version"] + len(own)
-        if unpushed is not None and self.local_rate != 0.0:
-            own.append(line.of(unpushed))
-        for gradient in own:
-            values.add_(gradient, alpha=-self.local_rate)
-
-    def _await_room(self, line: _Line) -> None:
-        """Wait until one more push of a slice may be in flight: of this slice, and of the bytes of all."""
-        size = line.piece.size * self.values.element_size()
-
-        def wanted() -> list[_Line]:
+        def wanted() -> list[Line]:
             if line.sent - line.acknowledged >= self._unacknowledged:
                 return [line]
-            full = self._away and self._away + size > self._window_bytes
-            return [other for other in self._lines if other.unanswered] if full else []
+            if self._lines.away and self._lines.away + size > self._window_bytes:
+                return [other for other in self._lines if other.unanswered]
+            return [other for other in self._lines if other.redo] if self._lines.full else []
 
         self._await(wanted)
 
-    def _await(self, wanted: Callable[[], list[_Line]]) -> None:
+    def _await(self, wanted: Callable[[], list[Line]]) -> None:
         """Wait for acknowledgements of the wanted lines until none are wanted."""
         if not wanted():
             return
         start = self._clock()
-        self._collect()
-        while lines := wanted():
-            by_number = {line.piece.number: line for line in lines}
-            message = self._mailbox.wait([key for line in lines for key in line.awaited])
-            self._note(by_number[message.edge], message)
+        self._lines.collect()
+        while wanted():
+            message = self._lines.hear(self._awaited)
+            if message is not None and message.kind == "values":
+                self._fetching.receive(message)
+            elif message is not None:
+                self._lines.note(message)
         self._blocked_s["push"] += self._clock() - start
 
-    def _collect(self) -> None:
-        """Take note of the acknowledgements that have come."""
-        for line in self._lines:
-            for key in line.awaited:
-                while (message := self._mailbox.take(key)) is not None:
-                    self._note(line, message)
-
-    def _note(self, line: _Line, message: Message) -> None:
-        if message.kind == "held":
-            self._away -= line.putting
-            line.putting = 0
-            return
-        number = message.body["number"]
-        if number > line.sent:
-            raise NetworkError(
-                "E552", f"{self.name}: {line.shard} acknowledges push {number}; the last was {line.sent}"
-            )
-        self._away -= max(0, number - line.acknowledged) * line.piece.size * self.values.element_size()
-        line.acknowledged = max(line.acknowledged, number)
-
-    def _next(self, keys: Collection[Key], *, since: float) -> Message:
-        while True:
-            try:
-                return self._mailbox.wait(keys)
-            except SilenceError as error:
-                if not self._at_least and self._slowest <= 0:
-                    raise
-                if self._clock() - since >= self._patience_s:
-                    raise silence(self.name, self._patience_s, state=" (it waits for other replicas)") from error
-
-    def _send(self, line: _Line, message: Message) -> None:
-        line.bytes_out += message.bytes
-        self._mailbox.send(line.shard, message)
+    def _awaited(self) -> list[Key]:
+        """The acknowledgements that are to come, and in an exchange values."""
+        coming = self._fetching.awaited if self._fetching.behind else []
+        return [*(key for line in self._lines for key in line.awaited), *coming]

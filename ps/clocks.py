@@ -1,12 +1,20 @@
 """`Clocks`: how many steps each replica has pushed to a slice, and how far apart they were."""
 
+from collections.abc import Mapping
+
 
 class Clocks:
     """Of the replicas that train. gap: the most that one was ahead of the slowest when it computed what it pushed."""
 
-    def __init__(self, replicas: int) -> None:
-        self._steps = dict.fromkeys(range(replicas), 0)
+    def __init__(self, replicas: int, steps: Mapping[int, int] | None = None) -> None:
+        """steps: as a file has them, of the replicas that train then."""
+        self._steps = dict(steps) if steps is not None else dict.fromkeys(range(replicas), 0)
         self.gap = 0
+
+    @property
+    def steps(self) -> dict[int, int]:
+        """That each replica has taken."""
+        return dict(self._steps)
 
     @property
     def slowest(self) -> int | None:
@@ -17,6 +25,15 @@ class Clocks:
     def replicas(self) -> int:
         """How many train."""
         return len(self._steps)
+
+    def joins(self, replica: int, step: int) -> int:
+        """A replica wants to take a step, or one after it; the one that it takes.
+
+        It goes on after those that it has pushed; one that was not there begins with that of the slowest.
+        """
+        at = max(step, self._steps.get(replica, self.slowest or 0))
+        self._steps[replica] = at
+        return at
 
     def joined(self, replica: int, step: int) -> None:
         """A replica is about to take a step, and took all before it."""

@@ -4,9 +4,7 @@ Dean et al., NIPS 2012, section 4.1; `train` is algorithm 7.1 of its supplement.
 are acknowledged while later steps compute, and with `overlap` fetches are asked for one step before they are needed.
 """
 
-from typing import Any
-
-import torch
+from typing import Any, ClassVar
 
 from ..partition.errors import UsageError
 from .method import Method
@@ -24,6 +22,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
     the worker cannot take itself (Adagrad) even its own push.
     """
 
+    leased: ClassVar[bool] = True
     fetch: int = 1
     push: int = 1
     warm_start: int = 0
@@ -38,16 +37,33 @@ class Downpour(Method, frozen=True, tag="downpour"):
         """The worker takes the step too, where it can."""
         return rule.local_rate
 
-    def pushes(self, steps: int) -> int:
+    def made(self, steps: int) -> int:
         """How often a replica pushes in steps 0 to steps - 1, the last for what is left over."""
         return -(-steps // self.push) + ((steps - 1) % self.push > 0 if steps else 0)
 
+    @property
+    def period(self) -> int:
+        """As n_push says."""
+        return self.push
+
+    def updates(self, steps: int, replicas: int) -> int:
+        """Of every n_push steps one."""
+        return steps * replicas // self.push
+
     def check(self, rule: AnyRule, replicas: int, steps: int) -> None:
-        """UsageError where the others would wait for pushes that replica 0 never makes in so many steps."""
-        if replicas > 1 and self.warm_start > self.pushes(steps):
+        """UsageError where the others would wait for pushes that replica 0 never makes in so many steps.
+
+        And where a fetch would overtake the push that the rule needs to see before it.
+        """
+        if self.overlap and rule.remembers:
+            facts = (
+                f"rule {rule.name} compares with what a replica fetched last, which overlap fetches before it pushes"
+            )
+            raise UsageError("E264", facts, fix="leave out --overlap")
+        if replicas > 1 and self.warm_start > self.made(steps):
             raise UsageError(
                 "E261",
-                f"a warm start of {self.warm_start} pushes, but replica 0 makes {self.pushes(steps)} in {steps} steps",
+                f"a warm start of {self.warm_start} pushes, but replica 0 makes {self.made(steps)} in {steps} steps",
                 fix="a smaller --warm-start, or more --epochs",
             )
 
@@ -55,25 +71,30 @@ class Downpour(Method, frozen=True, tag="downpour"):
         """Fetch, compute, step, push."""
         client, worker = share.client, share.worker
         rate = client.local_rate
-        gradient = worker.gradients.zero_()
+        gradient = share.gradient.zero()
         # A step adds to `gradient`. So that is the accrued one too, unless the local step needs this step's alone.
         apart = (rate > 0 or share.clips) and self.push > 1
-        accrued = torch.zeros_like(gradient) if apart else gradient
+        accrued = gradient.twin() if apart else gradient
+        if self.warm_start and share.first == 0 and share.replica > 0:
+            client.fetch(at_least=self.warm_start)
+            client.wait()  # before any batch is asked for, of which replica 0 may need all
         for step in share.steps():
             if step == share.first or step % self.fetch == 0:
                 if not client.fetching:
-                    client.fetch(at_least=self.warm_start if step == 0 and share.replica > 0 else 0)
+                    client.fetch(changes=share.keeps(step))
                 client.wait(accrued if apart else None)
             if self.overlap and (step + 1) % self.fetch == 0 and not share.last:
-                client.fetch()
+                client.fetch(changes=True)
             share.compute(step)
-            if rate > 0:
-                worker.values.sub_(gradient, alpha=rate)
             if apart:
-                accrued.add_(gradient)
-                gradient.zero_()
+                gradient.spend(worker.values, rate, accrued)
+            elif rate > 0:
+                gradient.descend(worker.values, rate)
             if step % self.push == 0 or share.last:
-                client.push(accrued, step)
-                accrued.zero_()
+                if self.overlap or share.last or (step + 1) % self.fetch:
+                    client.push(accrued, step)
+                else:
+                    client.exchange(accrued, step, changes=True)
+                accrued.zero()
             share.done(step)
-        client.drain()
+        client.leave()

@@ -32,15 +32,15 @@ class FlatBuffers:
         """Of the elements of a machine's buffer."""
         return self.read(machine, 0, 1).dtype
 
-    def read(self, machine: int, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of a machine's buffer."""
+    def read(self, machine: int, start: int, stop: int, *, memory: str = "") -> Tensor:
+        """Elements [start, stop) of a machine's buffer, or of a memory that the rule has of it."""
         slices, parts, at = self._slices[machine], list[Tensor](), start
         first = bisect_right(slices, start, key=lambda piece: piece.start) - 1
         for piece in slices[max(0, first) :]:
             if at >= stop or piece.start > at:
                 break
             end = min(piece.stop, stop)
-            name = f"slice-{piece.number}/value"
+            name = f"slice-{piece.number}/" + (f"state/{memory}" if memory else "value")
             reader = self._reader(piece.shard, machine)
             if [piece.size] != list(reader.layouts.get(name, (torch.uint8, ()))[1]):
                 raise self._incomplete(machine)
@@ -58,6 +58,17 @@ class FlatBuffers:
     ) -> None:
         for reader in self._readers.values():
             reader.close()
+
+    def memories(self) -> list[str]:
+        """Names of what the rule remembers of every slice."""
+        names: set[str] | None = None
+        for machine, slices in enumerate(self._slices):
+            for piece in slices:
+                begin = f"slice-{piece.number}/state/"
+                layouts = self._reader(piece.shard, machine).layouts
+                found = {name.removeprefix(begin) for name in layouts if name.startswith(begin)}
+                names = found if names is None else names & found
+        return sorted(names or ())
 
     def _reader(self, shard: int, machine: int) -> TensorReader:
         if shard not in self._readers:

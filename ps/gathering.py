@@ -1,42 +1,50 @@
 """`Gathering`: pushes on one version of a slice that wait for each other, to become one update."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import msgspec
 from torch import Tensor
 
+from .rows import Rows, mean
+
 
 class Pushed(msgspec.Struct, frozen=True, eq=False):
-    """A push as it waits: whose it is, its number there, and its gradient [n]."""
+    """A push as it waits: whose it is, its number there, and its gradient, [n] or rows."""
 
     sender: str
     number: int
     step: int
-    gradient: Tensor
+    replica: int
+    gradient: Tensor | Rows
 
 
 @dataclass(eq=False)
 class Gathering:
-    """By replica; one that was started again takes the place of what it had pushed before."""
+    """By version and replica; one that was started again takes the place of what it had pushed before.
 
-    pushes: dict[int, Pushed] = field(default_factory=dict)
+    Pushes on a later version than the slice has come where a shard went back to what its disk had.
+    """
 
-    def add(self, replica: int, push: Pushed) -> None:
+    pushes: dict[int, dict[int, Pushed]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, base: int, replica: int, push: Pushed) -> None:
         """Keep a push."""
-        self.pushes[replica] = push
+        self.pushes[base][replica] = push
 
-    def has(self, sender: str, number: int) -> bool:
-        """Whether this push is here."""
-        return any(push.sender == sender and push.number == number for push in self.pushes.values())
+    def last(self, sender: str) -> int:
+        """The number of the sender's last push here, 0 for none."""
+        numbers = [push.number for pushes in self.pushes.values() for push in pushes.values() if push.sender == sender]
+        return max(numbers, default=0)
 
-    def take(self) -> tuple[list[Pushed], Tensor]:
-        """All pushes, in the order of their replicas, and the mean of their gradients, added up in that order."""
-        pushes = [push for _, push in sorted(self.pushes.items())]
-        self.pushes = {}
-        total = pushes[0].gradient.clone()
-        for push in pushes[1:]:
-            total.add_(push.gradient)
-        return pushes, total.div_(len(pushes)) if len(pushes) > 1 else total
+    def count(self, base: int) -> int:
+        """How many pushes on a version are here."""
+        return len(self.pushes.get(base, ()))
 
-    def __len__(self) -> int:
-        return len(self.pushes)
+    def take(self, base: int, size: int) -> tuple[list[Pushed], Tensor | Rows]:
+        """The pushes on a version in the order of their replicas, and their gradients' mean, added in that order.
+
+        size: elements of the slice.
+        """
+        pushes = [push for _, push in sorted(self.pushes.pop(base).items())]
+        return pushes, mean([push.gradient for push in pushes], size)

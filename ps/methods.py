@@ -1,15 +1,20 @@
 """All methods by name."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
+from .all_reduce import AllReduce
+from .averaging import Averaging
+from .diloco import DiLoCo
 from .downpour import Downpour
+from .easgd import EASGD
+from .hogwild import Hogwild
 from .spec import named
 from .ssp import SSP
 from .sync import Sync
 
-AnyMethod = Downpour | SSP | Sync
-METHODS: dict[str, type[AnyMethod]] = {"downpour": Downpour, "ssp": SSP, "sync": Sync}
+AnyMethod = Downpour | SSP | Sync | Averaging | DiLoCo | EASGD | AllReduce | Hogwild
+METHODS: dict[str, type[AnyMethod]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMethod)}
 
 
 def method(text: str, given: Mapping[str, Any]) -> AnyMethod:

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from ..partition.errors import Diverged
+from ..runtime.gradient import Gradient
 from .client import Client
 from .rule import Rule
 
@@ -29,6 +30,10 @@ class Trainable(Protocol[B_contra]):
     @property
     def gradients(self) -> Tensor: ...
 
+    def move(self, values: Tensor) -> None:
+        """Compute on the parameters in other memory [n] from now on, which holds what it is to hold already."""
+        ...
+
     def step(self, batch: B_contra, step: int) -> float | None:
         """Add the gradient of the batch's mean loss to `gradients`; the loss on the worker that holds it, else None."""
         ...
@@ -40,6 +45,7 @@ class Share(Generic[B]):
     worker: its `values` are those of the client. rule: the one that the user chose. batches: the replica's batch at
     each step, whose length is its number of samples. first: the step to begin with, more than 0 where training goes on.
     clip: may scale the gradients of a step, which are in `worker.gradients` alone then.
+    gradient: the worker's, where it has tables of which a step touches some rows; methods that know of those use it.
     agree: number, step -> the number that machine 0 of the replica has said, which all its machines must ask for.
     report: is told after each step the step, the loss (None where this worker does not hold it) and the samples.
     """
@@ -56,7 +62,9 @@ class Share(Generic[B]):
         clip: Callable[[int], object] | None = None,
         agree: Callable[[int, int], int] = lambda number, step: number,
         report: Report | None = None,
+        gradient: Gradient | None = None,
     ) -> None:
+        self.gradient = gradient or Gradient(worker.gradients)
         self.worker, self.client, self.rule, self.replicas, self.first = worker, client, rule, replicas, first
         self.last = False  # whether no step follows the present one
         self._batches, self._clip, self._report = batches, clip, report
@@ -88,6 +96,10 @@ class Share(Generic[B]):
             self._batch, self.last = batch, following is None
             yield step
             batch, step = following, step + 1
+
+    def keeps(self, step: int) -> bool:
+        """Whether a fetch before this step may bring changes alone: the first may, where training begins with it."""
+        return step > self.first or step == 0
 
     def compute(self, step: int) -> None:
         """Add the gradient of the step's batch to `worker.gradients`. Diverged where the loss is not finite."""

@@ -3,8 +3,9 @@
 Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
+from .client import Client
 from .method import Method
 from .rules import AnyRule
 from .share import Share
@@ -13,6 +14,7 @@ from .share import Share
 class SSP(Method, frozen=True, tag="ssp"):
     """staleness: steps that a replica may be ahead of the slowest; with 0 all take their steps together."""
 
+    leased: ClassVar[bool] = True
     staleness: int = 3
 
     def __post_init__(self) -> None:
@@ -22,19 +24,22 @@ class SSP(Method, frozen=True, tag="ssp"):
         """The worker takes the step too, where it can."""
         return rule.local_rate
 
+    def enter(self, client: Client, step: int) -> int:
+        """Where others are by now, who would have to wait else."""
+        return client.join(step)
+
     def train(self, share: Share[Any]) -> None:
         """Fetch once the slowest is near enough, compute, push."""
         client, worker = share.client, share.worker
-        worker.gradients.zero_()
+        gradient = share.gradient.zero()
         client.join(share.first)
         for step in share.steps():
-            client.fetch(slowest=max(0, step - self.staleness))
+            client.fetch(slowest=max(0, step - self.staleness), changes=share.keeps(step))
             client.wait()
             share.compute(step)
             if client.local_rate > 0:
-                worker.values.sub_(worker.gradients, alpha=client.local_rate)
-            client.push(worker.gradients, step)
-            worker.gradients.zero_()
+                gradient.descend(worker.values, client.local_rate)
+            client.push(gradient, step)
+            gradient.zero()
             share.done(step)
         client.leave()
-        client.drain()

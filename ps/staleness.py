@@ -11,9 +11,10 @@ class Staleness:
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
 
-    def add(self, tau: int) -> None:
-        """Count one push."""
-        self._counts[tau] += 1
+    def add(self, tau: int, pushes: int = 1) -> None:
+        """Count one push, or several."""
+        if pushes:
+            self._counts[tau] += pushes
 
     def include(self, other: "Staleness") -> None:
         """Count the pushes of another histogram too."""

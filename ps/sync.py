@@ -24,6 +24,10 @@ class Sync(Method, frozen=True, tag="sync"):
         """The mean of the first pushes is an update; those that come after it are dropped."""
         return Serving(rule, replicas, gather=replicas - self.backups)
 
+    def updates(self, steps: int, replicas: int) -> int:
+        """One a step."""
+        return steps
+
     def check(self, rule: AnyRule, replicas: int, steps: int) -> None:
         """UsageError where no replica is left to wait for."""
         self.demand_undelayed(rule)
@@ -36,18 +40,17 @@ class Sync(Method, frozen=True, tag="sync"):
 
         A replica that was started again takes steps once more whose version is there already; that changes nothing.
         """
-        client, worker = share.client, share.worker
+        client, gradient = share.client, share.gradient
         step = share.first
         while share.at(step):
             if step == share.first or client.version < step:
-                client.fetch(at_least=step)
+                client.fetch(at_least=step, changes=share.keeps(step))
                 client.wait()
-            worker.gradients.zero_()
+            gradient.zero()
             share.compute(step)
-            client.push(worker.gradients, step, base=step)
+            client.push(gradient, step, base=step)
             share.done(step)
-            client.fetch(at_least=step + 1)
+            client.fetch(at_least=step + 1, changes=True)
             client.wait()
             step = max(step + 1, share.agree(client.version, step)) if self.backups else step + 1
         client.leave()
-        client.drain()

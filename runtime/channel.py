@@ -14,8 +14,12 @@ class Channel(Protocol):
 
     name: str
 
-    def send(self, peer: str, message: Message) -> None:
-        """Queue `message` for `peer` and return at once; its tensors must not be written afterwards."""
+    def send(self, peer: str, message: Message) -> Message:
+        """Queue `message` for `peer`; returns at once. Its tensors must not be written afterwards, unless borrowed.
+
+        The message as it can be kept, to be sent again say: with tensors that nobody writes. They are those of the
+        message, or the one copy that the channel has made of borrowed ones.
+        """
         ...
 
     def receive(self, timeout_s: float) -> Message:

@@ -51,7 +51,7 @@ class _Member:
     """What is known of one role.
 
     state: "starting", "ready", "running", then "finished" (it said so) and "gone" (its process too), or "failed" (it
-    said so) or "lost" (its process ended without a word), or "replaced" (its group was lost).
+    said so) or "lost" (its process ended without a word), or "replaced" (its group was lost, or it was dismissed).
     """
 
     name: str
@@ -147,6 +147,12 @@ class Coordinator:
     def replaced(self, name: str) -> bool:
         """Whether the role was given up with its group: what it says no longer counts."""
         return self._members[name].state == "replaced"
+
+    def dismiss(self, names: Iterable[str]) -> None:
+        """These roles are not needed any more: how they end does not count."""
+        for name in names:
+            self._forget(name)
+            self._members[name].state = "replaced"
 
     def take_losses(self) -> list[Loss]:
         """The groups that were lost since this was asked last."""

@@ -50,6 +50,7 @@ class Role:
 
 
 Renew = Callable[[Loss], Sequence[Role]]
+Watch = Callable[["Launcher"], object]
 Route = Callable[[str, str, str], str]
 
 
@@ -59,7 +60,8 @@ class Launcher:
     folder: where each role's log is kept; without one the logs are temporary. environ: the environment the roles get,
     this process's own by default. limits: how long what may take; `start` sets its own. renew: the roles that take the
     place of a group that was lost, in the same group and under names of `spares`; it raises the error of the loss where
-    there shall be none, as happens without it. route: what `source` is told of where `target` listens, given
+    there shall be none, as happens without it. watch: called again and again while `events` are followed, several times
+    a second; it may `add` and `dismiss` roles. route: what `source` is told of where `target` listens, given
     (source, target, end point), where that is not the end point itself.
     """
 
@@ -74,6 +76,7 @@ class Launcher:
         environ: Mapping[str, str] | None = None,
         spares: Sequence[str] = (),
         renew: Renew | None = None,
+        watch: Watch | None = None,
         route: Route | None = None,
     ) -> None:
         _check_names([*(role.name for role in roles), *spares])
@@ -84,6 +87,7 @@ class Launcher:
         self._environ = os.environ if environ is None else environ
         self._keys = make_keys([LAUNCHER, *(role.name for role in roles), *spares])
         self._renew = renew
+        self._watch = watch
         self._route = route
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
@@ -165,6 +169,8 @@ class Launcher:
                 raise self._coordinator.verdict
             for loss in self._coordinator.take_losses():
                 self._replace(loss)
+            if self._watch is not None:
+                self._watch(self)
             if self._coordinator.newcomers and self._coordinator.ready:
                 self._begin()
             if not self._servers_told and self._coordinator.ended(r.name for r in self.roles if not r.serves):
@@ -173,7 +179,23 @@ class Launcher:
 
     def _replace(self, loss: Loss) -> None:
         """End what is left of a group, tell the others who is gone, and start what takes its place."""
-        gone = list(loss.progress)
+        self._remove(list(loss.progress))
+        if self._renew is None:
+            raise loss.error
+        self.add(self._renew(loss))
+
+    def add(self, roles: Sequence[Role]) -> None:
+        """Start more roles, whose names are `spares`, while the others are at work."""
+        self.roles = (*self.roles, *roles)
+        self._spawn(roles)
+
+    def dismiss(self, names: Sequence[str]) -> None:
+        """End roles that are not needed any more, whatever they do; nothing that they said from now on counts."""
+        self._coordinator.dismiss(names)
+        self._remove(names)
+
+    def _remove(self, gone: Sequence[str]) -> None:
+        """End roles whose loss is known, and tell the others that they are gone."""
         for process in [process for process in self._processes if process.name in gone]:
             process.kill()
             self._processes.remove(process)
@@ -181,12 +203,8 @@ class Launcher:
         for name in gone:
             self._channel.forget(name)
         for name in self._coordinator.running:
-            self._channel.send(name, Message(DIRECTORY, body={"here": {}, "gone": gone}))
-        if self._renew is None:
-            raise loss.error
-        roles = tuple(self._renew(loss))
-        self.roles = (*(role for role in self.roles if role.name not in gone), *roles)
-        self._spawn(roles)
+            self._channel.send(name, Message(DIRECTORY, body={"here": {}, "gone": list(gone)}))
+        self.roles = tuple(role for role in self.roles if role.name not in gone)
 
     def run(self) -> list[Any]:
         """Start all roles and wait until they have ended: what each returned, in the order of the roles.

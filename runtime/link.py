@@ -26,7 +26,9 @@ SILENCE_MS = 4000  # a ping without an answer, or bytes without an acknowledgeme
 RETRY_MOST_MS = 2000  # between two attempts to connect; the first follow each other faster
 CONNECT_S = 6.0  # a link that has not come up by then is lost
 SETTLE_S = 0.5  # after a break, in which the launcher may say that the peer has ended
+PLAIN_BYTES = 128 << 10  # unencrypted in the kernel, which is only on one host: more would leave the caches on the way
 LEAST_UNCOPIED = 64 << 10  # bytes; to copy fewer takes less than to keep track of them
+_MORE, _LAST = int(zmq.NOBLOCK | zmq.SNDMORE), int(zmq.NOBLOCK)  # of frames; to join flags takes longer than to send
 _STATES = {
     zmq.EVENT_CONNECTED: "shaking hands",
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "connected",
@@ -69,7 +71,9 @@ class Link:
             self._socket.heartbeat_ivl = PING_MS
             self._socket.heartbeat_timeout = SILENCE_MS
             self._socket.tcp_maxrt = SILENCE_MS
-        if keys is not None:
+        if keys is None:
+            self._socket.sndbuf = PLAIN_BYTES
+        else:
             self._socket.curve_serverkey = keys.allowed[peer].encode()
             self._socket.curve_publickey = keys.public.encode()
             self._socket.curve_secretkey = keys.secret.encode()
@@ -99,8 +103,8 @@ class Link:
         """Queue one message; large frames are not copied. NetworkError where the peer has refused us."""
         try:
             for frame in frames[:-1]:
-                self._socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE, copy=len(frame) < LEAST_UNCOPIED)
-            self._socket.send(frames[-1], zmq.NOBLOCK, copy=len(frames[-1]) < LEAST_UNCOPIED)
+                self._socket.send(frame, _MORE, copy=len(frame) < LEAST_UNCOPIED)
+            self._socket.send(frames[-1], _LAST, copy=len(frames[-1]) < LEAST_UNCOPIED)
         except zmq.Again:
             self.check()
             raise NetworkError(

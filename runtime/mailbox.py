@@ -36,9 +36,9 @@ class Mailbox:
         self._kept: dict[Key, deque[Message]] = defaultdict(deque)
         self._count = 0
 
-    def send(self, peer: str, message: Message) -> None:
-        """Queue `message` for `peer`; its tensors must not be written afterwards."""
-        self.channel.send(peer, message)
+    def send(self, peer: str, message: Message) -> Message:
+        """Queue `message` for `peer`; see `Channel`."""
+        return self.channel.send(peer, message)
 
     def wait(self, wanted: Collection[Key], *, timeout_s: float | None = None) -> Message:
         """The first message with one of the wanted keys; NetworkError after `timeout_s` seconds of silence."""

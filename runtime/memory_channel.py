@@ -206,13 +206,15 @@ class MemoryChannel:
         self._ledger = Ledger(name)
         self._closed = False
 
-    def send(self, peer: str, message: Message) -> None:
-        """Queue `message` for `peer`; its tensors must not be written afterwards."""
+    def send(self, peer: str, message: Message) -> Message:
+        """Queue `message` for `peer`; see `Channel`."""
         self._check_alive(message)
+        message = message.owned()
         self._network._check_peer(self.name, peer)
         sequence = self._ledger.next(peer)
         self._network._post((self.name, peer), (sequence, self._as_sent(message, sequence)))
         self._ledger.sent(peer, message)
+        return message
 
     def receive(self, timeout_s: float) -> Message:
         """The next message of any peer; SilenceError after `timeout_s` seconds without one."""

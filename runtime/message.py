@@ -7,11 +7,9 @@ Where frames are encrypted, a large tensor is divided into several, which the re
 encrypted as a whole before any of it is sent, so that one alone would be encrypted, sent and decrypted in turn.
 """
 
-import contextlib
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -85,29 +83,36 @@ class _Origin(msgspec.Struct, array_like=True, frozen=True):
     sender: str
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One message as the roles see it.
 
     kind says what it is ("forward", "backward", "fetch", ...); step, micro (micro-batch) and edge place it; body holds
     plain values (numbers, strings, lists, maps); tensors are the payload. `sender` is filled in by the channel.
 
     A tensor that was sent must not be written afterwards: the channel may still be reading it. Nor may one that was
-    received: in memory it is the sender's own.
+    received: in memory it is the sender's own. borrowed: the tensors will be written; whoever keeps them longer than a
+    call takes, as a channel that does not copy them anyway, copies them first (`owned`).
     """
 
     kind: str
     step: int = 0
     micro: int = 0
     edge: int = 0
-    body: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any] = msgspec.field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
     sender: str = ""
+    borrowed: bool = False
 
     @property
     def bytes(self) -> int:
         """Bytes of the tensors."""
         return sum(t.nbytes for t in self.tensors)
+
+    def owned(self) -> "Message":
+        """The same message with tensors that nobody else writes."""
+        if not self.borrowed:
+            return self
+        return msgspec.structs.replace(self, tensors=tuple(t.clone() for t in self.tensors), borrowed=False)
 
 
 class MalformedError(NetworkError):
@@ -117,14 +122,7 @@ class MalformedError(NetworkError):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 _origin = msgspec.msgpack.Decoder(_Origin)
-
-
-class Writer(Protocol):
-    """Puts tensors where the receiver finds them."""
-
-    def put(self, tensor: Tensor) -> Place | None:
-        """Copy a tensor there; None where it must travel."""
-        ...
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Reader(Protocol):
@@ -141,15 +139,15 @@ def encode(
     job: str,
     sender: str,
     sequence: int,
-    writer: Writer | None = None,
+    places: Sequence[Place | None] = (),
     frame_bytes: int = sys.maxsize,
 ) -> list[Buffer]:
     """The frames of `message`: its header, then those of the tensors, over the tensors' memory and keeping it alive.
 
-    writer: takes the tensors that need not travel. frame_bytes: of a tensor in a frame, at most. NetworkError where the
-    header is too large; ValueError for a tensor that is not a dense CPU tensor.
+    places: of the tensors that need not travel; where nothing is said, all do. frame_bytes: of a tensor in a frame, at
+    most. NetworkError where the header is too large; ValueError for a tensor that is not a dense CPU tensor.
     """
-    places = [None if writer is None else writer.put(t) for t in message.tensors]
+    places = places or [None] * len(message.tensors)
     payloads = [
         Payload(_dtype_name(t), list(t.shape), place, max(1, -(-t.nbytes // frame_bytes)) if place is None else 1)
         for t, place in zip(message.tensors, places, strict=True)
@@ -225,10 +223,12 @@ def _header(frames: Sequence[Buffer], job: str) -> Header:
     size = len(frames[0])
     if size > MAX_HEADER_BYTES:
         raise MalformedError("E504", f"a header of {size} bytes arrived; {MAX_HEADER_BYTES} are allowed")
-    with contextlib.suppress(MalformedError):
-        header = _parse(_decoder, frames[0])
+    try:
+        header = _decoder.decode(frames[0])
         if header.version == WIRE_VERSION and header.job == job:
             return header
+    except _UNREADABLE:
+        pass
     # Of another version the fields may be others, but for the first ones.
     origin = _parse(_origin, frames[0])
     if origin.version != WIRE_VERSION:
@@ -249,7 +249,7 @@ def _header(frames: Sequence[Buffer], job: str) -> Header:
 def _parse(decoder: "msgspec.msgpack.Decoder[_T]", frame: Buffer) -> _T:
     try:
         return decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise MalformedError("E504", f"a header arrived that cannot be read: {error}") from error
 
 
@@ -286,7 +286,7 @@ def _checked(payload: Payload, sender: str) -> torch.dtype:
         raise MalformedError("E504", f"{sender} sent a tensor of unknown dtype {name!r}")
     if len(shape) > DIMENSIONS_MOST:
         raise MalformedError("E504", f"{sender} sent a tensor of {len(shape)} dimensions")
-    if any(size < 0 for size in shape) or math.prod(size or 1 for size in shape) >= 1 << 62:
+    if min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= 1 << 62:
         raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
     size = math.prod(shape) * dtype.itemsize
     if count != 1 and (count < 1 or payload.place is not None or (count - 1) * _part(size, count) >= size):
@@ -306,8 +306,8 @@ def _tensor(payload: Payload, frames: Iterator[Buffer], sender: str) -> Tensor:
         )
     if size == 0:
         return torch.empty(shape, dtype=dtype)
-    flat = _bytes(own[0], dtype.itemsize) if len(own) == 1 else _joined(own, size)
-    return flat.view(dtype).view(shape)
+    flat = _flat(own[0], dtype) if len(own) == 1 else _joined(own, size).view(dtype)
+    return flat.view(shape)
 
 
 def _joined(frames: Sequence[Buffer], size: int) -> Tensor:
@@ -320,9 +320,9 @@ def _joined(frames: Sequence[Buffer], size: int) -> Tensor:
     return whole
 
 
-def _bytes(frame: Buffer, alignment: int) -> Tensor:
-    """The frame's memory as uint8; a copy where it is read-only or not aligned, which the kernels of torch rely on."""
+def _flat(frame: Buffer, dtype: torch.dtype) -> Tensor:
+    """The frame's memory; a copy where it is read-only or not aligned, which the kernels of torch rely on."""
     if memoryview(frame).readonly:
-        return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
-    flat = torch.frombuffer(frame, dtype=torch.uint8)
-    return flat if flat.data_ptr() % alignment == 0 else flat.clone()
+        frame = bytearray(frame)
+    flat = torch.frombuffer(frame, dtype=dtype)
+    return flat if flat.data_ptr() % dtype.itemsize == 0 else torch.frombuffer(bytearray(frame), dtype=dtype)

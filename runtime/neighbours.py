@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from .message import Message, Reader
+from .message import Message, Place, Reader
 from .shared_memory import ARENA_BYTES, LEAST_BYTES, Arena, Mapping, Offer
 
 MEMORY = "@memory"  # the kind of messages between two channels, which no role sees
@@ -28,6 +28,22 @@ class Neighbours:
     def arena(self, peer: str) -> Arena | None:
         """What to put tensors for a peer in."""
         return self._offered.get(peer) if peer in self._answered else None
+
+    def placed(self, peer: str, message: Message) -> tuple[Message, list[Place | None]]:
+        """Where the tensors lie for a peer, None for those that must travel; and the message, with those as its own
+        that were borrowed.
+        """
+        arena = self.arena(peer)
+        if arena is None:
+            return message.owned(), [None] * len(message.tensors)
+        places = [arena.put(tensor) for tensor in message.tensors]
+        if not message.borrowed:
+            return message, places
+        own = tuple(
+            tensor.clone() if place is None else arena.kept(place, tensor)
+            for tensor, place in zip(message.tensors, places, strict=True)
+        )
+        return msgspec.structs.replace(message, tensors=own, borrowed=False), places
 
     def offer(self, peer: str, endpoint: str, message: Message) -> Message | None:
         """The message to send before this one, if it is time to offer the peer shared memory."""

@@ -3,7 +3,9 @@
 Its parameters lie in one flat buffer like those of a cut model, so that rules and parameter servers treat both alike.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from ..models.task import Data
 from ..partition.autocast import autocast as autocast_in
 from ..partition.errors import BadInput
 from ..partition.structure import first_tensor
+from .gradient import Gradient, Table
 from .noise import draw_seed
 
 
@@ -19,10 +22,19 @@ class PlainWorker:
     """Trains `model` with plain autograd; random numbers are those of a cut model with the same seed.
 
     values, gradients: flat, in the order of `parameters`; the module's parameters are views of them. autocast: the
-    dtype in which torch.autocast computes model and loss, if it does.
+    dtype in which torch.autocast computes model and loss, if it does. tables: parameters of which a step touches some
+    rows only, as `tables_of` names them; `gradient` knows which.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, seed: int = 0, autocast: str = "") -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        *,
+        seed: int = 0,
+        autocast: str = "",
+        tables: Sequence[Table] = (),
+    ) -> None:
         self.model, self.loss, self.seed, self.autocast = model, loss, seed, autocast
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         trained = list(self.parameters.values())
@@ -32,14 +44,26 @@ class PlainWorker:
                 "E342", f"the parameters have several dtypes: {', '.join(dtypes)}", fix="make them one: model.float()"
             )
         dtype = trained[0].dtype if trained else torch.float32
-        self.values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in trained)])
-        self.gradients = torch.zeros_like(self.values)
-        offset = 0
-        for parameter in trained:
-            span = slice(offset, offset + parameter.numel())
-            parameter.data = self.values[span].view(parameter.shape)
-            parameter.grad = self.gradients[span].view(parameter.shape)
-            offset += parameter.numel()
+        values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in trained)])
+        self.move(values)
+        self.gradients = torch.zeros_like(values)
+        for parameter, gradient in zip(trained, self._views(self.gradients), strict=True):
+            parameter.grad = gradient
+        self.gradient = Gradient(self.gradients, tables)
+        begins = [view.storage_offset() for view in self._views(values)]
+        for number, table in enumerate(tables):
+            self.gradient.watch(trained[bisect_right(begins, table.start) - 1], number)
+
+    def move(self, values: Tensor) -> None:
+        """The parameters are views of another flat buffer from now on, which holds what it is to hold already."""
+        self.values = values
+        for parameter, view in zip(self.parameters.values(), self._views(values), strict=True):
+            parameter.data = view
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        shapes = [parameter.shape for parameter in self.parameters.values()]
+        pieces = torch.split(flat, [shape.numel() for shape in shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
     def step(self, batch: Data, step: int) -> float:
         """Add the gradient of the batch's mean loss to `gradients`; the loss."""
@@ -53,8 +77,8 @@ class PlainWorker:
 
     def clip(self, most: float, step: int = 0) -> float:
         """Scale the gradients so that their norm is at most `most`, as a cut model does; what it was."""
-        norm = float(torch.linalg.vector_norm(self.gradients, dtype=torch.float64))
-        self.gradients.mul_(min(1.0, most / (norm + 1e-6)))
+        norm = self.gradient.norm()
+        self.gradient.scale(min(1.0, most / (norm + 1e-6)))
         return norm
 
     @torch.no_grad()
@@ -65,3 +89,36 @@ class PlainWorker:
             output = first_tensor(self.model(*batch.inputs))
         assert output is not None  # as the rehearsal has seen
         return output
+
+
+def tables_of(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[Table]:
+    """The parameters, by their places one after another, that a loss reads by rows of sparse gradients alone.
+
+    loss: computed from them, its autograd graph still there. parameters: in the order of the flat buffer.
+    """
+    readers = _readers(loss)
+    tables, at = list[Table](), 0
+    for parameter in parameters.values():
+        stop = at + parameter.numel()
+        sparse = readers.get(id(parameter), [False])
+        if all(sparse) and parameter.dim() == 2 and parameter.numel():
+            tables.append(Table(at, stop, parameter.shape[1]))
+        at = stop
+    return tables
+
+
+def _readers(loss: Tensor) -> dict[int, list[bool]]:
+    """By id of each leaf: whether the gradient of each of its readers is sparse."""
+    found: dict[int, list[bool]] = {}
+    seen, left = set[Any](), [loss.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for following, _ in node.next_functions:
+            leaf = getattr(following, "variable", None)
+            if leaf is not None:
+                found.setdefault(id(leaf), []).append(bool(getattr(node, "_saved_sparse", False)))
+            left.append(following)
+    return found

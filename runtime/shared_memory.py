@@ -48,19 +48,15 @@ class Arena:
     """The sender's end. `put` never waits: where no slot is free, the tensor goes another way."""
 
     def __init__(self, size: int = ARENA_BYTES) -> None:
-        self._file = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._file, size)
-        fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        self._memory = mmap.mmap(self._file, size)
-        token = secrets.token_bytes(_TOKEN_BYTES)
-        self._memory[:_TOKEN_BYTES] = token
-        self.offer = Offer(os.getpid(), self._file, size, token)
+        self._memory, self.offer = anonymous(size)
+        self._file = self.offer.descriptor
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._flags = np.frombuffer(self._memory, dtype=np.uint8, count=SLOTS, offset=_FLAGS_AT)
         self._offsets: list[int] = []
         self._idle: dict[int, list[int]] = defaultdict(list)  # by size: slots to use again
         self._away: deque[tuple[int, int]] = deque()  # slots that the peer has, with their sizes, oldest first
         self._end = _DATA_AT
+        self._kept: set[int] = set()  # slots that this end looks at, too
 
     def put(self, tensor: Tensor) -> Place | None:
         """Copy a tensor into a slot of its own; None where it is too small for that, or there is no room."""
@@ -82,6 +78,13 @@ class Arena:
         self._away.append((slot, size))
         return Place(slot, offset)
 
+    def kept(self, place: Place, tensor: Tensor) -> Tensor:
+        """The tensor that was put at a place, as it lies there; the slot is not used again while it is looked at."""
+        held = np.frombuffer(self._memory, dtype=np.uint8, count=tensor.nbytes, offset=place.offset)
+        self._kept.add(place.slot)
+        weakref.finalize(held, self._kept.discard, place.slot).atexit = False
+        return torch.from_numpy(held).view(tensor.dtype).view(tensor.shape)
+
     def _write(self, data: Buffer, offset: int) -> None:
         rest = memoryview(data)
         while rest:
@@ -101,7 +104,7 @@ class Arena:
 
     def _slot(self, size: int) -> int | None:
         # The slot that came back last is still in the caches; mostly they come back in order.
-        while self._away and self._flags[self._away[0][0]] == FREE:
+        while self._away and self._is_back(self._away[0][0]):
             slot, back = self._away.popleft()
             self._idle[back].append(slot)
         if not self._idle[size]:
@@ -114,13 +117,19 @@ class Arena:
         self._end += size
         return len(self._offsets) - 1
 
+    def _is_back(self, slot: int) -> bool:
+        """Whether nobody looks at a slot any more."""
+        return bool(self._flags[slot] == FREE) and slot not in self._kept
+
     def _collect(self) -> None:
         """Take back what the peer is done with; once that is all, sizes that are no longer sent need no room."""
-        flags = self._flags.copy()  # the peer goes on giving slots back meanwhile
+        still: deque[tuple[int, int]] = deque()
         for slot, size in self._away:
-            if flags[slot] == FREE:
+            if self._is_back(slot):
                 self._idle[size].append(slot)
-        self._away = deque(held for held in self._away if flags[held[0]] != FREE)
+            else:
+                still.append((slot, size))
+        self._away = still
         if not self._away and self._end > self.offer.size // 2:
             self._offsets.clear()
             self._idle.clear()
@@ -131,14 +140,7 @@ class Mapping:
     """The receiver's end of another process's arena."""
 
     def __init__(self, offer: Offer) -> None:
-        with _opened(offer) as file:
-            if os.fstat(file).st_size != offer.size or offer.size < _DATA_AT:
-                raise OSError("the shared memory is not of the size that was told")
-            if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-                raise OSError("the shared memory may be cut short, which would kill who reads it then")
-            self._memory = mmap.mmap(file, offer.size)
-        if self._memory[:_TOKEN_BYTES] != offer.token:
-            raise OSError("the shared memory is another one")
+        self._memory = mapped(offer)
         self._size = offer.size
         self._flags = np.frombuffer(self._memory, dtype=np.uint8, count=SLOTS, offset=_FLAGS_AT)
 
@@ -155,6 +157,32 @@ class Mapping:
 
 def _give_back(flags: "np.ndarray[tuple[int], np.dtype[np.uint8]]", slot: int) -> None:
     flags[slot] = FREE
+
+
+def anonymous(size: int) -> tuple[mmap.mmap, Offer]:
+    """New memory of a file without a name, which cannot be cut short, and where a peer finds it.
+
+    A token lies at its beginning. The descriptor is the caller's to close; peers can map the memory until then.
+    """
+    file = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, size)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    memory, token = mmap.mmap(file, size), secrets.token_bytes(_TOKEN_BYTES)
+    memory[:_TOKEN_BYTES] = token
+    return memory, Offer(os.getpid(), file, size, token)
+
+
+def mapped(offer: Offer) -> mmap.mmap:
+    """The memory that another process offers. OSError where it is not to be found here: on another host, say."""
+    with _opened(offer) as file:
+        if os.fstat(file).st_size != offer.size or offer.size < _DATA_AT:
+            raise OSError("the shared memory is not of the size that was told")
+        if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise OSError("the shared memory may be cut short, which would kill who reads it then")
+        memory = mmap.mmap(file, offer.size)
+    if memory[:_TOKEN_BYTES] != offer.token:
+        raise OSError("the shared memory is another one")
+    return memory
 
 
 @contextlib.contextmanager

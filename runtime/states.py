@@ -27,6 +27,7 @@ class States:
         self.gradients = torch.zeros(program.elements, dtype=dtype)
         self.pieces: dict[Region, Tensor] = {}
         self.infos: dict[str, TensorInfo] = {}
+        self._spans: dict[Region, slice] = {}  # of what is trained, in the flat buffers
         for state in program.states:
             if state.offset >= 0:
                 info = program.pieces[state.piece]
@@ -34,8 +35,15 @@ class States:
                 leaf = self.values[span].view(sizes(info.box)).requires_grad_()
                 leaf.grad = self.gradients[span].view(sizes(info.box))
                 self.pieces[info.tensor, info.box] = leaf
+                self._spans[info.tensor, info.box] = span
                 self.infos[info.tensor] = program.tensors[info.tensor]
         self.extend(program)
+
+    def move(self, values: Tensor) -> None:
+        """The trained pieces are views of another flat buffer from now on, which holds what it is to hold already."""
+        self.values = values
+        for region, span in self._spans.items():
+            self.pieces[region].data = values[span].view(self.pieces[region].shape)
 
     def extend(self, program: Program) -> None:
         """Add what another program of the same cut (evaluation) holds besides: its own constants, say."""

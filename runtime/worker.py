@@ -78,6 +78,10 @@ class Worker:
         """Their gradients, added up since they were last zeroed."""
         return self.states.gradients
 
+    def move(self, values: Tensor) -> None:
+        """Hold the parameters in another flat buffer from now on."""
+        self.states.move(values)
+
     @property
     def name(self) -> str:
         """This machine's channel name."""

@@ -135,7 +135,8 @@ def test_the_result_compares_one_process_and_downpour(run: Run) -> None:
         assert row["test_accuracy"] > 0.9
         assert row["curve"][-1]["samples"] == row["samples"]
         assert row["time_to_target_s"] is not None
-        assert row["losses"][-1][0] == row["samples"]
+    assert one["losses"][-1][0] == one["samples"]
+    assert 0.9 * many["samples"] < many["losses"][-1][0] <= many["samples"]  # the other replica may take the last
     assert many["bytes_per_step"] > 0
     assert 0 <= many["staleness_mean"] <= many["staleness_max"]
 
@@ -149,7 +150,8 @@ def test_pushes_and_links_of_every_worker_are_counted(run: Run) -> None:
     for machine in (0, 1):
         held = sum(piece["machine"] == machine for piece in slices)
         pushes = [sum(late.get(f"worker-{replica}.{machine}", {}).values()) for replica in (0, 1)]
-        assert pushes == [steps * held] * 2
+        assert sum(pushes) == 2 * steps * held  # who is faster takes more batches
+        assert min(pushes) > 0
     links = {(link["source"], link["target"]) for link in run.printed["links"]}
     assert {("worker-1.0", "worker-1.1"), ("worker-1.1", "worker-1.0")} & links
     assert not [pair for pair in links if pair[0][:8] == "worker-0" and pair[1][:8] == "worker-1"]

@@ -23,6 +23,7 @@ from disturbed import Break, Fault, Signal, disturbed
 from cutset.partition.errors import NetworkError, ProcessLost
 from cutset.ps.downpour import Downpour
 from cutset.ps.gradient_rules import Adagrad
+from cutset.ps.hogwild import Hogwild
 from cutset.tools.load import TaskSpec
 from cutset.tools.planning import Wanted
 from cutset.tools.prepare import Options
@@ -116,6 +117,10 @@ class Run:
         """The process of a role."""
         (pid,) = [pid for pid, line in self.processes().items() if line.endswith(f"cutset.runtime.child {role}")]
         return pid
+
+    def maps(self) -> list[str]:
+        """What memory each process has."""
+        return [Path(f"/proc/{pid}/maps").read_text() for pid in self.processes()]
 
     def listening(self) -> set[str]:
         """Sockets of the run that listen, by inode, which no other socket has at the same time."""
@@ -258,6 +263,23 @@ def test_all_processes_end_when_the_command_is_killed(training: Run) -> None:
     assert not sockets & listening()
 
 
+@pytest.mark.parametrize(
+    ("method", "role"), [("allreduce", "worker-1.0"), ("allreduce", "shard-0"), ("hogwild", "shard-0")]
+)
+def test_where_all_need_each_other_a_killed_process_ends_the_run(start: Start, method: str, role: str) -> None:
+    """However many restarts there may be: all-reduce has no gradient without one replica, Hogwild no memory."""
+    run = start(f"{GOOD}:task", "--replicas", 2, "--epochs", 1_000_000, "--lr", 0.001, "--method", method)
+    run.wait_for(f"{method}: ")
+    assert not any("/dev/shm/" in maps for maps in run.maps()), "memory with a name would be left"
+    assert any("memfd:cutset" in maps for maps in run.maps()) == (method == "hogwild")
+    sockets, since = run.listening(), time.monotonic()
+    os.kill(run.pid(role), signal.SIGKILL)
+    assert run.end() == LOST
+    assert time.monotonic() - since < PROMISED_S
+    assert not sockets & listening()
+    assert f"error E602: {role} was killed by SIGKILL (it" in run.said
+
+
 def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_path: Path) -> None:
     """A model that cannot be traced runs the user's own code in the worker."""
     file = tmp_path / "late.py"
@@ -303,13 +325,36 @@ def test_a_replica_that_was_lost_trains_again(options: Options, fault: Fault, wh
     assert outcome.error is None
     (restart,) = outcome.result["restarts"]
     assert why in restart["why"]
-    assert restart["seconds"] > 0
-    assert any(why in note and "trained again" in note for note in outcome.result["notes"])
-    assert outcome.notes == [f"replica {restart['replica']} starts again at step {restart['step']}: {restart['why']}"]
+    # The other replica may have done all that was left before it was back; but replica 0 tests.
+    back = restart["seconds"] is not None
+    assert restart["seconds"] > 0 if back else restart["replica"] == 1
+    assert any(why in note and ("trained again" in note) == back for note in outcome.result["notes"])
+    said = [f"replica {restart['replica']} starts again at step {restart['step']}: {restart['why']}"]
+    assert outcome.notes == said + ([] if back else ["replica 1 has left"])
     curve = outcome.result["rows"][-1]["curve"]
     assert [point["seconds"] for point in curve] == sorted(point["seconds"] for point in curve)
     assert outcome.result["test_accuracy"] > 0.9
     assert not any("+" in name for name in (*outcome.result["staleness"], *outcome.result["work_s"]))
+
+
+def test_a_replica_that_was_lost_goes_on_in_the_memory_of_all(options: Options) -> None:
+    outcome = disturbed(replace(options, method=Hogwild()), [Signal("worker-0.1", signal.SIGKILL, 30)])
+    assert outcome.error is None
+    (restart,) = outcome.result["restarts"]
+    assert restart["replica"] == 0
+    assert outcome.result["test_accuracy"] > 0.9
+    assert not any("+" in name for name in outcome.result["staleness"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_shard_that_was_lost_goes_on_from_its_journal(options: Options, number: signal.Signals) -> None:
+    outcome = disturbed(replace(options, shards=2), [Signal("shard-1", number, 30)])
+    assert outcome.error is None
+    (restart,) = outcome.result["shard_restarts"]
+    assert (restart["shard"], outcome.result["restarts"]) == (1, [])
+    assert restart["seconds"] > 0
+    assert outcome.result["test_accuracy"] > 0.9
+    assert not (options.out / "journal").exists()
 
 
 def test_a_black_hole_within_a_replica_ends_the_run_with_both_names(options: Options) -> None:

@@ -22,7 +22,8 @@ from cutset.ps.downpour import Downpour
 from cutset.ps.gradient_rules import SGD
 from cutset.ps.layout import Slice, layout, of_machine, of_shard
 from cutset.ps.method import Serving
-from cutset.ps.shard import Shard, serve
+from cutset.ps.shard import Shard
+from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.runtime.faults import Fault, random_faults
 from cutset.runtime.mailbox import Mailbox

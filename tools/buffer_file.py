@@ -34,12 +34,21 @@ def removed_afterwards(folder: Path, *, replicas: int, machines: int) -> Iterato
 
 
 class BufferFile:
-    """again: a worker was here before; the buffers become what it has kept last, if it came to that."""
+    """again: a worker was here before; the buffers become what it has kept last, if it came to that.
+
+    unsaved: is told why they cannot be written, and training goes on; without it, that is an error.
+    """
 
     def __init__(
-        self, buffers: Sequence[Tensor], path: Path, *, again: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        buffers: Sequence[Tensor],
+        path: Path,
+        *,
+        again: bool,
+        unsaved: Callable[[str], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._buffers, self._path, self._clock = buffers, path, clock
+        self._buffers, self._path, self._clock, self._unsaved = buffers, path, clock, unsaved
         self._kept_at = clock()
         if again:
             self._recall()
@@ -51,7 +60,12 @@ class BufferFile:
         if not self._buffers or (not now and self._clock() - self._kept_at < KEEP_S):
             return
         self._kept_at = self._clock()
-        save_state(self._path, {str(number): buffer for number, buffer in enumerate(self._buffers)})
+        try:
+            save_state(self._path, {str(number): buffer for number, buffer in enumerate(self._buffers)})
+        except UsageError as error:
+            if self._unsaved is None:
+                raise
+            self._unsaved(str(error.__cause__ or error.facts))
 
     def _recall(self) -> None:
         if not self._path.exists():

@@ -21,7 +21,9 @@ from .methods_command import methods_command
 from .options import json_option, plan_options, seed_option, task_options, task_spec
 from .output import stdout_kept, write_text
 from .probe_command import probe
+from .scale_command import scale
 from .train_command import demo, train
+from .words_command import words
 
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -63,13 +65,13 @@ def cli() -> None:
     """Cuts a PyTorch model over the machines you have and trains it without a fast network.
 
     TASK names a model: pkg.module:factory or file.py:factory, giving a cutset.Task or an nn.Module; a factory's
-    arguments stand in brackets. Bundled tasks: cutset.models:digits, :digits_local, :mnist, :mnist_conv, and on
-    synthetic data :speech, :local_80m, :local_330m, :local_1700m, :alexnet, ":resnet(blocks=(3,4,6,3))",
-    ":transformer(layers=12,width=768)".
+    arguments stand in brackets. Bundled tasks: cutset.models:digits, :digits_local; on files :mnist, :mnist_conv,
+    :logistic, :word2vec; on synthetic data :speech, :local_80m, :local_330m, :local_1700m, :alexnet,
+    ":resnet(blocks=(3,4,6,3))", ":transformer(layers=12,width=768)".
     """
 
 
-for command in (probe, bench, evaluate, train, demo, methods_command):
+for command in (probe, scale, bench, evaluate, train, demo, methods_command, words):
     cli.add_command(command)
 
 

@@ -51,6 +51,8 @@ def result_table(result: Mapping[str, Any], *, console: Console | None = None) -
     console.print(Text(str(result["verdict"]), style="bold"))
     if result.get("measured"):
         console.print(Text("\n".join(result["measured"]["why"])))
+    for said in result.get("served_why") or ():
+        console.print(Text(said))
     for note in result.get("notes") or ():
         console.print(Text(f"note: {note}", style="dim"))
 

@@ -27,9 +27,9 @@ from .course import worker_name
 from .load import TaskSpec, build_model, load_task, read_split
 from .planning import Wanted, compiled, matched, planned, traced_as
 from .prepare import FAILS_UNTRACED, PLACEMENT, UNTRACEABLE
-from .roles import WAIT_S
 from .saving import save_state
 from .scoring import right_answers, right_answers_uncut
+from .training import WAIT_S
 from .weightless import own_buffers, weightless
 
 EVALUATING = "cutset.tools.evaluate:evaluating"

@@ -37,12 +37,20 @@ class First:
 
 
 def write_first(
-    path: Path, task: "Task", *, seed: int, constants: Mapping[str, Tensor], given: Path | None = None, cut: bool = True
+    path: Path,
+    task: "Task",
+    *,
+    seed: int,
+    constants: Mapping[str, Tensor],
+    given: Path | None = None,
+    partial: bool = False,
+    cut: bool = True,
 ) -> First:
     """Write parameters, buffers and constants of a task's model, and what its loss has of them.
 
-    given: a safetensors file with the model's state_dict, from which they come as far as that goes. cut: whether the
-    model may be too large for this process. BadInput where the file does not fit the model.
+    given: a safetensors file with the model's state_dict, from which they come as far as that goes. partial: whether
+    names may be missing there. cut: whether the model may be too large for this process. BadInput where the file does
+    not fit the model.
     """
     size, notes = 0, tuple[str, ...]()
     if cut:
@@ -50,12 +58,12 @@ def write_first(
         size = sum(tensor.nbytes for tensor in (*empty.parameters(), *empty.buffers()))
     if size > WHOLE_BYTES:
         try:
-            return First(_draw_apart(path, task, seed, constants, given), False)
+            return First(_draw_apart(path, task, seed, constants, given, partial=partial), False)
         except Unrecordable as error:
             notes = (f"its {bytes_text(size)} of weights were drawn in one process, which held them all: {error}",)
     model = build_model(task, seed=seed)
     values = state_values(model, task.loss, constants)
-    sources = _sources(given, task, model)
+    sources = _sources(given, task, model, values if partial else None)
     with new_file(path, {name: (value.dtype, list(value.shape)) for name, value in values.items()}) as writer:
         for name, value in values.items():
             if name not in sources:
@@ -64,11 +72,13 @@ def write_first(
     return First(model, True, notes)
 
 
-def _draw_apart(path: Path, task: "Task", seed: int, constants: Mapping[str, Tensor], given: Path | None) -> nn.Module:
+def _draw_apart(
+    path: Path, task: "Task", seed: int, constants: Mapping[str, Tensor], given: Path | None, *, partial: bool
+) -> nn.Module:
     """Write the weights of a model that is never whole; the model without values."""
     deferred = record(lambda: task.build(seed=seed))
     values = state_values(deferred.model, task.loss, constants)
-    sources = _sources(given, task, deferred.model)
+    sources = _sources(given, task, deferred.model, values if partial else None)
     with new_file(path, {name: (value.dtype, list(value.shape)) for name, value in values.items()}) as writer:
         drawn = {name: value for name, value in values.items() if name not in sources}
         if drawn:
@@ -83,20 +93,27 @@ def state_names(model: nn.Module) -> dict[str, str]:
     return {name: first[name] for name in model.state_dict(keep_vars=True) if name in first}
 
 
-def _sources(given: Path | None, task: "Task", model: nn.Module) -> dict[str, str]:
-    """By name of a parameter or buffer: its name in the file. A tied tensor may be there under any of its names."""
+def _sources(given: Path | None, task: "Task", model: nn.Module, partly: Mapping[str, Tensor] | None) -> dict[str, str]:
+    """By name of a parameter or buffer: its name in the file. A tied tensor may be there under any of its names.
+
+    partly: where the file is not of a state_dict, but may have some of these tensors.
+    """
     if given is None:
         return {}
-    names, state = state_names(model), model.state_dict(keep_vars=True)
+    first_names, partial = _first_names(model), partly is not None
+    if partly is not None:
+        first_names = {name: name for name in partly} | first_names
+    names: dict[str, str] = first_names if partial else state_names(model)
+    state: Mapping[str, Tensor] = model.state_dict(keep_vars=True) if partly is None else partly
     with _opened(given) as reader:
         layouts = reader.layouts
     there = {first: name for name, first in reversed(names.items()) if name in layouts}
-    missing = [name for name, first in names.items() if first not in there]
+    missing = [] if partial else [name for name, first in names.items() if first not in there]
     unexpected = [name for name in layouts if name not in names]
     shapes = [
         f"{name} of {list(layouts[name][1])} instead of {list(state[name].shape)}"
         for name in names
-        if name in layouts and list(layouts[name][1]) != list(state[name].shape)
+        if name in layouts and name in state and list(layouts[name][1]) != list(state[name].shape)
     ]
     kinds = {"has no": missing, "has": unexpected, "has another shape for": shapes}
     if any(kinds.values()):
@@ -106,7 +123,7 @@ def _sources(given: Path | None, task: "Task", model: nn.Module) -> dict[str, st
             f"the weights in {given} are not those of the model of task {task.name}: the file {said}",
             fix="save them with safetensors.torch.save_file(model.state_dict(), ...) from the same model",
         )
-    return {name: there[first] for name, first in _first_names(model).items() if first in there}
+    return {name: there[first] for name, first in first_names.items() if first in there}
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

@@ -23,7 +23,11 @@ def task_options(command: F) -> F:
             metavar="SHAPE",
             help="For a bare module: 32x3x224x224, or 32x128:int64.",
         ),
-        click.option("--data", metavar="KIND:DIR", help="Data on disk, for tasks that need it: mnist:DIR."),
+        click.option(
+            "--data",
+            metavar="KIND:PATH",
+            help="Data on disk, for tasks that need it: mnist:DIR, libsvm:FILE or text:FILE.",
+        ),
         click.option(
             "--blocks",
             multiple=True,
@@ -141,8 +145,20 @@ def training_options(command: F) -> F:
             "--rule",
             default="adagrad",
             show_default=True,
-            metavar="NAME[:OPTION=VALUE,...]",
+            metavar="NAME[/tau][:OPTION=VALUE,...]",
             help="How a gradient changes the parameters; `cutset methods` lists them.",
+        ),
+        click.option(
+            "--on-divergence",
+            type=click.Choice(["stop", "damp"]),
+            default="stop",
+            show_default=True,
+            help="When values cease to be finite: stop, or begin once more with the rate divided by the staleness.",
+        ),
+        click.option(
+            "--compress",
+            metavar="NAME[:OPTION=VALUE,...]",
+            help="Push gradients in fewer bytes: bf16, int8, threshold:tau=0.001 or topk:share=0.01.",
         ),
         click.option(
             "--method",
@@ -157,6 +173,29 @@ def training_options(command: F) -> F:
             help="Parameter server shards; by default as many as machines of a replica, so that none holds the whole.",
         ),
         click.option(
+            "--resume",
+            type=click.Path(path_type=Path),
+            metavar="RUN",
+            help="Go on from the last checkpoint of a run folder, with the same or other machines, replicas, shards.",
+        ),
+        click.option(
+            "--keep",
+            type=click.IntRange(min=1),
+            default=3,
+            show_default=True,
+            help="How many of the checkpoints that are written while training stay.",
+        ),
+        click.option(
+            "--checkpoint-every",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            metavar="STEPS",
+            help="Write a checkpoint after so many steps of each replica; 0 for none but the last. It has what the "
+            "shards hold: of averaging, diloco and easgd neither what each replica's own rule remembers nor where it "
+            "is, and not what compression has yet to push.",
+        ),
+        click.option(
             "--init",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
@@ -167,7 +206,7 @@ def training_options(command: F) -> F:
             type=click.IntRange(min=0),
             default=3,
             show_default=True,
-            help="Times that a replica is started again when a worker of it dies, stops or loses a link.",
+            help="Times that a replica or a shard is started again when it dies, stops or loses a link.",
         ),
         click.option("--replicas", type=int, default=1, show_default=True, help="Copies of the cut model."),
     ):

@@ -211,11 +211,12 @@ class _Timekeeper(Mailbox):
         super().__init__(channel, timeout_s=PATIENCE_S)
         self.sends: list[float] = []
 
-    def send(self, peer: str, message: Message) -> None:
+    def send(self, peer: str, message: Message) -> Message:
         begin = time.thread_time()
-        super().send(peer, message)
+        sent = super().send(peer, message)
         if message.tensors:
             self.sends.append(time.thread_time() - begin)
+        return sent
 
 
 def _steps(mailbox: Mailbox, given: Setup, number: int, chain: ChainPart) -> list[tuple[float, float]]:

@@ -2,6 +2,8 @@
 through the model, the loss and the count of right answers. What is wrong then gets a plain answer at once.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,16 +16,26 @@ from ..partition.autocast import autocast as autocast_in
 from ..partition.errors import BadInput
 from ..partition.hollow import empty_like, hollow
 from ..partition.structure import first_tensor
+from ..runtime.gradient import Table
+from ..runtime.plain import tables_of
 from .load import blame, build_model, read_split
 
 if TYPE_CHECKING:
     from ..models.task import Task
 
 
-def rehearse(task: "Task", model: nn.Module, example: Data, *, autocast: str = "") -> int:
-    """The number of training samples; a batch of them, as large as `example`, has gone through `model`.
+@dataclass(frozen=True)
+class Rehearsed:
+    """samples: to train on. tables: of the flat parameters of an uncut model, whose gradients are sparse."""
 
-    autocast: the dtype in which torch.autocast computes it, if it does.
+    samples: int
+    tables: Sequence[Table] = ()
+
+
+def rehearse(task: "Task", model: nn.Module, example: Data, *, autocast: str = "", uncut: bool = False) -> Rehearsed:
+    """A batch of training samples, as large as `example`, has gone through `model`.
+
+    autocast: the dtype in which torch.autocast computes it, if it does. uncut: whether to look for tables.
 
     BadInput where the data is missing or unlike the example, where the batch does not go through, and where there is
     nothing to train.
@@ -31,12 +43,14 @@ def rehearse(task: "Task", model: nn.Module, example: Data, *, autocast: str = "
     train, test = _splits(task, model, example)
     index = torch.arange(len(example))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_in(autocast):
-        _step(task, model.train(), train.rows(index % len(train)))
+        with torch.set_grad_enabled(uncut):
+            loss = _step(task, model.train(), train.rows(index % len(train)))
         _count(task, model.eval(), test.rows(index % len(test)))
-    return len(train)
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return Rehearsed(len(train), tables_of(loss, parameters) if uncut else ())
 
 
-def rehearse_parts(task: "Task", example: Data, *, by_hand: bool = False, autocast: str = "") -> int:
+def rehearse_parts(task: "Task", example: Data, *, by_hand: bool = False, autocast: str = "") -> Rehearsed:
     """As `rehearse`, of a model that is too large for one process: loss and right answers get made-up outputs.
 
     by_hand: some of its modules may branch on data, so that nobody knows the shapes of its outputs.
@@ -44,12 +58,12 @@ def rehearse_parts(task: "Task", example: Data, *, by_hand: bool = False, autoca
     model = build_model(task, seed=0, device="meta")
     train, test = _splits(task, model, example)
     if by_hand:
-        return len(train)
+        return Rehearsed(len(train))
     index = torch.arange(len(example))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_in(autocast):
         _step(task, _MadeUp(model.train()), train.rows(index % len(train)))
         _count(task, _MadeUp(model.eval()), test.rows(index % len(test)))
-    return len(train)
+    return Rehearsed(len(train))
 
 
 class _MadeUp(nn.Module):
@@ -106,13 +120,15 @@ def _samples(tensors: tuple[Tensor, ...]) -> str:
     return " and ".join(_sample(tensor) for tensor in tensors) or "none"
 
 
-def _step(task: "Task", model: nn.Module, batch: Data) -> None:
+def _step(task: "Task", model: nn.Module, batch: Data) -> Tensor:
+    """The loss of a batch."""
     shapes = ", ".join(_sample(tensor) for tensor in (*batch.inputs, *batch.targets))
     with blame("E314", f"the first training batch of task {task.name} ({len(batch)} x {shapes})"):
         loss: Any = task.loss(model(*batch.inputs), *batch.targets)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
+    return loss
 
 
 def _count(task: "Task", model: nn.Module, batch: Data) -> None:

@@ -1,6 +1,6 @@
 """The pages: one for a placement (`cutset show`), one for a run (`cutset train` and `demo`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -17,10 +17,21 @@ from .picture import (
     link_matrix,
     load_bars,
     loss_curves,
+    staleness_heat,
     staleness_histograms,
     traffic_matrix,
+    waiting_bars,
 )
-from .rows import RESULT_COLUMNS, is_chosen, ranked, result_cells
+from .rows import (
+    RESULT_COLUMNS,
+    SHARD_COLUMNS,
+    WORKER_COLUMNS,
+    is_chosen,
+    ranked,
+    result_cells,
+    shard_cells,
+    worker_cells,
+)
 from .units import NONE, bytes_text, count_text, percent_text, seconds_text
 
 _MOST_LINKS = 16
@@ -48,12 +59,7 @@ def run_page(placement: Placement | None, result: Mapping[str, Any]) -> str:
             ("Loss", loss_curves(result, standalone=False)),
         )
     )
-    late = card(
-        "Staleness",
-        "Updates by others between a worker's fetch and its push, as part of its pushes.",
-        staleness_histograms(result.get("staleness") or {}, standalone=False),
-        scroll=True,
-    )
+    late = _staleness(result) + _served(result)
     plan = "" if placement is None else _plan(placement, result.get("measured"))
     used = settings(result.get("settings") or {}) + settings(result.get("versions") or {})
     body = header(f"Run of {result['task']}", result["verdict"]) + rows + f'<div class="pair">{curves}</div>\n' + late
@@ -62,10 +68,37 @@ def run_page(placement: Placement | None, result: Mapping[str, Any]) -> str:
     )
 
 
+def _staleness(result: Mapping[str, Any]) -> str:
+    """Per worker, and per worker and shard where there are several shards."""
+    shards = (result.get("served") or {}).get("shards") or ()
+    heat = staleness_heat(shards, standalone=False) if len(shards) > 1 else ""
+    return card(
+        "Staleness",
+        "Updates by others between a worker's fetch and its push, as part of its pushes.",
+        staleness_histograms(result.get("staleness") or {}, standalone=False) + heat,
+        scroll=True,
+    )
+
+
+def _served(result: Mapping[str, Any]) -> str:
+    """What workers waited for, and what the shards did."""
+    found = result.get("served")
+    if not found:
+        return ""
+    lists = fold("All workers", _listed(WORKER_COLUMNS, map(worker_cells, found["workers"])))
+    lists += fold("All shards", _listed(SHARD_COLUMNS, map(shard_cells, found["shards"])))
+    body = waiting_bars(found["workers"], standalone=False) + notes(result.get("served_why") or ()) + lists
+    return card("Waiting", "Part of its time in which a worker waited for the shards.", body, scroll=True)
+
+
+def _listed(labels: Sequence[str], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table of a name and numbers."""
+    return table([Column(label, number=i > 0) for i, label in enumerate(labels)], [Row(cells) for cells in rows])
+
+
 def result_rows(result: Mapping[str, Any]) -> str:
     """The result table as HTML."""
-    columns = [Column(label, number=i > 0) for i, label in enumerate(RESULT_COLUMNS)]
-    return table(columns, [Row(result_cells(row)) for row in result["rows"]])
+    return _listed(RESULT_COLUMNS, map(result_cells, result["rows"]))
 
 
 def _key_facts(placement: Placement) -> str:
@@ -184,8 +217,19 @@ def _links(result: Mapping[str, Any]) -> str:
     if not links:
         return ""
     busiest = sorted(links, key=lambda link: (-link["bytes"], link["source"], link["target"]))
-    columns = [Column("from"), Column("to"), Column("bytes", number=True), Column("messages", number=True)]
-    rows = [Row((str(x["source"]), str(x["target"]), bytes_text(x["bytes"]), str(x["messages"]))) for x in busiest]
+    columns = [Column("from"), Column("to")]
+    columns += [Column(label, number=True) for label in ("bytes", "bytes a step", "messages")]
+    rows = [
+        Row(
+            (
+                str(x["source"]),
+                str(x["target"]),
+                *map(bytes_text, (x["bytes"], x.get("bytes_per_step"))),
+                str(x["messages"]),
+            )
+        )
+        for x in busiest
+    ]
     names = {link[end] for link in links for end in ("source", "target")}
     matrix = link_matrix(links, standalone=False) if len(names) <= _MOST_LINKS else ""
     listed = fold("All links", table(columns, rows)) if matrix else table(columns, rows)

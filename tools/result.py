@@ -3,53 +3,76 @@
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from statistics import median
 from typing import Any
 
 import msgspec
 
-from .course import worker_name
+from .damping import Damped
 from .explained import explained, in_words
 from .prepare import Prepared
 from .recorded import Recorded
+from .served import in_words as served_in_words
+from .served import mean_staleness, served, staleness
 from .typical import typical
 
+OF_A_ROW = ("blocked", "skew_mean", "skew_max", "rate", "late", "duplicates", "clock_gap")  # of what was served
+LOSSES_LEAST = 3  # at either end, to compare
 CLEARLY, CLEARLY_S = 1.5, 0.005  # times the others' time, and seconds above it: such a worker is named
 
 
 def compared(
-    job: Prepared, baseline: dict[str, Any] | None, outcome: dict[str, Any], spans: Recorded = ()
+    job: Prepared,
+    baseline: dict[str, Any] | None,
+    outcome: dict[str, Any],
+    spans: Recorded = (),
+    damped: Damped | None = None,
 ) -> dict[str, Any]:
     """The result as plain data.
 
     baseline: what the one-process run returned, if any; outcome: what the method's did; spans: steps that replica 0
-    recorded.
+    recorded; damped: that it diverged at first.
     """
     rows = [] if baseline is None else [_row(job, "one process", baseline, processes=1)]
     of = f"{job.machines} machines x {job.options.replicas} replicas, {job.options.shards} shards"
     name = f"{job.options.method.name}, {of}"
     workers = outcome["workers"]
     row = _row(job, name, outcome, processes=job.machines * job.options.replicas + job.options.shards)
-    late = _staleness(outcome["shards"])
+    late, through_shards = staleness(outcome["shards"]), served(workers, outcome["shards"])
     links = _links(workers)
     row["staleness_mean"], row["staleness_max"] = (
-        _mean(late),
+        mean_staleness(late),
         max((int(t) for h in late.values() for t in h), default=0),
     )
     # A replica that was started again counted only since then.
-    steps = sum(workers[worker_name(r, 0)]["steps"] for r in range(job.options.replicas))
+    steps = sum(worker["steps"] for name, worker in workers.items() if name.endswith(".0"))
     row["bytes_per_step"] = sum(link["bytes"] for link in links) / steps if steps else None
+    row |= {name: through_shards[name] for name in OF_A_ROW}
     rows.append(row)
     return {
         "task": job.options.spec.model,
         "test_accuracy": row["test_accuracy"],
         "verdict": _verdict(job, rows),
-        "notes": [*_notes(job, rows), *map(_restart, outcome["restarts"]), *_slowest(workers)],
+        "notes": [
+            *_notes(job, rows),
+            *([] if damped is None else [damped.in_words()]),
+            *_rising(outcome["losses"], job.options.rule.lr),
+            *map(_restart, outcome["restarts"]),
+            *map(_shard_restart, outcome["shard_restarts"]),
+            *_shares(outcome["shares"]),
+            *_slowest(workers),
+        ],
         "rows": rows,
         "staleness": late,
+        "served": through_shards,
+        "served_why": served_in_words(through_shards, lr=job.serving.rule.lr),
         "links": links,
+        "damped": None if damped is None else asdict(damped),
         "restarts": outcome["restarts"],
+        "shard_restarts": outcome["shard_restarts"],
+        "shares": outcome["shares"],
         "work_s": {name: worker["step_s"] for name, worker in workers.items()},
         "measured": _measured(job, spans),
         "settings": _settings(job),
@@ -72,7 +95,7 @@ def _measured(job: Prepared, spans: Recorded) -> dict[str, Any] | None:
 
 def _row(job: Prepared, name: str, outcome: dict[str, Any], *, processes: int) -> dict[str, Any]:
     curve, seconds = outcome["curve"], outcome["seconds"]
-    samples = job.course.steps * job.course.replicas * job.course.batch
+    samples = (job.course.steps - job.course.first) * job.course.replicas * job.course.batch  # of this run alone
     target = job.options.target
     reached = [point["seconds"] for point in curve if target is not None and point["test_accuracy"] >= target]
     return {
@@ -93,36 +116,18 @@ def _row(job: Prepared, name: str, outcome: dict[str, Any], *, processes: int) -
     }
 
 
-def _staleness(served: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Pushes by staleness, per worker, over all shards."""
-    out: dict[str, dict[str, int]] = {}
-    for shard in served:
-        for piece in shard["slices"]:
-            for worker, counts in piece["staleness"].items():
-                histogram = out.setdefault(worker.partition("+")[0], {})
-                for tau, pushes in counts["histogram"]:
-                    histogram[str(tau)] = histogram.get(str(tau), 0) + pushes
-    return dict(sorted(out.items()))
-
-
-def _mean(late: dict[str, dict[str, int]]) -> float | None:
-    pushes = sum(n for histogram in late.values() for n in histogram.values())
-    return sum(int(tau) * n for h in late.values() for tau, n in h.items()) / pushes if pushes else None
-
-
 def _links(workers: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tensor bytes and messages between processes as the workers counted them."""
+    """Tensor bytes and messages between processes as the workers counted them, and bytes in each of their steps."""
     links = []
     for name, outcome in workers.items():
         for peer, counts in outcome["links"].items():
-            if counts["bytes_out"]:
-                links.append(
-                    {"source": name, "target": peer, "bytes": counts["bytes_out"], "messages": counts["messages_out"]}
-                )
-            if counts["bytes_in"] and peer.startswith("shard"):
-                links.append(
-                    {"source": peer, "target": name, "bytes": counts["bytes_in"], "messages": counts["messages_in"]}
-                )
+            ways = [(name, peer, "out"), (peer, name, "in")] if peer.startswith("shard") else [(name, peer, "out")]
+            for source, target, way in ways:
+                if not counts[f"bytes_{way}"]:
+                    continue
+                size, steps = counts[f"bytes_{way}"], outcome["steps"]
+                link = {"source": source, "target": target, "bytes": size, "messages": counts[f"messages_{way}"]}
+                links.append({**link, "bytes_per_step": size / steps if steps else None})
     return links
 
 
@@ -141,6 +146,12 @@ def _verdict(job: Prepared, rows: Sequence[dict[str, Any]]) -> str:
 
 def _notes(job: Prepared, rows: Sequence[dict[str, Any]]) -> list[str]:
     notes = list(job.notes)
+    if job.options.resume is not None:
+        of = f"{job.course.steps} steps of {job.course.replicas * job.course.batch} samples"
+        notes.append(
+            f"It goes on from {job.options.resume} after {job.course.first} of {of}; "
+            "samples and seconds are those of this run."
+        )
     cores, processes = os.cpu_count() or 1, rows[-1]["processes"]
     if processes > cores:
         notes.append(
@@ -152,9 +163,36 @@ def _notes(job: Prepared, rows: Sequence[dict[str, Any]]) -> list[str]:
     return notes
 
 
+def _rising(losses: Sequence[tuple[int, float]], lr: float) -> list[str]:
+    """Says so where the loss ended no lower than it began; of few losses nothing can be said."""
+    fifth = len(losses) // 5
+    if fifth < LOSSES_LEAST:
+        return []
+    first, last = (median(loss for _, loss in some) for some in (losses[:fifth], losses[-fifth:]))
+    if last < first:
+        return []
+    return [f"The loss ended at {last:.3g}, no lower than it began ({first:.3g}): try --lr {lr / 10:g}."]
+
+
 def _restart(restart: dict[str, Any]) -> str:
     back = "" if restart["seconds"] is None else f"; {restart['seconds']:.1f} s later it trained again"
     return f"Replica {restart['replica']} was started again at step {restart['step']}: {restart['why']}{back}."
+
+
+def _shares(shares: dict[str, Any]) -> list[str]:
+    """Who joined and left, who computed how many of the batches, and how many of them may have been computed twice."""
+    said = [f"Replica {c['replica']} {c['how']} at {c['at_s']:.1f} s." for c in shares["changes"]]
+    (first, count), *others = shares.get("taken", {"0": 0}).items() or [("0", 0)]
+    if others:
+        rest = "".join(f", replica {replica} {count}" for replica, count in others)
+        said.append(f"Replica {first} took {count} of {shares['batches']} batches{rest}.")
+    again = shares.get("repeated", {}).items()
+    return said + [f"{n} batches at most were computed again after replica {r} was lost." for r, n in again]
+
+
+def _shard_restart(restart: dict[str, Any]) -> str:
+    back = "" if restart["seconds"] is None else f"; {restart['seconds']:.1f} s later it served again"
+    return f"Shard {restart['shard']} was started again from its journal: {restart['why']}{back}."
 
 
 def _slowest(workers: dict[str, dict[str, Any]]) -> list[str]:
@@ -172,6 +210,20 @@ def _slowest(workers: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
+def _effective(job: Prepared) -> dict[str, Any]:
+    """What follows from method and rule together, where it is not the rule itself."""
+    options, shards = job.options, job.serving
+    rate = options.method.local_rate(options.rule)
+    found: dict[str, Any] = {}
+    if shards.rule != options.rule:
+        found["rule of the shards"] = str(shards.rule)
+    if shards.gather:
+        found["pushes of an update"] = shards.gather
+    if rate:
+        found["rate of workers' own steps"] = rate
+    return found
+
+
 def _settings(job: Prepared) -> dict[str, Any]:
     options = job.options
     return {
@@ -180,6 +232,8 @@ def _settings(job: Prepared) -> dict[str, Any]:
         "shards": options.shards,
         "method": str(options.method),
         "rule": str(options.rule),
+        **_effective(job),
+        "compression of pushes": "none" if options.compression is None else str(options.compression),
         "epochs": options.epochs,
         "batch": job.course.batch,
         "steps of each replica": job.course.steps,

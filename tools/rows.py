@@ -20,6 +20,29 @@ RESULT_COLUMNS = (
 )
 
 
+WORKER_COLUMNS = (
+    "worker",
+    "steps",
+    "fetches",
+    "pushes",
+    "waited for fetches",
+    "for pushes",
+    "of its time",
+    "skew mean / max",
+)
+SHARD_COLUMNS = (
+    "shard",
+    "pushes",
+    "updates",
+    "late",
+    "duplicates",
+    "mean rate",
+    "clock gap",
+    "bytes in",
+    "bytes out",
+)
+
+
 def result_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """One row of the result table in words, under `RESULT_COLUMNS`."""
     target = "" if row.get("target") is None else f" to {percent_text(row['target'])}"
@@ -40,6 +63,31 @@ def result_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         else f"{seconds_text(reached)}{target}",
         NONE if mean is None or most is None else f"{mean:.2f} / {most}",
         bytes_text(row.get("bytes_per_step")),
+    )
+
+
+def worker_cells(worker: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a worker did with the shards, under `WORKER_COLUMNS`."""
+    return (
+        str(worker["name"]),
+        str(worker["steps"]),
+        str(worker["fetches"]),
+        str(worker["pushes"]),
+        seconds_text(worker["fetch_s"]),
+        seconds_text(worker["push_s"]),
+        percent_text(worker["blocked"]),
+        f"{worker['skew_mean']:.2f} / {worker['skew_max']}" if worker["fetches"] else NONE,
+    )
+
+
+def shard_cells(shard: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a shard did, under `SHARD_COLUMNS`."""
+    return (
+        str(shard["name"]),
+        *(str(shard[name]) for name in ("pushes", "updates", "late", "duplicates")),
+        NONE if shard["rate"] is None else f"{shard['rate']:.3g}",
+        str(shard["clock_gap"]),
+        *(bytes_text(shard[name]) for name in ("bytes_in", "bytes_out")),
     )
 
 

@@ -1,6 +1,7 @@
 """What a run leaves behind: its checkpoint, and the whole model as a plain state_dict, written a part at a time."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,11 +54,34 @@ def new_file(path: Path, layouts: Mapping[str, Layout]) -> "Iterator[TensorWrite
         raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
 
 
+def told(job: "Prepared", step: int) -> dict[str, Any]:
+    """What the manifest of a checkpoint says of the run. step: that each replica has come to.
+
+    written: seconds since 1970, by which the last checkpoint of a folder is known.
+    """
+    options = job.options
+    return {
+        "task": options.spec.model,
+        "epochs": options.epochs,
+        "step": step,
+        "samples": step * job.course.replicas * job.course.batch,
+        "seed": options.seed,
+        "method": options.method.name,
+        "rule": options.rule.name,
+        "written": time.time(),
+    }
+
+
+def age(about: Mapping[str, Any]) -> tuple[float, int]:
+    """By which checkpoints are ordered, as their manifests tell: when they were written, then how far the run was."""
+    return float(about.get("written", 0.0)), int(about.get("samples", 0))
+
+
 def write_checkpoint(job: "Prepared", served: Sequence[dict[str, Any]], states: Sequence[StateFile]) -> None:
     """Complete the checkpoint of the shards and workers, and write the whole model beside it."""
     folder = job.options.out / CHECKPOINT
     files = [msgspec.convert(shard["file"], ShardFile) for shard in served]
-    about = {"task": job.options.spec.model, "epochs": job.options.epochs}
+    about = told(job, job.course.steps)
     manifest = Manifest(job.slices, job.regions, files, list(states), about)
     write_manifest(folder, manifest)
     checkpoint = Checkpoint(folder, manifest)
@@ -66,19 +90,19 @@ def write_checkpoint(job: "Prepared", served: Sequence[dict[str, Any]], states: 
         with new_file(job.options.out / WEIGHTS, layouts) as writer:
             for name, known in job.names.items():
                 if known in checkpoint:
-                    _copy(checkpoint, known, writer, name)
+                    copy_whole(checkpoint, known, writer, name)
                 else:  # what no operator uses is as it was at the beginning
                     writer.write(name, initial.tensor(known))
 
 
-def _copy(checkpoint: Checkpoint, known: str, writer: TensorWriter, name: str) -> None:
-    """Write a parameter of a checkpoint, some rows at a time."""
+def copy_whole(checkpoint: Checkpoint, known: str, writer: TensorWriter, name: str, *, memory: str = "") -> None:
+    """Write a tensor of a checkpoint, or a memory that the rule has of it, some rows at a time."""
     axes = checkpoint.axes(known)
     if not axes or 0 in axes:
-        writer.write(name, checkpoint.whole(known))
+        writer.write(name, checkpoint.part(known, whole(axes), memory=memory).reshape(checkpoint.shape(known)))
         return
     row = math.prod(axes[1:])
     rows = max(1, PART_BYTES // (8 * row))
     for start in range(0, axes[0], rows):
         box = ((start, min(start + rows, axes[0])), *whole(axes[1:]))
-        writer.write(name, checkpoint.part(known, box), start=start * row)
+        writer.write(name, checkpoint.part(known, box, memory=memory), start=start * row)

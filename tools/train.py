@@ -9,15 +9,19 @@ import msgspec
 
 from ..partition.errors import UsageError
 from ..partition.placement import Placement
+from ..ps.compression import compression
 from ..ps.downpour import Downpour
 from ..ps.gradient_rules import Adagrad
+from ..ps.keeper import remove_journals
 from ..ps.methods import AnyMethod
 from ..ps.rules import AnyRule
 from ..runtime.launcher import Launcher, Role, Route
 from ..runtime.schedule import DATAFLOW
 from .buffer_file import removed_afterwards
+from .checkpoints import remove_incomplete
 from .chrome_trace import chrome_trace
 from .course import BaselineSetup, worker_name
+from .damping import STOP, run_damped
 from .load import TaskSpec
 from .planning import Wanted
 from .prepare import LOGS, Options, Prepared, prepare
@@ -25,6 +29,7 @@ from .recorded import Recorded, recorded, whole_steps
 from .result import compared
 from .roles import BASELINE
 from .saving import write_checkpoint
+from .scaling import Wishes
 from .supervisor import Note, Supervisor, Tell
 
 TRACE = "trace.json"  # in the run folder
@@ -35,11 +40,12 @@ def run(job: Prepared, tell: Tell, *, note: Note = lambda words: None, route: Ro
 
     tell: progress; note: is told in words of each restart; route: how roles reach each other, see `Launcher`.
     """
-    baseline = _run_baseline(job, tell) if job.options.baseline else None
-    outcome = _run_method(job, tell, note, route)
+    alone = job.options.baseline and job.options.resume is None  # which has no checkpoint to go on from
+    baseline = _run_baseline(job, tell) if alone else None
+    job, outcome, damped = run_damped(job, lambda job: _run_method(job, tell, note, route), note)
     spans = recorded([outcome["workers"][worker_name(0, m)] for m in range(job.machines)])
     _write_trace(job, spans)
-    return compared(job, baseline, outcome, spans)
+    return compared(job, baseline, outcome, spans, damped)
 
 
 def _write_trace(job: Prepared, spans: Recorded) -> None:
@@ -78,22 +84,31 @@ def _job_name() -> str:
 
 def _run_method(job: Prepared, tell: Tell, note: Note, route: Route | None) -> dict[str, Any]:
     """Start shards and workers, let them train, test at replica 0, and write the checkpoint."""
-    supervisor, out = Supervisor(job, tell=tell, note=note), job.options.out
+    with Wishes(job.options.out, note=note) as wishes:
+        return _supervised(job, Supervisor(job, tell=tell, note=note, wishes=wishes), route)
+
+
+def _supervised(job: Prepared, supervisor: Supervisor, route: Route | None) -> dict[str, Any]:
+    out = job.options.out
     launching = Launcher(
         supervisor.roles(),
         job=_job_name(),
         folder=out / LOGS,
         spares=supervisor.spares,
         renew=supervisor.renew,
+        watch=supervisor.watch,
         route=route,
     )
-    with removed_afterwards(out, replicas=job.options.replicas, machines=job.machines), launching as launcher:
+    remove_journals(out)  # of a run before this one
+    remove_incomplete(out)
+    with removed_afterwards(out, replicas=supervisor.replicas_most, machines=job.machines), launching as launcher:
         launcher.start()
         supervisor.began()
         for message in launcher.events():
             supervisor.take(message, launcher)
         served = [launcher.results[name] for name in supervisor.shards]
     write_checkpoint(job, served, supervisor.state)
+    remove_journals(out)
     return {
         "seconds": max(result["seconds"] for result in supervisor.results.values()),
         "workers": supervisor.results,
@@ -101,6 +116,8 @@ def _run_method(job: Prepared, tell: Tell, note: Note, route: Route | None) -> d
         "curve": supervisor.curve,
         "losses": supervisor.losses,
         "restarts": supervisor.restarts,
+        "shard_restarts": supervisor.shard_restarts,
+        "shares": supervisor.shares,
     }
 
 
@@ -123,8 +140,13 @@ def train(
     baseline: bool = True,
     restarts: int = 3,
     init: str | Path | None = None,
+    checkpoint_every: int = 0,
+    keep: int = 3,
+    resume: str | Path | None = None,
     schedule: str = DATAFLOW,
     clip_norm: float = 0.0,
+    compress: str = "",
+    on_divergence: str = STOP,
     out: str | Path = "runs/last",
 ) -> dict[str, Any]:
     """Train a task named as on the command line ("file.py:factory") and return the result, as result.json has it.
@@ -135,7 +157,8 @@ def train(
     restarts: how often a replica that died, stopped or lost a link is started again. shards: by default as many as
     machines, so that none holds the whole. init: a safetensors file with the weights to begin with. schedule: in what
     order the micro-batches run, "dataflow", "gpipe" or "1f1b". clip_norm: the most that the norm of all gradients of a
-    step may be; 0 for no limit.
+    step may be; 0 for no limit. compress: how pushes are, "topk:share=0.01" say.
+    on_divergence: "stop", or "damp" to begin once more with the rate divided by the staleness.
     """
     options = Options(
         spec=TaskSpec(task, data, (), batch, tuple(blocks), autocast),
@@ -148,11 +171,16 @@ def train(
         shards=1 if shards is None else shards,
         spread=shards is None,
         init=None if init is None else Path(init),
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        resume=None if resume is None else Path(resume),
         epochs=epochs,
         seed=seed,
         baseline=baseline,
         restarts=restarts,
         schedule=schedule,
         clip_norm=clip_norm,
+        compression=compression(compress) if compress else None,
+        on_divergence=on_divergence,
     )
     return run(prepare(options), lambda name, step, steps, loss: None)

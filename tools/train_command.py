@@ -46,6 +46,8 @@ def train(
     micro_batches: int,
     only: str,
     method: str,
+    compress: str | None,
+    on_divergence: str,
     rule: str,
     lr: float,
     schedule: str,
@@ -58,6 +60,9 @@ def train(
     restarts: int,
     shards: int | None,
     init: Path | None,
+    checkpoint_every: int,
+    keep: int,
+    resume: Path | None,
     epochs: int,
     baseline: bool,
     target: float | None,
@@ -71,6 +76,7 @@ def train(
     trace.json (some steps of a cut model, for ui.perfetto.dev), checkpoint/ and logs/.
     """
     from ..partition.placement import load
+    from ..ps.compression import compression
     from ..ps.methods import method as method_named
     from ..ps.rules import rule as rule_named
     from .planning import Wanted
@@ -94,6 +100,9 @@ def train(
         shards=1 if shards is None else shards,
         spread=shards is None,
         init=init,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        resume=resume,
         epochs=epochs,
         seed=seed,
         target=target,
@@ -101,6 +110,8 @@ def train(
         restarts=restarts,
         schedule=schedule,
         clip_norm=clip_norm,
+        compression=None if compress is None else compression(compress),
+        on_divergence=on_divergence,
     )
     _run(options, as_json=as_json)
 

@@ -1,14 +1,17 @@
 """`Trainer`: what a process of a run trains, one machine's part of a cut model or a whole one, behind the same face."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import torch
 from torch import Tensor
 
 from ..models.task import Data, Task
 from ..ps.region import Region
 from ..ps.tensor_file import TensorReader
+from ..runtime.gradient import Gradient
 from ..runtime.mailbox import Mailbox
 from ..runtime.own_modules import OwnModules
 from ..runtime.plain import PlainWorker
@@ -37,6 +40,15 @@ class Trainer(ABC):
     def gradients(self) -> Tensor:
         """Theirs, as flat."""
         return self.worker.gradients
+
+    def move(self, values: Tensor) -> None:
+        """Hold the parameters in another flat buffer from now on."""
+        self.worker.move(values)
+
+    @property
+    def gradient(self) -> Gradient:
+        """The same; it knows which rows of tables were touched, where the model is not cut."""
+        return self.worker.gradient if isinstance(self.worker, PlainWorker) else Gradient(self.gradients)
 
     def step(self, batch: Data, step: int) -> float | None:
         """Add the gradients of a batch; its loss, None where another machine has it."""
@@ -108,7 +120,8 @@ class UncutTrainer(Trainer):
         model, initial = build_model(task, seed=course.seed), Path(course.initial)
         with weights.opened(initial) as found:
             weights.load_whole(model, found, where=initial)
-        self.worker = PlainWorker(model, task.loss, seed=seed, autocast=course.spec.autocast)
+        autocast, tables = course.spec.autocast, course.tables
+        self.worker = PlainWorker(model, task.loss, seed=seed, autocast=autocast, tables=tables)
 
     def right(self, task: Task, data: Data, batch: int) -> int | None:
         return right_answers_uncut(self.worker, task, data, batch)
@@ -134,3 +147,15 @@ def _load_boxes(states: States, path: str) -> None:
     with TensorReader(path) as reader:
         for (name, box), piece in states.pieces.items():
             reader.fill(piece.detach(), name, states.infos[name].extents, box)
+
+
+def memories(files: Mapping[str, str], regions: Sequence[Region], values: Tensor) -> dict[str, Tensor]:
+    """What the rule remembers of a machine's parameters [n], by name, from files of whole tensors."""
+    found = {}
+    for name, path in files.items():
+        found[name] = torch.zeros_like(values)
+        with TensorReader(path) as reader:
+            for region in regions:
+                part = found[name][region.offset : region.stop].view(region.sizes)
+                reader.fill(part, region.name, region.axes, tuple(region.box))
+    return found

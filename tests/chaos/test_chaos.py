@@ -15,12 +15,13 @@ import pytest
 from disturbed import Signal, disturbed, random_fault, roles_of
 
 from cutset.ps.downpour import Downpour
-from cutset.ps.rule import Adagrad
+from cutset.ps.gradient_rules import Adagrad
 from cutset.tools.load import TaskSpec
 from cutset.tools.planning import Wanted
 from cutset.tools.prepare import Options, prepare
 from cutset.tools.train import run
 
+NORMED = Path(__file__).with_name("normed_digits.py")
 GOOD = Path(__file__).parents[1] / "tools" / "user_models" / "good.py"
 MACHINES, PROMISED_S = 2, 10.0
 SEEDS = range(int(os.environ.get("CUTSET_CHAOS", "10")))
@@ -75,13 +76,15 @@ def test_a_run_recovers_or_ends_soon_in_a_named_error(options: Options, seed: in
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_accuracy_is_the_same_though_one_replica_is_killed_twice(tmp_path: Path, seed: int) -> None:
-    """On real digits; within one point of the undisturbed run."""
+@pytest.mark.parametrize("task", ["cutset.models:digits", f"{NORMED}:task"], ids=["plain", "normed"])
+def test_the_accuracy_is_the_same_though_one_replica_is_killed_twice(tmp_path: Path, task: str, seed: int) -> None:
+    """On real digits, each replica on two machines; within one point of the undisturbed run."""
     options = Options(
-        spec=TaskSpec("cutset.models:digits"),
+        spec=TaskSpec(task),
         method=Downpour(),
         rule=Adagrad(0.02),
         out=tmp_path / "run",
+        wanted=Wanted(MACHINES),
         replicas=2,
         shards=2,
         epochs=60,
@@ -90,7 +93,7 @@ def test_the_accuracy_is_the_same_though_one_replica_is_killed_twice(tmp_path: P
     )
     undisturbed = run(prepare(options), lambda *progress: None)["test_accuracy"]
     steps = prepare(options).course.steps
-    chance, victim = random.Random(seed), f"worker-{seed % 2}.0"
+    chance, victim = random.Random(seed), f"worker-{seed % 2}.{seed % MACHINES}"
     spans = (range(steps // 8, steps // 4), range(steps // 2, 3 * steps // 4))
     kills = [Signal(victim, signal.SIGKILL, chance.choice(span)) for span in spans]
     outcome = disturbed(replace(options, out=tmp_path / "disturbed"), kills)

@@ -21,7 +21,8 @@ from cutset.ps.layout import layout, of_shard
 from cutset.ps.manifest import Manifest
 from cutset.ps.method import Serving
 from cutset.ps.region import Region
-from cutset.ps.shard import Shard, serve
+from cutset.ps.shard import Shard
+from cutset.ps.shard_loop import serve
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
 

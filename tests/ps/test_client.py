@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from cutset.partition.errors import NetworkError
 from cutset.ps.client import Client
+from cutset.ps.compression import Int8, Threshold, TopK
 from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.ps.layout import layout, of_machine, of_shard
 from cutset.ps.method import Serving
@@ -132,7 +133,7 @@ def test_drain_does_not_take_a_repeated_acknowledgement_for_another():
     client.push(ramp(), 0)
     bench.pump()
     client.push(ramp(), 1)
-    bench.channels[0].send("worker-0.0", Message("pushed", body={"version": 1, "number": 1}))
+    bench.channels[0].send("worker-0.0", Message("pushed", body={"version": 1, "number": 1, "durable": 1}))
     with pytest.raises(SilenceError):
         client.drain()
     bench.pump()
@@ -144,9 +145,57 @@ def test_an_acknowledgement_of_what_was_not_pushed_is_named():
     [client] = bench.clients
     client.put()
     client.push(ramp(), 0)
-    bench.channels[0].send("worker-0.0", Message("pushed", body={"version": 2, "number": 2}))
+    bench.channels[0].send("worker-0.0", Message("pushed", body={"version": 2, "number": 2, "durable": 2}))
     with pytest.raises(NetworkError, match=r"worker-0\.0: shard-0 acknowledges push 2; the last was 1"):
         client.drain()
+
+
+def test_an_exchange_asks_for_each_slice_behind_its_push():
+    bench = Bench(shards=1, most=8)
+    [client] = bench.clients
+    client.put()
+    bench.pump()
+    client.drain()
+    client.exchange(ramp(), 0)
+    gradient, messages = ramp(), list(iter(bench.channels[0].poll, None))
+    assert [(m.kind, m.edge) for m in messages] == [(kind, n) for n in range(5) for kind in ("push", "fetch")]
+    for message in messages:
+        for peer, reply in bench.shards[0].handle(message):
+            bench.channels[0].send(peer, reply)
+    client.wait()
+    assert torch.equal(client.values, gradient * -0.5)
+    client.exchange(ramp(), 1)
+    with pytest.raises(RuntimeError, match="under way"):
+        client.exchange(ramp(), 2)
+
+
+def test_an_exchange_of_more_than_the_window_installs_what_comes_on_its_way():
+    bench = Bench(shards=1, most=8, window_bytes=2 * 8 * 8)
+    [client] = bench.clients
+    channel, shard = bench.channels[0], bench.shards[0]
+    for holding in (served.piece for served in shard._served.values()):
+        shard.handle(Message("put", edge=holding.number, tensors=(vector_of(holding),), sender="worker-9.0"))
+    waiting, most = client._lines.mailbox.wait, 0
+
+    def wait(keys, *, timeout_s=None):
+        nonlocal most
+        most = max(most, len(client._fetching._asked))
+        bench.pump()
+        return waiting(keys, timeout_s=timeout_s)
+
+    client._lines.mailbox.wait = wait
+    client.exchange(torch.ones(SIZE, dtype=torch.float64), 0)
+    assert len(client._fetching._asked) < 5  # some are there already
+    client.wait()
+    client.drain()
+    assert 1 <= most <= 2
+    assert torch.equal(client.values, ramp() - 0.5)
+    assert channel.poll() is None
+
+
+def vector_of(holding):
+    """Initial values of a slice."""
+    return ramp()[holding.start : holding.stop]
 
 
 def test_later_pushes_and_unpushed_gradients_are_applied_again():
@@ -194,16 +243,16 @@ def test_a_fetch_that_waited_at_the_shard_contains_later_pushes():
 
 actions = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["push", "accrue", "fetch", "arrived"]), st.integers(0, 1)),
+        st.tuples(st.sampled_from(["push", "exchange", "accrue", "fetch", "arrived"]), st.integers(0, 1)),
         st.tuples(st.sampled_from(["pump"]), st.integers(0, 1), st.integers(1, 3)),
     ),
     max_size=40,
 )
 
 
-@given(actions)
-def test_a_lone_client_always_sees_all_its_gradients(script):
-    bench = Bench(unacknowledged=100)
+@given(actions, st.sampled_from([None, Int8(), Threshold(0.5), TopK(0.2)]))
+def test_a_lone_client_always_sees_all_its_gradients(script, compression):
+    bench = Bench(unacknowledged=100, compression=compression)
     [client] = bench.clients
     generator = torch.Generator().manual_seed(0)
     expected, accrued = torch.zeros_like(client.values), torch.zeros_like(client.values)
@@ -212,6 +261,9 @@ def test_a_lone_client_always_sees_all_its_gradients(script):
         match action:
             case "push":
                 client.push(accrued, 0)
+                accrued.zero_()
+            case "exchange" if not client.fetching:
+                client.exchange(accrued, 0)
                 accrued.zero_()
             case "accrue":
                 gradient = torch.randn(SIZE, dtype=torch.float64, generator=generator)
@@ -246,6 +298,11 @@ def test_two_clients_see_all_of_their_own_and_each_push_of_the_other_at_most_onc
                 client.values.sub_(gradient)
                 client.push(gradient, 0)
                 pushed[me] += 1
+            case "exchange" if not client.fetching:
+                gradient = torch.full_like(client.values, -(1000.0**me))
+                client.values.sub_(gradient)
+                client.exchange(gradient, 0)
+                pushed[me] += 1
             case "fetch" if not client.fetching:
                 client.fetch()
             case "arrived":
@@ -268,7 +325,7 @@ def test_a_fetch_that_waits_for_others_is_more_patient_than_the_mailbox():
     client.fetch(at_least=1)
     with pytest.raises(SilenceError, match=r"waited 5 s .*waits for other replicas"):
         client.wait()
-    assert next(ticks) == 6  # it looked at the clock at the start and after five silences
+    assert next(ticks) == 7  # it looked at the clock at the start and after each silence
 
 
 def test_statistics():
@@ -284,7 +341,9 @@ def test_statistics():
     client.drain()
     shards = {f"shard-{s}": {"bytes_in": 8 * n, "bytes_out": 16 * n} for s, n in enumerate([16, 24])}
     blocked = {"fetch_blocked_s": 1.0, "push_blocked_s": 1.0}
-    assert client.statistics() == {"fetches": 1, "pushes": 1, **blocked, "shards": shards}
+    counts = {"fetches": 1, "pushes": 1, "repeats": 0, "unsaved": 0}
+    skew = {"fetches": 1, "mean": 0.0, "max": 0}
+    assert client.statistics() == {**counts, **blocked, "skew": skew, "shards": shards}
 
 
 def test_slices_must_cover_the_values():
@@ -305,13 +364,13 @@ def test_a_machine_without_parameters_waits_for_nothing():
 def test_no_more_is_asked_for_than_the_window_holds():
     bench = Bench(shards=1, most=8, window_bytes=2 * 8 * 8)
     [client] = bench.clients
-    for holding in bench.shards[0]._slices.values():
+    for holding in (served.piece for served in bench.shards[0]._served.values()):
         values = ramp()[holding.start : holding.stop]
         bench.shards[0].handle(Message("put", edge=holding.number, tensors=(values,), sender="worker-9.0"))
     client.fetch()
     turns = 0
     while not client.arrived():
-        asked = len(client._asked)
+        asked = len(client._fetching._asked)
         assert asked <= 2
         bench.pump()
         turns += 1
@@ -331,16 +390,44 @@ def test_no_more_is_sent_than_the_window_holds():
 def test_a_push_through_a_small_window_arrives_whole():
     bench = Bench(shards=2, most=8, window_bytes=8 * 8, replicas=1)
     [client] = bench.clients
-    receive = client._mailbox.channel.receive
+    receive = client._lines.mailbox.channel.receive
 
     def pumped(timeout_s):
         bench.pump(messages=1)
         return receive(timeout_s)
 
-    client._mailbox.channel.receive = pumped
+    client._lines.mailbox.channel.receive = pumped
     client.put()
     client.push(ramp(), 0)
     client.push(ramp(), 1)
     client.drain()
     assert torch.equal(bench.values(), ramp(-1.0))
     assert client.in_flight == 0
+
+
+def test_a_step_is_settled_once_all_shards_have_acknowledged_what_was_pushed_of_it():
+    bench = Bench(shards=2)
+    (client,) = bench.clients
+    client.put()
+    bench.pump()
+    for step in (4, 5):
+        client.push(ramp(), step)
+    bench.pump(0)
+    client.push(ramp(), 6)
+    assert client.settled == 0
+    bench.pump(1, 1)
+    client.push(ramp(), 7)
+    assert client.settled == 5
+    bench.pump()
+    client.drain()
+    assert client.settled == 8
+
+
+def test_who_joins_is_told_a_step_that_suits_all_slices():
+    bench = Bench(shards=2)
+    (client,) = bench.clients
+    with pytest.raises(SilenceError):
+        client.join(2)  # nobody answers it yet
+    bench.shards[1].handle(Message("join", step=7, edge=1, body={"replica": 0}))
+    bench.pump()
+    assert client.join(2) == 7

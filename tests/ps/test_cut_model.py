@@ -8,15 +8,18 @@ from cutset.models.task import Data
 from cutset.partition.capture import capture, state_values
 from cutset.partition.cut import Cut
 from cutset.partition.exchange import flow
+from cutset.ps.all_reduce import AllReduce
 from cutset.ps.checkpoint import whole_state
 from cutset.ps.checkpoint_files import write_manifest, write_shard
 from cutset.ps.client import Client
 from cutset.ps.downpour import Downpour
 from cutset.ps.gradient_rules import SGD
+from cutset.ps.hogwild import Hogwild
 from cutset.ps.layout import layout, of_machine, of_shard
 from cutset.ps.manifest import Manifest
 from cutset.ps.region import Region
-from cutset.ps.shard import Shard, serve
+from cutset.ps.shard import Shard
+from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryNetwork
@@ -69,7 +72,7 @@ def run(method, rule, folder, *, replicas, steps):
     graph, constants = capture(mlp(), nn.functional.cross_entropy, batch.inputs, batch.targets)
     made = programs(flow(graph, halves(graph)), training=True)
     start = state_values(mlp(), nn.functional.cross_entropy, constants)
-    slices = layout([program.elements for program in made], SHARDS, align=4)
+    slices = layout([program.elements for program in made], SHARDS, align=4, whole=method.whole)
     assert all(program.elements for program in made)
     losses = []
 
@@ -108,7 +111,9 @@ def run(method, rule, folder, *, replicas, steps):
     return losses
 
 
-@pytest.mark.parametrize("method", [Downpour(), Downpour(overlap=True), Downpour(fetch=3, push=2)])
+@pytest.mark.parametrize(
+    "method", [Downpour(), Downpour(overlap=True), Downpour(fetch=3, push=2), AllReduce(), Hogwild()]
+)
 def test_one_replica_of_a_cut_model_equals_plain_sgd(method, tmp_path):
     losses = run(method, SGD(0.1), tmp_path, replicas=1, steps=50)
     model, expected = mlp(), []
@@ -124,6 +129,7 @@ def test_one_replica_of_a_cut_model_equals_plain_sgd(method, tmp_path):
     torch.testing.assert_close(whole_state(tmp_path), dict(model.state_dict()), rtol=0, atol=1e-10)
 
 
-def test_replicas_of_a_cut_model_learn_together(tmp_path):
-    losses = run(Downpour(warm_start=3), SGD(0.2), tmp_path, replicas=2, steps=200)
+@pytest.mark.parametrize("method", [Downpour(warm_start=3), AllReduce(), Hogwild()])
+def test_replicas_of_a_cut_model_learn_together(method, tmp_path):
+    losses = run(method, SGD(0.2), tmp_path, replicas=2, steps=200)
     assert sum(losses[-20:]) < 0.8 * sum(losses[:20])

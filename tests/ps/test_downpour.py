@@ -15,7 +15,8 @@ from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.ps.layout import layout, of_shard
 from cutset.ps.method import Serving
 from cutset.ps.rule import Update
-from cutset.ps.shard import Shard, serve
+from cutset.ps.shard import Shard
+from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryNetwork
@@ -33,7 +34,7 @@ def test_one_replica_equals_plain_sgd(fetch, push, overlap, copies):
     torch.testing.assert_close(values, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(workers[0].values, expected, rtol=0, atol=1e-10)
     assert staleness(statistics)["max"] == 0
-    assert all(piece["pushes"] == method.pushes(50) for shard in statistics for piece in shard["slices"])
+    assert all(piece["pushes"] == method.made(50) for shard in statistics for piece in shard["slices"])
 
 
 @pytest.mark.parametrize("push", [1, 3])
@@ -194,7 +195,7 @@ def test_a_warm_start_that_never_ends_is_refused():
 @given(st.integers(1, 7), st.integers(0, 40))
 def test_pushes_are_counted_as_the_loop_makes_them(push, steps):
     made = sum(step % push == 0 or step == steps - 1 for step in range(steps))
-    assert Downpour(push=push).pushes(steps) == made
+    assert Downpour(push=push).made(steps) == made
 
 
 def test_replicas_take_every_rth_batch_and_report_samples():

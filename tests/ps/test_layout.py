@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cutset.partition.errors import UsageError
 from cutset.ps.layout import Slice, layout, of_machine, of_shard, spans
+from cutset.runtime.gradient import Table
 
 SIZES = st.lists(st.integers(0, 200), max_size=6)
 
@@ -70,7 +71,48 @@ def test_slices_are_small_nearly_equal_and_numbered_in_order(sizes, shards, alig
         assert max(s.size for s in inside[:-1] or inside) - min(s.size for s in inside[:-1] or inside) == 0
 
 
+@given(st.lists(st.integers(min_value=0, max_value=300), min_size=1, max_size=6), st.integers(min_value=1, max_value=8))
+def test_whole_machines_lie_on_one_shard(sizes, shards):
+    slices = layout(sizes, shards, most=32, whole=True)
+    for machine, size in enumerate(sizes):
+        of_it = of_machine(slices, machine)
+        assert len({piece.shard for piece in of_it}) == (size > 0)
+        assert sum(piece.size for piece in of_it) == size
+    if all(sizes):
+        held = {piece.shard: {one.machine for one in slices if one.shard == piece.shard} for piece in slices}
+        assert max(map(len, held.values())) - min(map(len, held.values())) <= 1
+
+
 def test_numbers_in_words():
     assert spans([7, 0, 1, 2, 9, 8]) == "0-2, 7-9"
     assert spans([4]) == "4"
     assert spans([]) == "none"
+
+
+def test_a_cut_inside_a_table_falls_between_two_rows():
+    tables = [[Table(7, 307, 3), Table(307, 1307, 100)], [], [Table(0, 50, 5)]]
+    sizes = [1400, 64, 50]
+    for shards in range(1, 7):
+        slices = layout(sizes, shards, tables=tables, most=128, table_most=250)
+        covered = [(p.machine, e) for p in slices for e in range(p.start, p.stop)]
+        assert sorted(covered) == [(m, e) for m, size in enumerate(sizes) for e in range(size)]
+        assert [p.number for p in slices] == list(range(len(slices)))
+        for piece in slices:
+            inside = [t for t in tables[piece.machine] if t.start < piece.stop and piece.start < t.stop]
+            if not inside:
+                assert piece.width == piece.rows == 0
+                continue
+            (table,) = inside
+            assert table.start <= piece.start < piece.stop <= table.stop
+            assert piece.width == table.width
+            assert (piece.start - table.start) % table.width == 0
+            assert piece.size == piece.rows * piece.width <= 250
+
+
+def test_a_row_that_is_wider_than_a_slice_is_one():
+    slices = layout([3000], 2, tables=[[Table(0, 3000, 1000)]], most=128, table_most=256)
+    assert [(piece.start, piece.stop) for piece in slices] == [(0, 1000), (1000, 2000), (2000, 3000)]
+
+
+def test_without_tables_nothing_changes():
+    assert layout([100, 0, 300], 3, tables=[[], [], []]) == layout([100, 0, 300], 3)

@@ -6,13 +6,19 @@ import torch
 from msgspec.structs import replace
 
 from cutset.partition.errors import Diverged, NetworkError
+from cutset.ps.compression import BFloat16, Int8, Threshold, TopK
 from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.ps.layout import Slice, layout
 from cutset.ps.method import Serving
-from cutset.ps.shard import Shard, serve
+from cutset.ps.packing import Packer
+from cutset.ps.rules import Scaled
+from cutset.ps.shard import Shard
+from cutset.ps.shard_loop import serve
+from cutset.ps.sharing import Shared
 from cutset.ps.staleness import merged
 from cutset.runtime.beacon import Beacon
 from cutset.runtime.channel import SilenceError
+from cutset.runtime.gradient import Gradient
 from cutset.runtime.mailbox import Stopped
 from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
@@ -38,6 +44,12 @@ def push(number, *numbers, base=0, machine=0, sender="worker-0.0", step=7):
     )
 
 
+def packed(how, *numbers):
+    """A first push of these numbers, or of 1, 2, 3, as a compression makes it."""
+    made = Packer(how).pack(vector(*(numbers or (1.0, 2.0, 3.0))))
+    return Message("push", 7, 0, 0, {"base": 0, "number": 1, "replica": 0, **made.fields}, made.tensors, "worker-0.0")
+
+
 def shard_with_values(rule=None):
     shard = Shard(0, SLICES, Serving(rule or SGD(1.0)))
     assert told(shard.handle(put(0.0, 10.0, 20.0))) == [("worker-0.0", "held", {}, [])]
@@ -52,10 +64,60 @@ def told(replies):
 def test_put_fetch_push():
     shard = shard_with_values()
     assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
-    assert told(shard.handle(push(1, 1.0, 2.0, 3.0))) == [("worker-0.0", "pushed", {"version": 1, "number": 1}, [])]
+    pushed = ("worker-0.0", "pushed", {"version": 1, "number": 1, "durable": 1}, [])
+    assert told(shard.handle(push(1, 1.0, 2.0, 3.0))) == [pushed]
     values = ("worker-1.0", "values", {"version": 1, "applied": 0}, [[-1, 8, 17]])
     assert told(shard.handle(fetch(sender="worker-1.0"))) == [values]
     assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]])]
+
+
+def test_values_of_a_later_version_replace_those_that_are_there():
+    shard = shard_with_values(Adagrad(1.0))
+    shard.handle(push(1, 1.0, 2.0, 3.0))
+    body, tensors = {"version": 5, "state": ["sum"]}, (vector(1, 2, 3), vector(4, 5, 6))
+    later = replace(put(1.0, 2.0, 3.0), body=body, tensors=tensors)
+    assert told(shard.handle(later)) == [("worker-0.0", "held", {}, [])]
+    assert told(shard.handle(put(0.0, 0.0, 0.0)))[0][1] == "held"  # of version 0, which does not count any more
+    assert told(shard.handle(fetch(at_least=5))) == [
+        ("worker-0.0", "values", {"version": 5, "applied": 1}, [[1, 2, 3]])
+    ]
+    shard.handle(put(0.0, 0.0, machine=2))
+    assert shard.holdings()[0].state["sum"].tolist() == [4, 5, 6]
+
+
+def test_values_without_the_state_that_was_told_are_refused():
+    with pytest.raises(NetworkError, match="for version 5 with") as caught:
+        shard_with_values().handle(replace(put(1.0, 2.0, 3.0), body={"version": 5, "state": ["sum"]}))
+    assert caught.value.code == "E550"
+
+
+def test_memory_is_shared_once_all_of_a_machine_has_values():
+    shard = Shard(0, [Slice(0, 0, 0, 3, 0), Slice(0, 0, 3, 5, 1)], Serving(Adagrad(1.0), replicas=2))
+    assert shard.handle(Message("share", edge=0, body={"replica": 1}, sender="worker-1.0")) == []
+    shard.handle(put(1.0, 2.0, 3.0))
+    *_, (peer, answer) = shard.handle(replace(put(4.0, 5.0), edge=1))
+    assert (peer, answer.kind, answer.body["version"]) == ("worker-1.0", "shared", 0)
+    shared = Shared(answer.body, replica=1)
+    assert shared.values.tolist() == [1, 2, 3, 4, 5]
+    shared.apply(Adagrad(1.0), Gradient(vector(2, 2, 2, 2, -2)), seen=0)
+    assert [one.value.tolist() for one in shard.holdings()] == [[0, 1, 2], [3, 6]]
+    assert [one.state["sum"].tolist() for one in shard.holdings()] == [[4, 4, 4], [4, 4]]
+    assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 0}, [[0, 1, 2]])]
+
+
+def test_memory_is_shared_with_as_many_replicas_as_there_are():
+    with pytest.raises(NetworkError, match="is of replica 1; 1 share"):
+        shard_with_values().handle(Message("share", edge=0, body={"replica": 1}, sender="worker-1.0"))
+
+
+def test_notes_wait_for_nobody_and_questions_for_notes():
+    shard = Shard(0, SLICES, Serving(SGD(1.0)))
+    assert shard.handle(Message("ask", edge=0, body={"key": "a"}, sender="worker-1.0")) == []
+    assert shard.handle(Message("note", edge=2, body={"key": "a", "value": b"elsewhere"}, sender="worker-0.0")) == []
+    note = Message("note", edge=0, body={"key": "a", "value": b"here"}, sender="worker-0.0")
+    assert told(shard.handle(note)) == [("worker-1.0", "noted", {"key": "a", "value": b"here"}, [])]
+    with pytest.raises(NetworkError, match="key None"):
+        shard.handle(Message("ask", edge=0, sender="worker-0.0"))
 
 
 def test_replies_carry_the_machine_and_the_step_of_the_question():
@@ -78,6 +140,8 @@ def test_what_was_sent_or_put_is_never_overwritten():
     shard, first = Shard(0, SLICES, Serving(SGD(1.0))), put(0.0, 10.0, 20.0)
     shard.handle(first)
     [(_, reply)] = shard.handle(fetch())
+    assert reply.borrowed
+    reply = reply.owned()
     shard.handle(push(1, 1.0, 1.0, 1.0))
     assert first.tensors[0].tolist() == reply.tensors[0].tolist() == [0, 10, 20]
 
@@ -117,7 +181,7 @@ def test_a_repeated_push_is_acknowledged_and_not_applied(rule):
     before = told(shard.handle(fetch()))
     for number in (1, 2):
         again = told(shard.handle(push(number, 1.0, 2.0, 3.0)))
-        assert again == [("worker-0.0", "pushed", {"version": 2, "number": number}, [])]
+        assert again == [("worker-0.0", "pushed", {"version": 2, "number": number, "durable": number}, [])]
     assert told(shard.handle(fetch())) == before
     assert shard.statistics()["slices"][0]["duplicates"] == 2
     assert shard.statistics()["slices"][0]["pushes"] == 2
@@ -130,11 +194,12 @@ def test_push_numbers_are_counted_for_each_client():
     assert shard.statistics()["slices"][0]["version"] == 2
 
 
-def test_a_gap_names_client_slice_expected_and_got():
+def test_at_a_gap_the_client_is_told_where_to_go_on():
     shard = shard_with_values()
     shard.handle(push(1, 0.0, 0.0, 0.0))
-    with pytest.raises(NetworkError, match=r"shard-0: .*worker-0\.0 .*machine 0 .*number 4; expected 2, so 2 are lost"):
-        shard.handle(push(4, 0.0, 0.0, 0.0))
+    late = push(4, 0.0, 0.0, 0.0)
+    late.body["attempt"] = 3
+    assert told(shard.handle(late)) == [("worker-0.0", "again", {"number": 1, "attempt": 3}, [])]
     assert shard.statistics()["slices"][0]["version"] == 1
 
 
@@ -151,6 +216,18 @@ BROKEN = {
     "base from the future": (push(1, 1.0, 2.0, 3.0, base=1), "builds on version 1; the slice has 0"),
     "no base": (replace(push(1, 1.0, 2.0, 3.0), body={"number": 1, "replica": 0}), "base = None"),
     "no number": (replace(push(1, 1.0, 2.0, 3.0), body={"base": 0, "replica": 0}), "number = None"),
+    "numbers for another size": (
+        replace(packed(Int8()), tensors=(torch.zeros(2, dtype=torch.int8), vector(1.0))),
+        r"int8 \[2\], .*there should be torch.int8 \[3\]",
+    ),
+    "places outside the slice": (
+        replace(packed(TopK(0.3)), tensors=(torch.tensor([3], dtype=torch.int32), vector(1.0))),
+        "places that do not ascend from 0 to 2",
+    ),
+    "unknown packing": (
+        replace(push(1, 1.0, 2.0, 3.0), body={"base": 0, "number": 1, "replica": 0, "packed": {"type": "zip"}}),
+        "is packed in a way that there is not",
+    ),
     "words for a version": (replace(fetch(), body={"at_least": "now", "slowest": 0, "replica": 0}), "at_least = 'now'"),
     "negative version": (replace(fetch(), body={"at_least": -1, "slowest": 0, "replica": 0}), "at_least = -1"),
 }
@@ -176,6 +253,25 @@ def test_a_gradient_that_is_not_finite_names_its_worker(rule, number):
     for part in ("gradient", "worker-3.0", "shard-0", "machine 0", "step 41", "version 0", "--lr 0.05"):
         assert part in words
     assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("how", [BFloat16(), Int8(), Threshold(0.1), TopK(0.3)], ids=str)
+def test_a_packed_gradient_that_is_not_finite_names_its_worker(how, number):
+    with pytest.raises(Diverged, match=r"the gradient .*worker-0\.0 at step 7"):
+        shard_with_values().handle(packed(how, 1.0, number, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("how", "left"),
+    [(BFloat16(), [-1, 8, 17]), (Int8(block=1), [-1, 8, 17]), (Threshold(2.0), [0, 10, 18]), (TopK(0.3), [0, 10, 17])],
+    ids=str,
+)
+def test_a_packed_push_is_applied_as_it_was_told(how, left):
+    shard = shard_with_values()
+    assert told(shard.handle(packed(how))) == [("worker-0.0", "pushed", {"version": 1, "number": 1, "durable": 1}, [])]
+    [(_, message)] = shard.handle(fetch())
+    torch.testing.assert_close(message.tensors[0], vector(*map(float, left)))
 
 
 def test_parameters_that_overflow_are_named():
@@ -213,10 +309,11 @@ def test_statistics_are_plain_data():
     statistics = shard.statistics()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(statistics)) == statistics
     assert statistics["shard"] == 0
-    assert statistics["rule"] == {"type": "sgd", "lr": 1.0}
+    assert statistics["rule"] == msgspec.to_builtins(SGD(1.0))
     first = {key: value for key, value in statistics["slices"][0].items() if key != "staleness"}
     place = {"shard": 0, "machine": 0, "start": 0, "stop": 3, "slices": 1, "version": 1, "clock_gap": 0}
-    assert first == {**place, "pushes": 1, "duplicates": 0, "late": 0, "fetches": 1, "bytes_in": 48, "bytes_out": 24}
+    counts = {"pushes": 1, "duplicates": 0, "late": 0, "updates": 1, "rate": 1.0, "fetches": 1}
+    assert first == {**place, **counts, "bytes_in": 48, "bytes_out": 24}
     assert statistics["slices"][1]["version"] is None
 
 
@@ -277,7 +374,7 @@ def test_serve_beats_while_it_is_idle_and_gives_up_in_the_end():
 
 
 def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr("cutset.ps.shard.DEFERRED_MOST", 3)
+    monkeypatch.setattr("cutset.ps.fetches.DEFERRED_MOST", 3)
     shard = shard_with_values()
     for _ in range(3):
         assert shard.handle(fetch(at_least=9)) == []
@@ -305,3 +402,13 @@ def test_many_slices_of_a_machine_are_one_line_of_the_statistics():
     }
     assert first["staleness"]["worker-0.0"]["histogram"] == [[0, 3]]
     assert (second["version"], second["pushes"]) == (0, 0)
+
+
+def test_the_mean_rate_is_that_of_the_updates():
+    """lr / tau: three pushes on the same values, each finding one update more."""
+    shard = shard_with_values(rule=Scaled(SGD(1.0)))
+    for number, base in ((1, 0), (2, 0), (3, 0)):
+        shard.handle(push(number, 1.0, 1.0, 1.0, base=base))
+    counts = shard.statistics()["slices"][0]
+    assert (counts["updates"], counts["rate"]) == (3, (1.0 + 1.0 + 0.5) / 3)
+    assert shard.statistics()["slices"][1]["rate"] is None

@@ -4,23 +4,11 @@ import threading
 
 import pytest
 import torch
-from regression import Regression, batch_of, run
+from regression import Regression, in_one_process, run
 
 from cutset.partition.errors import UsageError
 from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.rule import Update
 from cutset.ps.sync import Sync
-
-
-def in_one_process(rule, steps, replicas):
-    """The values after as many steps with the batches of all replicas as one."""
-    one = Regression()
-    state = rule.state(one.values)
-    for step in range(steps):
-        one.gradients.zero_()
-        one.step([row for r in range(replicas) for row in batch_of(step * replicas + r)], step)
-        rule.apply(one.values, one.gradients, state, Update(step + 1))
-    return one.values
 
 
 @pytest.mark.parametrize("rule", [SGD(0.02), Adagrad(0.1)])

@@ -52,6 +52,33 @@ def channels(request: pytest.FixtureRequest) -> Iterator[list[Channel]]:
 
 
 class TestChannel:
+    def test_borrowed_tensors_may_be_written_at_once(self, channels: list[Channel]) -> None:
+        a, b, _ = channels
+        tensor = torch.zeros(3 << 18)
+        sent = []
+        for number in range(20):
+            sent.append(tensor.fill_(number).clone())
+            a.send(b.name, Message("values", number, tensors=(tensor, tensor[:5]), borrowed=True))
+        tensor.fill_(-1)
+        for expected in sent:
+            whole, few = b.receive(10).tensors
+            assert torch.equal(whole, expected)
+            assert torch.equal(few, expected[:5])
+
+    def test_what_was_borrowed_comes_back_as_it_can_be_kept(self, channels: list[Channel]) -> None:
+        a, b, _ = channels
+        tensor, kept = torch.zeros(3 << 16), []
+        for number in range(30):
+            tensor.fill_(number)
+            kept.append(a.send(b.name, Message("push", number, tensors=(tensor,), borrowed=number < 25)))
+            if number >= 25:
+                tensor = tensor.clone()
+            b.receive(10)  # what arrived is dropped, so that its memory may be used again - but for the kept
+        assert not any(message.borrowed for message in kept)
+        assert [m.tensors[0].unique().tolist() for m in kept] == [[n] for n in range(30)]
+        a.send(b.name, kept[3])
+        assert b.receive(10).tensors[0].unique().tolist() == [3]
+
     def test_messages_of_one_sender_arrive_in_order(self, channels: list[Channel]) -> None:
         a, b, _ = channels
         for step in range(500):

@@ -422,3 +422,17 @@ def test_the_run_has_ended_when_all_but_the_replaced_have() -> None:
         coordinator.finished(name, 4.0, None)
         coordinator.exited(name, 4.0, 0)
     assert coordinator.ended()
+
+
+def test_a_role_that_was_dismissed_is_not_waited_for_nor_blamed() -> None:
+    coordinator = grouped()
+    coordinator.failed("1.0", 3.0, SILENT)  # which is suspect for a while
+    coordinator.dismiss(["1.0", "1.1"])
+    assert coordinator.replaced("1.0")
+    coordinator.exited("1.0", 3.0, -9)
+    for name in ("0.0", "0.1", "shard"):
+        coordinator.finished(name, 4.0, None)
+        coordinator.exited(name, 4.0, 0)
+    coordinator.tick(9.0)
+    assert (coordinator.verdict, coordinator.take_losses()) == (None, [])
+    assert coordinator.ended()

@@ -300,6 +300,32 @@ def test_a_group_is_started_again_while_the_others_go_on(number: signal.Signals)
     assert gone(before["w1"], timeout_s=0)
 
 
+def test_roles_are_added_and_dismissed_while_others_are_at_work() -> None:
+    """One joins and is dismissed at work, one before it is ready; neither leaves a result or a process."""
+    greeted: list[str] = []
+    pids: dict[str, int] = {}
+
+    def watch(launcher: Launcher) -> None:
+        if greeted == ["w0"] and "w2" not in launcher.pids:
+            launcher.add([replace(replicas(2)[2], name="w2", group="group 2")])
+        if "w2" in greeted and "w2" in launcher.pids:
+            launcher.add([replace(replicas(2)[2], name="w3", group="group 3")])
+            pids.update(launcher.pids)
+            launcher.dismiss(["w2", "w3"])
+            launcher.send("w0", Message("end"))
+        pids.update(launcher.pids)
+
+    with Launcher(replicas(1), job="test", spares=["w2", "w3"], watch=watch) as launcher:
+        launcher.start()
+        for message in launcher.events():
+            if message.kind == "greeted":
+                greeted.append(message.sender)
+        assert launcher.results == {"shard": None, "w0": "w0"}
+    assert greeted == ["w0", "w2"]
+    assert {"w2", "w3"} < pids.keys()
+    assert all(gone(pid, timeout_s=0) for pid in pids.values())
+
+
 def test_a_loss_is_the_error_where_nothing_takes_its_place() -> None:
     with Launcher(replicas(1), job="test") as launcher:
         waiting(launcher, "w0")

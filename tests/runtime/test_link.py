@@ -9,6 +9,7 @@ from relay import Relay
 
 from cutset.partition.errors import NetworkError
 from cutset.runtime.keys import make_keys
+from cutset.runtime.link import PLAIN_BYTES
 from cutset.runtime.message import Message
 from cutset.runtime.zmq_channel import DIRECTORY, LOST, ZmqChannel
 
@@ -147,3 +148,15 @@ def test_only_the_launcher_says_who_is_gone(roles: dict[str, ZmqChannel]) -> Non
     b.introduce({"a": a.endpoint})
     b.send("a", Message(DIRECTORY, body={"here": {}, "gone": ["launcher"]}))
     assert a.receive(10).kind == DIRECTORY
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_the_kernel_is_left_to_buffer_what_is_encrypted(encrypted: bool) -> None:
+    """The rest stays on this host, where less is quicker."""
+    keys = make_keys(["a", "b"])
+    with ZmqChannel("a", "job", keys["a"], encrypted=encrypted) as a:
+        a.introduce({"b": "tcp://127.0.0.1:9"})
+        link = a.side_link("b")
+        size = link._socket.sndbuf
+        link.close(linger_ms=0)
+    assert size == (-1 if encrypted else PLAIN_BYTES)  # -1: as the kernel finds right

@@ -56,6 +56,20 @@ def _grads(model: nn.Module) -> list[Tensor]:
     return [grad for grad in grads if grad is not None]
 
 
+def test_its_parameters_may_move_to_other_memory() -> None:
+    worker, still = (PlainWorker(net(), nn.functional.cross_entropy, seed=7) for _ in range(2))
+    before, moved = worker.values, worker.values.clone()
+    worker.move(moved)
+    before.fill_(float("nan"))
+    for step in range(3):
+        for one in (worker, still):
+            one.gradients.zero_()
+            one.step(batch_of(step), step)
+            one.values.sub_(one.gradients, alpha=0.1)
+    assert worker.values.data_ptr() == moved.data_ptr()
+    assert torch.equal(moved, still.values)
+
+
 def test_gradients_add_up() -> None:
     worker = PlainWorker(net(), nn.functional.cross_entropy)
     worker.step(batch_of(0), 0)

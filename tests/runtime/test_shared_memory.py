@@ -77,6 +77,20 @@ def test_a_slot_is_not_used_while_anything_shows_it(pair):
     graph.backward()
 
 
+def test_a_slot_is_not_used_while_the_sender_keeps_it(pair):
+    tensor = square(1.0)
+    place = pair.arena.put(tensor)
+    kept = pair.arena.kept(place, tensor)
+    seen = pair.mapping.tensor(place, "float32", [SIDE, SIDE])
+    del seen
+    tensor.fill_(2.0)
+    other = pair.arena.put(tensor)
+    assert other.slot != place.slot
+    assert torch.equal(kept, square(1.0))
+    del kept
+    assert pair.arena.put(tensor).slot == place.slot
+
+
 def test_without_room_a_tensor_goes_another_way(pair):
     held = [pair.sent(square(float(i))) for i in range(15)]
     assert pair.arena.put(square()) is None

@@ -30,6 +30,17 @@ def test_pieces_are_views_of_the_flat_buffers() -> None:
         assert torch.equal(torch.cat([g.reshape(-1) for g in gradients]), states.gradients)
 
 
+def test_pieces_may_move_to_other_memory() -> None:
+    for program in parts("conv")[0]:
+        states = States(program)
+        kept, frozen = dict(states.pieces), [p for p in states.pieces.values() if not p.requires_grad]
+        states.move(torch.arange(program.elements, dtype=states.values.dtype))
+        trained = [piece for piece in states.pieces.values() if piece.requires_grad]
+        assert torch.cat([p.detach().reshape(-1) for p in trained]).tolist() == list(range(program.elements))
+        assert all(states.pieces[region] is piece for region, piece in kept.items())  # whoever has one keeps it
+        assert all(not piece.any() for piece in frozen)
+
+
 def test_backward_adds_to_the_flat_gradients_in_place() -> None:
     program = parts("mlp")[0][0]
     states = States(program)

@@ -4,7 +4,9 @@ import torch
 
 from cutset.ps.client import Client
 from cutset.ps.layout import layout, of_machine, of_shard
-from cutset.ps.shard import Shard, serve
+from cutset.ps.rule import Update
+from cutset.ps.shard import Shard
+from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.ps.staleness import merged
 from cutset.runtime.mailbox import Mailbox
@@ -37,6 +39,9 @@ class Regression:
         self.gradients = torch.full((SIZE,), 7.0, dtype=torch.float64)  # training must not build on what was there
         self._before = before
         self.after = after
+
+    def move(self, values):
+        self.values = values
 
     def step(self, batch, step):
         self._before(step)
@@ -112,6 +117,17 @@ def plain_sgd(lr, steps):
         (inputs @ one.values - targets).square().mean().backward()
         optimiser.step()
     return one.values.detach()
+
+
+def in_one_process(rule, steps, replicas):
+    """The values after as many steps with the batches of all replicas as one."""
+    one = Regression()
+    state = rule.state(one.values)
+    for step in range(steps):
+        one.gradients.zero_()
+        one.step([row for r in range(replicas) for row in batch_of(step * replicas + r)], step)
+        rule.apply(one.values, one.gradients, state, Update(step + 1))
+    return one.values
 
 
 def staleness(statistics):

@@ -17,6 +17,7 @@ from cutset.runtime.zmq_channel import ZmqChannel
 
 JOB, SENDER = "job", "a"
 FRAMES = 9  # position in a header
+FRAMES_MOST = 64  # of a message, about: thousands would take all the time
 Frames = list[bytes]
 Handler = Callable[[Message], object]  # what a role does with a message
 
@@ -55,9 +56,10 @@ class Breaker:
     def broken(self, sequence: int) -> Frames:
         """The frames of one message, which is often, but not always, nonsense."""
         one = self._random.choice(self._messages)
-        writer = self._arena if one.kind == "share" and self._random.random() < 0.8 else None
-        size = self._random.choice((sys.maxsize, 1 << 12, 8, 5))
-        made = encode(one, job=JOB, sender=SENDER, sequence=sequence, writer=writer, frame_bytes=size)
+        shares = one.kind == "share" and self._random.random() < 0.8
+        places = [self._arena.put(t) for t in one.tensors] if shares else []
+        size = self._random.choice([n for n in (sys.maxsize, 1 << 12, 8, 5) if one.bytes <= n * FRAMES_MOST])
+        made = encode(one, job=JOB, sender=SENDER, sequence=sequence, places=places, frame_bytes=size)
         frames = [bytes(f) for f in made]
         for _ in range(self._random.choice((0, 1, 1, 1, 2, 5))):
             way = self._random.choice((self._fields, self._fields, self._bytes, self._cut, self._frames))

@@ -197,13 +197,13 @@ def test_a_rehearsal_counts_the_samples_and_leaves_random_numbers_alone() -> Non
     torch.manual_seed(1)
     expected = torch.rand(2)
     torch.manual_seed(1)
-    assert rehearse(task, task.build(seed=0), task.example(8)) == 96
+    assert rehearse(task, task.build(seed=0), task.example(8)).samples == 96
     assert torch.equal(torch.rand(2), expected)
 
 
 def test_a_batch_larger_than_the_data_is_rehearsed_with_repetitions() -> None:
     task = load_task(spec_of("task"))
-    assert rehearse(task, task.build(seed=0), task.example(200)) == 96
+    assert rehearse(task, task.build(seed=0), task.example(200)).samples == 96
 
 
 @pytest.mark.parametrize(
@@ -214,3 +214,40 @@ def test_a_rehearsal_that_fails(name: str, code: str) -> None:
     task = load_task(TaskSpec(f"{MODELS / 'wrong.py'}:{name}"))
     with pytest.raises(CutsetError, match=code):
         rehearse(task, task.build(seed=0), task.example(8))
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> str:
+    """40 sparse samples, as --data."""
+    path = tmp_path / "samples"
+    path.write_text("\n".join(f"{number % 2} {1 + number % 7}:1 {9 + number % 5}:1" for number in range(40)))
+    return f"libsvm:{path}"
+
+
+def test_of_a_table_the_rows_travel_that_a_step_touches(options: Options, samples: str) -> None:
+    spec = TaskSpec("cutset.models:logistic(bias=True)", samples, batch=8)
+    job = prepare(replace(options, spec=spec))
+    assert job.placement is None
+    bias, *rows = job.slices
+    assert (bias.width, bias.start, bias.stop) == (0, 0, 1)
+    assert [(piece.width, piece.start, piece.stop) for piece in rows] == [(1, 1, 15)]
+    assert [(table.start, table.stop, table.width) for table in job.course.tables] == [(1, 15, 1)]
+    assert job.notes == ["of weight.weight the rows travel that a step touches; the model is not cut for that"]
+
+
+def test_a_table_that_is_cut_travels_dense_and_that_is_said(options: Options, samples: str) -> None:
+    spec = TaskSpec("cutset.models:logistic", samples, batch=8)
+    job = prepare(replace(options, spec=spec, wanted=Wanted(machines=2)))
+    assert job.placement is not None
+    assert job.course.tables == []
+    assert not any(piece.width for piece in job.slices)
+    assert [note for note in job.notes if "sparse gradients travel dense" in note]
+
+
+def test_models_without_sparse_gradients_are_as_they_were(options: Options) -> None:
+    job = prepare(options)
+    assert job.placement is not None
+    assert not any(piece.width for piece in job.slices)

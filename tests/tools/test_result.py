@@ -10,6 +10,7 @@ from recording import exchange
 
 from cutset.ps.downpour import Downpour
 from cutset.ps.gradient_rules import SGD
+from cutset.ps.methods import method
 from cutset.tools import result
 from cutset.tools.load import TaskSpec
 from cutset.tools.planning import Wanted
@@ -28,32 +29,25 @@ def options(tmp_path: Path) -> Options:
     return Options(TaskSpec(f"{MODELS / 'good.py'}:task"), Downpour(), SGD(0.1), tmp_path / "run")
 
 
-def test_staleness_is_added_up_over_the_slices_of_a_worker() -> None:
-    def shard(*slices: dict[str, list[tuple[int, int]]]) -> dict[str, Any]:
-        return {"slices": [{"staleness": {w: {"histogram": h} for w, h in found.items()}} for found in slices]}
-
-    served = [shard({"b": [(0, 2), (3, 1)]}, {"a": [(1, 4)]}), shard({"b": [(0, 5)]})]
-    late = result._staleness(served)
-    assert late == {"a": {"1": 4}, "b": {"0": 7, "3": 1}}
-    assert list(late) == ["a", "b"]
-    assert result._mean(late) == 7 / 12
-    assert result._mean({}) is None
-
-
 def test_each_direction_of_a_link_is_counted_once() -> None:
     def counts(out: int, back: int) -> dict[str, int]:
         return {"bytes_out": out, "messages_out": out // 10, "bytes_in": back, "messages_in": back // 10}
 
     workers = {
-        "worker-0.0": {"links": {"worker-0.1": counts(10, 20), "shard-0": counts(30, 40), "launcher": counts(0, 0)}},
-        "worker-0.1": {"links": {"worker-0.0": counts(20, 10)}},
+        "worker-0.0": {
+            "links": {"worker-0.1": counts(10, 20), "shard-0": counts(30, 40), "launcher": counts(0, 0)},
+            "steps": 5,
+        },
+        "worker-0.1": {"links": {"worker-0.0": counts(20, 10)}, "steps": 0},
     }
-    found = {(link["source"], link["target"]): link["bytes"] for link in result._links(workers)}
+    found = {
+        (link["source"], link["target"]): (link["bytes"], link["bytes_per_step"]) for link in result._links(workers)
+    }
     assert found == {
-        ("worker-0.0", "worker-0.1"): 10,
-        ("worker-0.1", "worker-0.0"): 20,
-        ("worker-0.0", "shard-0"): 30,
-        ("shard-0", "worker-0.0"): 40,
+        ("worker-0.0", "worker-0.1"): (10, 2.0),
+        ("worker-0.1", "worker-0.0"): (20, None),
+        ("worker-0.0", "shard-0"): (30, 6.0),
+        ("shard-0", "worker-0.0"): (40, 8.0),
     }
 
 
@@ -114,3 +108,31 @@ def test_a_worker_that_is_clearly_slower_is_named(work_ms: dict[str, float | Non
     said = result._slowest(workers)
     assert len(said) == bool(named)
     assert all(words in said[0] for words in named)
+
+
+def test_a_loss_that_does_not_fall_is_said() -> None:
+    def losses(*values: float) -> list[tuple[int, float]]:
+        return list(enumerate(values))
+
+    rising = [1.0, 1.2, 1.1, *9 * [2.0], 1.5, 2.5, 2.2]
+    assert result._rising(losses(*rising), 0.5) == [
+        "The loss ended at 2.2, no lower than it began (1.1): try --lr 0.05."
+    ]
+    assert result._rising(losses(*reversed(rising)), 0.5) == []
+    assert result._rising(losses(1.0, 2.0), 0.5) == [], "too few to tell"
+
+
+@pytest.mark.parametrize(
+    ("text", "effective"),
+    [
+        ("downpour", {"rate of workers' own steps": 0.1}),
+        ("sync", {"pushes of an update": 2}),
+        ("averaging", {"pushes of an update": 2, "rule of the shards": str(SGD(1.0))}),
+        ("hogwild", {}),
+    ],
+)
+def test_settings_say_what_a_method_makes_of_the_rule(options: Options, text: str, effective: dict[str, Any]) -> None:
+    settings = result._settings(prepare(replace(options, method=method(text, {}), replicas=2)))
+    assert settings["rule"] == str(SGD(0.1))
+    names = ("rule of the shards", "pushes of an update", "rate of workers' own steps")
+    assert {name: settings[name] for name in names if name in settings} == effective

@@ -1,6 +1,7 @@
 """What follows from what the roles of a run say, and from the loss of a replica."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,11 +11,15 @@ import pytest
 from cutset.partition.errors import ProcessLost
 from cutset.ps.downpour import Downpour
 from cutset.ps.gradient_rules import SGD
+from cutset.ps.sync import Sync
 from cutset.runtime.coordinator import Loss
-from cutset.runtime.launcher import Launcher
+from cutset.runtime.launcher import Launcher, Role
 from cutset.runtime.message import Message
+from cutset.tools.course import worker_name
+from cutset.tools.crew import JOINS_MOST
 from cutset.tools.load import TaskSpec
 from cutset.tools.prepare import Options, Prepared, prepare
+from cutset.tools.scaling import Standing, Wishes
 from cutset.tools.supervisor import Supervisor
 
 MODELS = Path(__file__).parent / "user_models"
@@ -27,13 +32,40 @@ def state_file(size: int) -> dict[str, Any]:
 
 
 class Post:
-    """A launcher that only remembers what it was told to send."""
+    """A launcher that only remembers what it was told."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []
+        self.leases: list[tuple[str, int, int]] = []
+        self.added: list[str] = []
+        self.dismissed: list[str] = []
 
     def send(self, peer: str, message: Message) -> None:
-        self.sent.append((peer, message.kind))
+        if message.kind == "leased":
+            self.leases.append((peer, message.body["first"], message.body["count"]))
+        else:
+            self.sent.append((peer, message.kind))
+
+    def add(self, roles: Sequence[Role]) -> None:
+        self.added += [role.name for role in roles]
+
+    def dismiss(self, names: Sequence[str]) -> None:
+        self.dismissed += names
+
+
+class Wished(Wishes):
+    """Wishes that are there at once."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None
+        self.standing: list[tuple[int, int]] = []
+
+    def take(self) -> int | None:
+        found, self.next = self.next, None
+        return found
+
+    def stand(self, standing: Standing) -> None:
+        self.standing.append((standing.replicas, standing.most))
 
 
 class Run:
@@ -42,8 +74,12 @@ class Run:
     def __init__(self, job: Prepared, **options: Any) -> None:
         self.job = replace(job, options=replace(job.options, **options))
         self.post, self.notes, self.told = Post(), list[str](), list[int]()
+        self.wishes = Wished()
         self.supervisor = Supervisor(
-            self.job, tell=lambda name, step, steps, loss: self.told.append(step), note=self.notes.append
+            self.job,
+            tell=lambda name, step, steps, loss: self.told.append(step),
+            note=self.notes.append,
+            wishes=self.wishes,
         )
         self.roles = self.supervisor.roles()
         self.supervisor.began()
@@ -53,6 +89,18 @@ class Run:
 
     def progress(self, sender: str, step: int) -> None:
         self.hears(sender, "progress", step=step, steps=6, samples=8 * step, loss=1 / step, seconds=float(step))
+
+    def asks(self, sender: str, chunk: int, *, settled: int = 0, idle: bool = False) -> tuple[int, int] | None:
+        """What it is leased: first and count; None where it has to wait."""
+        body = {"idle": idle, "settled": settled, "pace_s": 1e-3}
+        told = len(self.post.leases)
+        message = Message("lease", edge=chunk, body=body, sender=sender)
+        self.supervisor.take(message, cast(Launcher, self.post))
+        return next(((first, count) for name, first, count in self.post.leases[told:] if name == sender), None)
+
+    def wishes_for(self, replicas: int) -> None:
+        self.wishes.next = replicas
+        self.supervisor.watch(cast(Launcher, self.post))
 
     def finishes(self, sender: str) -> None:
         self.hears(sender, "finished", value={"seconds": 4.0})
@@ -74,14 +122,22 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         sys.path[:] = path
 
 
-def test_the_replicas_are_groups_and_the_shards_are_not(job: Prepared) -> None:
+def test_each_replica_is_a_group_and_each_shard(job: Prepared) -> None:
     run = Run(job, restarts=2)
     assert {role.name: role.group for role in run.roles} == {
-        "shard-0": "",
+        "shard-0": "shard 0",
         "worker-0.0": "replica 0",
         "worker-1.0": "replica 1",
     }
-    assert run.supervisor.spares == ["worker-0.0+1", "worker-0.0+2", "worker-1.0+1", "worker-1.0+2"]
+    again = ["worker-0.0+1", "worker-0.0+2", "worker-1.0+1", "worker-1.0+2"]
+    more = [worker_name(replica, 0, times) for replica in range(2, 2 + JOINS_MOST) for times in range(3)]
+    assert [name for name in run.supervisor.spares if name.startswith("worker")] == again + more
+
+
+def test_names_are_kept_for_those_who_may_join_where_anybody_may(job: Prepared) -> None:
+    run = Run(job, restarts=0, method=Sync())
+    assert [name for name in run.supervisor.spares if name.startswith("worker")] == []
+    assert run.supervisor.replicas_most == 2
 
 
 def test_a_run_without_losses_ends_in_order(job: Prepared) -> None:
@@ -178,3 +234,97 @@ def test_with_no_restarts_the_error_is_as_it_was(job: Prepared) -> None:
     with pytest.raises(ProcessLost) as caught:
         Run(job, restarts=0).loses(1, {"worker-1.0": None})
     assert caught.value.facts == f"{KILLED}\nits log"
+
+
+# Batches are leased: good.py has 12 of them ---------------------------------------------------------------------------
+
+
+def test_what_a_lost_replica_had_is_taken_by_one_that_is_idle(job: Prepared) -> None:
+    run = Run(job)
+    assert run.asks("worker-1.0", 0) == (0, 1)
+    for chunk in range(11):
+        assert run.asks("worker-0.0", chunk, settled=chunk) == (1 + chunk, 1)
+    assert run.asks("worker-0.0", 11, settled=11) == (0, 0)
+    assert run.asks("worker-0.0", 12, settled=11, idle=True) is None
+    run.loses(1, {"worker-1.0": "step 0, settled 0"})
+    run.supervisor.watch(cast(Launcher, run.post))
+    assert run.post.leases[-1] == ("worker-0.0", 0, 1)
+    assert run.post.dismissed == []
+    assert run.asks("worker-0.0", 13, settled=12) == (0, 0)
+    run.supervisor.watch(cast(Launcher, run.post))
+    assert run.post.dismissed == ["worker-1.0+1"]  # all is done before it was back
+    run.hears("worker-0.0", "trained")
+    assert run.post.sent == [("shard-0", "leave"), ("worker-0.0", "all trained")]
+    assert run.supervisor.shares["taken"] == {"0": 12}
+    assert run.supervisor.shares["repeated"] == {"1": 1}
+
+
+def test_one_that_is_lost_when_all_is_done_is_not_started_again(job: Prepared) -> None:
+    run = Run(job, restarts=0)
+    for chunk in range(12):
+        run.asks("worker-0.0", chunk)
+    run.asks("worker-0.0", 12, settled=12)
+    assert run.loses(1, {"worker-1.0": None}) == []
+    run.supervisor.watch(cast(Launcher, run.post))
+    run.hears("worker-0.0", "trained")
+    assert run.post.sent == [("shard-0", "leave"), ("worker-0.0", "all trained")]
+
+
+def test_replicas_join_and_leave_as_somebody_wishes(job: Prepared) -> None:
+    run = Run(job)
+    assert run.wishes.standing == [(2, 2 + JOINS_MOST)]
+    run.asks("worker-1.0", 0)
+    run.wishes_for(3)
+    assert run.post.added == ["worker-2.0"]
+    run.hears("worker-2.0", "progress", step=1, steps=6, samples=8, loss=0.5, seconds=0.5, settled=0)
+    run.wishes_for(1)
+    assert run.asks("worker-1.0", 1) == (0, 0)
+    assert run.asks("worker-1.0", 2, settled=1, idle=True) == (0, 0)
+    run.finishes("worker-1.0")
+    run.wishes_for(0)
+    assert [(c["replica"], c["how"]) for c in run.supervisor.shares["changes"]] == [(2, "joined"), (1, "left")]
+    assert run.supervisor.shares["changes"][0]["seconds"] >= 0
+    assert run.notes == [
+        "replica 2 joins; from now on 3 in all",
+        "replica 2 trains, 0.0 s after it was asked for",
+        "replica 1 is asked to leave; from now on 1 in all",
+        "replica 2 is asked to leave; from now on 1 in all",
+        "replica 1 has left",
+        f"0 replicas were asked for; there can be 1 to {JOINS_MOST} now",
+    ]
+    assert run.wishes.standing[-1] == (1, JOINS_MOST)
+
+
+def test_one_that_shall_leave_before_it_trains_is_ended(job: Prepared) -> None:
+    run = Run(job)
+    run.wishes_for(3)
+    run.wishes_for(2)
+    assert run.post.dismissed == ["worker-2.0"]
+    run.wishes_for(3)
+    assert run.post.added == ["worker-2.0", "worker-3.0"]
+
+
+def test_one_that_is_lost_while_it_leaves_is_not_started_again(job: Prepared) -> None:
+    run = Run(job)
+    run.asks("worker-1.0", 0)
+    run.wishes_for(1)
+    assert run.loses(1, {"worker-1.0": None}) == []
+    assert run.asks("worker-0.0", 0) == (0, 1)
+    assert run.supervisor.shares["repeated"] == {"1": 1}
+
+
+def test_where_replicas_take_turns_nobody_joins(job: Prepared) -> None:
+    run = Run(job, method=Sync())
+    run.wishes_for(3)
+    assert run.wishes.standing == [(2, 0)]
+    assert (run.post.added, run.notes) == ([], [])
+    assert run.supervisor.shares == {"changes": []}
+
+
+def test_progress_is_told_in_batches_and_never_goes_back(job: Prepared) -> None:
+    run = Run(job)
+    run.progress("worker-0.0", 5)
+    run.progress("worker-0.0", 3)
+    run.progress("worker-0.0", 7)
+    assert run.told == [5, 5, 7]
+    assert [samples for samples, _ in run.supervisor.losses] == [40, 40, 56]

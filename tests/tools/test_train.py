@@ -9,6 +9,7 @@ import pytest
 from cutset.partition.errors import UsageError
 from cutset.ps.downpour import Downpour
 from cutset.ps.gradient_rules import Adagrad
+from cutset.ps.sync import Sync
 from cutset.runtime.launcher import Launcher
 from cutset.runtime.message import Message
 from cutset.tools.buffer_file import buffer_path
@@ -24,7 +25,7 @@ TASK = f"{Path(__file__).parent / 'user_models' / 'good.py'}:task"
 
 def test_a_cut_run_is_traced_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
-    result = train(TASK, machines=2, replicas=2, baseline=False, epochs=2, out=tmp_path)
+    result = train(TASK, machines=2, replicas=2, method=Sync(), baseline=False, epochs=2, out=tmp_path)
     events = json.loads((tmp_path / TRACE).read_text())["traceEvents"]
     steps = {(e["pid"], e["name"]) for e in events if e.get("cat") == "step"}
     typical = result["measured"]["typical"]

@@ -6,6 +6,7 @@ import click
 
 from .cluster_command import cluster_command
 from .figure3 import figure3_command
+from .methods_command import methods_bench_command
 
 
 @click.group()
@@ -15,6 +16,7 @@ def bench() -> None:
 
 bench.add_command(cluster_command)
 bench.add_command(figure3_command)
+bench.add_command(methods_bench_command)
 
 
 @bench.command("channel")
@@ -58,6 +60,28 @@ def memory_command(task: str | None, machines: int, rule: str, objective: str, a
     click.echo(json.dumps(as_data(found)) if as_json else table(found))
     if not found.held:
         raise SystemExit(4)
+
+
+@bench.command("ps")
+@click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Turns of everything.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rounds and goals as JSON, for programs.")
+def ps_command(rounds: int, as_json: bool) -> None:
+    """Print how fast 100 MB of parameters go to shards and back, with updates applied, beside other ways.
+
+    Medians of rounds in which all take turns: memcpy, a raw socket one way and both ways, gloo's all_reduce, and
+    pushes, pulls and both over plain TCP, encrypted TCP and shared memory, to one shard and to two, by SGD and by
+    Adagrad.
+    """
+    import json
+
+    from .ps import measure
+    from .ps_goals import as_data, print_rows
+
+    rows = measure(rounds=rounds)
+    if as_json:
+        click.echo(json.dumps(as_data(rows)))
+    else:
+        print_rows(rows)
 
 
 @bench.command("plan")
@@ -118,6 +142,26 @@ def plan_command(
     rows = [row for file in files for row in rows_of(file, machines=machines, seed=seed, limit_s=limit)]
     if as_json:
         click.echo(as_json_text(rows))
+    else:
+        print_rows(rows)
+
+
+@bench.command("rules")
+@click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Turns of each rule.")
+@click.option("--json", "as_json", is_flag=True, help="Print all rounds as JSON, for programs.")
+def rules_command(rounds: int, as_json: bool) -> None:
+    """Print how fast each rule changes parameters by 100 MB of gradients, on one thread, beside memcpy.
+
+    Alone, and as a shard applies a push, which also looks whether all stays finite. Medians of rounds in which the rule
+    and memcpy take turns.
+    """
+    import json
+
+    from .rules import as_data, measure, print_rows
+
+    rows = measure(rounds=rounds)
+    if as_json:
+        click.echo(json.dumps({"rows": [as_data(row) for row in rows]}))
     else:
         print_rows(rows)
 

@@ -1,0 +1,79 @@
+"""What asynchrony does: the staleness of equal replicas, and which rules bear that of sixteen."""
+
+import threading
+
+import pytest
+from regression import Regression, run, staleness
+from turns import take_turns
+
+from cutset.ps.downpour import Downpour
+from cutset.ps.gradient_rules import SGD, Adagrad
+from cutset.ps.rules import rule
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4, 8])
+def test_the_mean_staleness_of_equal_replicas_is_how_many_others_there_are(replicas):
+    found = take_turns(SGD(0.05), replicas=replicas, updates=100 * replicas)
+    assert found.staleness["mean"] == pytest.approx(replicas - 1, rel=0.1)
+
+
+class OneStepEach:
+    """All replicas' steps take the same time: while one computes, each of the others ends a step, in turn.
+
+    A replica computes from its fetch until it has its turn, and gives it to the next one with its next fetch.
+    """
+
+    def __init__(self, replicas):
+        self._replicas, self._turn, self._changed = replicas, 0, threading.Condition()
+
+    def computing(self, replica):
+        def begin(step):
+            if step > 0:
+                self.passed()
+            with self._changed:
+                mine = step * self._replicas + replica
+                assert self._changed.wait_for(lambda: self._turn == mine, timeout=30)
+
+        return begin
+
+    def passed(self):
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
+
+
+@pytest.mark.parametrize("by", [SGD(0.001), Adagrad(0.01)])
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_so_it_is_through_clients_and_channels(replicas, by):
+    turns = OneStepEach(replicas)
+    workers = [Regression(turns.computing(replica), turns.passed) for replica in range(replicas)]
+    _, statistics, _ = run(Downpour(), by, steps=60, replicas=replicas, workers=workers)
+    found = staleness(statistics)
+    assert found["mean"] == pytest.approx(replicas - 1, rel=0.1)
+    assert found["max"] == replicas - 1
+
+
+SIXTEEN = 16
+DIVERGED, TRAINED = 0.4, 0.9  # test accuracy; chance is 0.1, and one replica comes to 0.96
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sixteen_replicas_diverge_with_plain_sgd_and_not_with_rules_that_know_of_delay(seed):
+    plain = take_turns(SGD(0.2), replicas=SIXTEEN, seed=seed)
+    assert plain.accuracy < DIVERGED
+    assert plain.staleness["mean"] == pytest.approx(SIXTEEN - 1, rel=0.1)
+    for text, lr in (("dc-asgd-a", 0.2), ("adagrad", 0.05), ("sgd/tau", 0.2)):
+        found = take_turns(rule(text, lr), replicas=SIXTEEN, seed=seed)
+        assert (text, found.accuracy > TRAINED, found.diverged) == (text, True, False)
+        assert found.staleness == plain.staleness
+
+
+def test_one_replica_and_eight_train_with_plain_sgd_at_that_rate():
+    """So it is the delay that the sixteen cannot bear."""
+    assert all(take_turns(SGD(0.2), replicas=replicas).accuracy > 0.95 for replicas in (1, 8))
+
+
+def test_a_schedule_is_drawn_from_its_seed_alone():
+    first, again, other = (take_turns(SGD(0.05), replicas=4, updates=50, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first.staleness != other.staleness

@@ -1,0 +1,93 @@
+"""A shard and its client hold no more after thousands of pushes than after hundreds, whatever the disk does."""
+
+import gc
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+
+from cutset.ps import snapshot as snapshots
+from cutset.ps.client import Client
+from cutset.ps.gradient_rules import Adagrad
+from cutset.ps.keeper import Keeper, Keeping
+from cutset.ps.layout import layout
+from cutset.ps.method import Serving
+from cutset.ps.shard import Shard
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.message import Message
+
+SIZE, PUSHES, MOST_BYTES = 64, 10_000, 100_000
+SLICES = layout([SIZE], 1, align=1, most=32)
+
+
+class Post:
+    """A worker's channel whose shard answers at once; every seventh push arrives twice."""
+
+    name = "worker-0.0"
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard, self.waiting, self.sent = shard, list[Message](), 0
+
+    def send(self, peer: str, message: Message) -> None:
+        self.sent += 1
+        for _ in range(2 if message.kind == "push" and self.sent % 7 == 0 else 1):
+            again = Message(
+                message.kind, message.step, message.micro, message.edge, dict(message.body), message.tensors, self.name
+            )
+            self._deliver(self.shard.handle(again))
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        while not self.waiting:
+            self._deliver(self.shard.turn())
+        return self.waiting.pop(0)
+
+    def _deliver(self, replies: list[tuple[str, Message]]) -> None:
+        for peer, reply in [*replies, *self.shard.turn()]:
+            if peer == self.name:
+                body, tensors = dict(reply.body), tuple(tensor.clone() for tensor in reply.tensors)
+                self.waiting.append(Message(reply.kind, reply.step, 0, reply.edge, body, tensors, "shard-0"))
+
+
+def held() -> int:
+    """Bytes that Python holds."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_memory_is_flat_over_thousands_of_pushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    if slow:
+        write = snapshots.TensorWriter.write
+
+        def late(self: snapshots.TensorWriter, *given: object, **more: object) -> None:
+            time.sleep(0.02)  # the disk's
+            write(self, *given, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(snapshots.TensorWriter, "write", late)
+    keeper = Keeper(Keeping(str(tmp_path), interval_s=0.05), 0)
+    shard = Shard(0, SLICES, Serving(Adagrad(0.01)), keeper=keeper)
+    post = Post(shard)
+    client = Client(Mailbox(post), SLICES, torch.zeros(SIZE))  # type: ignore[arg-type]
+    client.put()
+    client.fetch()
+    client.wait()
+    gradient = torch.ones(SIZE)
+    tracemalloc.start()
+    try:
+        for step in range(PUSHES):
+            client.push(gradient, step)
+            if step % 4 == 0:
+                client.fetch()
+                client.wait()
+            if step == PUSHES // 2:
+                before = held()
+        after = held()
+    finally:
+        tracemalloc.stop()
+    client.drain()
+    shard.close()
+    assert after - before < MOST_BYTES
+    assert shard.statistics()["slices"][0]["pushes"] == PUSHES * len(SLICES)
+    assert shard.statistics()["slices"][0]["duplicates"] > PUSHES // 10

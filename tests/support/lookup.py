@@ -1,0 +1,89 @@
+"""Training a table in threads, by rows or densely: each sample pulls the row that it names to its target."""
+
+import torch
+
+from cutset.ps.client import Client
+from cutset.ps.layout import layout, of_shard
+from cutset.ps.shard import Shard
+from cutset.ps.shard_loop import serve
+from cutset.ps.share import Share
+from cutset.runtime.gradient import Gradient, Table
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.memory_channel import MemoryNetwork
+from cutset.runtime.message import Message
+
+WIDTH, BIAS = 4, 3
+
+
+def batch_of(number, rows):
+    """Six samples: the rows that they name, among a few that move on slowly."""
+    generator = torch.Generator().manual_seed(number)
+    return (torch.randint(0, 12, (6,), generator=generator) + number // 4).remainder(rows).tolist()
+
+
+class Lookup:
+    """values: a bias [BIAS], then the table [rows, WIDTH]. A row's target is its number."""
+
+    def __init__(self, rows, by_rows):
+        self.table = Table(BIAS, BIAS + rows * WIDTH, WIDTH)
+        self.values = torch.zeros(self.table.stop, dtype=torch.float64)
+        self.gradients = torch.zeros_like(self.values)
+        self.gradient = Gradient(self.gradients, [self.table] if by_rows else [])
+        self.by_rows = by_rows
+
+    def step(self, batch, step):
+        numbers = torch.tensor(batch)
+        errors = self.table.of(self.values)[numbers] + self.values[:BIAS].sum() - numbers[:, None]
+        self.table.of(self.gradients).index_add_(0, numbers, errors / len(batch))
+        self.gradients[:BIAS] += errors.mean() / 10
+        if self.by_rows:
+            self.gradient.touch(0, numbers)
+        return float(errors.square().mean())
+
+
+def run(method, rule, *, rows, by_rows, steps=40, replicas=1, shards=2):
+    """Train; the final values on the shards, and the statistics of each replica's client."""
+    network = MemoryNetwork()
+    workers = [Lookup(rows, by_rows) for _ in range(replicas)]
+    tables = [[workers[0].table]] if by_rows else ()
+    slices = layout([workers[0].table.stop], shards, tables=tables, table_most=WIDTH * rows // 3)
+    servers = [Shard(s, of_shard(slices, s), method.serving(rule, replicas)) for s in range(shards)]
+    statistics = {}
+
+    def worker(replica):
+        def life(channel):
+            one = workers[replica]
+            rate = method.local_rate(rule)
+            client = Client(Mailbox(channel), slices, one.values, local_rate=rate, replica=replica, initial=True)
+            if replica == 0:
+                client.put()
+
+            def batches(step):
+                return batch_of(replica + step * replicas, rows) if step < steps else None
+
+            method.train(Share(one, client, rule, batches, replicas=replicas, gradient=one.gradient))
+            statistics[replica] = client.statistics()
+            client.fetch(changes=True)
+            client.wait()
+            channel.send("launcher", Message("done"))
+
+        return life
+
+    def launcher(channel):
+        for _ in range(replicas):
+            channel.receive(30.0)
+        for s in range(shards):
+            channel.send(f"shard-{s}", Message("finish"))
+
+    roles = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel, interval_s=30.0) for s in range(shards)}
+    roles |= {f"worker-{r}.0": worker(r) for r in range(replicas)}
+    network.run({**roles, "launcher": launcher})
+    held = sorted((h for server in servers for h in server.holdings()), key=lambda holding: holding.slice.start)
+    values = torch.cat([holding.value for holding in held])
+    return values, [one.values for one in workers], [statistics[replica] for replica in range(replicas)]
+
+
+def bytes_of(statistics):
+    """Tensor bytes that a client sent, and that it was sent."""
+    shards = statistics["shards"].values()
+    return sum(shard["bytes_out"] for shard in shards), sum(shard["bytes_in"] for shard in shards)

@@ -1,0 +1,104 @@
+"""Forks the processes of the exactly-once tests: shards that can be killed, and clients that push integers.
+
+Run as a program, it reads lines of JSON, each the parts of one process, and writes the process's number. It imports
+torch once, and has no thread when it forks.
+"""
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from post import Post
+
+from cutset.ps.answers import Replies
+from cutset.ps.client import Client
+from cutset.ps.gradient_rules import SGD
+from cutset.ps.keeper import Keeper, Keeping
+from cutset.ps.layout import layout, of_shard
+from cutset.ps.method import Serving
+from cutset.ps.shard import Shard
+from cutset.ps.shard_file import read_shard
+from cutset.ps.shard_loop import serve
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.message import Message
+
+SIZE, SHARDS = 64, 2
+SLICES = layout([SIZE], SHARDS, align=1, most=16)
+INTERVAL_S = 0.02  # between two journals
+
+
+class Forgetful(Shard):
+    """Takes every push for a new one: what the numbers are for."""
+
+    def handle(self, message: Message) -> Replies:
+        """A push comes with the number that is expected, and is acknowledged under its own."""
+        holding, number = self._held.get(message.edge), message.body.get("number")
+        if message.kind != "push" or holding is None:
+            return super().handle(message)
+        message.body["number"] = holding.applied.get(message.sender, 0) + 1
+        replies = super().handle(message)
+        for reply in [reply for _, reply in replies if reply.kind == "pushed"]:
+            reply.body["number"] = number
+        return replies
+
+
+def shard(folder: Path, name: str, index: int, dedupe: bool) -> None:
+    """Serve until killed."""
+    keeper = Keeper(Keeping(str(folder), interval_s=INTERVAL_S), index)
+    kind = Shard if dedupe else Forgetful
+    more: dict[str, Any] = {}
+    if keeper.path.exists():
+        journal = read_shard(keeper.path)
+        keeper.goes_on_from(journal.holdings)
+        more = {"held": journal.holdings, "clocks": journal.clocks}
+    served = kind(index, of_shard(SLICES, index), Serving(SGD(1.0)), keeper=keeper, **more)
+    post = Post(name, folder)
+    post.send("launcher", Message("serving", body={"shard": index, "name": name}))
+    serve(served, post)
+
+
+def client(folder: Path, name: str, replica: int, pushes: int, seed: int, loss: float) -> None:
+    """Push 1, 2, 3, ... times 1000 to the power of the replica; the first puts zeros."""
+    post = Post(name, folder, loss=loss, twice=loss, seed=f"{seed} {name}")
+    values = torch.zeros(SIZE, dtype=torch.float64)
+    one = Client(Mailbox(post, timeout_s=120.0), SLICES, values, replica=replica, retry_s=0.05)
+    if replica == 0:
+        one.put()
+    one.fetch()
+    one.wait()
+    for number in range(pushes):
+        one.push(torch.full((SIZE,), gradient(number), dtype=torch.float64), number)
+        post.send("launcher", Message("pushed", number))
+    one.leave()
+    post.send("launcher", Message("done", body=one.statistics()))
+    post.close()
+
+
+def gradient(number: int) -> float:
+    """Of a push: an integer that says which it was."""
+    return float(number % 97 + 1)
+
+
+def main() -> None:
+    """Fork what stdin asks for."""
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            faulthandler.register(signal.SIGUSR1)  # shows where it is, if it hangs
+            sys.stdin.close()
+            os.dup2(2, 1)
+            {"shard": shard, "client": client}[asked.pop("kind")](Path(asked.pop("folder")), **asked)
+            os._exit(0)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
