@@ -66,6 +66,9 @@ class Supervisor:
         self._places: dict[str, Place] = {}
         self._trained: set[Place] = set()
         self._told: set[str] = set()
+        self._set_up: set[str] = set()  # workers that could train
+        self._going: set[str] = set()  # those that were let go
+        self._under_way = False
         self._finishing = False
         self.results: dict[str, Any] = {}  # what each worker returned, by the name that it had at first
         self.state: list[StateFile] = []
@@ -153,6 +156,8 @@ class Supervisor:
                 self.state.append(msgspec.convert(message.body["file"], StateFile))
             case "kept":
                 self._checkpoints.kept(message.body["checkpoint"], msgspec.convert(message.body["file"], StateFile))
+            case "set up":
+                self._set_up.add(message.sender)
             case "trained":
                 self._trained.add(place)
             case "finished":
@@ -195,6 +200,7 @@ class Supervisor:
         for name in names:
             self._servers.gone(name)
             self._told.discard(name)
+            self._set_up.discard(name)
             self.results.pop(worker_name(*self._places.pop(name)), None)
         if replica == 0:
             self.state.clear()
@@ -260,9 +266,21 @@ class Supervisor:
         """Whether some machine of it trains."""
         return any(place[0] == replica and place not in self._trained for place in self._places.values())
 
+    def _let_go(self, launcher: Launcher) -> None:
+        """Let workers train: at first all at once, when all are set up; who starts later, at once."""
+        if not self._under_way:
+            if not self._set_up >= self._places.keys():
+                return
+            self._under_way = True
+            self._began = self._elastic.began = time.monotonic()
+        for name in sorted(self._set_up - self._going):
+            self._going.add(name)
+            launcher.send(name, Message("go"))
+
     def _answer(self, launcher: Launcher) -> None:
         """Answer who asks for batches; let replica 0 test once all have trained, and the shards write their files once
         all have finished."""
+        self._let_go(launcher)
         for name, answer in self._elastic.answers():
             launcher.send(name, answer)
         if len(self._trained) < len(self._places):

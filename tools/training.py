@@ -42,6 +42,8 @@ class Training:
         self._client = self._made_client()
         self._stream = SampleStream(len(self._samples), batch=self._course.batch, seed=self._course.seed)
         _warm_up()
+        channel.send(LAUNCHER, Message("set up"))  # so that nobody's clock counts what others take for that
+        self._mailbox.wait([(LAUNCHER, "go", 0, 0, 0)], timeout_s=WAIT_S)
         self._log = TrainingLog(channel, beacon, self._course, lambda: self._mailbox.waited_s)
         place = buffer_path(Path(self._course.initial).parent, given.replica, given.machine)
         unsaved = partial(tell_unsaved, channel)

@@ -30,18 +30,25 @@ class Post:
     def __init__(self, shard: Shard) -> None:
         self.shard, self.waiting, self.sent = shard, list[Message](), 0
 
-    def send(self, peer: str, message: Message) -> None:
+    def send(self, peer: str, message: Message) -> Message:
         self.sent += 1
         for _ in range(2 if message.kind == "push" and self.sent % 7 == 0 else 1):
             again = Message(
                 message.kind, message.step, message.micro, message.edge, dict(message.body), message.tensors, self.name
             )
             self._deliver(self.shard.handle(again))
+        return message
 
     def receive(self, timeout_s: float | None = None) -> Message:
         while not self.waiting:
             self._deliver(self.shard.turn())
         return self.waiting.pop(0)
+
+    def poll(self) -> Message | None:
+        return self.waiting.pop(0) if self.waiting else None
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        return {}
 
     def _deliver(self, replies: list[tuple[str, Message]]) -> None:
         for peer, reply in [*replies, *self.shard.turn()]:

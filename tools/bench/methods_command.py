@@ -13,7 +13,7 @@ from ...partition.errors import UsageError
 @click.option("--data", required=True, help="The MNIST files, as mnist:DIR.")
 @click.option("--epochs", type=click.IntRange(min=1), default=5, show_default=True, help="Of the training with tests.")
 @click.option(
-    "--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="Turns of an epoch, for speed."
+    "--rounds", type=click.IntRange(min=0), default=3, show_default=True, help="Turns of three epochs, for speed."
 )
 @click.option("--only", default="", metavar="NAME,...", help="Only these methods, by row or by --method, beside torch.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the table (Markdown).")
