@@ -1,8 +1,8 @@
 """Every method beside plain torch on the same samples: how well it learns, how fast it is, and what it sends.
 
 Each is trained once over all epochs, with tests on the way, for its accuracy. Then all take turns: in each round each
-trains for three epochs without tests, so that a busy second hits all of them alike. No clock counts the start of processes
-or a test.
+trains for three epochs without tests, so that a busy second hits all of them alike. No clock counts the start of
+processes or a test.
 """
 
 import tempfile
