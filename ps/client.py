@@ -24,8 +24,7 @@ from .packing import Packed, Packer
 from .rows import Rows
 
 WINDOW_BYTES = 32 << 20
-REDO_LEAST = 64 << 20  # bytes of pushes that are not on a shard's disk, which a client keeps at least before it waits
-REDO_VALUES = 4  # times the bytes of the values
+REDO_BYTES = 64 << 20  # of pushes that are not on a shard's disk, which a client keeps before it waits
 
 
 class Client:
@@ -63,12 +62,11 @@ class Client:
         if held != values.numel():
             raise ValueError(f"slices of {held} elements for {values.numel()} values: {list(slices)}")
         lines = [Line(piece, Packer(compression), replica, initial=initial) for piece in slices]
-        redo_most = max(REDO_LEAST, REDO_VALUES * values.nbytes)
         self.local_rate = local_rate
         self.replica = replica
         self.elsewhere: dict[str, dict[str, int]] = {}  # what `exchanged` has counted, by peer
         self._mailbox = mailbox
-        self._lines = Lines(mailbox, lines, redo_most=redo_most, patience_s=patience_s, retry_s=retry_s, clock=clock)
+        self._lines = Lines(mailbox, lines, redo_most=REDO_BYTES, patience_s=patience_s, retry_s=retry_s, clock=clock)
         self._fetching = Fetching(
             self._lines, values, local_rate=local_rate, replica=replica, window_bytes=window_bytes
         )

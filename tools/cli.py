@@ -133,7 +133,7 @@ def plan(
 @cli.command()
 @click.argument("placement", type=click.Path(path_type=Path))
 @click.argument("task", required=False)
-@click.option("--data", metavar="KIND:DIR", help="Data on disk, where the task needs it.")
+@click.option("--data", metavar="KIND:PATH", help="Data on disk, where the task needs it.")
 @click.option("--input", "inputs", multiple=True, metavar="SHAPE", help="For a bare module.")
 @json_option
 def check(placement: Path, task: str | None, data: str | None, inputs: tuple[str, ...], as_json: bool) -> None:

@@ -69,6 +69,12 @@ def resumed(options: "Options") -> Resumed | None:
     return Resumed(int(checkpoint.manifest.about["samples"]), weights, paths, frozenset(checkpoint.trained))
 
 
+def remove_resumed(out: Path) -> None:
+    """What a run has begun with need not stay when it has ended well."""
+    for path in (out / WEIGHTS, *out.glob(MEMORY.format("*"))):
+        path.unlink(missing_ok=True)
+
+
 def demand_trained(found: Resumed | None, options: "Options", task: str, names: Set[str]) -> None:
     """BadInput where the checkpoint is not of all the parameters that a run is to train, and of no others."""
     if found is None or found.trained == names:
@@ -96,7 +102,7 @@ def _written(checkpoint: Checkpoint, path: Path, memory: str = "") -> Path:
 
 def _check(about: Mapping[str, Any], options: "Options") -> None:
     """UsageError where what the checkpoint was made by does not fit what is asked for."""
-    missing = [name for name in ("samples", "rule", "seed") if name not in about]
+    missing = [name for name in ("samples", "rule", "seed", "method") if name not in about]
     if missing:
         facts = f"the manifest of {options.resume} does not say its {', '.join(missing)}"
         raise CheckpointError("E803", facts, fix="--init with its weights, to begin anew")
@@ -105,6 +111,13 @@ def _check(about: Mapping[str, Any], options: "Options") -> None:
             "E282",
             f"the checkpoint was made with rule {about['rule']}, whose memory is not that of {options.rule.name}",
             fix=f"--rule {about['rule']}, or --init with the run's model.safetensors to begin anew",
+        )
+    if about["method"] != options.method.name:
+        raise UsageError(
+            "E292",
+            f"the checkpoint was made by method {about['method']}, whose shards remember other things than those of "
+            f"{options.method.name}",
+            fix=f"--method {about['method']}, or --init with the run's model.safetensors to begin anew",
         )
     if about["seed"] != options.seed:
         raise UsageError(

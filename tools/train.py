@@ -27,6 +27,7 @@ from .planning import Wanted
 from .prepare import LOGS, Options, Prepared, prepare
 from .recorded import Recorded, recorded, whole_steps
 from .result import compared
+from .resuming import remove_resumed
 from .roles import BASELINE
 from .saving import write_checkpoint
 from .scaling import Wishes
@@ -109,6 +110,7 @@ def _supervised(job: Prepared, supervisor: Supervisor, route: Route | None) -> d
         served = [launcher.results[name] for name in supervisor.shards]
     write_checkpoint(job, served, supervisor.state)
     remove_journals(out)
+    remove_resumed(out)
     return {
         "seconds": max(result["seconds"] for result in supervisor.results.values()),
         "workers": supervisor.results,

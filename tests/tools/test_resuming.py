@@ -131,7 +131,7 @@ def test_a_manifest_that_says_too_little(resume: Resume, run: Path) -> None:
     path = run / "checkpoints" / "000002" / MANIFEST
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "about": {"written": plain["about"]["written"], "rule": "adam"}}))
-    refused(resume(), OF_CHECKPOINT, "E803", "samples, seed", str(run))
+    refused(resume(), OF_CHECKPOINT, "E803", "samples, seed, method", str(run))
 
 
 def test_nothing_is_left_to_do(resume: Resume, run: Path, options: Options) -> None:
@@ -148,6 +148,7 @@ def test_of_another_model(resume: Resume, run: Path, name: str) -> None:
     ("more", "code", "said"),
     [
         ({"rule": "sgd"}, "E282", ["rule adam", "not that of sgd", "--rule adam"]),
+        ({"method": "downpour"}, "E292", ["method sync", "of downpour", "--method sync"]),
         ({"seed": 6}, "E283", ["seed 5", "with 6", "--seed 5"]),
         ({"init": "model.safetensors"}, "E287", ["--resume and --init", "leave one of them out"]),
     ],

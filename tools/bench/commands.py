@@ -11,7 +11,7 @@ from .methods_command import methods_bench_command
 
 @click.group()
 def bench() -> None:
-    """Compare the planner with published results, its predictions with real steps, and messages with other ways."""
+    """Measure it: plans, predictions, messages, parameter servers, rules and methods, beside other ways."""
 
 
 bench.add_command(cluster_command)
