@@ -37,7 +37,9 @@ class Forgetful(Shard):
 
     def handle(self, message: Message) -> Replies:
         """A push comes with the number that is expected, and is acknowledged under its own."""
-        holding, number = self._held.get(message.edge), message.body.get("number")
+        holding, number = self._served[message.edge].holding, message.body.get("number")
+        if message.kind == "leave":
+            message.body["number"] = 0  # what was lost is not missed
         if message.kind != "push" or holding is None:
             return super().handle(message)
         message.body["number"] = holding.applied.get(message.sender, 0) + 1
