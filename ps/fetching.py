@@ -101,6 +101,7 @@ class Fetching:
     def _install(self, message: Message, unpushed: Tensor | Gradient | None) -> None:
         line = self._asked.pop(message.edge)
         line.asked = line.put = None
+        self._lines.holds(line)
         line.bytes_in += message.bytes
         self._coming -= line.coming
         line.expected, line.held = message.bytes, message.body["version"]

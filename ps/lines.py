@@ -125,6 +125,11 @@ class Lines:
         """An acknowledgement was heard."""
         self._note(self._numbered[message.edge], message)
 
+    def holds(self, line: Line) -> None:
+        """The shard has values: it says so, or has sent some, and then its word on that may have been lost."""
+        self.away -= line.putting
+        line.putting = 0
+
     def statistics(self) -> dict[str, int]:
         """Plain data: messages that were said again, and pushes that no disk has and that were not kept."""
         return {"repeats": self._repeats, "unsaved": self._unsaved}
@@ -149,8 +154,7 @@ class Lines:
     def _note(self, line: Line, message: Message) -> None:
         match message.kind:
             case "held":
-                self.away -= line.putting
-                line.putting = 0
+                self.holds(line)
             case "left":
                 line.leaving = False
             case "joined":
