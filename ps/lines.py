@@ -177,8 +177,10 @@ class Lines:
                 self._repeat(line, line.anew(body["name"]))
             return
         for line in [line for line in self._lines if line.shard == message.sender]:
-            line.durable(body["numbers"].get(str(line.piece.number), 0))
-            while body["failing"] and line.redo and self.hurried:
+            number = body["numbers"].get(str(line.piece.number), 0)
+            self.away -= line.acknowledge(number)  # what is on its disk has arrived, though that was not heard
+            line.durable(number)
+            while body["failing"] and self.hurried and line.redo and line.redo[0][0] <= line.acknowledged:
                 line.durable(line.redo[0][0])  # it goes on without the promise that nothing is lost
                 self._unsaved += 1
 

@@ -431,3 +431,26 @@ def test_who_joins_is_told_a_step_that_suits_all_slices():
     bench.shards[1].handle(Message("join", step=7, edge=1, body={"replica": 0}))
     bench.pump()
     assert client.join(2) == 7
+
+
+def test_what_a_disk_has_has_arrived_though_its_acknowledgement_was_lost():
+    bench = Bench(shards=1)
+    [client] = bench.clients
+    client.put()
+    bench.pump()
+    client.push(ramp(), 0)
+    body = {"numbers": {"0": 1}, "failing": False}
+    bench.channels[0].send("worker-0.0", Message("durable", body=body))
+    client.drain()  # nothing is kept that could be said again
+    assert (client.in_flight, client.settled) == (0, 1)
+
+
+def test_values_tell_that_a_shard_holds_them_though_its_word_was_lost():
+    bench = Bench(shards=1)
+    [client] = bench.clients
+    client.put()
+    client.fetch()
+    body = {"version": 0, "applied": 0}
+    bench.channels[0].send("worker-0.0", Message("values", step=1, edge=0, body=body, tensors=(ramp(),)))
+    client.wait()
+    client.drain()
