@@ -12,7 +12,7 @@ PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c const
 TYPES := build/types/cutset
 FOLDERS := models partition ps runtime tools
 
-.PHONY: demo test test-outside fuzz chaos lint types format clean
+.PHONY: demo test slow test-outside fuzz chaos lint types format clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -20,6 +20,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest
+
+# More cases of what `make test` tests once, in real processes: some minutes
+slow: $(STAMP)
+	$(VENV)/bin/python -m pytest tests/slow
 
 # Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
 #   make test-outside OUTSIDE='-m light'

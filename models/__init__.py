@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .alex_net import alexnet
-    from .digits_tasks import digits, digits_local
+    from .digits_tasks import digits, digits_local, digits_softmax
     from .gpt import transformer
     from .image_nets import local_80m, local_330m, local_1700m, local_net
     from .local import LocallyConnected2d
     from .logistic_task import logistic
-    from .mnist_tasks import mnist, mnist_conv
+    from .mnist_tasks import mnist, mnist_conv, mnist_softmax
     from .residual_net import resnet
     from .speech_net import speech
     from .stream import SampleStream
@@ -30,6 +30,7 @@ _HOME = {
     "alexnet": "alex_net",
     "digits": "digits_tasks",
     "digits_local": "digits_tasks",
+    "digits_softmax": "digits_tasks",
     "local_1700m": "image_nets",
     "local_330m": "image_nets",
     "local_80m": "image_nets",
@@ -37,6 +38,7 @@ _HOME = {
     "logistic": "logistic_task",
     "mnist": "mnist_tasks",
     "mnist_conv": "mnist_tasks",
+    "mnist_softmax": "mnist_tasks",
     "resnet": "residual_net",
     "speech": "speech_net",
     "transformer": "gpt",
@@ -54,6 +56,7 @@ __all__ = [
     "alexnet",
     "digits",
     "digits_local",
+    "digits_softmax",
     "local_80m",
     "local_330m",
     "local_1700m",
@@ -61,6 +64,7 @@ __all__ = [
     "logistic",
     "mnist",
     "mnist_conv",
+    "mnist_softmax",
     "resnet",
     "speech",
     "transformer",

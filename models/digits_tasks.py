@@ -1,4 +1,4 @@
-"""`digits` and `digits_local`: the 1,797 handwritten digits of the UCI repository, which ship with the package.
+"""`digits`, `digits_local`, `digits_softmax`: the 1,797 handwritten digits of the UCI repository, part of the package.
 
 1,437 of them train and 360 test, by a fixed permutation. Pixels are scaled to 0..1. See data/ATTRIBUTION.md.
 """
@@ -11,6 +11,7 @@ import io
 import torch
 from torch import Tensor, nn
 
+from .double import in_double, zeros
 from .local import LocallyConnected2d
 from .task import Data, Task, TaskError, example_like
 
@@ -44,6 +45,24 @@ def digits_local() -> Task:
         data=lambda split: _read(split, (1, 8, 8)),
         batch=20,
     )
+
+
+def digits_softmax(double: bool = False) -> Task:
+    """Softmax regression from zero weights, 650 parameters: convex, for batch methods. double: in float64."""
+    task = Task(
+        name="digits_softmax",
+        model=softmax,
+        loss=nn.functional.cross_entropy,
+        example=example_like(((64,),), classes=10),
+        data=lambda split: _read(split, (64,)),
+        batch=20,
+    )
+    return in_double(task) if double else task
+
+
+def softmax() -> nn.Module:
+    """650 parameters, all zero; takes [b, 64]."""
+    return zeros(nn.Linear(64, 10))
 
 
 def mlp() -> nn.Module:

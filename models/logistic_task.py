@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from .double import in_double
 from .libsvm import Rows, read_libsvm
 from .sources import Reader, parse_data
 from .task import Data, Task, TaskError
@@ -45,13 +46,14 @@ def logistic(
     entries: int | None = None,
     l2: float | None = None,
     bias: bool = False,
+    double: bool = False,
 ) -> Task:
     """Logistic regression; on a9a 20 epochs of Adagrad at 0.1 end within 1e-3 of the least objective.
 
     data: "libsvm:FILE"; FILE.t, or for a name that ends in "train" the one that ends in "test", holds the test samples,
     else the training samples are tested. features, entries: the largest index and the most entries of a sample, by
     default as in the files. l2: lambda of the penalty lambda / 2 |w|^2, by default 1 / n. bias: one that no penalty
-    holds back.
+    holds back. double: in float64.
     """
     files = None if data is None else _files(parse_data(data, {"libsvm": "FILE"})[1])
     if files is not None:
@@ -70,7 +72,7 @@ def logistic(
             (torch.zeros(batch, dtype=torch.int64),),
         )
 
-    return Task(
+    task = Task(
         name="logistic",
         model=lambda: Logistic(shares, columns, l2=lam, bias=bias),
         loss=log_loss,
@@ -79,6 +81,7 @@ def logistic(
         correct=right,
         batch=32,
     )
+    return in_double(task) if double else task
 
 
 def log_loss(outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:

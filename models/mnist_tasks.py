@@ -1,9 +1,10 @@
-"""`mnist` and `mnist_conv`: MNIST's 70,000 handwritten digits, read from the user's copy of the four IDX files."""
+"""`mnist`, `mnist_conv`, `mnist_softmax`: MNIST's 70,000 handwritten digits, read from the user's four IDX files."""
 
 from collections.abc import Callable
 
 from torch import nn
 
+from .double import in_double, zeros
 from .sources import Reader, open_data
 from .task import Data, Task, TaskError, example_like
 
@@ -21,6 +22,17 @@ def mnist(data: str | None = None) -> Task:
 def mnist_conv(data: str | None = None) -> Task:
     """A net like LeNet-5 (LeCun et al., 1998): two convolutions with pooling, two linear layers. data: "mnist:DIR"."""
     return _task("mnist_conv", lenet, data)
+
+
+def mnist_softmax(data: str | None = None, double: bool = False) -> Task:
+    """Softmax regression from zero weights, 7,850 parameters: convex, for batch methods. double: in float64."""
+    task = _task("mnist_softmax", softmax, data)
+    return in_double(task) if double else task
+
+
+def softmax() -> nn.Module:
+    """7,850 parameters, all zero; takes [b, 1, 28, 28]."""
+    return nn.Sequential(nn.Flatten(), zeros(nn.Linear(784, 10)))
 
 
 def mlp() -> nn.Module:

@@ -35,6 +35,11 @@ class Disk:
         """This client is told what is there from now on."""
         self._clients.add(client)
 
+    def ask(self, checkpoint: int) -> None:
+        """A checkpoint is to be made when it is due."""
+        if self._keeper is not None:
+            self._keeper.ask(checkpoint)
+
     def hurry(self) -> None:
         """Write again soon."""
         if self._keeper is not None:
@@ -69,6 +74,8 @@ class Disk:
             elif written.file is not None:
                 body = {"checkpoint": written.checkpoint, "file": msgspec.to_builtins(written.file)}
                 replies.append((LAUNCHER, Message("saved", body=body)))
+            elif written.late:
+                replies.append((LAUNCHER, Message("late", body={"checkpoint": written.checkpoint})))
             if not written.checkpoint:
                 self._failing = bool(written.why)
                 replies += [(client, self._has(keeper, client)) for client in sorted(self._clients)]

@@ -1,7 +1,8 @@
 """`Keeper`: when a shard is written to the disk, and what of it is there.
 
 It is written every few seconds, so that whoever takes its place when it is lost goes on from there (the journal);
-sooner where clients keep many pushes until then; and, for good, whenever so many updates were made (checkpoints).
+sooner where clients keep many pushes until then; and, for good, whenever so many updates were made (checkpoints), or
+after as many of those as somebody asks for ahead.
 """
 
 import shutil
@@ -22,19 +23,27 @@ INTERVAL_S = 5.0
 
 
 class Keeping(msgspec.Struct, frozen=True):
-    """What a shard is asked to write. folder: of the run. every: updates between two checkpoints, 0 for none."""
+    """What a shard is asked to write. folder: of the run. every: updates between two checkpoints, 0 for none.
+
+    asked: of those, only the ones that are asked for.
+    """
 
     folder: str
     every: int = 0
+    asked: bool = False
     interval_s: float = INTERVAL_S
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What came of a snapshot. checkpoint: its number from 1, 0 for the journal. why: it could not be written."""
+    """What came of a snapshot. checkpoint: its number from 1, 0 for the journal. why: it could not be written.
+
+    late: it was asked for when the shard had passed it, and none was made.
+    """
 
     checkpoint: int = 0
     file: ShardFile | None = None
     why: str = ""
+    late: bool = False
 
 
 class Keeper:
@@ -49,7 +58,8 @@ class Keeper:
         self._hurried = False
         self._changed = True
         self._last_s = -float("inf")
-        self._taken: int | None = None  # the last checkpoint; not known before the slices have their values
+        self._reached: int | None = None  # the last checkpoint that was due; not known before slices have values
+        self._asked = 0  # the number of the checkpoint that was asked for, until it is due
 
     @property
     def path(self) -> Path:
@@ -65,7 +75,7 @@ class Keeper:
         """The shard begins with what a journal has."""
         held = list(holdings)
         self._durable = {holding.slice.number: dict(holding.applied) for holding in held}
-        self._taken = self._number(held)
+        self._reached = self._number(held)
         self.safe, self._changed = True, False
 
     def durable(self, number: int, client: str) -> int:
@@ -76,6 +86,10 @@ class Keeper:
         """Write again soon."""
         self._hurried = True
 
+    def ask(self, number: int) -> None:
+        """A checkpoint is to be made when it is due; one that was asked for before and is not due yet is not."""
+        self._asked = number
+
     def before(self, number: int) -> None:
         """A slice is about to change."""
         self._changed = True
@@ -84,11 +98,8 @@ class Keeper:
 
     def turn(self, holdings: list[Holding], rule: Rule, clocks: Mapping[int, Mapping[int, int]]) -> list[Written]:
         """Begin what is due, go on with what was begun; what came to its end."""
-        number = self._number(holdings)
-        if self._taken is None:  # training may begin with what another run has written
-            self._taken = number
-        if number > self._taken:
-            self._taken = number
+        number, late = self._due(self._number(holdings))
+        if number:
             self._checkpoints[number] = self._checkpoint(number, holdings, rule, clocks)
         now = self._clock()
         due = self._hurried or not self.safe or now - self._last_s >= self.keeping.interval_s
@@ -98,7 +109,7 @@ class Keeper:
             self._journal = Snapshot(temporary, holdings, rule, lambda path: settle(path, self.path), clocks=clocks)
         for snapshot in self._all:
             snapshot.go_on()
-        return self._ended()
+        return [*late, *self._ended()]
 
     def close(self) -> list[Written]:
         """Wait for what is being written; what came of it."""
@@ -114,6 +125,17 @@ class Keeper:
         """Of the last checkpoint that is due."""
         every = self.keeping.every
         return min(holding.version for holding in holdings) // every if every and holdings else 0
+
+    def _due(self, reached: int) -> tuple[int, list[Written]]:
+        """The number of the checkpoint to make now, 0 for none, and what is told of one that is too late."""
+        before = reached if self._reached is None else self._reached  # training may begin with what another run wrote
+        self._reached = reached
+        if not self.keeping.asked:
+            return (reached if reached > before else 0), []
+        if not self._asked or reached < self._asked:
+            return 0, []
+        number, self._asked = self._asked, 0
+        return (number, []) if number > before else (0, [Written(number, late=True)])
 
     def _checkpoint(
         self, number: int, holdings: list[Holding], rule: Rule, clocks: Mapping[int, Mapping[int, int]]

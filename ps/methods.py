@@ -9,11 +9,12 @@ from .diloco import DiLoCo
 from .downpour import Downpour
 from .easgd import EASGD
 from .hogwild import Hogwild
+from .sandblaster import Sandblaster
 from .spec import named
 from .ssp import SSP
 from .sync import Sync
 
-AnyMethod = Downpour | SSP | Sync | Averaging | DiLoCo | EASGD | AllReduce | Hogwild
+AnyMethod = Downpour | SSP | Sync | Averaging | DiLoCo | EASGD | AllReduce | Hogwild | Sandblaster
 METHODS: dict[str, type[AnyMethod]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMethod)}
 
 

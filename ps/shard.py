@@ -16,6 +16,8 @@ A slice is named by the `edge` of a message, its number in the layout. The messa
   ask     {key}                               "noted" {key, value}, once there is one
   share   {replica}                           "shared" {where, version}, once all slices of the machine have values:
                                               memory with them, which workers change themselves then (sharing.py)
+The launcher sends "checkpoint" {checkpoint}, the number of one that is to be made when it is due, and is told "saved",
+or "late" where it was due before (keeper.py).
 base: version of the values that the gradient was computed on, for accrued gradients the last of them. number: 1, 2, 3,
 ... for each client and slice; one that came before is acknowledged and not applied. applied: the number of the asking
 client's last push that the values contain.
@@ -27,6 +29,7 @@ from typing import Any
 import msgspec
 
 from ..partition.errors import NetworkError
+from ..runtime.assignment import LAUNCHER
 from ..runtime.message import Message
 from .answers import Replies, broken
 from .commons import Commons
@@ -69,6 +72,9 @@ class Shard:
 
     def handle(self, message: Message) -> Replies:
         """Take in one message; the answers to it and to fetches that waited for it."""
+        if message.kind == "checkpoint" and message.sender == LAUNCHER:
+            self._disk.ask(int(message.body["checkpoint"]))
+            return []
         served = self._served.get(message.edge)
         if served is None:
             facts = f"names slice {message.edge}; this shard has {spans(self._served)}"

@@ -1,7 +1,7 @@
-"""`serve`: joins a `Shard` to a channel and a clock, until the run is over."""
+"""`serve`: joins a shard to a channel and a clock, until the run is over."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -9,15 +9,33 @@ from ..runtime.assignment import LAUNCHER
 from ..runtime.beacon import Beacon
 from ..runtime.channel import Channel, SilenceError, silence
 from ..runtime.mailbox import Stopped
+from ..runtime.message import Message
 from .answers import Replies
 from .checkpoint_files import write_shard
-from .shard import Shard
+from .holding import Holding
+from .rule import Rule
 
 BUSY_S = 0.01  # between two looks at what is being written, while no message comes
 
 
+class Server(Protocol):
+    """What is served: a `Shard`, or a `VectorShard`."""
+
+    index: int
+
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def rule(self) -> Rule: ...
+    def handle(self, message: Message) -> Replies: ...
+    def turn(self) -> Replies: ...
+    def close(self) -> Replies: ...
+    def holdings(self) -> list[Holding]: ...
+    def statistics(self) -> dict[str, Any]: ...
+
+
 def serve(
-    shard: Shard,
+    shard: Server,
     channel: Channel,
     *,
     beacon: Beacon | None = None,
@@ -57,7 +75,7 @@ def _send(channel: Channel, replies: Replies) -> None:
         channel.send(peer, reply)
 
 
-def _finished(shard: Shard, path: str | None, channel: Channel, beacon: Beacon) -> dict[str, Any]:
+def _finished(shard: Server, path: str | None, channel: Channel, beacon: Beacon) -> dict[str, Any]:
     statistics = shard.statistics()
     if path is None:
         return statistics

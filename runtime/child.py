@@ -116,6 +116,8 @@ def _await_start(channel: "ZmqChannel", timeout_s: float) -> None:
         early.append(message)
     if message.kind == "start":
         channel.introduce(message.body["directory"])
+        for name in message.body["gone"]:
+            channel.forget(name)
         channel.put_back(early)
         return
     from .mailbox import Stopped

@@ -91,6 +91,7 @@ class Launcher:
         self._route = route
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
+        self._gone: list[str] = []  # roles that have ended, to whom others may still send
         self._stopped = False
         self._servers_told = False
         self._coordinator = Coordinator([], now=0.0)
@@ -143,7 +144,8 @@ class Launcher:
         newcomers, directory = self._coordinator.newcomers, self._coordinator.directory
         self._channel.introduce(self._as_seen_by(LAUNCHER, directory))
         for name in newcomers:
-            self._channel.send(name, Message("start", body={"directory": self._as_seen_by(name, directory)}))
+            body = {"directory": self._as_seen_by(name, directory), "gone": self._gone}
+            self._channel.send(name, Message("start", body=body))
         for name in self._coordinator.running:
             here = self._as_seen_by(name, {newcomer: directory[newcomer] for newcomer in newcomers})
             self._channel.send(name, Message(DIRECTORY, body={"here": here, "gone": []}))
@@ -200,6 +202,7 @@ class Launcher:
             process.kill()
             self._processes.remove(process)
             self._watched = [other for other in self._watched if other is not process]
+        self._gone += gone
         for name in gone:
             self._channel.forget(name)
         for name in self._coordinator.running:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from training_command import start as start
+from training_command import training as training
 
 settings.register_profile("cutset", deadline=None, derandomize=True, database=None)
 settings.load_profile("cutset")

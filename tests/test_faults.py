@@ -1,39 +1,30 @@
 """A killed, stopped or failing process ends a run soon, by name, and nothing of the run is left behind.
 
-Every process of a run inherits a mark in its environment, by which those that are left over would be found.
+One of each kind; tests/slow/test_faults.py has more.
 """
 
-import contextlib
 import os
 import re
-import select
 import signal
-import subprocess
 import sys
 import textwrap
 import time
-import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from disturbed import Break, Fault, Signal, disturbed
+from fault_checks import (
+    check_a_shard_goes_on,
+    check_all_need_each_other,
+    check_killed,
+    check_told_to_end,
+    two_replicas,
+)
+from training_command import INTERRUPTED, LOST, PROMISED_S, START_S, Run, Start, ended, gone, listening
 
 from cutset.partition.errors import NetworkError, ProcessLost
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import Adagrad
-from cutset.ps.hogwild import Hogwild
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
 from cutset.tools.prepare import Options
-
-HERE = Path(__file__).parent
-GOOD = HERE / "tools" / "user_models" / "good.py"
-CUTSET = Path(sys.executable).with_name("cutset")
-MARK = "CUTSET_TEST_MARK"
-START_S, END_S, PROMISED_S = 60.0, 20.0, 10.0
-LOST, INTERRUPTED, TERMINATED = 6, 130, 143
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
@@ -68,165 +59,8 @@ RAISES_LATE = """
 """
 
 
-class Run:
-    """`cutset train` as a process of its own, and what can be known of it from outside."""
-
-    def __init__(self, folder: Path, *arguments: object) -> None:
-        self.mark = uuid.uuid4().hex
-        self.files = folder / "tmp"
-        self.files.mkdir()
-        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.files)}
-        options = ["--no-baseline", "--out", folder / "run", *arguments]
-        command = [str(CUTSET), "train", *map(str, options)]
-        self.process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            # What a shell starts in the background ignores interrupts, and so would all that it starts.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        assert self.process.stderr is not None
-        os.set_blocking(self.process.stderr.fileno(), False)
-        self.said = ""
-
-    def wait_for(self, words: str, *, timeout_s: float = START_S) -> None:
-        """Read stderr until it says so."""
-        deadline = time.monotonic() + timeout_s
-        while words not in self.said:
-            assert self._read(deadline), f"it ended or said nothing of {words!r} in time:\n{self.said}"
-
-    def end(self, *, timeout_s: float = END_S) -> int:
-        """The exit code, when it has said all and ended."""
-        deadline = time.monotonic() + timeout_s
-        while self._read(deadline):
-            pass
-        return self.process.wait(max(0.0, deadline - time.monotonic()))
-
-    def processes(self) -> dict[int, str]:
-        """Every process of the run that is alive: its command line by number."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                mark = f"{MARK}={self.mark}".encode()
-                if mark in (folder / "environ").read_bytes().split(b"\0") and _alive(folder):
-                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
-        return found
-
-    def pid(self, role: str) -> int:
-        """The process of a role."""
-        (pid,) = [pid for pid, line in self.processes().items() if line.endswith(f"cutset.runtime.child {role}")]
-        return pid
-
-    def maps(self) -> list[str]:
-        """What memory each process has."""
-        return [Path(f"/proc/{pid}/maps").read_text() for pid in self.processes()]
-
-    def listening(self) -> set[str]:
-        """Sockets of the run that listen, by inode, which no other socket has at the same time."""
-        mine = set()
-        for pid in self.processes():
-            for file in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    mine |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(file)))
-        return mine & listening()
-
-    def close(self) -> None:
-        """End it, whatever it does."""
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def _read(self, deadline: float) -> bool:
-        """Wait for more of stderr; False at its end, or when time is up."""
-        assert self.process.stderr is not None
-        if not select.select([self.process.stderr], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return False
-        more = self.process.stderr.read()
-        self.said += (more or b"").decode()
-        return bool(more)
-
-
-def _alive(folder: Path) -> bool:
-    return (folder / "stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-
-
-def listening() -> set[str]:
-    """Inodes of all TCP sockets that listen."""
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
-            found |= {row[9] for row in rows if row[3] == "0A"}
-    return found
-
-
-def gone(pids: list[int], *, timeout_s: float) -> bool:
-    """Whether all of these processes end in time."""
-    deadline = time.monotonic() + timeout_s
-    for pid in pids:
-        try:
-            end = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if not select.select([end], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                return False
-        finally:
-            os.close(end)
-    return True
-
-
-Start = Callable[..., Run]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a run; at the end of the test it is over, and nothing of it is left."""
-    runs: list[Run] = []
-
-    def started(*arguments: object) -> Run:
-        runs.append(Run(tmp_path, *arguments))
-        return runs[-1]
-
-    yield started
-    try:
-        for run in runs:
-            assert run.processes() == {}
-            assert [file.name for file in run.files.iterdir() if not file.name.startswith("torchinductor")] == []
-    finally:
-        for run in runs:
-            run.close()
-
-
-@pytest.fixture
-def training(start: Start) -> Run:
-    """Two machines and a shard in the midst of a training that would take hours; a loss is not to be made good."""
-    run = start(f"{GOOD}:task", "--machines", 2, "--shards", 1, "--epochs", 1_000_000, "--lr", 0.001, "--restarts", 0)
-    run.wait_for("downpour: ")
-    return run
-
-
-def ended(run: Run, sockets: set[str], since: float, *, within_s: float = PROMISED_S) -> int:
-    """The exit code of a run that ended in the promised time, with all its sockets."""
-    assert len(sockets) == 4  # of the launcher, two workers and a shard
-    code = run.end()
-    assert time.monotonic() - since < within_s
-    assert not sockets & listening()
-    return code
-
-
-@pytest.mark.parametrize("role", ["worker-0.1", "shard-0"])
-def test_a_killed_process_ends_the_run_with_its_name(training: Run, role: str) -> None:
-    sockets, since = training.listening(), time.monotonic()
-    os.kill(training.pid(role), signal.SIGKILL)
-    assert ended(training, sockets, since) == LOST
-    assert f"error E602: {role} was killed by SIGKILL (it" in training.said
-    assert "Traceback" not in training.said
+def test_a_killed_process_ends_the_run_with_its_name(training: Run) -> None:
+    check_killed(training, "worker-0.1")
 
 
 def test_a_stopped_process_ends_the_run_with_its_name(training: Run) -> None:
@@ -236,23 +70,8 @@ def test_a_stopped_process_ends_the_run_with_its_name(training: Run) -> None:
     assert re.search(r"error E606: worker-0\.0 stopped answering \d\.\d s ago \(it", training.said)
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "said"),
-    [(signal.SIGINT, INTERRUPTED, "interrupted; every process of the run is ended"), (signal.SIGTERM, TERMINATED, "")],
-)
-def test_a_run_that_is_told_to_end_does(training: Run, number: int, code: int, said: str) -> None:
-    sockets, since = training.listening(), time.monotonic()
-    training.process.send_signal(number)
-    assert ended(training, sockets, since) == code
-    assert said in training.said
-    assert "Traceback" not in training.said
-
-
-def test_an_interrupt_before_anything_runs_ends_all(start: Start) -> None:
-    run = start(f"{GOOD}:task", "--machines", 2, "--epochs", 1_000_000)
-    run.wait_for("cut of ")
-    run.process.send_signal(signal.SIGINT)
-    assert run.end() == INTERRUPTED
+def test_a_run_that_is_interrupted_ends(training: Run) -> None:
+    check_told_to_end(training, signal.SIGINT, INTERRUPTED, "interrupted; every process of the run is ended")
 
 
 def test_all_processes_end_when_the_command_is_killed(training: Run) -> None:
@@ -263,21 +82,9 @@ def test_all_processes_end_when_the_command_is_killed(training: Run) -> None:
     assert not sockets & listening()
 
 
-@pytest.mark.parametrize(
-    ("method", "role"), [("allreduce", "worker-1.0"), ("allreduce", "shard-0"), ("hogwild", "shard-0")]
-)
+@pytest.mark.parametrize(("method", "role"), [("allreduce", "worker-1.0"), ("hogwild", "shard-0")])
 def test_where_all_need_each_other_a_killed_process_ends_the_run(start: Start, method: str, role: str) -> None:
-    """However many restarts there may be: all-reduce has no gradient without one replica, Hogwild no memory."""
-    run = start(f"{GOOD}:task", "--replicas", 2, "--epochs", 1_000_000, "--lr", 0.001, "--method", method)
-    run.wait_for(f"{method}: ")
-    assert not any("/dev/shm/" in maps for maps in run.maps()), "memory with a name would be left"
-    assert any("memfd:cutset" in maps for maps in run.maps()) == (method == "hogwild")
-    sockets, since = run.listening(), time.monotonic()
-    os.kill(run.pid(role), signal.SIGKILL)
-    assert run.end() == LOST
-    assert time.monotonic() - since < PROMISED_S
-    assert not sockets & listening()
-    assert f"error E602: {role} was killed by SIGKILL (it" in run.said
+    check_all_need_each_other(start, method, role)
 
 
 def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_path: Path) -> None:
@@ -299,18 +106,8 @@ def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_p
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    """Two replicas of a model on two machines, and a shard."""
     monkeypatch.setattr(sys, "path", sys.path[:])
-    return Options(
-        spec=TaskSpec(f"{GOOD}:task"),
-        method=Downpour(),
-        rule=Adagrad(0.05),
-        out=tmp_path / "run",
-        wanted=Wanted(2),
-        replicas=2,
-        epochs=60,
-        baseline=False,
-    )
+    return two_replicas(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -337,24 +134,8 @@ def test_a_replica_that_was_lost_trains_again(options: Options, fault: Fault, wh
     assert not any("+" in name for name in (*outcome.result["staleness"], *outcome.result["work_s"]))
 
 
-def test_a_replica_that_was_lost_goes_on_in_the_memory_of_all(options: Options) -> None:
-    outcome = disturbed(replace(options, method=Hogwild()), [Signal("worker-0.1", signal.SIGKILL, 30)])
-    assert outcome.error is None
-    (restart,) = outcome.result["restarts"]
-    assert restart["replica"] == 0
-    assert outcome.result["test_accuracy"] > 0.9
-    assert not any("+" in name for name in outcome.result["staleness"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_shard_that_was_lost_goes_on_from_its_journal(options: Options, number: signal.Signals) -> None:
-    outcome = disturbed(replace(options, shards=2), [Signal("shard-1", number, 30)])
-    assert outcome.error is None
-    (restart,) = outcome.result["shard_restarts"]
-    assert (restart["shard"], outcome.result["restarts"]) == (1, [])
-    assert restart["seconds"] > 0
-    assert outcome.result["test_accuracy"] > 0.9
-    assert not (options.out / "journal").exists()
+def test_a_shard_that_was_lost_goes_on_from_its_journal(options: Options) -> None:
+    check_a_shard_goes_on(options, signal.SIGKILL)
 
 
 def test_a_black_hole_within_a_replica_ends_the_run_with_both_names(options: Options) -> None:
@@ -375,3 +156,12 @@ def test_a_replica_that_is_lost_too_often_ends_the_run(options: Options) -> None
     assert isinstance(outcome.error, ProcessLost)
     assert "worker-1.0+1 was killed by SIGKILL" in outcome.error.facts
     assert "; replica 1 was started again once before, and that is all that --restarts allows" in outcome.error.facts
+
+
+def test_a_replica_that_is_lost_after_a_shard_learns_where_that_is(options: Options) -> None:
+    """What its workers send to the old name, before they hear of the new one, is to a role that is known to be gone."""
+    kills = [Signal("shard-0", signal.SIGKILL, 30), Signal("worker-0.0", signal.SIGKILL, 150)]
+    outcome = disturbed(options, kills)
+    assert outcome.error is None
+    assert [restart["replica"] for restart in outcome.result["restarts"]] == [0]
+    assert len(outcome.result["shard_restarts"]) == 1

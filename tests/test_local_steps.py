@@ -1,35 +1,10 @@
 """Methods whose replicas take steps of their own, with cut models and real processes."""
 
-import pytest
-import torch
-from safetensors.torch import load_file
+from pathlib import Path
 
-import cutset
-from cutset.models.digits_tasks import digits
-from cutset.ps.methods import method
-from cutset.ps.rules import rule
+from local_steps import check_local_steps
 
 
-@pytest.mark.parametrize(("asked", "rounds"), [("diloco:every=20,overlap=true", 12), ("easgd:every=10,alpha=0.4", 20)])
-def test_they_train_a_cut_model_and_save_what_the_shards_hold(tmp_path, asked, rounds):
-    """3 epochs are 107 steps of either replica, about so, where those who are quicker take more; rounds: of both."""
-    result = cutset.train(
-        "cutset.models:digits",
-        machines=2,
-        replicas=2,
-        method=method(asked, {}),
-        rule=rule("adamw", 0.003),
-        epochs=3,
-        baseline=False,
-        out=tmp_path,
-    )
-    task, model = digits(), digits().build(seed=9)
-    model.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    test = task.data("test")
-    with torch.no_grad():
-        right = task.correct(model(*test.inputs), *test.targets) / len(test)
-    assert right == pytest.approx(result["test_accuracy"], abs=0.01)
-    assert right > 0.8
-    for machine in range(2):
-        told = [result["staleness"][f"worker-{replica}.{machine}"].values() for replica in range(2)]
-        assert rounds <= sum(map(sum, told)) < 107, "they push as often as they take steps"
+def test_they_train_a_cut_model_and_save_what_the_shards_hold(tmp_path: Path) -> None:
+    """tests/slow/test_local_steps.py: DiLoCo too."""
+    check_local_steps(tmp_path, "easgd:every=10,alpha=0.4", rounds=20)

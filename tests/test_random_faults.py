@@ -6,10 +6,12 @@ Two replicas of a model that is cut over two machines, and two shards, all in th
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from in_threads import run_in_threads
 from torch import Tensor, nn
 
 from cutset.models.task import Data
@@ -23,12 +25,10 @@ from cutset.ps.gradient_rules import SGD
 from cutset.ps.layout import Slice, layout, of_machine, of_shard
 from cutset.ps.method import Serving
 from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.runtime.faults import Fault, random_faults
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.message import Message
 from cutset.runtime.program import Program, programs
 from cutset.runtime.worker import Worker
 
@@ -96,18 +96,11 @@ def run(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]]:
         batches = lambda step: batch_of(replica + step * REPLICAS) if step < STEPS else None  # noqa: E731
         told = report if replica == 0 else None
         Downpour().train(Share(one, client, RULE, batches, replicas=REPLICAS, report=told))
-        channel.send("launcher", Message("done"))
 
-    def launcher(channel: MemoryChannel) -> None:
-        for _ in WORKERS:
-            channel.receive(PROMISED_S)
-        for s in range(SHARDS):
-            channel.send(f"shard-{s}", Message("finish"))
-
-    roles: dict[str, Any] = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel) for s in range(SHARDS)}
-    for place, name in enumerate(WORKERS):
-        roles[name] = lambda channel, place=place: worker(channel, *divmod(place, MACHINES))
-    MemoryNetwork(faults).run({**roles, "launcher": launcher})
+    lives = {
+        name: partial(worker, replica=place // MACHINES, machine=place % MACHINES) for place, name in enumerate(WORKERS)
+    }
+    run_in_threads(servers, lives, network=MemoryNetwork(faults), timeout_s=PROMISED_S)
     return servers, losses
 
 

@@ -2,52 +2,67 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import msgspec
 
 from ..partition.errors import CheckpointError
 from ..ps.checkpoint import read_manifest
 from ..ps.checkpoint_files import write_manifest
 from ..ps.keeper import checkpoint_folders, unfinished_path
 from ..ps.manifest import MANIFEST, Manifest, ShardFile, StateFile
+from ..runtime.message import Message
 from .prepare import Prepared
 from .saving import age, told
+from .timing import Timing
 
 
 class Checkpoints:
-    """Of one run. Number n is that after n times `checkpoint_every` steps of each replica.
+    """Of one run. Number n is that after n times `checkpoint_every` steps of each replica of the course.
 
     Those that are complete are counted from the oldest, and the last `keep` stay, whichever run in this folder has
-    written them. note: is told in words of one that could not be completed.
+    written them. note: is told in words of one that could not be completed. timing: says which to ask for when, where
+    they go by time, and is told here what became of it.
     """
 
     def __init__(self, job: Prepared, *, note: Callable[[str], None] = lambda words: None) -> None:
         self._job, self._note = job, note
+        self.timing = Timing(job.course)
         self._files: dict[int, dict[int, ShardFile]] = defaultdict(dict)
         self._states: dict[int, dict[int, StateFile]] = defaultdict(dict)
         self._complete = [int(folder.name) for folder in complete(job.options.out)]
 
-    def saved(self, number: int, file: ShardFile) -> None:
-        """A shard has written its file."""
-        self._files[number][file.shard] = file
-        self._finish(number)
-
-    def kept(self, number: int, file: StateFile) -> None:
-        """A machine of replica 0 has written what the shards do not have."""
-        self._states[number][file.machine] = file
-        self._finish(number)
+    def take(self, message: Message) -> None:
+        """Take in what a role says of this. A shard has "saved" its part, a machine of replica 0 "kept" the rest."""
+        match message.kind:
+            case "saved":
+                file = msgspec.convert(message.body["file"], ShardFile)
+                self._files[message.body["checkpoint"]][file.shard] = file
+                self._finish(message.body["checkpoint"])
+            case "kept":
+                state = msgspec.convert(message.body["file"], StateFile)
+                self._states[message.body["checkpoint"]][state.machine] = state
+                self._finish(message.body["checkpoint"])
+            case "late":
+                self.timing.late(message.body["checkpoint"])
+            case "unsaved":
+                self.timing.unsaved()
 
     def _finish(self, number: int) -> None:
         """Write the manifest if all is there, and remove what is too old."""
         job = self._job
         files, states = self._files[number], self._states[number]
         if len(files) < job.options.shards or len(states) < job.machines:
-            self._give_up(number - job.options.keep)
+            self._give_up(self._begun[: -job.options.keep - 1])
             return
         folder = unfinished_path(job.options.out, number)
-        about = told(job, number * job.options.checkpoint_every)
+        about = told(job, number * job.course.checkpoint_every)
         in_order = [files[shard] for shard in sorted(files)]
         del self._files[number], self._states[number]
+        self.timing.ended(number)
+        if job.course.checkpoint_s:  # what is older was dropped
+            self._give_up(other for other in self._begun if other < number)
         try:
             write_manifest(folder, Manifest(job.slices, job.regions, in_order, list(states.values()), about))
         except CheckpointError as error:  # the last good ones stay
@@ -58,9 +73,14 @@ class Checkpoints:
             self._remove(old)
         self._complete = self._complete[-job.options.keep :]
 
-    def _give_up(self, below: int) -> None:
-        """Remove what is there of older checkpoints that somebody could not write his part of: it takes up space."""
-        for number in [number for number in self._files.keys() | self._states.keys() if number < below]:
+    @property
+    def _begun(self) -> list[int]:
+        """The numbers of those of which something is there, but not all."""
+        return sorted(self._files.keys() | self._states.keys())
+
+    def _give_up(self, numbers: Iterable[int]) -> None:
+        """Remove what is there of checkpoints that somebody could not write his part of: it takes up space."""
+        for number in numbers:
             self._files.pop(number, None)
             self._states.pop(number, None)
             if number not in self._complete:

@@ -23,7 +23,9 @@ class Course(msgspec.Struct, frozen=True):
     of a step may be, 0 for no limit. tables: of an uncut model's flat parameters, of which steps touch some rows only.
     first: the step that the replicas begin with, more than 0 where the run goes on from a checkpoint; version: that the
     shards have then; memories: files with what the rule remembers of the whole parameters then. checkpoint_every: steps
-    of each replica between two checkpoints, 0 for none but the last; folder: of the run.
+    of each replica between two checkpoints, 0 for none but the last; folder: of the run. checkpoint_s: seconds between
+    two, 0 where they go by steps; else of those by steps only the ones are made that the launcher asks for (timing.py).
+    samples: that there are to train on.
     """
 
     spec: TaskSpec
@@ -42,6 +44,8 @@ class Course(msgspec.Struct, frozen=True):
     memories: dict[str, str] = {}
     checkpoint_every: int = 0
     folder: str = ""
+    checkpoint_s: float = 0.0
+    samples: int = 0
 
     @property
     def batches(self) -> int:

@@ -187,13 +187,12 @@ def training_options(command: F) -> F:
         ),
         click.option(
             "--checkpoint-every",
-            type=click.IntRange(min=0),
-            default=0,
+            default="0",
             show_default=True,
-            metavar="STEPS",
-            help="Write a checkpoint after so many steps of each replica; 0 for none but the last. It has what the "
-            "shards hold: of averaging, diloco and easgd neither what each replica's own rule remembers nor where it "
-            "is, and not what compression has yet to push.",
+            metavar="STEPS|TIME",
+            help="Write a checkpoint after so many steps of each replica, or about every 30s, 5min or 2h of training; "
+            "0 for none but the last. It has what the shards hold: of averaging, diloco and easgd neither what each "
+            "replica's own rule remembers nor where it is, and not what compression has yet to push.",
         ),
         click.option(
             "--init",

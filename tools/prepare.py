@@ -18,6 +18,7 @@ from ..ps.method import Serving
 from ..ps.methods import AnyMethod
 from ..ps.region import Region
 from ..ps.rules import AnyRule
+from ..ps.sandblaster import Sandblaster
 from ..runtime.plain import PlainWorker
 from ..runtime.program import Program
 from ..runtime.schedule import DATAFLOW
@@ -25,8 +26,10 @@ from .capturing import Captured, captured
 from .course import Course
 from .damping import STOP, demand_possible
 from .first_weights import First, state_names, write_first
+from .interval import interval
 from .load import TaskSpec, build_model, example_batch, load_task
 from .planning import Wanted, compiled, matched, micro_spec, planned, traced_as
+from .portioning import with_portions
 from .rehearsal import rehearse, rehearse_parts
 from .resuming import Resumed, demand_trained, of_another_model, resumed
 
@@ -48,8 +51,8 @@ class Options:
     wanted: the plan of a replica; placement: instead of a new one. baseline: also train in one process. target: test
     accuracy to report the time to. restarts: of each replica that is lost, at most. init: a file with the weights to
     begin with, instead of drawing them. schedule, clip_norm: see `Course`. spread: as many shards as machines of a
-    replica. compression: of pushes. checkpoint_every: steps of each replica between two checkpoints, 0 for none but the
-    last; keep: so many of them. resume: a run folder or checkpoint to go on from. on_divergence: see damping.py.
+    replica. compression: of pushes. checkpoint_every: between two checkpoints, see interval.py; keep: so many of them.
+    resume: a run folder or checkpoint to go on from. on_divergence: see damping.py.
     """
 
     spec: TaskSpec
@@ -70,7 +73,7 @@ class Options:
     init: Path | None = None
     spread: bool = False
     compression: AnyCompression | None = None
-    checkpoint_every: int = 0
+    checkpoint_every: int | str = 0
     keep: int = 3
     resume: Path | None = None
     on_divergence: str = STOP
@@ -102,7 +105,7 @@ class Prepared:
     @property
     def checkpoint_versions(self) -> int:
         """Updates of the shards between two checkpoints, 0 for none."""
-        every = self.options.checkpoint_every
+        every = self.course.checkpoint_every
         return self.options.method.updates(every, self.options.replicas) if every else 0
 
     @property
@@ -120,11 +123,12 @@ def prepare(options: Options) -> Prepared:
     """Load, capture, plan and check; write the placement and the initial weights into the run folder."""
     _check(options)
     task = load_task(options.spec)
+    options = with_portions(options, task)
     micro_batches = options.placement.micro_batches if options.placement else options.wanted.micro_batches
     uncut = options.placement is None and options.wanted.machines == 1
     spec = traced_as(options.placement, micro_spec(options.spec, task, micro_batches))
     sparse = asks_sparse(task)
-    found = resumed(options)
+    found = None if isinstance(options.method, Sandblaster) else resumed(options)
     if sparse and uncut and micro_batches == 1:
         return _uncut(options, task, found)
     try:
@@ -151,14 +155,7 @@ def _check(options: Options) -> None:
         raise UsageError("E267", facts, fix="leave --compress out, or --method downpour")
     if options.resume is not None and options.init is not None:
         raise UsageError("E287", "--resume and --init both say what to begin with", fix="leave one of them out")
-    if options.checkpoint_every and not options.method.pushes:
-        facts = f"method {options.method.name} pushes nothing, so shards do not know when a step is made"
-        raise UsageError("E288", facts, fix="leave --checkpoint-every out, or --method sync")
-    period = options.method.period
-    if options.checkpoint_every % period:
-        facts = f"--checkpoint-every {options.checkpoint_every} ends between two pushes of {options.method}"
-        more = period * -(-options.checkpoint_every // period)
-        raise UsageError("E281", facts, fix=f"a multiple of {period} steps: --checkpoint-every {more}")
+    interval(options.checkpoint_every, options.method)
     if options.rule.lr > LR_MAX:
         raise UsageError("E226", f"--lr {options.rule.lr:g}; float32 ends at {LR_MAX:.3g}", fix="--lr 0.05")
     machines = len(options.placement.machines if options.placement else options.wanted.resolved().machines)
@@ -279,6 +276,7 @@ def _course(
     options.method.check(options.rule, options.replicas, steps)
     demand_possible(options.on_divergence, options.method, options.rule, options.replicas, steps)
     every, initial = max(1, steps // options.epochs), options.out / INITIAL
+    between = interval(options.checkpoint_every, options.method)
     return Course(
         spec,
         batch,
@@ -294,8 +292,10 @@ def _course(
         first=begin,
         version=options.method.updates(begin, options.replicas),
         memories={} if found is None else found.memories,
-        checkpoint_every=options.checkpoint_every,
+        checkpoint_every=between.steps,
         folder=str(options.out.resolve()),
+        checkpoint_s=between.seconds,
+        samples=samples,
     )
 
 

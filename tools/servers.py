@@ -13,7 +13,6 @@ import msgspec
 from ..partition.errors import CutsetError
 from ..ps.keeper import Keeping
 from ..ps.layout import of_shard
-from ..ps.manifest import ShardFile
 from ..runtime.coordinator import Loss
 from ..runtime.launcher import Launcher, Role
 from ..runtime.message import Message
@@ -23,16 +22,10 @@ from .roles import SHARD
 
 
 class Servers:
-    """note: is told in words of restarts and of what cannot be written. saved: of each file of a checkpoint."""
+    """note: is told in words of restarts and of what cannot be written."""
 
-    def __init__(
-        self,
-        job: Prepared,
-        *,
-        note: Callable[[str], None],
-        saved: Callable[[int, ShardFile], object] = lambda number, file: None,
-    ) -> None:
-        self._job, self._note, self._saved = job, note, saved
+    def __init__(self, job: Prepared, *, note: Callable[[str], None]) -> None:
+        self._job, self._note = job, note
         self._times = [0] * job.options.shards
         self._lost_at: dict[int, float] = {}
         self._workers: set[str] = set()  # that can be told something
@@ -43,6 +36,11 @@ class Servers:
     def names(self) -> list[str]:
         """Of the shards as they are now."""
         return [shard_name(index, times) for index, times in enumerate(self._times)]
+
+    @property
+    def all_serve(self) -> bool:
+        """Whether none is lost at present."""
+        return not self._lost_at
 
     @property
     def spares(self) -> list[str]:
@@ -81,8 +79,6 @@ class Servers:
                 self.restarts[-1 - self._later(index)]["seconds"] = time.monotonic() - self._lost_at.pop(index)
                 for worker in sorted(self._workers):
                     self._tell(launcher, worker, index)
-            case "saved":
-                self._saved(message.body["checkpoint"], msgspec.convert(message.body["file"], ShardFile))
             case "unsaved":
                 self._cannot_write(message.sender, message.body["why"])
             case _:
@@ -95,7 +91,8 @@ class Servers:
 
     def _role(self, index: int) -> Role:
         job = self._job
-        keeping = Keeping(str(job.options.out.resolve()), every=job.checkpoint_versions)
+        by_time = job.course.checkpoint_s > 0
+        keeping = Keeping(str(job.options.out.resolve()), every=job.checkpoint_versions, asked=by_time)
         setup = ShardSetup(index, of_shard(job.slices, index), job.serving, keeping, self._times[index])
         # Where workers change the shard's memory themselves, that is gone with it; as are notes by which they part.
         lasting = not (job.options.method.whole or job.options.method.together)

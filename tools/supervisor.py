@@ -54,7 +54,7 @@ class Supervisor:
         self._job, self._tell, self._note = job, tell, note
         self._most = job.options.restarts
         self._checkpoints = Checkpoints(job, note=note)
-        self._servers = Servers(job, note=note, saved=self._checkpoints.saved)
+        self._servers = Servers(job, note=note)
         self._began = time.monotonic()
         self._times = Counter[int]()  # how often each replica was started again
         self._first = Counter[int]()  # the step that it began with then
@@ -138,6 +138,7 @@ class Supervisor:
 
     def take(self, message: Message, launcher: Launcher) -> None:
         """Take in what a role says, and answer it."""
+        self._checkpoints.take(message)
         if self._servers.take(message, launcher):
             return
         place = self._places.get(message.sender)
@@ -149,13 +150,12 @@ class Supervisor:
         match message.kind:
             case "progress":
                 self._progress(place, message.body)
+                self._ask_for_checkpoint(message, launcher)
             case "tested" if place[0] == 0:
                 seconds = self._ahead_s.get(0, 0.0) + message.body["seconds"]
                 self.curve.append({**message.body, "samples": self._reached(message.body), "seconds": seconds})
             case "state" if place[0] == 0:
                 self.state.append(msgspec.convert(message.body["file"], StateFile))
-            case "kept":
-                self._checkpoints.kept(message.body["checkpoint"], msgspec.convert(message.body["file"], StateFile))
             case "set up":
                 self._set_up.add(message.sender)
             case "trained":
@@ -169,6 +169,7 @@ class Supervisor:
 
         None where it is not needed any more.
         """
+        self._checkpoints.timing.interrupted()
         servers = self._servers.renew(loss)
         if servers is not None:
             return servers
@@ -240,6 +241,15 @@ class Supervisor:
             leased = (samples // course.batch, course.batches)
             at, of = leased if self._elastic.leased else (body["step"], body["steps"])
             self._tell(self._job.options.method.name, at, of, body["loss"])
+
+    def _ask_for_checkpoint(self, progress: Message, launcher: Launcher) -> None:
+        """Where checkpoints go by time: ask all who make a part of one, if it is due."""
+        asked = [name for name, (replica, _) in self._places.items() if replica == 0]
+        if progress.sender in asked and self._servers.all_serve:
+            batches = self.losses[-1][0] // self._job.course.batch
+            number = self._checkpoints.timing.progress(batches, progress.body["seconds"])
+            for name in [*asked, *self.shards] if number is not None else []:
+                launcher.send(name, Message("checkpoint", body={"checkpoint": number}))
 
     def _reached(self, body: dict[str, Any]) -> int:
         """Samples that replica 0 tells of; never fewer than before, though it may be given batches that were lost."""

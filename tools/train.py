@@ -15,8 +15,10 @@ from ..ps.gradient_rules import Adagrad
 from ..ps.keeper import remove_journals
 from ..ps.methods import AnyMethod
 from ..ps.rules import AnyRule
+from ..ps.sandblaster import Sandblaster
 from ..runtime.launcher import Launcher, Role, Route
 from ..runtime.schedule import DATAFLOW
+from .batch_run import run_batch
 from .buffer_file import removed_afterwards
 from .checkpoints import remove_incomplete
 from .chrome_trace import chrome_trace
@@ -41,6 +43,8 @@ def run(job: Prepared, tell: Tell, *, note: Note = lambda words: None, route: Ro
 
     tell: progress; note: is told in words of each restart; route: how roles reach each other, see `Launcher`.
     """
+    if isinstance(job.options.method, Sandblaster):
+        return run_batch(job, job.options.method, tell, note, route)
     alone = job.options.baseline and job.options.resume is None  # which has no checkpoint to go on from
     baseline = _run_baseline(job, tell) if alone else None
     job, outcome, damped = run_damped(job, lambda job: _run_method(job, tell, note, route), note)
@@ -109,6 +113,7 @@ def _supervised(job: Prepared, supervisor: Supervisor, route: Route | None) -> d
             supervisor.take(message, launcher)
         served = [launcher.results[name] for name in supervisor.shards]
     write_checkpoint(job, served, supervisor.state)
+    remove_incomplete(out)
     remove_journals(out)
     remove_resumed(out)
     return {
@@ -142,7 +147,7 @@ def train(
     baseline: bool = True,
     restarts: int = 3,
     init: str | Path | None = None,
-    checkpoint_every: int = 0,
+    checkpoint_every: int | str = 0,
     keep: int = 3,
     resume: str | Path | None = None,
     schedule: str = DATAFLOW,
@@ -157,7 +162,8 @@ def train(
     the dtype in which torch.autocast computes model and loss ("bfloat16"), if any; one of a placement is its own. The
     processes of the run import the task again by this name, so it must not be one of an interactive session.
     restarts: how often a replica that died, stopped or lost a link is started again. shards: by default as many as
-    machines, so that none holds the whole. init: a safetensors file with the weights to begin with. schedule: in what
+    machines, so that none holds the whole. init: a safetensors file with the weights to begin with. checkpoint_every:
+    steps of each replica between two checkpoints, or a time as "5min"; keep: so many of them. schedule: in what
     order the micro-batches run, "dataflow", "gpipe" or "1f1b". clip_norm: the most that the norm of all gradients of a
     step may be; 0 for no limit. compress: how pushes are, "topk:share=0.01" say.
     on_divergence: "stop", or "damp" to begin once more with the rate divided by the staleness.

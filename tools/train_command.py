@@ -60,7 +60,7 @@ def train(
     restarts: int,
     shards: int | None,
     init: Path | None,
-    checkpoint_every: int,
+    checkpoint_every: str,
     keep: int,
     resume: Path | None,
     epochs: int,

@@ -49,7 +49,7 @@ class Training:
         unsaved = partial(tell_unsaved, channel)
         self._memory = BufferFile(self._trainer.buffers(), place, again=given.times > 0, unsaved=unsaved)
         state = self._trainer.state
-        self._checkpoints = StateKeeping(channel, self._course, given.machine, state, first=given.first)
+        self._checkpoints = StateKeeping(self._mailbox, self._course, given.machine, state, first=given.first)
         self._turns = self._made_turns()
 
     def run(self) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from regression import Regression, batch_of, run, staleness
+from regression import batch_of, one_after_the_other, run, staleness
 
 from cutset.partition.errors import UsageError
 from cutset.ps import methods
 from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.rule import Update
 from cutset.ps.spec import named
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding_a_method.md"
@@ -37,14 +36,10 @@ def test_it_takes_thirty_lines():
 @pytest.mark.parametrize("rule", [SGD(0.02), Adagrad(0.1)])
 def test_it_trains_on_larger_batches(shown, rule):
     values, statistics, reports = run(shown(every=3), rule, steps=20)
-    one = Regression()
-    state = rule.state(one.values)
-    for number, first in enumerate(range(0, 20, 3)):
-        rows = [row for step in range(first, min(first + 3, 20)) for row in batch_of(step)]
-        one.gradients.zero_()
-        one.step(rows, number)
-        rule.apply(one.values, one.gradients, state, Update(number + 1))
-    torch.testing.assert_close(values, one.values, rtol=0, atol=1e-10)
+    batches = [
+        [row for step in range(first, min(first + 3, 20)) for row in batch_of(step)] for first in range(0, 20, 3)
+    ]
+    torch.testing.assert_close(values, one_after_the_other(rule, batches), rtol=0, atol=1e-10)
     assert len(reports[0]) == 20
     assert staleness(statistics)["max"] == 0
 

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from regression import Regression, batch_of, run
+from regression import Regression, batch_of, run, update
 
 from cutset.partition.errors import UsageError
 from cutset.ps.averaging import Averaging
 from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.rule import Update
 from cutset.ps.sync import Sync
 
 
@@ -17,9 +16,7 @@ def in_turn(rule, every, steps, replicas):
     states = [rule.state(one.values) for one in ones]
     for step in range(steps):
         for replica, one in enumerate(ones):
-            one.gradients.zero_()
-            one.step(batch_of(replica + step * replicas), step)
-            rule.apply(one.values, one.gradients, states[replica], Update(step + 1))
+            update(one, rule, states[replica], batch_of(replica + step * replicas), step)
         if (step + 1) % every == 0 or step + 1 == steps:
             mean = torch.stack([one.values for one in ones]).mean(0)
             for one in ones:

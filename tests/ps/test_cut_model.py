@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from in_threads import run_in_threads
 from torch import nn
 
 from cutset.models.task import Data
@@ -19,11 +20,8 @@ from cutset.ps.layout import layout, of_machine, of_shard
 from cutset.ps.manifest import Manifest
 from cutset.ps.region import Region
 from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
 from cutset.runtime.program import programs
 from cutset.runtime.worker import Worker
 
@@ -88,7 +86,6 @@ def run(method, rule, folder, *, replicas, steps):
             batches = lambda step: batch_of(replica + step * replicas) if step < steps else None  # noqa: E731
             told = report if replica == 0 else None
             method.train(Share(one, client, rule, batches, replicas=replicas, agree=one.agree, report=told))
-            channel.send("launcher", Message("done"))
 
         return life
 
@@ -96,16 +93,8 @@ def run(method, rule, folder, *, replicas, steps):
         if loss is not None:
             losses.append(loss)
 
-    def launcher(channel):
-        for _ in range(replicas * MACHINES):
-            channel.receive(30.0)
-        for s in range(SHARDS):
-            channel.send(f"shard-{s}", Message("finish"))
-
     servers = [Shard(s, of_shard(slices, s), method.serving(rule, replicas)) for s in range(SHARDS)]
-    roles = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel, interval_s=30.0) for s in range(SHARDS)}
-    roles |= {f"worker-{r}.{m}": worker(r, m) for r in range(replicas) for m in range(MACHINES)}
-    MemoryNetwork().run({**roles, "launcher": launcher})
+    run_in_threads(servers, {f"worker-{r}.{m}": worker(r, m) for r in range(replicas) for m in range(MACHINES)})
     files = [write_shard(folder, s, server.holdings(), rule) for s, server in enumerate(servers)]
     write_manifest(folder, Manifest(slices, [regions_of(program) for program in made], files))
     return losses

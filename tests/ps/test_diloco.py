@@ -4,14 +4,13 @@ import threading
 
 import pytest
 import torch
-from regression import Regression, batch_of, run
+from regression import Regression, batch_of, run, update
 
 from cutset.partition.errors import UsageError
 from cutset.ps.averaging import Averaging
 from cutset.ps.delay_rules import DCAdaptive
 from cutset.ps.diloco import DiLoCo
 from cutset.ps.gradient_rules import SGD, AdamW
-from cutset.ps.rule import Update
 from cutset.ps.shard import Shard
 
 
@@ -30,9 +29,7 @@ def by_the_paper(method, rule, steps, replicas):
     late = outer.detach().clone()
     for step in range(steps):
         for replica, one in enumerate(ones):
-            one.gradients.zero_()
-            one.step(batch_of(replica + step * replicas), step)
-            rule.apply(one.values, one.gradients, states[replica], Update(step + 1))
+            update(one, rule, states[replica], batch_of(replica + step * replicas), step)
         if (step + 1) % method.every and step + 1 < steps:
             continue
         if method.overlap:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regression import SIZE, Regression, batch_of, every, plain_sgd, run, staleness
+from in_threads import run_in_threads
+from regression import SIZE, Regression, batch_of, every, in_one_process, plain_sgd, run, staleness
 
 from cutset.partition.errors import Diverged, UsageError
 from cutset.ps.client import Client
@@ -16,11 +17,8 @@ from cutset.ps.layout import layout, of_shard
 from cutset.ps.method import Serving
 from cutset.ps.rule import Update
 from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -39,8 +37,7 @@ def test_one_replica_equals_plain_sgd(fetch, push, overlap, copies):
 
 @pytest.mark.parametrize("push", [1, 3])
 def test_the_gradients_of_each_step_are_clipped_and_not_their_sum(push):
-    network, norms = MemoryNetwork(), []
-    slices, one = layout([SIZE], 1), Regression()
+    slices, one, norms = layout([SIZE], 1), Regression(), []
     server = Shard(0, of_shard(slices, 0), Serving(SGD(0.02)))
 
     def clip(step):
@@ -51,11 +48,6 @@ def test_the_gradients_of_each_step_are_clipped_and_not_their_sum(push):
         client = Client(Mailbox(channel), slices, one.values, local_rate=0.02)
         client.put()
         Downpour(push=push).train(Share(one, client, SGD(0.02), every(0, 1, 12), replicas=1, clip=clip))
-        channel.send("launcher", Message("done"))
-
-    def launcher(channel):
-        channel.receive(30.0)
-        channel.send("shard-0", Message("finish"))
 
     values, expected = torch.zeros(SIZE, dtype=torch.float64, requires_grad=True), []
     optimiser = torch.optim.SGD([values], lr=0.02)
@@ -66,8 +58,7 @@ def test_the_gradients_of_each_step_are_clipped_and_not_their_sum(push):
         expected.append(values.grad.norm().item())
         values.grad.mul_(min(1.0, 0.5 / expected[-1]))
         optimiser.step()
-    shard = lambda channel: serve(server, channel, interval_s=30.0)  # noqa: E731
-    network.run({"shard-0": shard, "worker-0.0": worker, "launcher": launcher})
+    run_in_threads([server], {"worker-0.0": worker})
     assert norms == pytest.approx(expected, rel=1e-12)
     torch.testing.assert_close(one.values, values.detach(), rtol=0, atol=1e-10)
 
@@ -87,13 +78,7 @@ def test_one_replica_equals_plain_sgd_whatever_the_periods(fetch, push, steps, o
 
 def test_adagrad_without_overlap_equals_sequential_adagrad():
     values, _, _ = run(Downpour(overlap=False), Adagrad(0.1), steps=30)
-    one, rule = Regression(), Adagrad(0.1)
-    state = rule.state(one.values)
-    for step in range(30):
-        one.gradients.zero_()
-        one.step(batch_of(step), step)
-        rule.apply(one.values, one.gradients, state, Update())
-    torch.testing.assert_close(values, one.values, rtol=0, atol=1e-12)
+    torch.testing.assert_close(values, in_one_process(Adagrad(0.1), 30, 1), rtol=0, atol=1e-12)
 
 
 def test_accrued_gradients_without_a_local_step():

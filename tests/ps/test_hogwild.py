@@ -4,18 +4,17 @@ import threading
 
 import pytest
 import torch
-from regression import Regression, every, plain_sgd, run
+from regression import Regression, every, one_after_the_other, pieces, plain_sgd, run
 
 from cutset.partition.errors import Diverged, UsageError
 from cutset.ps.gradient_rules import SGD, Adagrad
 from cutset.ps.hogwild import Hogwild
-from cutset.ps.rule import Update
 from cutset.runtime import shared_values
 
 
 def updates(statistics):
     """(version, pushes) of each machine's slices on each shard."""
-    return [(piece["version"], piece["pushes"]) for shard in statistics for piece in shard["slices"]]
+    return [(piece["version"], piece["pushes"]) for piece in pieces(statistics)]
 
 
 def test_one_replica_is_plain_sgd_bit_for_bit():
@@ -28,14 +27,8 @@ def test_one_replica_is_plain_sgd_bit_for_bit():
 def test_what_a_rule_remembers_is_there_once():
     """Two replicas, one after the other, do what one does: they share the sums of squares and the count of updates."""
     values, statistics, _ = run(Hogwild(), Adagrad(0.1), steps=20, replicas=2, shards=1, workers=in_turn(20))
-    one = Regression()
-    state = Adagrad(0.1).state(one.values)
     batches = [every(replica, 2, 20)(step) for replica in range(2) for step in range(20)]
-    for number, batch in enumerate(batches):
-        one.gradients.zero_()
-        one.step(batch, number)
-        Adagrad(0.1).apply(one.values, one.gradients, state, Update(number + 1))
-    assert torch.equal(values, one.values)
+    assert torch.equal(values, one_after_the_other(Adagrad(0.1), batches))
     assert updates(statistics) == [(40, 40)]
 
 

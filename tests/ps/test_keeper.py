@@ -185,3 +185,23 @@ def test_checkpoints_are_of_one_version_of_all_slices(tmp_path, every):
         holdings = read_shard(file).holdings
         assert {h.version for h in holdings} == {number * every}
         assert all(torch.equal(h.value, torch.full((h.slice.size,), -float(number * every))) for h in holdings)
+
+
+def test_of_those_by_number_only_the_ones_are_made_that_are_asked_for_ahead(tmp_path):
+    shard, _ = kept(tmp_path, serving=Serving(SGD(1.0)), every=2, asked=True)
+    put(shard)
+    told = settled(shard)
+    asked = {3: 2, 4: 2, 5: 4, 7: 3}  # before which push for which number; 4 is asked for in its time, then 3 too late
+    for number in range(1, 9):
+        if number in asked:
+            shard.handle(Message("checkpoint", body={"checkpoint": asked[number]}, sender="launcher"))
+            told += shard.turn()
+        for piece in SLICES:
+            push(shard, number, slices=[piece], base=number - 1)
+            told += shard.turn()
+    told += settled(shard)
+    said = [(message.kind, message.body["checkpoint"]) for peer, message in told if peer == "launcher"]
+    assert sorted(said) == [("late", 3), ("saved", 2)], "a question takes the place of the one before"
+    [file] = unfinished_path(tmp_path, 2).glob("*.safetensors")
+    assert {holding.version for holding in read_shard(file).holdings} == {4}
+    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["000002"]

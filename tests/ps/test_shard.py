@@ -1,9 +1,10 @@
-"""The shard's protocol as a table: messages in, answers out; and its loop over a channel."""
+"""The shard's protocol as a table: messages in, answers out."""
 
 import msgspec
 import pytest
 import torch
 from msgspec.structs import replace
+from shard_messages import SLICES, fetch, push, put, vector
 
 from cutset.partition.errors import Diverged, NetworkError
 from cutset.ps.compression import BFloat16, Int8, Threshold, TopK
@@ -13,35 +14,10 @@ from cutset.ps.method import Serving
 from cutset.ps.packing import Packer
 from cutset.ps.rules import Scaled
 from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
 from cutset.ps.sharing import Shared
 from cutset.ps.staleness import merged
-from cutset.runtime.beacon import Beacon
-from cutset.runtime.channel import SilenceError
 from cutset.runtime.gradient import Gradient
-from cutset.runtime.mailbox import Stopped
-from cutset.runtime.memory_channel import MemoryNetwork
 from cutset.runtime.message import Message
-
-SLICES = [Slice(0, 0, 0, 3, 0), Slice(0, 2, 16, 18, 2)]
-
-
-def vector(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
-def put(*numbers, machine=0):
-    return Message("put", edge=machine, tensors=(vector(*numbers),), sender=f"worker-0.{machine}")
-
-
-def fetch(at_least=0, machine=0, sender="worker-0.0"):
-    return Message("fetch", edge=machine, body={"at_least": at_least, "slowest": 0, "replica": 0}, sender=sender)
-
-
-def push(number, *numbers, base=0, machine=0, sender="worker-0.0", step=7):
-    return Message(
-        "push", step, 0, machine, {"base": base, "number": number, "replica": 0}, (vector(*numbers),), sender
-    )
 
 
 def packed(how, *numbers):
@@ -320,57 +296,6 @@ def test_statistics_are_plain_data():
 def test_checkpoint_before_the_values_came_names_them():
     with pytest.raises(NetworkError, match=r"shard-0 never got initial values of machines \[2\]"):
         shard_with_values().holdings()
-
-
-def channels(*names):
-    network = MemoryNetwork()
-    return [network.channel(name) for name in names]
-
-
-def test_serve_answers_until_finish():
-    server, worker, launcher = channels("shard-0", "worker-0.0", "launcher")
-    for message in (put(0.0, 10.0, 20.0), push(1, 1.0, 1.0, 1.0), fetch()):
-        worker.send("shard-0", message)
-    launcher.send("shard-0", Message("finish"))
-    beacon = Beacon()
-    statistics = serve(Shard(0, SLICES, Serving(SGD(1.0))), server, beacon=beacon)
-    assert statistics["slices"][0]["pushes"] == 1
-    assert beacon.progress == "3 messages"
-    assert [worker.receive(0).kind for _ in range(3)] == ["held", "pushed", "values"]
-
-
-def test_serve_ends_at_stop():
-    server, launcher = channels("shard-0", "launcher")
-    launcher.send("shard-0", Message("stop", body={"why": "worker-1.0 died"}))
-    with pytest.raises(Stopped, match=r"worker-1\.0 died"):
-        serve(Shard(0, SLICES, Serving(SGD(1.0))), server)
-
-
-def test_only_the_launcher_finishes_a_shard():
-    server, worker = channels("shard-0", "worker-0.0")
-    worker.send("shard-0", Message("finish"))
-    with pytest.raises(NetworkError, match="unknown kind"):
-        serve(Shard(0, SLICES, Serving(SGD(1.0))), server)
-
-
-class Quiet:
-    """A channel on which nothing comes, at once."""
-
-    def __init__(self, channel):
-        self.name = channel.name
-        self._channel = channel
-
-    def receive(self, timeout_s):
-        assert timeout_s == 1.0
-        return self._channel.receive(0)
-
-
-def test_serve_beats_while_it_is_idle_and_gives_up_in_the_end():
-    [server] = channels("shard-0")
-    beacon = Beacon()
-    with pytest.raises(SilenceError, match=r"shard-0 waited 3 s"):
-        serve(Shard(0, SLICES, Serving(SGD(1.0))), Quiet(server), beacon=beacon, interval_s=1.0, timeout_s=3.0)
-    assert beacon.progress == "0 messages, then idle for 2 s"
 
 
 def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):

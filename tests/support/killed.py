@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 CUTSET = Path(sys.executable).with_name("cutset")
 MARK = "CUTSET_TEST_MARK"
 
 
-def train_and_kill(*arguments: object, at_step: int) -> int:
-    """Train until a line of progress says at least this step, and kill all at once; the step that it said."""
+def train_and_kill(*arguments: object, at_step: int, once: Callable[[], bool] = lambda: True) -> int:
+    """Train until a line of progress says at least this step, and kill all at once; the step that it said.
+
+    once: not before this is so, at a line of progress.
+    """
     mark = uuid.uuid4().hex
     command = [str(CUTSET), "train", *map(str, arguments)]
     process = subprocess.Popen(
@@ -24,7 +28,7 @@ def train_and_kill(*arguments: object, at_step: int) -> int:
     assert process.stderr is not None
     said, step = "", 0
     try:
-        while step < at_step:
+        while step < at_step or not once():
             line = process.stderr.readline()
             assert line, f"it ended before step {at_step}:\n{said}"
             said += line

@@ -1,16 +1,14 @@
 """Training a table in threads, by rows or densely: each sample pulls the row that it names to its target."""
 
 import torch
+from in_threads import run_in_threads
 
 from cutset.ps.client import Client
 from cutset.ps.layout import layout, of_shard
 from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.runtime.gradient import Gradient, Table
 from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
 
 WIDTH, BIAS = 4, 3
 
@@ -43,7 +41,6 @@ class Lookup:
 
 def run(method, rule, *, rows, by_rows, steps=40, replicas=1, shards=2):
     """Train; the final values on the shards, and the statistics of each replica's client."""
-    network = MemoryNetwork()
     workers = [Lookup(rows, by_rows) for _ in range(replicas)]
     tables = [[workers[0].table]] if by_rows else ()
     slices = layout([workers[0].table.stop], shards, tables=tables, table_most=WIDTH * rows // 3)
@@ -65,19 +62,10 @@ def run(method, rule, *, rows, by_rows, steps=40, replicas=1, shards=2):
             statistics[replica] = client.statistics()
             client.fetch(changes=True)
             client.wait()
-            channel.send("launcher", Message("done"))
 
         return life
 
-    def launcher(channel):
-        for _ in range(replicas):
-            channel.receive(30.0)
-        for s in range(shards):
-            channel.send(f"shard-{s}", Message("finish"))
-
-    roles = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel, interval_s=30.0) for s in range(shards)}
-    roles |= {f"worker-{r}.0": worker(r) for r in range(replicas)}
-    network.run({**roles, "launcher": launcher})
+    run_in_threads(servers, {f"worker-{r}.0": worker(r) for r in range(replicas)})
     held = sorted((h for server in servers for h in server.holdings()), key=lambda holding: holding.slice.start)
     values = torch.cat([holding.value for holding in held])
     return values, [one.values for one in workers], [statistics[replica] for replica in range(replicas)]

@@ -1,17 +1,16 @@
 """Training in threads: shards, and replicas of a linear regression in float64, by any method."""
 
 import torch
+from in_threads import run_in_threads
 
 from cutset.ps.client import Client
 from cutset.ps.layout import layout, of_machine, of_shard
 from cutset.ps.rule import Update
 from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
 from cutset.ps.share import Share
 from cutset.ps.staleness import merged
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
 
 SIZE = 50
 
@@ -59,7 +58,6 @@ def run(
     options: of the clients.
     """
     method.check(rule, replicas, steps)
-    network = MemoryNetwork(copies=copies)
     slices = layout([SIZE], shards)
     workers = workers or [Regression() for _ in range(replicas)]
     servers = [shard_class(s, of_shard(slices, s), method.serving(rule, replicas)) for s in range(shards)]
@@ -91,21 +89,21 @@ def run(
                 assert not client.fetching
                 assert client.in_flight == 0
             one.after()
-            channel.send("launcher", Message("done"))
 
         return life
 
-    def launcher(channel):
-        for _ in range(replicas):
-            channel.receive(30.0)
-        for s in range(shards):
-            channel.send(f"shard-{s}", Message("finish"))
-
-    roles = {f"shard-{s}": lambda channel, s=s: serve(servers[s], channel, interval_s=30.0) for s in range(shards)}
-    roles |= {f"worker-{r}.0": worker(r) for r in range(replicas)}
-    results = network.run({**roles, "launcher": launcher})
+    lives = {f"worker-{r}.0": worker(r) for r in range(replicas)}
+    statistics = run_in_threads(servers, lives, network=MemoryNetwork(copies=copies))
     values = torch.cat([holding.value for server in servers for holding in server.holdings()])
-    return values, [results[f"shard-{s}"] for s in range(shards)], reports
+    return values, statistics, reports
+
+
+def check_lock_step(method, rule, *, replicas, steps=40):
+    """Train, and compare with one process that has the batch of all. What the shards say of each machine's slices."""
+    values, statistics, reports = run(method, rule, steps=steps, replicas=replicas)
+    torch.testing.assert_close(values, in_one_process(rule, steps, replicas), rtol=0, atol=1e-10)
+    assert [[step for step, _, _ in rows] for rows in reports] == [list(range(steps))] * replicas
+    return pieces(statistics)
 
 
 def plain_sgd(lr, steps):
@@ -121,16 +119,31 @@ def plain_sgd(lr, steps):
 
 def in_one_process(rule, steps, replicas):
     """The values after as many steps with the batches of all replicas as one."""
+    batches = ([row for r in range(replicas) for row in batch_of(step * replicas + r)] for step in range(steps))
+    return one_after_the_other(rule, batches)
+
+
+def one_after_the_other(rule, batches):
+    """The values after an update by each batch."""
     one = Regression()
     state = rule.state(one.values)
-    for step in range(steps):
-        one.gradients.zero_()
-        one.step([row for r in range(replicas) for row in batch_of(step * replicas + r)], step)
-        rule.apply(one.values, one.gradients, state, Update(step + 1))
+    for step, batch in enumerate(batches):
+        update(one, rule, state, batch, step)
     return one.values
+
+
+def update(one, rule, state, batch, step):
+    """A step and its update, in this thread."""
+    one.gradients.zero_()
+    one.step(batch, step)
+    rule.apply(one.values, one.gradients, state, Update(step + 1))
+
+
+def pieces(statistics):
+    """What all shards say of each machine's slices."""
+    return [piece for shard in statistics for piece in shard["slices"]]
 
 
 def staleness(statistics):
     """Of all pushes: mean, max and histogram."""
-    slices = [piece for shard in statistics for piece in shard["slices"]]
-    return merged(part for piece in slices for part in piece["staleness"].values())
+    return merged(part for piece in pieces(statistics) for part in piece["staleness"].values())

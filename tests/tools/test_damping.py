@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delayed_replicas import four_late_replicas
 
 from cutset.partition.errors import Diverged, UsageError
 from cutset.ps.downpour import Downpour
@@ -115,14 +116,9 @@ def test_a_job_is_checked_before_it_starts(options: Options) -> None:
 
 def test_a_rate_that_diverges_with_delay_is_damped(tmp_path: Path) -> None:
     """Four replicas, each three updates late: steps of 90 % grow without end, those over tau do not."""
-    spec = TaskSpec(f"{MODELS / 'delayed.py'}:task")
-    options = Options(spec, Downpour(), SGD(0.45), tmp_path / "run", replicas=4, epochs=4, baseline=False)
-    with pytest.raises(Diverged) as caught:
-        run(prepare(options), lambda *progress: None)
-    assert caught.value.code in ("E701", "E702")
+    options = four_late_replicas(tmp_path / "run", on_divergence=DAMP)
     said: list[str] = []
-    job = prepare(replace(options, on_divergence=DAMP))
-    result = run(job, lambda *progress: None, note=said.append)
+    result = run(prepare(options), lambda *progress: None, note=said.append)
     assert result["test_accuracy"] == 1.0
     assert result["damped"]["code"] in ("E701", "E702")
     assert result["damped"]["rule"] == "sgd/tau"

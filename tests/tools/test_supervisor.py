@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from cutset.partition.errors import ProcessLost
@@ -328,3 +329,53 @@ def test_progress_is_told_in_batches_and_never_goes_back(job: Prepared) -> None:
     run.progress("worker-0.0", 7)
     assert run.told == [5, 5, 7]
     assert [samples for samples, _ in run.supervisor.losses] == [40, 40, 56]
+
+
+# Checkpoints go by time -----------------------------------------------------------------------------------------------
+
+EVERYBODY = [("worker-0.0", "checkpoint"), ("shard-0", "checkpoint")]  # who makes a part of one
+
+
+@pytest.fixture
+def timed(job: Prepared) -> Run:
+    """A run in which one is due as soon as none is asked for, and which has told twice how far it is."""
+    course = msgspec.structs.replace(job.course, steps=100_000, checkpoint_every=1, checkpoint_s=1e-9)
+    run = Run(replace(job, course=course))
+    run.progress("worker-0.0", 1)
+    run.progress("worker-1.0", 2)
+    assert run.post.sent == []
+    run.progress("worker-0.0", 2)
+    return run
+
+
+def test_shards_and_replica_0_are_asked_for_a_checkpoint(timed: Run) -> None:
+    assert timed.post.sent == EVERYBODY
+    timed.progress("worker-0.0", 3)
+    assert timed.post.sent == EVERYBODY, "it may still be completed"
+
+
+def test_of_a_cut_replica_every_machine_is_asked(job: Prepared) -> None:
+    course = msgspec.structs.replace(job.course, steps=100_000, checkpoint_every=1, checkpoint_s=1e-9)
+    two = {"regions": job.regions * 2, "programs": [*job.programs] * 2, "evaluations": [*job.evaluations] * 2}
+    run = Run(replace(job, course=course, **two))  # type: ignore[arg-type]
+    for step in (1, 2):
+        run.progress("worker-0.0", step)
+    assert {name for name, kind in run.post.sent if kind == "checkpoint"} == {"worker-0.0", "worker-0.1", "shard-0"}
+
+
+@pytest.mark.parametrize("who", ["worker-0.0", "shard-0"])
+def test_where_one_is_late_all_are_asked_again(timed: Run, who: str) -> None:
+    timed.hears(who, "late", checkpoint=timed.supervisor._checkpoints.timing._pending)
+    timed.progress("worker-0.0", 3)
+    assert timed.post.sent == EVERYBODY * 2
+
+
+def test_after_a_loss_all_are_asked_again_once_they_are_there(timed: Run) -> None:
+    error = ProcessLost("E602", "shard-0 was killed")
+    timed.supervisor.renew(Loss("shard 0", error, {"shard-0": None}))
+    timed.progress("worker-0.0", 3)
+    assert timed.post.sent == EVERYBODY
+    timed.hears("shard-0+1", "serving")
+    timed.loses(0, {"worker-0.0": "step 3"})
+    timed.progress("worker-0.0+1", 4)
+    assert timed.post.sent[2:] == [("worker-0.0+1", "checkpoint"), ("shard-0+1", "checkpoint")]

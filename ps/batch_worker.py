@@ -1,0 +1,164 @@
+"""`BatchWorker`: one machine's part of a replica that computes gradients of portions for a batch method.
+
+Machine 0, the leader, asks the coordinator for chunks and tells the others. Each machine gets its slices of the point
+from the shards, adds up what its portions come to, and sends the shards that; then it tells the coordinator.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from ..runtime.assignment import LAUNCHER
+from ..runtime.mailbox import Key, Mailbox
+from ..runtime.message import Message
+from .chunks import Chunk
+from .layout import Slice
+from .minimiser import Portions
+from .portion_sums import PortionSum
+
+PATIENCE_S = 7 * 24 * 3600.0  # for others
+MOVED: Key = (LAUNCHER, "moved", 0, 0, 0)  # {"shard", "name"} of a shard that takes the place of one that was lost
+COORDINATED: Key = (LAUNCHER, "coordinated", 0, 0, 0)  # {"name"} of a coordinator that does
+
+Compute = Callable[[int, int], float | None]  # of portion and step: adds its gradient to `gradients`; its mean loss
+
+
+class BatchWorker:
+    """Of the machine whose parameters are `values` [n] and whose gradients `gradients` [n].
+
+    slices: its own; they cover [0, n). leader: the name of machine 0, where this is another. followers: of the others,
+    where this is machine 0. progress: is told of each portion, so that computing is not being stuck.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        slices: Sequence[Slice],
+        values: Tensor,
+        gradients: Tensor,
+        compute: Compute,
+        portions: Portions,
+        *,
+        coordinator: str,
+        leader: str = "",
+        followers: Sequence[str] = (),
+        progress: Callable[[int], object] = lambda done: None,
+    ) -> None:
+        self.portions_done = 0
+        self.bytes_in = self.bytes_out = 0
+        self._mailbox, self._slices = mailbox, list(slices)
+        self.values, self._gradients, self._compute, self._portions = values, gradients, compute, portions
+        self._coordinator, self._leader, self._followers = coordinator, leader, followers
+        self._progress = progress
+        self._names = {piece.shard: f"shard-{piece.shard}" for piece in slices}
+        self._asks = 0  # by which answers are known
+        self._taken = 0  # chunks
+        self._unsummed: dict[int, tuple[Slice, int]] = {}  # by slice: gradients on their way
+
+    def run(self) -> None:
+        """Work until the coordinator says that it is over."""
+        while (chunk := self._next()) is not None:
+            self._get("point", "point", {name: getattr(chunk, name) for name in ("epoch", "number", "place")})
+            total, losses = self._computed(chunk)
+            self._push(chunk, total)
+            body = {**msgspec.to_builtins(chunk), "losses": None if None in losses else losses}
+            self._mailbox.send(self._coordinator, Message("done", body=body))
+
+    def read(self) -> None:
+        """Get the parameters as they are."""
+        self._get("read", "values", {})
+
+    def told(self, kind: str) -> dict[str, Any]:
+        """Wait for a message of the launcher; its body."""
+        return self._led((LAUNCHER, kind, 0, 0, 0)).body
+
+    def _next(self) -> Chunk | None:
+        """The next chunk, of which the leader tells the others; None where it is over."""
+        self._taken += 1
+        key = (self._leader, "chunk", self._taken, 0, 0)
+        message = self._led(key) if self._leader else self._asked()
+        for name in self._followers:
+            self._mailbox.send(name, Message("chunk", self._taken, body=message.body))
+        return None if message.body.get("over") else msgspec.convert(message.body, Chunk)
+
+    def _led(self, key: Key) -> Message:
+        while (message := self._hear([key])) is None:
+            pass
+        return message
+
+    def _asked(self) -> Message:
+        """The coordinator's answer; whoever takes its place is asked again."""
+        self._asks += 1
+        while True:
+            asked = self._coordinator
+            self._mailbox.send(asked, Message("ask", self._asks))
+            while asked == self._coordinator:
+                message = self._hear([(asked, "chunk", self._asks, 0, 0)])
+                if message is not None:
+                    return message
+
+    def _get(self, kind: str, answer: str, body: dict[str, Any]) -> None:
+        self._asks += 1
+        wanted = {piece.number: piece for piece in self._slices}
+
+        def ask(pieces: Sequence[Slice]) -> None:
+            for piece in pieces:
+                self._mailbox.send(self._names[piece.shard], Message(kind, self._asks, edge=piece.number, body=body))
+
+        ask(self._slices)
+        while wanted:
+            names = dict(self._names)
+            keys = [(names[piece.shard], answer, self._asks, 0, n) for n, piece in wanted.items()]
+            message = self._hear(keys)
+            if message is not None:
+                piece = wanted.pop(message.edge)
+                self.bytes_in += message.bytes
+                if message.tensors:
+                    self.values[piece.start : piece.stop].copy_(message.tensors[0])
+            ask([piece for piece in wanted.values() if self._names[piece.shard] != names[piece.shard]])
+
+    def _computed(self, chunk: Chunk) -> tuple[Tensor, list[float | None]]:
+        """The sum over the samples of a chunk's portions [n], and the portions' mean losses."""
+        those, losses = chunk.portions, list[float | None]()
+        tree = PortionSum(len(those))
+        for position, portion in enumerate(those):
+            self._gradients.zero_()
+            losses.append(self._compute(portion, self.portions_done))
+            tree.add(0, position, self._gradients * self._portions.within(portion, portion + 1))
+            self.portions_done += 1
+            self._progress(self.portions_done)
+        total = tree.total
+        assert total is not None
+        return total, losses
+
+    def _push(self, chunk: Chunk, total: Tensor) -> None:
+        """Send the shards the sum, once they have the last."""
+        while self._unsummed:
+            keys = [(self._names[p.shard], "summed", step, 0, n) for n, (p, step) in self._unsummed.items()]
+            message = self._hear(keys)
+            if message is not None:
+                del self._unsummed[message.edge]
+        self._asks += 1
+        for piece in self._slices:
+            body = msgspec.to_builtins(chunk)
+            tensors = (total[piece.start : piece.stop],)
+            message = Message("gradient", self._asks, edge=piece.number, body=body, tensors=tensors)
+            self.bytes_out += message.bytes
+            self._mailbox.send(self._names[piece.shard], message)
+            self._unsummed[piece.number] = piece, self._asks
+
+    def _hear(self, wanted: Sequence[Key]) -> Message | None:
+        """The next of the wanted messages; None where others have taken the places of some that were lost."""
+        message = self._mailbox.wait([*wanted, MOVED, COORDINATED], timeout_s=PATIENCE_S)
+        if message.kind == "moved" and message.sender == LAUNCHER:
+            shard = message.body["shard"]
+            self._names[shard] = message.body["name"]
+            # What was sent to the one before belongs to an epoch that is over.
+            self._unsummed = {n: one for n, one in self._unsummed.items() if one[0].shard != shard}
+            return None
+        if message.kind == "coordinated":
+            self._coordinator = message.body["name"]
+            return None
+        return message

@@ -1,0 +1,76 @@
+"""What is asked of runs whose processes are killed, stopped or told to end, whichever they are."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from disturbed import Signal, disturbed
+from training_command import GOOD, LOST, PROMISED_S, Run, Start, ended, listening
+
+from cutset.ps.downpour import Downpour
+from cutset.ps.gradient_rules import Adagrad
+from cutset.tools.load import TaskSpec
+from cutset.tools.planning import Wanted
+from cutset.tools.prepare import Options
+
+
+def two_replicas(out: Path) -> Options:
+    """Of a model on two machines, and a shard."""
+    return Options(
+        spec=TaskSpec(f"{GOOD}:task"),
+        method=Downpour(),
+        rule=Adagrad(0.05),
+        out=out,
+        wanted=Wanted(2),
+        replicas=2,
+        epochs=60,
+        baseline=False,
+    )
+
+
+def check_killed(training: Run, role: str) -> None:
+    """A killed process ends the run with its name."""
+    sockets, since = training.listening(), time.monotonic()
+    os.kill(training.pid(role), signal.SIGKILL)
+    assert ended(training, sockets, since) == LOST
+    assert f"error E602: {role} was killed by SIGKILL (it" in training.said
+    assert "Traceback" not in training.said
+
+
+def check_told_to_end(training: Run, number: signal.Signals, code: int, said: str) -> None:
+    """A run that is told to end does."""
+    sockets, since = training.listening(), time.monotonic()
+    training.process.send_signal(number)
+    assert ended(training, sockets, since) == code
+    assert said in training.said
+    assert "Traceback" not in training.said
+
+
+def check_all_need_each_other(start: Start, method: str, role: str) -> None:
+    """A killed process ends the run, however many restarts there may be.
+
+    All-reduce has no gradient without one replica, Hogwild no memory.
+    """
+    run = start(f"{GOOD}:task", "--replicas", 2, "--epochs", 1_000_000, "--lr", 0.001, "--method", method)
+    run.wait_for(f"{method}: ")
+    assert not any("/dev/shm/" in maps for maps in run.maps()), "memory with a name would be left"
+    assert any("memfd:cutset" in maps for maps in run.maps()) == (method == "hogwild")
+    sockets, since = run.listening(), time.monotonic()
+    os.kill(run.pid(role), signal.SIGKILL)
+    assert run.end() == LOST
+    assert time.monotonic() - since < PROMISED_S
+    assert not sockets & listening()
+    assert f"error E602: {role} was killed by SIGKILL (it" in run.said
+
+
+def check_a_shard_goes_on(options: Options, number: signal.Signals) -> None:
+    """A shard that was lost goes on from its journal."""
+    outcome = disturbed(replace(options, shards=2), [Signal("shard-1", number, 30)])
+    assert outcome.error is None
+    (restart,) = outcome.result["shard_restarts"]
+    assert (restart["shard"], outcome.result["restarts"]) == (1, [])
+    assert restart["seconds"] > 0
+    assert outcome.result["test_accuracy"] > 0.9
+    assert not (options.out / "journal").exists()

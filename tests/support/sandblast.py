@@ -1,0 +1,113 @@
+"""Batch methods in threads: a coordinator, vector shards, and workers with a plain function."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cutset.ps.batch_coordinator import BatchCoordinator
+from cutset.ps.batch_worker import BatchWorker
+from cutset.ps.coordinator_loop import coordinate
+from cutset.ps.layout import layout, of_shard
+from cutset.ps.minimiser import Portions, Steps
+from cutset.ps.operation_log import OperationLog
+from cutset.ps.shard_loop import serve
+from cutset.ps.vector_shard import VectorShard, from_whole
+from cutset.runtime.assignment import LAUNCHER
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.message import Message
+
+Loss = Callable[[Tensor, slice], Tensor]  # the mean loss of some samples at a point [n]
+
+
+@dataclass
+class Ran:
+    """What a run has come to."""
+
+    values: Tensor
+    result: dict[str, Any]
+    iterations: list[dict[str, Any]] = field(default_factory=list)
+    shards: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def losses(self) -> list[float]:
+        """Of each iteration."""
+        return [told["loss"] for told in self.iterations]
+
+
+def sandblast(
+    method: Callable[[], Steps],
+    loss: Loss,
+    start: Tensor,
+    portions: Portions,
+    folder: Path,
+    *,
+    shards: int = 1,
+    replicas: int = 1,
+    most: int = 1 << 20,
+) -> Ran:
+    """Run a method to its end."""
+    slices = layout([start.numel()], shards, align=1, most=most)
+    names = [f"shard-{n}" for n in range(shards)]
+    workers = [f"worker-{r}.0" for r in range(replicas)]
+
+    def coordinator(channel: MemoryChannel) -> dict[str, Any]:
+        log = OperationLog(folder / "log", {})
+        made = BatchCoordinator(method, portions, log, names, replicas=replicas)
+        try:
+            return coordinate(made, channel)
+        finally:
+            log.close()
+
+    def shard(channel: MemoryChannel) -> dict[str, Any]:
+        index = int(channel.name.removeprefix("shard-"))
+        made = VectorShard(index, of_shard(slices, index), portions, from_whole({0: start}), folder)
+        return serve(made, channel)
+
+    def worker(channel: MemoryChannel) -> Tensor:
+        made = plain_worker(channel, slices, loss, start, portions)
+        made.run()
+        made.read()
+        channel.send(LAUNCHER, Message("trained"))
+        return made.values
+
+    ran = Ran(start, {})
+
+    def launcher(channel: MemoryChannel) -> None:
+        left = set(workers)
+        while left:
+            message = channel.receive(60.0)
+            if message.kind == "iteration":
+                ran.iterations.append(message.body)
+            left -= {message.sender} if message.kind == "trained" else set()
+        for name in ("coordinator", *names):
+            channel.send(name, Message("finish"))
+
+    roles: dict[str, Callable[[MemoryChannel], Any]] = {LAUNCHER: launcher, "coordinator": coordinator}
+    results = MemoryNetwork().run(roles | dict.fromkeys(names, shard) | dict.fromkeys(workers, worker))
+    ran.values, ran.result = results[workers[0]], results["coordinator"]
+    ran.shards = [results[name] for name in names]
+    return ran
+
+
+def plain_worker(
+    channel: MemoryChannel, slices: Sequence[Any], loss: Loss, start: Tensor, portions: Portions
+) -> BatchWorker:
+    """A worker that computes a plain function."""
+    values, gradients = start.clone(), torch.zeros_like(start)
+
+    def compute(portion: int, step: int) -> float:
+        point = values.clone().requires_grad_()
+        samples = slice(portion * portions.size, min((portion + 1) * portions.size, portions.samples))
+        found = loss(point, samples)
+        found.backward()
+        assert point.grad is not None
+        gradients.add_(point.grad)
+        return found.item()
+
+    mailbox = Mailbox(channel)
+    return BatchWorker(mailbox, slices, values, gradients, compute, portions, coordinator="coordinator")

@@ -1,0 +1,26 @@
+"""What workers say to a shard of two slices, of machines 0 and 2, in float64."""
+
+import torch
+
+from cutset.ps.layout import Slice
+from cutset.runtime.message import Message
+
+SLICES = [Slice(0, 0, 0, 3, 0), Slice(0, 2, 16, 18, 2)]
+
+
+def vector(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def put(*numbers, machine=0):
+    return Message("put", edge=machine, tensors=(vector(*numbers),), sender=f"worker-0.{machine}")
+
+
+def fetch(at_least=0, machine=0, sender="worker-0.0"):
+    return Message("fetch", edge=machine, body={"at_least": at_least, "slowest": 0, "replica": 0}, sender=sender)
+
+
+def push(number, *numbers, base=0, machine=0, sender="worker-0.0", step=7):
+    return Message(
+        "push", step, 0, machine, {"base": base, "number": number, "replica": 0}, (vector(*numbers),), sender
+    )

@@ -1,0 +1,108 @@
+"""A checkpoint that goes by time is complete when all who were asked have written; where one is late it is dropped."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cutset.partition.errors import CheckpointError
+from cutset.ps.gradient_rules import SGD
+from cutset.ps.keeper import Keeper, Keeping
+from cutset.ps.layout import of_shard
+from cutset.ps.shard import Shard
+from cutset.ps.sync import Sync
+from cutset.runtime.assignment import LAUNCHER
+from cutset.runtime.mailbox import Mailbox
+from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.message import Message
+from cutset.tools.checkpoints import Checkpoints
+from cutset.tools.load import TaskSpec
+from cutset.tools.prepare import Options, Prepared, prepare
+from cutset.tools.resuming import checkpoint_of
+from cutset.tools.state_keeping import StateKeeping
+
+GOOD = Path(__file__).parent / "user_models" / "good.py"
+WORKER = "worker-0.0"
+
+
+class Server:
+    """A shard that one replica trains in lock-step, with gradients of 1."""
+
+    def __init__(self, job: Prepared, index: int) -> None:
+        keeper = Keeper(Keeping(job.course.folder, job.checkpoint_versions, asked=True), index)
+        self._slices = of_shard(job.slices, index)
+        self._shard = Shard(index, self._slices, job.serving, keeper=keeper)
+        self._say("put", 0, version=0, state=[])
+
+    def ask(self, number: int) -> None:
+        self._shard.handle(Message("checkpoint", body={"checkpoint": number}, sender=LAUNCHER))
+
+    def step(self, step: int) -> list[Message]:
+        """Take the pushes of a step, from 0 on; what the launcher is told."""
+        return self._say("push", 1, base=step, number=step + 1, replica=0)
+
+    def _say(self, kind: str, value: float, **body: Any) -> list[Message]:
+        replies = []
+        for piece in self._slices:
+            tensor = torch.full((piece.size,), float(value))
+            self._shard.handle(Message(kind, 0, 0, piece.number, body, (tensor,), WORKER))
+            replies += self._shard.turn()
+        while self._shard.busy:
+            replies += self._shard.turn()
+        return [message for peer, message in replies if peer == LAUNCHER]
+
+
+class Replica:
+    """The worker's part of it."""
+
+    def __init__(self, job: Prepared) -> None:
+        network = MemoryNetwork()
+        self._launcher: MemoryChannel = network.channel(LAUNCHER)
+        mailbox = Mailbox(network.channel(WORKER))
+        self._keeping = StateKeeping(mailbox, job.course, 0, list, first=0)
+
+    def ask(self, number: int) -> None:
+        self._launcher.send(WORKER, Message("checkpoint", body={"checkpoint": number}))
+
+    def step(self, step: int) -> list[Message]:
+        """A step was made; what the launcher is told."""
+        self._keeping.reached(step + 1)
+        return list(iter(self._launcher.poll, None))
+
+
+@pytest.mark.parametrize("late", ["shard 0", "shard 1", "replica 0"])
+def test_where_one_is_late_it_is_dropped_and_the_next_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    options = Options(TaskSpec(f"{GOOD}:task"), Sync(), SGD(1.0), tmp_path, shards=2, checkpoint_every="1min", keep=1)
+    job = prepare(options)
+    checkpoints, told = Checkpoints(job), list[tuple[str, int]]()
+    roles = {"shard 0": Server(job, 0), "shard 1": Server(job, 1), "replica 0": Replica(job)}
+
+    def train(*steps: int) -> None:
+        for step in steps:
+            for name, role in roles.items():
+                for message in role.step(step):
+                    checkpoints.take(message)
+                    told.append((f"{name}: {message.kind}", message.body["checkpoint"]))
+
+    train(0, 1, 2)
+    for role in [role for name, role in roles.items() if name != late]:
+        role.ask(5)
+    train(3, 4)
+    roles[late].ask(5)
+    train(5)
+    assert (f"{late}: late", 5) in told
+    assert len(told) == 3, "the others have written theirs"
+    with pytest.raises(CheckpointError, match=r"E801: .* has no complete checkpoint; 1 were begun there"):
+        checkpoint_of(tmp_path)
+    for role in roles.values():
+        role.ask(8)
+    train(6, 7, 8)
+    found = checkpoint_of(tmp_path)
+    assert (found.folder.name, found.manifest.about["step"]) == ("000008", 8)
+    assert all(bool((found.whole(name) == -8).all()) for name in found.trained)
+    assert [folder.name for folder in found.folder.parent.iterdir()] == ["000008"]
