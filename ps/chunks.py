@@ -5,6 +5,7 @@ share, so that the fast do more of them; one replica gets consecutive ones; and 
 are given to others as well, and whoever is first counts.
 """
 
+import heapq
 from collections import deque
 
 import msgspec
@@ -36,16 +37,20 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Chunks:
-    """Chunks 0 to `count` - 1. Replicas go by name. copies: of one that may be under way at a time."""
+    """Chunks 0 to `count` - 1. Replicas go by name. copies: of one that may be under way at a time.
+
+    No call looks at all chunks or at all replicas, but for `lost`.
+    """
 
     def __init__(self, count: int, *, copies: int = COPIES) -> None:
         self.count = count
-        self._copies = copies
         self.backups = 0  # chunks that were given out once more
         self.taken: dict[str, int] = {}  # how many each replica was first with
         self._ranges: dict[str, tuple[int, int]] = {"": (0, count)}
+        self._longest = [(-count, "")]  # a heap; some ranges have become shorter since
         self._again = deque[int]()  # that were lost
         self._under_way: dict[int, list[str]] = {}
+        self._late: list[dict[int, None]] = [{} for _ in range(copies + 1)]  # those, by how many are at them
         self._done: dict[int, str] = {}
 
     @property
@@ -57,30 +62,28 @@ class Chunks:
         """A chunk for a replica; None where there is nothing that it could do."""
         found = self._fresh(who)
         if found is None:
-            late = [(len(by), n, i) for i, (n, by) in enumerate(self._under_way.items()) if who not in by]
-            copies, found, _ = min(late, default=(self._copies, None, 0), key=lambda one: (one[0], one[2]))
-            if found is None or copies >= self._copies:
+            found = self._backup(who)
+            if found is None:
                 return None
             self.backups += 1
-        self._under_way.setdefault(found, []).append(who)
+        self._are_at(found, [*self._under_way.get(found, ()), who])
         return found
 
     def done(self, who: str, chunk: int) -> bool:
         """A replica has done one; whether it was the first."""
         if chunk in self._done or chunk not in range(self.count):
             return False
-        self._under_way.pop(chunk, None)
+        self._are_at(chunk, [])
         self._done[chunk] = who
         self.taken[who] = self.taken.get(who, 0) + 1
         return True
 
     def lost(self, who: str) -> None:
         """A replica is gone, and what it has sent may be, too."""
-        for chunk, by in list(self._under_way.items()):
-            by[:] = [other for other in by if other != who]
-            if not by:
-                del self._under_way[chunk]
-                self._again.append(chunk)
+        for chunk in [chunk for chunk, by in self._under_way.items() if who in by]:
+            others = [other for other in self._under_way[chunk] if other != who]
+            self._are_at(chunk, others)
+            self._again += [] if others else [chunk]
         for chunk in [chunk for chunk, by in self._done.items() if by == who]:
             del self._done[chunk]
             self._again.append(chunk)
@@ -90,18 +93,46 @@ class Chunks:
         """One that nobody does: the next after its last, or half of what the one with most left would do."""
         while self._again:
             chunk = self._again.popleft()
-            if chunk not in self._done:
+            if chunk not in self._done and chunk not in self._under_way:
                 return chunk
         start, stop = self._ranges.get(who, (0, 0))
         if start == stop:
-            other = max(self._ranges, key=lambda name: self._ranges[name][1] - self._ranges[name][0])
-            first, stop = self._ranges[other]
-            if first == stop:
+            other = self._most_left()
+            if other is None:
                 return None
+            first, stop = self._ranges[other]
             start = (first + stop) // 2 if other else first
             self._ranges[other] = (first, start)
+            heapq.heappush(self._longest, (first - start, other))
+            heapq.heappush(self._longest, (start + 1 - stop, who))
         self._ranges[who] = (start + 1, stop)
         return start
+
+    def _most_left(self) -> str | None:
+        """Whose range is longest, which leaves the heap; None where all are empty."""
+        while self._longest:
+            size, name = heapq.heappop(self._longest)
+            start, stop = self._ranges[name]
+            if start - stop == size < 0:
+                return name
+            if start < stop:
+                heapq.heappush(self._longest, (start - stop, name))
+        return None
+
+    def _backup(self, who: str) -> int | None:
+        """One that others are at, the fewest of all, and that was given to them first."""
+        for chunks in self._late[1:-1]:
+            for chunk in chunks:
+                if who not in self._under_way[chunk]:
+                    return chunk
+        return None
+
+    def _are_at(self, chunk: int, names: list[str]) -> None:
+        """Who is at a chunk now."""
+        self._late[len(self._under_way.pop(chunk, ()))].pop(chunk, None)
+        if names:
+            self._under_way[chunk] = names
+            self._late[len(names)][chunk] = None
 
     def __repr__(self) -> str:
         return f"Chunks({len(self._done)} of {self.count} done, {len(self._under_way)} under way)"

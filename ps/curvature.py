@@ -24,6 +24,11 @@ class Pair(NamedTuple):
     change: str
     product: float
 
+    @property
+    def inverse(self) -> float:
+        """Of the product: torch multiplies by it, which rounds otherwise than dividing by the product."""
+        return 1.0 / self.product
+
 
 class Curvature:
     """Of the last `history` pairs. form: "free" or "loop"."""
@@ -66,11 +71,11 @@ class Curvature:
 
         taken = []
         for pair in reversed(self.pairs):
-            taken.append(product(pair.step) / pair.product)
+            taken.append(product(pair.step) * pair.inverse)
             factors[pair.change] = factors.get(pair.change, 0.0) - taken[-1]
         factors = {name: value * self.scale for name, value in factors.items()}
         for pair in self.pairs:
-            given = product(pair.change) / pair.product
+            given = product(pair.change) * pair.inverse
             factors[pair.step] = factors.get(pair.step, 0.0) + taken.pop() - given
         return [Combine(out, [(value, name) for name, value in factors.items()])]
 
@@ -89,12 +94,12 @@ class Curvature:
         taken = []
         for pair in reversed(self.pairs):
             (dot,) = yield [*batch, Dot(pair.step, out)]
-            taken.append(dot / pair.product)
+            taken.append(dot * pair.inverse)
             batch = [Axpy(out, -taken[-1], pair.change)]
         batch.append(Scale(out, self.scale))
         for pair in self.pairs:
             (dot,) = yield [*batch, Dot(pair.change, out)]
-            batch = [Axpy(out, taken.pop() - dot / pair.product, pair.step)]
+            batch = [Axpy(out, taken.pop() - dot * pair.inverse, pair.step)]
         return batch
 
     def _forget(self, gone: Iterable[Pair]) -> list[AnyOperation]:

@@ -46,9 +46,9 @@ class Rules:
     def ends(self, iteration: Iteration, moved: float, changed: float) -> str:
         """Why there is no next iteration; "" where there is one. moved: the largest element of the step."""
         if iteration.number == self.iterations:
-            return f"after {self.iterations} iterations, as many as were asked for"
+            return "as many iterations as were asked for"
         if self.evaluations and iteration.evaluations >= self.evaluations:
-            return f"after {iteration.evaluations} evaluations, as many as were allowed"
+            return "as many evaluations as were allowed"
         if iteration.gradient <= self.least_gradient:
             return f"converged: no element of the gradient is above {self.least_gradient:g}"
         if moved <= self.least_change:

@@ -45,15 +45,15 @@ def strong_wolfe(start: Point, step: float, length: float, *, c1: float, c2: flo
 
     Nocedal and Wright, "Numerical Optimization", 2006, algorithms 3.5 and 3.6; it takes the same steps as that of
     torch.optim.LBFGS. length: the largest absolute element of the direction; brackets that move nothing by more than
-    `least` are not searched. most: evaluations. A loss that is not finite counts as too high. Where no step is found,
-    the best place that it came to.
+    `least` are not searched. most: evaluations, one more than `max_ls` there. A loss that is not finite counts as too
+    high. Where no step is found, the best place that it came to.
     """
     bracket: list[Point]
-    before, count, turns = start, 1, 0
+    before, count = start, 1
     now = yield from _at(step, count, {0})
     done = False
-    while turns < most:
-        high = now.loss > start.loss + c1 * now.step * start.slope or (turns > 1 and now.loss >= before.loss)
+    while count < most:
+        high = now.loss > start.loss + c1 * now.step * start.slope or (count > 2 and now.loss >= before.loss)
         if high or not math.isfinite(now.loss):
             bracket = [before, now]
             break
@@ -65,13 +65,13 @@ def strong_wolfe(start: Point, step: float, length: float, *, c1: float, c2: flo
             break
         low = now.step + 0.01 * (now.step - before.step)
         step = _cubic(before, now, low, now.step * FURTHER)
-        count, turns = count + 1, turns + 1
+        count += 1
         before, now = now, (yield from _at(step, count, {0, before.number, now.number}))
     else:
-        bracket = [start, now]
+        bracket = [before, now]
     stuck = False  # whether the last trial was too near to an end
     low_end = _lower(bracket)
-    while not done and turns < most:
+    while not done and count < most:
         left, right = sorted(point.step for point in bracket)
         if (right - left) * length < least:
             break
@@ -85,7 +85,7 @@ def strong_wolfe(start: Point, step: float, length: float, *, c1: float, c2: flo
                 stuck = True
         else:
             stuck = False
-        count, turns = count + 1, turns + 1
+        count += 1
         now = yield from _at(step, count, {0, *(point.number for point in bracket)})
         other = 1 - low_end
         too_high = now.loss > start.loss + c1 * now.step * start.slope or now.loss >= bracket[low_end].loss
@@ -116,7 +116,8 @@ def _cubic(a: Point, b: Point, low: float, high: float) -> float:
     middle = (low + high) / 2
     if a.step == b.step or not all(map(math.isfinite, (a.loss, a.slope, b.loss, b.slope))):
         return middle
-    rise = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.step - b.step)
+    # By the inverse, as torch divides by a tensor: where a loss is badly conditioned, the last bit grows.
+    rise = a.slope + b.slope - 3 * (a.loss - b.loss) * (1.0 / (a.step - b.step))
     square = rise**2 - a.slope * b.slope
     if square < 0:
         return middle

@@ -64,9 +64,11 @@ class OperationLog:
         os.truncate(self.path, len(whole) + 1 if whole else 0)
         try:
             entries = [json.loads(line) for line in whole.splitlines()]
+            if entries and "run" not in entries[0]:
+                raise ValueError("it does not say of which run it is")
             for entry in entries:
                 self._take(entry, run)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError("E803", f"operation log {self.path} cannot be read: {error}") from error
         return bool(entries)
 
@@ -78,10 +80,14 @@ class OperationLog:
                 facts = f"{self.path} is of a run with {other[0]} {told}; this one has {wanted}"
                 raise CheckpointError("E812", facts, fix="the same options, or --init with its weights")
         elif "answers" in entry:
+            if not 1 <= entry["number"] <= len(self.answers) + 1:
+                raise ValueError(f"batch {entry['number']} after {len(self.answers)}")
             del self.answers[entry["number"] - 1 :]
             self.answers.append([float(number) for number in entry["answers"]])
         elif "commit" in entry:
             self.committed = int(entry["commit"])
+            if self.committed > len(self.answers):
+                raise ValueError(f"a commit of batch {self.committed} after {len(self.answers)}")
         else:
             self.epoch = int(entry["epoch"])
             del self.answers[self.committed :]

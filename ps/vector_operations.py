@@ -38,11 +38,15 @@ class Operation(msgspec.Struct, frozen=True):
         """Change the vectors."""
 
     def joined(self, shares: Iterable[float]) -> float:
-        """The number of all shares, in any order: NaN where one of them is."""
+        """The number of all shares, in any order: NaN where one of them is, infinite where it is too large."""
         found = list(shares)
-        if not all(map(math.isfinite, found)):
-            return math.nan if any(map(math.isnan, found)) else math.inf
-        return max(found, default=0.0) if self._largest else math.fsum(found)
+        odd = [share for share in found if not math.isfinite(share)]
+        if odd or self._largest:
+            return sum(odd) if odd else max(found, default=0.0)
+        try:
+            return math.fsum(found)
+        except OverflowError:
+            return sum(found)
 
 
 class Dot(Operation, frozen=True, tag="dot"):

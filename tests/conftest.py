@@ -15,6 +15,9 @@ from hypothesis import settings
 from training_command import start as start
 from training_command import training as training
 
+# Where checks are shared, a failure is to show values too.
+pytest.register_assert_rewrite("elastic", "exactly_once", "fault_checks", "local_steps", "one_host", "resumed")
+
 settings.register_profile("cutset", deadline=None, derandomize=True, database=None)
 settings.load_profile("cutset")
 torch.set_num_threads(1)

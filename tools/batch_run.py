@@ -178,12 +178,13 @@ def _verdict(
 ) -> str:
     if loss is None:
         return f"It ended before the first iteration: {told['why']}."
-    said = f"Loss {loss:.6g} after {count} iterations and {told['evaluations']} evaluations, {told['why']}"
+    said = f"Loss {loss:.6g} after {count} iterations and {told['evaluations']} evaluations"
     if beside is None:
-        return f"{said}; {accuracy:.1%} test accuracy."
+        return f"{said}; {accuracy:.1%} test accuracy. It ended: {told['why']}."
     return (
         f"{said}; torch.optim.LBFGS in one process came to {beside['loss']:.6g} after {beside['evaluations']} "
-        f"evaluations. {accuracy:.1%} test accuracy, one process {beside['test_accuracy']:.1%}."
+        f"evaluations. {accuracy:.1%} test accuracy, one process {beside['test_accuracy']:.1%}. "
+        f"It ended: {told['why']}."
     )
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from ..partition.errors import CutsetError
 from ..partition.placement import MachinePlacement, Placement
 from .cutedges import crossings
-from .rows import RESULT_COLUMNS, is_chosen, ranked, result_cells
+from .rows import ITERATION_COLUMNS, RESULT_COLUMNS, few, is_chosen, iteration_cells, ranked, result_cells
 from .units import bytes_text, count_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def result_table(result: Mapping[str, Any], *, console: Console | None = None) -
     console.print(Text(f"{result['task']}\n", style="bold"))
     _print_table(console, table)
     console.print(Text(str(result["verdict"]), style="bold"))
+    if result.get("iterations"):
+        print_columns(console, ITERATION_COLUMNS, [iteration_cells(one) for one in few(result["iterations"])])
     if result.get("measured"):
         console.print(Text("\n".join(result["measured"]["why"])))
     for said in result.get("served_why") or ():

@@ -23,10 +23,12 @@ from .picture import (
     waiting_bars,
 )
 from .rows import (
+    ITERATION_COLUMNS,
     RESULT_COLUMNS,
     SHARD_COLUMNS,
     WORKER_COLUMNS,
     is_chosen,
+    iteration_cells,
     ranked,
     result_cells,
     shard_cells,
@@ -59,13 +61,22 @@ def run_page(placement: Placement | None, result: Mapping[str, Any]) -> str:
             ("Loss", loss_curves(result, standalone=False)),
         )
     )
-    late = _staleness(result) + _served(result)
+    late = _iterations(result) if "iterations" in result else _staleness(result) + _served(result)
     plan = "" if placement is None else _plan(placement, result.get("measured"))
     used = settings(result.get("settings") or {}) + settings(result.get("versions") or {})
     body = header(f"Run of {result['task']}", result["verdict"]) + rows + f'<div class="pair">{curves}</div>\n' + late
     return page(
         f"cutset: run of {result['task']}", body + _links(result) + plan + card("Settings and versions", "", used)
     )
+
+
+def _iterations(result: Mapping[str, Any]) -> str:
+    """What each iteration of a batch method came to."""
+    said = (
+        "Evaluations are of loss and gradient, since the beginning. Round trips and bytes are those of the "
+        "coordinator, which sees numbers alone. Portions that were late were given to two replicas."
+    )
+    return card("Iterations", said, _listed(ITERATION_COLUMNS, map(iteration_cells, result["iterations"])), scroll=True)
 
 
 def _staleness(result: Mapping[str, Any]) -> str:

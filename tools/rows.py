@@ -1,6 +1,6 @@
 """The tables that pages and terminal share, as rows of words: results of a run, and candidates of a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..partition.placement import Placement, Score
@@ -41,6 +41,41 @@ SHARD_COLUMNS = (
     "bytes in",
     "bytes out",
 )
+
+
+ITERATION_COLUMNS = (
+    "iteration",
+    "loss",
+    "largest gradient",
+    "step",
+    "evaluations",
+    "seconds",
+    "round trips",
+    "to and from shards",
+    "given to two",
+)
+
+
+def iteration_cells(iteration: Mapping[str, Any]) -> tuple[str, ...]:
+    """One iteration of a batch method in words, under `ITERATION_COLUMNS`; evaluations are since the beginning."""
+    return (
+        str(iteration["number"]),
+        f"{iteration['loss']:.8g}",
+        f"{iteration['gradient']:.3g}",
+        f"{iteration['step']:.3g}",
+        str(iteration["evaluations"]),
+        seconds_text(iteration["seconds"]),
+        str(iteration["round_trips"]),
+        bytes_text(iteration["bytes"]),
+        str(iteration["backups"]),
+    )
+
+
+def few(iterations: Sequence[Mapping[str, Any]], most: int = 12) -> list[Mapping[str, Any]]:
+    """The first and the last of them, and some between."""
+    last = len(iterations) - 1
+    kept = {round(n * last / (most - 1)) for n in range(most)} if last >= most else set(range(last + 1))
+    return [iterations[n] for n in sorted(kept)]
 
 
 def result_cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Both methods whose replicas are on one host, with a model that is not cut; tests/tools/test_one_host.py has cut ones."""
+"""Methods whose replicas are on one host, with a model that is not cut; tests/tools/test_one_host.py has cut ones."""
 
 from pathlib import Path
 

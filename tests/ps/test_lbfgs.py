@@ -1,0 +1,176 @@
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+import torch
+from minimised import by_torch, minimised
+from torch import Tensor
+
+from cutset.models import digits_softmax
+from cutset.partition.errors import Diverged
+from cutset.ps.lbfgs import Lbfgs, Rules
+from cutset.ps.minimiser import Objective, Portions
+
+ONE = Portions(1, 1)
+FORMS = ("free", "loop")
+
+
+def rosenbrock(x: Tensor) -> Tensor:
+    return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
+
+
+def valley() -> Tensor:
+    """Where the search for the least of `rosenbrock` begins, by custom; of 100 elements."""
+    return torch.tensor([-1.2, 1.0] * 50, dtype=torch.float64)
+
+
+def softmax(weights: Tensor) -> Tensor:
+    """Of the digits that the package has, [650]."""
+    images, labels = digits()
+    return torch.nn.functional.cross_entropy(images @ weights[:640].view(64, 10) + weights[640:], labels)
+
+
+def held_back(weights: Tensor) -> Tensor:
+    """With a penalty, so that there is an end."""
+    return softmax(weights) + 0.005 * (weights**2).sum()
+
+
+def autoencoder(weights: Tensor) -> Tensor:
+    """64-8-64 on some digits, [1024]."""
+    images = digits()[0][:200]
+    return ((torch.tanh(images @ weights[:512].view(64, 8)) @ weights[512:].view(8, 64) - images) ** 2).mean()
+
+
+@lru_cache
+def digits() -> tuple[Tensor, Tensor]:
+    data = digits_softmax(double=True).data
+    assert data is not None
+    samples = data("train")
+    return samples.inputs[0], samples.targets[0]
+
+
+def small() -> Tensor:
+    return torch.randn(1024, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.1
+
+
+PROBLEMS = {
+    "rosenbrock": (rosenbrock, valley, 30),
+    "softmax": (softmax, lambda: torch.zeros(650, dtype=torch.float64), 30),
+    "softmax to the end": (held_back, lambda: torch.zeros(650, dtype=torch.float64), 2000),
+    "autoencoder": (autoencoder, small, 20),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(PROBLEMS))
+def problem(request: pytest.FixtureRequest):
+    loss, start, iterations = PROBLEMS[request.param]
+    return loss, start(), iterations, by_torch(loss, start(), iterations)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+def test_it_takes_the_steps_of_torch(problem, form: str, shards: int) -> None:
+    loss, start, iterations, (values, evaluations, count) = problem
+    objective = Objective(ONE)
+    found = minimised(Lbfgs(objective, Rules(iterations=iterations, form=form)).steps(), loss, start, shards=shards)
+    assert (found.values - values).abs().max() <= 1e-10
+    assert objective.evaluations == evaluations
+    assert len(found.iterations) == count
+
+
+@pytest.mark.parametrize("loss", [softmax, rosenbrock])
+def test_in_one_shard_and_by_the_loop_every_bit_is_that_of_torch(loss) -> None:
+    start = valley() if loss is rosenbrock else torch.zeros(650, dtype=torch.float64)
+    values, _, _ = by_torch(loss, start, 2000)
+    found = minimised(Lbfgs(Objective(ONE), Rules(iterations=2000, form="loop")).steps(), loss, start)
+    assert torch.equal(found.values, values)
+
+
+def test_the_free_form_takes_few_round_trips_and_the_loop_two_for_each_pair() -> None:
+    trips = {}
+    for form in FORMS:
+        found = minimised(Lbfgs(Objective(ONE), Rules(iterations=30, form=form)).steps(), rosenbrock, valley())
+        trips[form] = found.trips / len(found.iterations)
+    assert trips["free"] <= 8
+    assert trips["loop"] > 20
+
+
+def test_no_more_vectors_are_kept_than_the_history_needs() -> None:
+    found = minimised(Lbfgs(Objective(ONE), Rules(iterations=40, history=3)).steps(), rosenbrock, valley())
+    assert len(found.held) <= 2 * 4 + 5
+
+
+def test_the_gradient_of_a_start_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(Diverged, match="the loss at the first point is nan") as caught:
+        minimised(Lbfgs(Objective(ONE), Rules()).steps(), lambda x: (x * math.nan).sum(), torch.ones(3))
+    assert caught.value.code == "E705"
+
+
+def test_at_the_least_it_ends_at_once() -> None:
+    found = minimised(Lbfgs(Objective(ONE), Rules()).steps(), lambda x: (x**2).sum(), torch.zeros(3))
+    assert found.why.startswith("converged at once")
+    assert found.iterations == []
+
+
+def test_it_ends_where_it_is_told_to() -> None:
+    objective = Objective(ONE)
+    found = minimised(Lbfgs(objective, Rules(evaluations=7)).steps(), rosenbrock, valley())
+    assert (found.why, objective.evaluations) == ("as many evaluations as were allowed", 7)
+    found = minimised(Lbfgs(Objective(ONE), Rules(iterations=4)).steps(), rosenbrock, valley())
+    assert (found.why, len(found.iterations)) == ("as many iterations as were asked for", 4)
+
+
+def test_a_direction_that_does_not_lead_down_is_left_for_the_gradient() -> None:
+    """What is remembered is spoilt on purpose: the next direction leads up, and the memory is given up."""
+    method = Lbfgs(Objective(ONE), Rules(iterations=12))
+    found = minimised(_spoiling(method.steps(), method), rosenbrock, valley())
+    assert len(found.iterations) == 12
+    assert found.losses == sorted(found.losses, reverse=True)
+
+
+def _spoiling(steps, method: Lbfgs):
+    """The same steps; once there are three pairs, their products change sign."""
+    item, done = next(steps), False
+    while True:
+        if len(method._curvature.pairs) == 3 and not done:
+            done = True
+            pairs = [pair._replace(product=-pair.product) for pair in method._curvature.pairs]
+            method._curvature.pairs.clear()
+            method._curvature.pairs.extend(pairs)
+            method._curvature.scale = -method._curvature.scale
+        answers = yield item
+        try:
+            item = steps.send(answers)
+        except StopIteration as stop:
+            assert done
+            return stop.value
+
+
+def test_pairs_without_curvature_are_skipped_or_damped() -> None:
+    """Along a loss that bends down there is none; either way every step goes down."""
+
+    def bent(x: Tensor) -> Tensor:
+        return (torch.cos(x) + 0.01 * x**2).sum()
+
+    start = torch.linspace(0.1, 1.0, 10, dtype=torch.float64)
+    for curvature in ("skip", "damp"):
+        rules = Rules(iterations=50, curvature=curvature)
+        found = minimised(Lbfgs(Objective(ONE), rules).steps(), bent, start)
+        assert found.losses == sorted(found.losses, reverse=True)
+        assert found.losses[-1] < -9.0
+
+
+def test_a_penalty_is_that_of_the_function_with_it() -> None:
+    start = torch.zeros(650, dtype=torch.float64)
+    values, _, _ = by_torch(lambda w: softmax(w) + 0.005 * (w**2).sum(), start, 25)
+    found = minimised(Lbfgs(Objective(ONE, l2=0.01), Rules(iterations=25)).steps(), softmax, start, shards=2)
+    assert (found.values - values).abs().max() <= 1e-10
+
+
+def test_a_loss_in_float32_ends_near_that_of_torch() -> None:
+    start = valley().float()
+    values, _, _ = by_torch(rosenbrock, start, 10)
+    found = minimised(Lbfgs(Objective(ONE), replace(Rules(), iterations=10)).steps(), rosenbrock, start)
+    assert found.values.dtype == torch.float32
+    assert rosenbrock(found.values) == pytest.approx(float(rosenbrock(values)), rel=0.05)

@@ -1,0 +1,72 @@
+import msgspec
+import pytest
+
+from cutset.partition.errors import UsageError
+from cutset.ps.descent import ConjugateGradients
+from cutset.ps.gradient_rules import SGD
+from cutset.ps.methods import AnyMethod, method
+from cutset.ps.minimiser import Portions, Sample
+from cutset.ps.sandblaster import SOLVERS, Sandblaster
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("history=0", "E260"),
+        ("iterations=0", "E260"),
+        ("search=0", "E260"),
+        ("evaluations=-1", "E260"),
+        ("l2=-1", "E266"),
+        ("l1=nan", "E266"),
+        ("lr=0", "E266"),
+        ("lr=inf", "E266"),
+        ("c1=0", "E266"),
+        ("c2=1", "E266"),
+        ("c1=0.5,c2=0.4", "E266"),
+        ("share=0", "E266"),
+        ("share=1.5", "E266"),
+        ("overlap=0", "E266"),
+        ("form=three", "E268"),
+        ("solver=newton", "E268"),
+        ("curvature=ignore", "E268"),
+        ("solver=gd,l1=0.1", "E268"),
+        ("size=3", "E254"),
+    ],
+)
+def test_options_that_make_no_sense(text: str, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        method(f"sandblaster:{text}", {}).check(SGD(0.1), 1, 10)
+    assert caught.value.code == code
+    assert "sandblaster" in caught.value.facts + caught.value.fix
+
+
+def test_it_travels_as_plain_data() -> None:
+    given = Sandblaster(iterations=7, form="loop", l2=0.5)
+    assert msgspec.convert(msgspec.to_builtins(given), AnyMethod) == given
+
+
+def test_every_solver_can_be_asked_for() -> None:
+    for solver in SOLVERS:
+        steps = Sandblaster(solver=solver).steps(Portions(10, 2))()
+        assert next(steps)
+    assert SOLVERS["cg"] is ConjugateGradients
+
+
+def test_windows_overlap_and_go_round() -> None:
+    samples = Sandblaster(share=0.4, overlap=0.25)._samples(20)
+    windows = [samples(n).ranges for n in range(1, 5)]
+    assert windows[0] == ((0, 2), (2, 6), (6, 8))
+    assert [window[0] for window in windows[1:3]] == [window[-1] for window in windows[:2]]
+    assert samples(4) == samples(1)
+
+
+@pytest.mark.parametrize("count", range(3, 40))
+@pytest.mark.parametrize(("share", "overlap"), [(0.1, 0.25), (0.5, 0.5), (0.9, 0.1)])
+def test_windows_are_of_portions_that_there_are(count: int, share: float, overlap: float) -> None:
+    samples = Sandblaster(share=share, overlap=overlap)._samples(count)
+    for n in range(1, 50):
+        found: Sample = samples(n)
+        places = [place for part in found.ranges for place in part]
+        assert places == sorted(places)
+        assert 0 <= places[0] < places[-1] <= count
+        assert all(first < last for first, last in found.ranges)

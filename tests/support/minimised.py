@@ -1,0 +1,80 @@
+"""A batch method over vectors in this process, cut as by shards, and torch's L-BFGS to compare it with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from cutset.ps.minimiser import Iteration, Steps
+from cutset.ps.vector_operations import AT, Evaluate, Vectors, shares
+
+Loss = Callable[[Tensor], Tensor]
+Of = Callable[[Tensor, int, int], Tensor]  # the mean loss of portions [first, last) at a point
+
+
+@dataclass
+class Minimised:
+    """What a run came to. trips: batches of operations; held: the names of the vectors that are left."""
+
+    values: Tensor
+    why: str = ""
+    trips: int = 0
+    iterations: list[Iteration] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+
+    @property
+    def losses(self) -> list[float]:
+        """Of each iteration."""
+        return [iteration.loss for iteration in self.iterations]
+
+
+def minimised(steps: Steps, loss: Loss | Of, start: Tensor, *, shards: int = 1, portions: bool = False) -> Minimised:
+    """Run a method to its end. portions: whether the loss takes portions."""
+    bounds = [start.numel() * shard // shards for shard in range(shards + 1)]
+    ranges = [slice(a, b) for a, b in pairwise(bounds)]
+    parts: list[Vectors] = [{AT: start[part].clone()} for part in ranges]
+    done, answers = Minimised(start), None
+    while True:
+        try:
+            item = next(steps) if answers is None else steps.send(answers)
+        except StopIteration as stop:
+            done.why, done.values = stop.value, torch.cat([part[AT] for part in parts])
+            done.held = sorted(parts[0])
+            return done
+        if isinstance(item, Iteration):
+            done.iterations.append(item)
+            answers = None
+            continue
+        done.trips, answers = done.trips + 1, []
+        for operation in item:
+            if isinstance(operation, Evaluate):
+                point = torch.cat([part[operation.at] for part in parts]).requires_grad_()
+                found = loss(point, operation.first, operation.last) if portions else loss(point)  # type: ignore[call-arg]
+                found.backward()
+                assert point.grad is not None
+                for part, where in zip(parts, ranges, strict=True):
+                    part[operation.out] = point.grad[where].clone()
+                answers.append(found.item())
+            else:
+                given = [shares([operation], part) for part in parts]
+                answers += [operation.joined(one[0] for one in given)] if operation.number else []
+
+
+def by_torch(loss: Loss, start: Tensor, iterations: int, *, history: int = 10) -> tuple[Tensor, int, int]:
+    """Where torch.optim.LBFGS comes to; its evaluations and its iterations."""
+    point, count = start.clone().requires_grad_(), [0]
+    optimiser = torch.optim.LBFGS(
+        [point], max_iter=iterations, max_eval=1 << 20, history_size=history, line_search_fn="strong_wolfe"
+    )
+
+    def evaluate() -> Tensor:
+        optimiser.zero_grad()
+        found = loss(point)
+        found.backward()
+        count[0] += 1
+        return found
+
+    optimiser.step(evaluate)
+    return point.detach(), count[0], optimiser.state[point]["n_iter"]
