@@ -63,6 +63,7 @@ class VectorShard:
         self._vectors: dict[int, Vectors] = {}  # by slice
         self._epoch = 0
         self._number = 0  # of the last batch that was carried out
+        self._committed = 0  # of the last commit in this epoch, or where that began
         self._answer: list[float] = []
         self._batch: _Batch | None = None
         self._last: _Batch | None = None  # whose points some may want yet, for a loss that was lost
@@ -113,6 +114,7 @@ class VectorShard:
         if epoch > self._epoch:
             self._vectors = self._read(number) if number else self._first()
             self._epoch, self._number, self._answer, self._batch, self._last = epoch, number, [], None, None
+            self._committed = number
         return [(message.sender, Message("rolled back", body={"epoch": epoch})), *self._woken()]
 
     def _first(self) -> dict[int, Vectors]:
@@ -266,16 +268,24 @@ class VectorShard:
             return []
         if number != self._number or self._batch is not None:
             raise broken(self.index, None, message, f"is of batch {number}; the last was {self._number}")
+        if number != self._committed:  # else it was said again
+            self._write(number, keep)
+        return [(message.sender, Message("committed", body={"epoch": self._epoch, "number": number}))]
+
+    def _write(self, number: int, keep: int) -> None:
+        """Write a commit, in place of any of that number that was given up, and remove what is older."""
         held = []
         for n, piece in sorted(self._pieces.items()):
-            vectors = self._of(n)
-            held.append(Holding(piece, vectors[AT], {k: v for k, v in vectors.items() if k != AT}, number))
+            others = {name: vector for name, vector in self._of(n).items() if name != AT}
+            held.append(Holding(piece, self._of(n)[AT], others, number))
         folder = commit_folder(self._folder, self.index, number)
+        if folder.exists():
+            shutil.rmtree(folder)
         write_shard(folder, self.index, held, RULE)
+        self._committed = number
         kept = {folder, commit_folder(self._folder, self.index, keep)}
         for other in set(self._folder.glob(f"shard-{self.index}.*")) - kept:
             shutil.rmtree(other)
-        return [(message.sender, Message("committed", body={"epoch": self._epoch, "number": number}))]
 
     def _read(self, number: int) -> dict[int, Vectors]:
         files = sorted(commit_folder(self._folder, self.index, number).glob("shard-*.safetensors"))

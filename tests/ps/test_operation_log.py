@@ -137,7 +137,7 @@ def test_a_line_that_a_crash_cut_off_does_not_count(filled):
 
 def test_wherever_it_is_cut_off_it_goes_on(filled):
     whole = filled.read_bytes()
-    for end in range(0, len(whole), 11):
+    for end in range(0, len(whole), 3):
         filled.write_bytes(whole[:end])
         log = OperationLog(filled, RUN)
         count, epoch = len(log.answers), log.epoch

@@ -84,6 +84,28 @@ def ps_command(rounds: int, as_json: bool) -> None:
         print_rows(rows)
 
 
+@bench.command("portions")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of either way, in turn.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, for programs.")
+def portions_command(rounds: int, as_json: bool) -> None:
+    """Print how long an iteration of a batch method takes where one of four replicas is 5 times slower.
+
+    With small portions and backups of late ones, and with one portion for each replica, beside the ideal: all work by
+    all speeds together. The processes are real; what a portion takes to compute is emulated by waiting. Then the same
+    simulated, event by event, for 2000 replicas.
+    """
+    import json
+    from dataclasses import asdict
+
+    from .portions import measure, print_rows
+
+    rows = measure(rounds=rounds)
+    if as_json:
+        click.echo(json.dumps([{**asdict(row), "ratio": row.ratio} for row in rows]))
+    else:
+        print_rows(rows)
+
+
 @bench.command("plan")
 @click.option(
     "--graphs",

@@ -1,0 +1,222 @@
+"""Both forms make the direction of the inverse Hessian by BFGS, written down as a matrix."""
+
+from itertools import count
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cutset.ps.curvature import FREE, LOOP, Curvature, Pair
+from cutset.ps.vector_operations import Combine, Dot, Drop, Vectors, numbers, shares
+
+FORMS = pytest.mark.parametrize("form", [FREE, LOOP])
+N = 7
+
+
+class Vector:
+    """Vectors [N] in parts, on which batches are carried out, and the pairs that are remembered as tensors."""
+
+    def __init__(self, curvature, *, parts=2, seed=0):
+        self.curvature, self.batches = curvature, []
+        self.parts: list[Vectors] = [{} for _ in range(parts)]
+        self.pairs, self._numbers = [], count(1)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def drawn(self):
+        return torch.randn(N, generator=self._generator, dtype=torch.float64)
+
+    def put(self, name, vector):
+        for part, piece in zip(self.parts, vector.tensor_split(len(self.parts)), strict=True):
+            part[name] = piece.clone()
+
+    def whole(self, name):
+        return torch.cat([part[name] for part in self.parts])
+
+    def carry_out(self, batch):
+        rows = [shares(batch, part) for part in self.parts]
+        return [one.joined(row[n] for row in rows) for n, one in enumerate(numbers(batch))]
+
+    def remember(self):
+        """Draw a pair of positive product, and add it."""
+        step, change = self.drawn(), self.drawn()
+        change = change if step @ change > 0 else -change
+        number = next(self._numbers)
+        names = f"step-{number}", f"change-{number}"
+        self.put(names[0], step)
+        self.put(names[1], change)
+        self.pairs.append((step, change))
+        self.carry_out(self.curvature.add(Pair(*names, float(step @ change)), float(change @ change)))
+
+    def direction(self, factor, base="base"):
+        """The vector that comes of it."""
+        asking = self.curvature.direction("out", factor, base)
+        answers = None
+        while True:
+            try:
+                batch = next(asking) if answers is None else asking.send(answers)
+            except StopIteration as stop:
+                self.carry_out(stop.value)
+                return self.whole("out")
+            self.batches.append(batch)
+            answers = self.carry_out(batch)
+
+
+def by_matrix(pairs, vector):
+    """Equation 7.16 of Nocedal and Wright, of the last guess y s / y y."""
+    one = torch.eye(N, dtype=torch.float64)
+    inverse = one * (pairs[-1][0] @ pairs[-1][1]) / (pairs[-1][1] @ pairs[-1][1]) if pairs else one
+    for step, change in pairs:
+        rho = 1 / (step @ change)
+        left = one - rho * torch.outer(step, change)
+        inverse = left @ inverse @ left.T + rho * torch.outer(step, step)
+    return inverse @ vector
+
+
+def close(found, expected):
+    return float((found - expected).abs().max()) <= 1e-10 * max(1.0, float(expected.abs().max()))
+
+
+@FORMS
+@settings(max_examples=60)
+@given(
+    pairs=st.integers(0, 9),
+    history=st.integers(1, 6),
+    parts=st.integers(1, 4),
+    factor=st.sampled_from([-1.0, 1.0, 0.3]),
+    seed=st.integers(0, 999),
+)
+def test_it_is_that_of_the_matrix(form, pairs, history, parts, factor, seed):
+    """After every pair that is added, and for another vector each time under the same name."""
+    made = Vector(Curvature(history, form), parts=parts, seed=seed)
+    for number in range(pairs + 1):
+        base = made.drawn()
+        made.put("base", base)
+        assert close(made.direction(factor), factor * by_matrix(made.pairs[-history:], base))
+        assert torch.equal(made.whole("base"), base)
+        if number < pairs:
+            made.remember()
+
+
+@FORMS
+def test_directions_need_not_be_asked_for_after_every_pair(form):
+    made = Vector(Curvature(4, form))
+    for asked in (True, False, False, True, False, False, False, False, False, True):
+        made.remember()
+        if asked:
+            base = made.drawn()
+            made.put("base", base)
+            assert close(made.direction(-1.0), -by_matrix(made.pairs[-4:], base))
+
+
+@FORMS
+def test_one_may_be_asked_for_twice(form):
+    made = Vector(Curvature(3, form))
+    for _ in range(3):
+        made.remember()
+    for name in ("one", "other"):
+        base = made.drawn()
+        made.put(name, base)
+        assert close(made.direction(1.0, name), by_matrix(made.pairs, base))
+
+
+@FORMS
+def test_no_pair_means_the_vector_itself(form):
+    made = Vector(Curvature(3, form))
+    base = made.drawn()
+    made.put("base", base)
+    assert torch.equal(made.direction(-1.0), -base)
+    assert made.batches == []
+
+
+@FORMS
+def test_the_oldest_pair_is_forgotten_and_its_vectors_dropped(form):
+    made = Vector(Curvature(2, form), parts=1)
+    for number in range(1, 6):
+        made.remember()
+        kept = range(max(1, number - 1), number + 1)
+        assert sorted(made.parts[0]) == sorted(f"{kind}-{n}" for kind in ("step", "change") for n in kept)
+        assert [pair.step for pair in made.curvature.pairs] == [f"step-{n}" for n in kept]
+
+
+@FORMS
+def test_everything_may_be_forgotten(form):
+    made = Vector(Curvature(3, form), parts=1)
+    for _ in range(3):
+        made.remember()
+    base = made.drawn()
+    made.put("base", base)
+    made.direction(1.0)
+    names = [f"{kind}-{n}" for kind in ("change", "step") for n in (1, 2, 3)]
+    asked = made.curvature.forget()
+    assert asked == [Drop(names)]
+    assert made.curvature.forget() == []
+    made.carry_out(asked)
+    assert torch.equal(made.direction(1.0), base)
+    made.pairs.clear()
+    made.remember()
+    assert close(made.direction(1.0), by_matrix(made.pairs, base))
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 5, 9])
+def test_round_trips(pairs):
+    """One for all products, or two for each pair that is remembered."""
+    for form, trips in ((FREE, 1), (LOOP, 2 * min(pairs, 5))):
+        made = Vector(Curvature(5, form))
+        for _ in range(pairs):
+            made.remember()
+        made.put("base", made.drawn())
+        made.direction(-1.0)
+        assert len(made.batches) == trips
+
+
+def test_the_free_form_asks_for_no_product_twice_and_makes_nothing_on_the_way():
+    made, history = Vector(Curvature(4, FREE)), 4
+    for _ in range(10):
+        made.remember()
+        made.put("base", made.drawn())
+        made.direction(-1.0)
+    asked = [frozenset((one.a, one.b)) for batch in made.batches for one in batch]
+    assert {type(one) for batch in made.batches for one in batch} == {Dot}
+    of_pairs = [pair for pair in asked if "base" not in pair]
+    assert len(of_pairs) == len(set(of_pairs))
+    assert not any(all(name.startswith("step") for name in pair) for pair in asked)
+    for batch in made.batches[history:]:
+        # With the base 2 for each pair; of the new pair with the others: its change with all of them, its step with
+        # their changes, itself not counted twice.
+        assert len(batch) == 2 * history + (2 * history) + (history - 1)
+
+
+def test_the_free_form_makes_its_direction_at_once():
+    made = Vector(Curvature(3, FREE))
+    for _ in range(3):
+        made.remember()
+    made.put("base", made.drawn())
+    asking = made.curvature.direction("out", -1.0, "base")
+    with pytest.raises(StopIteration) as stop:
+        asking.send(made.carry_out(next(asking)))
+    (one,) = stop.value.value
+    assert isinstance(one, Combine)
+    assert sorted(name for _, name in one.terms) == sorted(
+        ["base", *(f"{kind}-{n}" for kind in ("step", "change") for n in (1, 2, 3))]
+    )
+
+
+def test_both_forms_agree_on_pairs_of_very_different_sizes():
+    """Steps become small where a run converges."""
+    made = {form: Vector(Curvature(6, form), seed=3) for form in (FREE, LOOP)}
+    found = {}
+    for form, one in made.items():
+        for number in range(6):
+            one.drawn_scale = 10.0 ** (-number)
+            step, change = one.drawn() * one.drawn_scale, one.drawn() * one.drawn_scale
+            change = change if step @ change > 0 else -change
+            one.put(f"step-{number}", step)
+            one.put(f"change-{number}", change)
+            pair = Pair(f"step-{number}", f"change-{number}", float(step @ change))
+            one.carry_out(one.curvature.add(pair, float(change @ change)))
+            one.pairs.append((step, change))
+        base = one.drawn()
+        one.put("base", base)
+        found[form] = one.direction(-1.0)
+        assert close(found[form], -by_matrix(one.pairs, base))
