@@ -55,12 +55,15 @@ class BatchWorker:
         self._names = {piece.shard: f"shard-{piece.shard}" for piece in slices}
         self._asks = 0  # by which answers are known
         self._taken = 0  # chunks
+        self._asking: tuple[str, int] | None = None  # of whom a chunk was asked for, and by which number
         self._unsummed: dict[int, tuple[Slice, int]] = {}  # by slice: gradients on their way
 
     def run(self) -> None:
         """Work until the coordinator says that it is over."""
         while (chunk := self._next()) is not None:
-            self._get("point", "point", {name: getattr(chunk, name) for name in ("epoch", "number", "place")})
+            wanted = self._get("point", "point", {name: getattr(chunk, name) for name in ("epoch", "number", "place")})
+            if not wanted and self._alone:
+                continue
             total, losses = self._computed(chunk)
             self._push(chunk, total)
             body = {**msgspec.to_builtins(chunk), "losses": None if None in losses else losses}
@@ -83,24 +86,38 @@ class BatchWorker:
             self._mailbox.send(name, Message("chunk", self._taken, body=message.body))
         return None if message.body.get("over") else msgspec.convert(message.body, Chunk)
 
+    @property
+    def _alone(self) -> bool:
+        """Whether no other machine has to do the same."""
+        return not self._leader and not self._followers
+
     def _led(self, key: Key) -> Message:
         while (message := self._hear([key])) is None:
             pass
         return message
 
+    def _ask(self) -> None:
+        """Ask the coordinator for a chunk, unless it was."""
+        if not self._asking or self._asking[0] != self._coordinator:
+            self._asks += 1
+            self._asking = self._coordinator, self._asks
+            self._mailbox.send(self._coordinator, Message("ask", self._asks))
+
     def _asked(self) -> Message:
         """The coordinator's answer; whoever takes its place is asked again."""
-        self._asks += 1
         while True:
-            asked = self._coordinator
-            self._mailbox.send(asked, Message("ask", self._asks))
-            while asked == self._coordinator:
-                message = self._hear([(asked, "chunk", self._asks, 0, 0)])
-                if message is not None:
-                    return message
+            self._ask()
+            assert self._asking is not None
+            coordinator, number = self._asking
+            message = self._hear([(coordinator, "chunk", number, 0, 0)])
+            if message is not None:
+                self._asking = None
+                return message
 
-    def _get(self, kind: str, answer: str, body: dict[str, Any]) -> None:
+    def _get(self, kind: str, answer: str, body: dict[str, Any]) -> bool:
+        """Have the shards fill `values`; whether they all did, since they knew of what was asked for."""
         self._asks += 1
+        known = True
         wanted = {piece.number: piece for piece in self._slices}
 
         def ask(pieces: Sequence[Slice]) -> None:
@@ -115,15 +132,19 @@ class BatchWorker:
             if message is not None:
                 piece = wanted.pop(message.edge)
                 self.bytes_in += message.bytes
+                known = known and bool(message.tensors)
                 if message.tensors:
                     self.values[piece.start : piece.stop].copy_(message.tensors[0])
             ask([piece for piece in wanted.values() if self._names[piece.shard] != names[piece.shard]])
+        return known
 
     def _computed(self, chunk: Chunk) -> tuple[Tensor, list[float | None]]:
         """The sum over the samples of a chunk's portions [n], and the portions' mean losses."""
         those, losses = chunk.portions, list[float | None]()
         tree = PortionSum(len(those))
         for position, portion in enumerate(those):
+            if position == len(those) - 1 and not self._leader:
+                self._ask()  # so that the next is there when this one is done
             self._gradients.zero_()
             losses.append(self._compute(portion, self.portions_done))
             tree.add(0, position, self._gradients * self._portions.within(portion, portion + 1))

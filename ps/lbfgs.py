@@ -168,10 +168,11 @@ class Lbfgs:
         """Search along the direction and go where that leads; None where it leads nowhere."""
         most = self._rules.left(self._objective.evaluations)
         search = self._search(Point(0.0, here.loss, slope, 0), length, largest, most)
-        trial, gradients, found = next(search), dict[int, str](), None
+        trial, gradients, found, tried = next(search), dict[int, str](), None, 0
         while found is None:
+            tried += 1
             gone = [gradients.pop(n) for n in list(gradients) if n not in trial.kept]
-            gradient = gradients[len(gradients) + 1 if not gradients else max(gradients) + 1] = self._next()
+            gradient = gradients[tried] = self._next()
             asks = [*self._dropped(gone), *self._tried(trial.step)]
             asks += [*self._objective.asks(TRIAL, gradient, self._sample), *self._along(gradient)]
             loss, (slope,) = self._objective.reads((yield asks), self._sample)

@@ -33,7 +33,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
 
     iterations, evaluations: at most, 0 for any number of evaluations. history: pairs that L-BFGS remembers; form: how
     it makes its direction of them, "free" (one round trip) or "loop" (two for each pair). curvature: "skip" or "damp"
-    pairs that say nothing of it. lr: the first step of each search, of momentum the rate. c1, c2: of the strong Wolfe
+    pairs that say nothing of it. step: the first of each search, of momentum the rate. c1, c2: of the strong Wolfe
     conditions; search: evaluations of a search, at most. l1, l2: penalties l1 |x| (by OWL-QN) and l2 / 2 x^2.
     gradient, change: it ends where no element of the gradient is larger, or none and not the loss changes by more.
     share: of the samples, that an iteration looks at; overlap: of those, that the next looks at too.
@@ -47,7 +47,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
     history: int = 10
     form: str = FREE
     curvature: str = SKIP
-    lr: float = 1.0
+    step: float = 1.0
     c1: float = 1e-4
     c2: float = 0.9
     search: int = 25
@@ -64,7 +64,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
             self.demand_count(field, least)
         for field in ("l1", "l2", "gradient", "change"):
             self.demand_number(field, "0 or more", lambda x: 0 <= x < math.inf, proper=1e-4)
-        self.demand_number("lr", "above 0", lambda x: 0 < x < math.inf, proper=1.0)
+        self.demand_number("step", "above 0", lambda x: 0 < x < math.inf, proper=1.0)
         self.demand_number("share", "above 0 and at most 1", lambda x: 0 < x <= 1, proper=1.0)
         self.demand_number("overlap", "above 0 and at most 0.5", lambda x: 0 < x <= 0.5, proper=0.25)
         self.demand_number("c1", "between 0 and 1", lambda x: 0 < x < 1, proper=1e-4)
@@ -87,7 +87,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
         rules = Rules(
             iterations=self.iterations,
             evaluations=self.evaluations,
-            rate=self.lr,
+            rate=self.step,
             c1=self.c1,
             c2=self.c2,
             search=self.search,

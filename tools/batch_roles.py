@@ -218,7 +218,7 @@ def _torch(channel: Channel, given: TorchSetup, beacon: Beacon) -> dict[str, Any
 
     optimiser = torch.optim.LBFGS(
         [values],
-        lr=method.lr,
+        lr=method.step,
         max_iter=method.iterations,
         max_eval=given.evaluations,
         tolerance_grad=method.gradient,

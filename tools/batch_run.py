@@ -14,7 +14,7 @@ from ..ps.minimiser import Portions
 from ..ps.sandblaster import Sandblaster
 from ..runtime.launcher import Launcher, Role, Route
 from .batch_roles import BASELINE, TorchSetup
-from .batch_supervisor import BatchSupervisor, Note, Tell
+from .batch_supervisor import THREADS, BatchSupervisor, Note, Tell
 from .portioning import FOLDER, left_out, portions_of
 from .prepare import LOGS, Prepared
 from .saving import write_checkpoint
@@ -105,10 +105,10 @@ def _result(
     rows = []
     if beside is not None:
         count = round(beside["evaluations"] * portions.samples)
-        rows.append(_row(job, BESIDE, 1, count, beside["seconds"], beside["test_accuracy"], []))
+        rows.append(_row(BESIDE, 1, job.worker_threads, count, beside["seconds"], beside["test_accuracy"], []))
     samples = round(passes * portions.samples)
     losses = [(round(samples * one["evaluations"] / told["evaluations"]), one["loss"]) for one in iterations]
-    row = _row(job, name, processes, samples, outcome["seconds"], outcome["test_accuracy"], losses)
+    row = _row(name, processes, THREADS, samples, outcome["seconds"], outcome["test_accuracy"], losses)
     steps = max(1, len(iterations))
     row["bytes_per_step"] = sum(shard["bytes_in"] + shard["bytes_out"] for shard in outcome["shards"]) / steps
     rows.append(row)
@@ -146,9 +146,9 @@ def _result(
 
 
 def _row(
-    job: Prepared,
     name: str,
     processes: int,
+    threads: int,
     samples: int,
     seconds: float,
     accuracy: float | None,
@@ -158,7 +158,7 @@ def _row(
     return {
         "name": name,
         "processes": processes,
-        "threads": job.worker_threads,
+        "threads": threads,
         "samples": samples,
         "seconds": seconds,
         "samples_per_s": samples / seconds if seconds else 0.0,

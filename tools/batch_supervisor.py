@@ -22,6 +22,7 @@ from .saving import CHECKPOINT
 from .servers import final
 
 NAME = "coordinator"
+THREADS = 1  # of torch in a worker, however many there are: products have other bits with two
 
 Tell = Callable[[str, int, int, float], None]  # run, step, steps, loss
 Note = Callable[[str], None]
@@ -247,7 +248,7 @@ class BatchSupervisor:
             )
             name = worker_name(replica, machine, self._times[group])
             member = MemberSetup(setup, self._portions.samples)
-            roles.append(self._role(name, group, WORKER, member, threads=job.worker_threads))
+            roles.append(self._role(name, group, WORKER, member, threads=THREADS))
         return roles
 
 

@@ -50,7 +50,8 @@ def write(path: Path, values: torch.Tensor) -> None:
 
 
 def test_every_method_has_a_row_that_can_be_asked_for() -> None:
-    assert {setting.method.partition(":")[0] for setting in SETTINGS} == set(METHODS)
+    # Sandblaster takes passes over all samples, not steps: five of those are no training by it.
+    assert {setting.method.partition(":")[0] for setting in SETTINGS} == set(METHODS) - {"sandblaster"}
     assert len({setting.name for setting in SETTINGS}) == len(SETTINGS)
     for setting in SETTINGS:
         made = rule(setting.rule, setting.lr)
