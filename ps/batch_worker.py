@@ -11,6 +11,7 @@ import msgspec
 from torch import Tensor
 
 from ..runtime.assignment import LAUNCHER
+from ..runtime.gradient import Gradient
 from ..runtime.mailbox import Key, Mailbox
 from ..runtime.message import Message
 from .chunks import Chunk
@@ -22,14 +23,15 @@ PATIENCE_S = 7 * 24 * 3600.0  # for others
 MOVED: Key = (LAUNCHER, "moved", 0, 0, 0)  # {"shard", "name"} of a shard that takes the place of one that was lost
 COORDINATED: Key = (LAUNCHER, "coordinated", 0, 0, 0)  # {"name"} of a coordinator that does
 
-Compute = Callable[[int, int], float | None]  # of portion and step: adds its gradient to `gradients`; its mean loss
+Compute = Callable[[int, int], float | None]  # of portion and step: adds its gradient to `gradient`; its mean loss
 
 
 class BatchWorker:
-    """Of the machine whose parameters are `values` [n] and whose gradients `gradients` [n].
+    """Of the machine whose parameters are `values` [n].
 
     slices: its own; they cover [0, n). leader: the name of machine 0, where this is another. followers: of the others,
-    where this is machine 0. progress: is told of each portion, so that computing is not being stuck.
+    where this is machine 0. progress: is told how many portions are done before each, and None before it waits for
+    others, so that neither counts as being stuck.
     """
 
     def __init__(
@@ -37,19 +39,19 @@ class BatchWorker:
         mailbox: Mailbox,
         slices: Sequence[Slice],
         values: Tensor,
-        gradients: Tensor,
+        gradient: Gradient,
         compute: Compute,
         portions: Portions,
         *,
         coordinator: str,
         leader: str = "",
         followers: Sequence[str] = (),
-        progress: Callable[[int], object] = lambda done: None,
+        progress: Callable[[int | None], object] = lambda done: None,
     ) -> None:
         self.portions_done = 0
         self.bytes_in = self.bytes_out = 0
         self._mailbox, self._slices = mailbox, list(slices)
-        self.values, self._gradients, self._compute, self._portions = values, gradients, compute, portions
+        self.values, self._gradient, self._compute, self._portions = values, gradient, compute, portions
         self._coordinator, self._leader, self._followers = coordinator, leader, followers
         self._progress = progress
         self._names = {piece.shard: f"shard-{piece.shard}" for piece in slices}
@@ -145,11 +147,11 @@ class BatchWorker:
         for position, portion in enumerate(those):
             if position == len(those) - 1 and not self._leader:
                 self._ask()  # so that the next is there when this one is done
-            self._gradients.zero_()
-            losses.append(self._compute(portion, self.portions_done))
-            tree.add(0, position, self._gradients * self._portions.within(portion, portion + 1))
-            self.portions_done += 1
             self._progress(self.portions_done)
+            self._gradient.zero()
+            losses.append(self._compute(portion, self.portions_done))
+            tree.add(0, position, self._gradient.flat * self._portions.within(portion, portion + 1))
+            self.portions_done += 1
         total = tree.total
         assert total is not None
         return total, losses
@@ -172,6 +174,7 @@ class BatchWorker:
 
     def _hear(self, wanted: Sequence[Key]) -> Message | None:
         """The next of the wanted messages; None where others have taken the places of some that were lost."""
+        self._progress(None)
         message = self._mailbox.wait([*wanted, MOVED, COORDINATED], timeout_s=PATIENCE_S)
         if message.kind == "moved" and message.sender == LAUNCHER:
             shard = message.body["shard"]

@@ -138,7 +138,7 @@ class _Member:
             mailbox,
             setup.slices,
             trainer.values,
-            trainer.gradients,
+            trainer.gradient,
             lambda portion, step: trainer.step(rows.of(portion), step),
             portions,
             coordinator="coordinator",
@@ -155,8 +155,8 @@ class _Member:
         work = self._worker
         return {"portions": work.portions_done, "bytes_in": work.bytes_in, "bytes_out": work.bytes_out}
 
-    def _progress(self, done: int) -> None:
-        self._beacon.progress = f"portion {done}"
+    def _progress(self, done: int | None) -> None:
+        self._beacon.progress = None if done is None else f"portion {done}"
 
     def _finish(self, tests: Data) -> None:
         self._beacon.progress = None  # a test may take long; this is not being stuck
@@ -203,7 +203,7 @@ def _torch(channel: Channel, given: TorchSetup, beacon: Beacon) -> dict[str, Any
     def evaluate() -> float:
         total, loss = torch.zeros_like(trainer.gradients), 0.0
         for portion in range(portions.count):
-            trainer.gradients.zero_()
+            trainer.gradient.zero()
             found, count = trainer.step(rows.of(portion), len(losses)), portions.within(portion, portion + 1)
             assert found is not None
             total.add_(trainer.gradients, alpha=count)

@@ -65,9 +65,9 @@ def cli() -> None:
     """Cuts a PyTorch model over the machines you have and trains it without a fast network.
 
     TASK names a model: pkg.module:factory or file.py:factory, giving a cutset.Task or an nn.Module; a factory's
-    arguments stand in brackets. Bundled tasks: cutset.models:digits, :digits_local, :digits_softmax; on files :mnist, :mnist_conv,
-    :logistic, :word2vec; on synthetic data :speech, :local_80m, :local_330m, :local_1700m, :alexnet,
-    ":resnet(blocks=(3,4,6,3))", ":transformer(layers=12,width=768)".
+    arguments stand in brackets. Bundled tasks: cutset.models:digits, :digits_local, :digits_softmax; on files :mnist,
+    :mnist_conv, :mnist_softmax, :logistic, :word2vec; on synthetic data :speech, :local_80m, :local_330m, :local_1700m,
+    :alexnet, ":resnet(blocks=(3,4,6,3))", ":transformer(layers=12,width=768)".
     """
 
 

@@ -24,20 +24,23 @@ def with_portions(options: "Options", task: Task) -> "Options":
     if options.resume is not None:
         if not (options.resume / FOLDER).is_dir():
             facts = f"{options.resume} has no folder {FOLDER!r}, in which a run by sandblaster leaves what it has done"
-            raise UsageError(
-                "E295", facts, fix=f"--init {options.resume / 'model.safetensors'}, to begin with its weights"
-            )
+            fix = f"--init {options.resume / 'model.safetensors'}, to begin with its weights"
+            raise UsageError("E295", facts, fix=fix)
         options = replace(options, init=options.resume / "initial.safetensors")
     if options.spec.batch is not None or options.placement is not None:
         return options
-    samples = len(read_split(task, "train"))
-    return replace(options, spec=msgspec.structs.replace(options.spec, batch=portion(samples, task.batch)))
+    size = portion(len(read_split(task, "train")), task.batch, options.wanted.micro_batches)
+    return replace(options, spec=msgspec.structs.replace(options.spec, batch=size))
 
 
-def portion(samples: int, least: int) -> int:
-    """So many that there are few portions over, and few samples over: a cut model takes whole portions alone."""
+def portion(samples: int, least: int, multiple: int = 1) -> int:
+    """So many, a multiple of this, that few samples are over: a cut model takes whole portions alone.
+
+    At least so many, and so many that there are no more than `PORTIONS`.
+    """
     least = min(samples, max(least, -(-samples // PORTIONS)))
-    return min(range(least, min(2 * least, samples) + 1), key=lambda size: (samples % size, size))
+    least = -(-least // multiple) * multiple
+    return min(range(least, max(least, min(2 * least, samples)) + 1, multiple), key=lambda size: (samples % size, size))
 
 
 def portions_of(job: "Prepared") -> Portions:

@@ -89,9 +89,12 @@ def train(
         raise click.UsageError("give --placement, or what to plan for (--machines and its kin), not both")
     if not counted:
         machines = 1
+    chosen = method_named(method, given)
+    if chosen.name == "sandblaster":
+        _demand_none_of("rule", "lr", "epochs", "target", "clip_norm")
     options = Options(
         spec=task_spec(task, data, inputs, batch, blocks, autocast),
-        method=method_named(method, given),
+        method=chosen,
         rule=rule_named(rule, lr),
         out=out,
         wanted=Wanted(machines, most, cluster, only, objective, pins, micro_batches, seed),
@@ -114,6 +117,18 @@ def train(
         on_divergence=on_divergence,
     )
     _run(options, as_json=as_json)
+
+
+def _demand_none_of(*names: str) -> None:
+    """UsageError where an option was given that means nothing to a batch method."""
+    from ..partition.errors import UsageError
+
+    context = click.get_current_context()
+    given = [name for name in names if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        option = given[0].replace("_", "-")
+        facts = f"--{option} means nothing to method sandblaster, which looks at all samples in each iteration"
+        raise UsageError("E296", facts, fix=f"leave --{option} out; see --method sandblaster:iterations=40,step=1")
 
 
 @click.command()

@@ -17,8 +17,11 @@ def samples(split: str) -> Data:
     return Data((inputs, half.half()), (torch.arange(size) % 2, targets))
 
 
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
 def made(**more) -> Task:
-    model = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))  # noqa: E731
     return Task("small", model, nn.functional.cross_entropy, example_like(((3,),), classes=2), samples, **more)
 
 
@@ -70,11 +73,11 @@ def test_wider_is_no_wider_the_second_time():
 
 def test_loss_and_gradient_are_in_float64():
     task = in_double(made())
-    model, data = task.build(seed=0), task.data("train")
-    loss = task.loss(model(data.inputs[0]), data.targets[0])
+    module, data = task.build(seed=0), task.data("train")
+    loss = task.loss(module(data.inputs[0]), data.targets[0])
     loss.backward()
     assert loss.dtype == torch.float64
-    assert {p.grad.dtype for p in model.parameters()} == {torch.float64}
+    assert {p.grad.dtype for p in module.parameters()} == {torch.float64}
 
 
 def test_the_model_may_be_built_without_memory():
@@ -98,4 +101,4 @@ def test_bundled_tasks_of_batch_methods_know_both(factory):
         weights = task.build(seed=0).state_dict().values()
         assert {w.dtype for w in weights} == {dtype}
         assert {t.dtype for t in task.example(2).inputs if t.is_floating_point()} == {dtype}
-        assert not any(w.any() for w in weights)
+        assert not any(p.any() for p in task.build(seed=0).parameters())

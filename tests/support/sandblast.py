@@ -17,6 +17,7 @@ from cutset.ps.operation_log import OperationLog
 from cutset.ps.shard_loop import serve
 from cutset.ps.vector_shard import VectorShard, from_whole
 from cutset.runtime.assignment import LAUNCHER
+from cutset.runtime.gradient import Gradient
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.message import Message
@@ -110,4 +111,4 @@ def plain_worker(
         return found.item()
 
     mailbox = Mailbox(channel)
-    return BatchWorker(mailbox, slices, values, gradients, compute, portions, coordinator="coordinator")
+    return BatchWorker(mailbox, slices, values, Gradient(gradients), compute, portions, coordinator="coordinator")

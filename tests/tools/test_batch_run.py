@@ -80,6 +80,8 @@ def test_a_run_that_was_killed_goes_on_to_the_same_end(cutset: Cutset, tmp_path:
     ("options", "code"),
     [
         (["--method", "sandblaster:history=0"], "E260"),
+        (["--method", "sandblaster", "--lr", "0.1"], "E296"),
+        (["--method", "sandblaster", "--epochs", "3"], "E296"),
         (["--method", "sandblaster", "--compress", "bf16"], "E267"),
         (["--method", "sandblaster", "--checkpoint-every", "10"], "E288"),
         (["--method", "sandblaster", "--batch", "1437", "--replicas", "2"], "E223"),

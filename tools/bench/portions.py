@@ -28,6 +28,7 @@ from ...ps.vector_operations import AT, Evaluate
 from ...ps.vector_shard import VectorShard, from_whole
 from ...runtime.beacon import Beacon
 from ...runtime.channel import Channel
+from ...runtime.gradient import Gradient
 from ...runtime.launcher import Launcher, Role
 from ...runtime.mailbox import Mailbox
 from ...runtime.message import Message
@@ -164,8 +165,8 @@ def working(channel: Channel, setup: Any, beacon: Beacon) -> None:
         return 1.0
 
     values, slices = torch.zeros(ELEMENTS), layout([ELEMENTS], 1)
-    mailbox, portions = Mailbox(channel), Portions(COUNT, 1)
-    BatchWorker(mailbox, slices, values, torch.zeros(ELEMENTS), compute, portions, coordinator="coordinator").run()
+    mailbox, portions, gradient = Mailbox(channel), Portions(COUNT, 1), Gradient(torch.zeros(ELEMENTS))
+    BatchWorker(mailbox, slices, values, gradient, compute, portions, coordinator="coordinator").run()
 
 
 def print_rows(rows: list[PortionRow]) -> None:
