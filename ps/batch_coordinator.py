@@ -40,6 +40,7 @@ class _Evaluation(msgspec.Struct):
     chunks: Chunks
     level: int
     places: list[tuple[int, int]]
+    numbers: dict[tuple[int, int], int]  # of the chunks, by their places
     losses: dict[int, list[float]]  # by chunk
     told: dict[tuple[str, int], set[str]]  # by replica and chunk: machines that are done
 
@@ -102,7 +103,7 @@ class BatchCoordinator:
             case "ask":
                 self._asking = deque(ask for ask in self._asking if ask.sender != sender)
                 self._asking.append(message)
-                return self._hand_out()
+                return self._hand_out(1)
             case "done":
                 return self._done(message)
             case "lost" if sender == LAUNCHER:
@@ -275,12 +276,15 @@ class BatchCoordinator:
         if self._single:
             level = math.ceil(math.log2(count / self._replicas))
         places = [(place, i) for place, one in asked for i in range(-(-(one.last - one.first) // (1 << level)))]
-        return _Evaluation(Chunks(len(places), copies=1 if self._single else COPIES), level, places, {}, {})
+        chunks = Chunks(len(places), copies=1 if self._single else COPIES)
+        return _Evaluation(chunks, level, places, {place: n for n, place in enumerate(places)}, {}, {})
 
-    def _hand_out(self) -> Replies:
-        """Answer those who ask for chunks, as far as there are any."""
+    def _hand_out(self, last: int | None = None) -> Replies:
+        """Answer those who ask for chunks, or the last of them, as far as there are any."""
         replies: Replies = []
-        for _ in range(len(self._asking)):
+        if last is not None:
+            self._asking.rotate(last)
+        for _ in range(len(self._asking) if last is None else last):
             ask = self._asking.popleft()
             body = self._chunk_for(ask)
             if body is None:
@@ -307,16 +311,14 @@ class BatchCoordinator:
         body, evaluation, replica = message.body, self._evaluation, message.sender.partition(".")[0]
         if (body["epoch"], body["number"]) != (self._log.epoch, self._number) or evaluation is None:
             return []
-        chunk = evaluation.places.index((body["place"], body["index"]))
+        chunk = evaluation.numbers[body["place"], body["index"]]
         if body["losses"] is not None:
             evaluation.losses.setdefault(chunk, body["losses"])
         machines = evaluation.told.setdefault((replica, chunk), set())
         machines.add(message.sender)
         if len(machines) < self._machines or not evaluation.chunks.done(replica, chunk):
             return []
-        if evaluation.chunks.complete and not self._awaited:
-            return self._operated()
-        return self._hand_out()
+        return self._operated() if evaluation.chunks.complete and not self._awaited else []
 
     def _with_losses(self, answers: list[float], evaluation: _Evaluation) -> list[float]:
         """The answers, with the mean losses of the portions where shards have none."""

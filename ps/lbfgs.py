@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .curvature import FREE, LEAST, Curvature, Pair
 from .line_search import Found, Point, Search, strong_wolfe
-from .minimiser import TRIAL, Iteration, Objective, Sample, Steps, demand_finite_start
+from .minimiser import TRIAL, Iteration, Objective, Sample, Steps, demand_finite_slope, demand_finite_start
 from .vector_operations import AT, Absolute, AnyOperation, Batch, Combine, Dot, Drop, Largest
 
 DIRECTION = "direction"
@@ -40,8 +40,8 @@ class Rules:
     curvature: str = SKIP
 
     def left(self, spent: int) -> int:
-        """Evaluations that one search may take."""
-        return min(self.search, self.evaluations - spent) if self.evaluations else self.search
+        """Evaluations that one search may take; with few left one more than those, as in torch.optim.LBFGS."""
+        return min(self.search, self.evaluations - spent + 1) if self.evaluations else self.search
 
     def ends(self, iteration: Iteration, moved: float, changed: float) -> str:
         """Why there is no next iteration; "" where there is one. moved: the largest element of the step."""
@@ -108,6 +108,7 @@ class Lbfgs:
             if not slope < 0 and self._curvature.pairs:  # no way down: what is remembered does not hold here
                 yield self._curvature.forget()
                 slope, largest = yield from self._directed(here)
+            demand_finite_slope(slope, number)
             if not slope <= -rules.least_change:
                 return f"converged: along the direction the loss falls by less than {rules.least_change:g}"
             taken = yield from self._searched(here, slope, length, largest, number)

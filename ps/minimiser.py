@@ -107,3 +107,11 @@ def demand_finite_start(loss: float, gradient: float) -> None:
         return
     facts = f"the loss at the first point is {loss}, the largest element of its gradient {gradient}"
     raise Diverged("E705", facts, fix="check the data and the first weights; another --seed, or --init FILE")
+
+
+def demand_finite_slope(slope: float, iteration: int) -> None:
+    """Diverged where no way leads on."""
+    if math.isfinite(slope):
+        return
+    facts = f"the slope of the loss is {slope} where iteration {iteration} begins: loss or gradient ceased to be finite"
+    raise Diverged("E706", facts, fix="a smaller first step: --method sandblaster:step=0.1, or an l2")

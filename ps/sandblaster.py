@@ -31,12 +31,13 @@ PORTIONS = 256  # that samples are cut into, where nothing is said
 class Sandblaster(Method, frozen=True, tag="sandblaster"):
     """solver: "lbfgs", "gd" (gradient descent), "momentum" or "cg" (conjugate gradients).
 
-    iterations, evaluations: at most, 0 for any number of evaluations. history: pairs that L-BFGS remembers; form: how
-    it makes its direction of them, "free" (one round trip) or "loop" (two for each pair). curvature: "skip" or "damp"
-    pairs that say nothing of it. step: the first of each search, of momentum the rate. c1, c2: of the strong Wolfe
-    conditions; search: evaluations of a search, at most. l1, l2: penalties l1 |x| (by OWL-QN) and l2 / 2 x^2.
-    gradient, change: it ends where no element of the gradient is larger, or none and not the loss changes by more.
-    share: of the samples, that an iteration looks at; overlap: of those, that the next looks at too.
+    iterations, evaluations: at most, 0 for any number of evaluations; the last search may take one more. history:
+    pairs that L-BFGS remembers; form: how it makes its direction of them, "free" (one round trip) or "loop" (two
+    for each pair). curvature: "skip" or "damp" pairs that say nothing of it. step: the first of each search, of
+    momentum the rate. c1, c2: of the strong Wolfe conditions; search: evaluations of a search, at most. l1, l2:
+    penalties l1 |x| (by OWL-QN) and l2 / 2 x^2. gradient, change: it ends where no element of the gradient is
+    larger, or none and not the loss changes by more. share: of the samples, that an iteration looks at; overlap: of
+    those, that the next looks at too.
     """
 
     pushes: ClassVar[bool] = False
@@ -67,7 +68,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
         self.demand_number("step", "above 0", lambda x: 0 < x < math.inf, proper=1.0)
         self.demand_number("share", "above 0 and at most 1", lambda x: 0 < x <= 1, proper=1.0)
         self.demand_number("overlap", "above 0 and at most 0.5", lambda x: 0 < x <= 0.5, proper=0.25)
-        self.demand_number("c1", "between 0 and 1", lambda x: 0 < x < 1, proper=1e-4)
+        self.demand_number("c1", "above 0 and at most 0.1", lambda x: 0 < x <= 0.1, proper=1e-4)
         self.demand_number("c2", f"between c1, {self.c1:g}, and 1", lambda x: self.c1 < x < 1, proper=0.9)
         for field, known in (("solver", list(SOLVERS)), ("form", [FREE, LOOP]), ("curvature", [SKIP, DAMP])):
             value = getattr(self, field)

@@ -113,10 +113,16 @@ def test_at_the_least_it_ends_at_once() -> None:
     assert found.iterations == []
 
 
-def test_it_ends_where_it_is_told_to() -> None:
+@pytest.mark.parametrize("most", range(2, 30))
+def test_with_few_evaluations_it_ends_where_torch_does(most: int) -> None:
     objective = Objective(ONE)
-    found = minimised(Lbfgs(objective, Rules(evaluations=7)).steps(), rosenbrock, valley())
-    assert (found.why, objective.evaluations) == ("as many evaluations as were allowed", 7)
+    found = minimised(Lbfgs(objective, Rules(evaluations=most, form="loop")).steps(), rosenbrock, valley())
+    values, evaluations, _ = by_torch(rosenbrock, valley(), 20, most=most)
+    assert torch.equal(found.values, values)
+    assert objective.evaluations == evaluations <= most + 1
+
+
+def test_it_ends_where_it_is_told_to() -> None:
     found = minimised(Lbfgs(Objective(ONE), Rules(iterations=4)).steps(), rosenbrock, valley())
     assert (found.why, len(found.iterations)) == ("as many iterations as were asked for", 4)
 

@@ -62,11 +62,13 @@ def minimised(steps: Steps, loss: Loss | Of, start: Tensor, *, shards: int = 1, 
                 answers += [operation.joined(one[0] for one in given)] if operation.number else []
 
 
-def by_torch(loss: Loss, start: Tensor, iterations: int, *, history: int = 10) -> tuple[Tensor, int, int]:
-    """Where torch.optim.LBFGS comes to; its evaluations and its iterations."""
+def by_torch(
+    loss: Loss, start: Tensor, iterations: int, *, history: int = 10, most: int = 1 << 20
+) -> tuple[Tensor, int, int]:
+    """Where torch.optim.LBFGS comes to; its evaluations, of which there may be `most`, and its iterations."""
     point, count = start.clone().requires_grad_(), [0]
     optimiser = torch.optim.LBFGS(
-        [point], max_iter=iterations, max_eval=1 << 20, history_size=history, line_search_fn="strong_wolfe"
+        [point], max_iter=iterations, max_eval=most, history_size=history, line_search_fn="strong_wolfe"
     )
 
     def evaluate() -> Tensor:
