@@ -68,8 +68,8 @@ class Keeper:
 
     @property
     def busy(self) -> bool:
-        """Whether something is being written."""
-        return self._journal is not None or bool(self._checkpoints)
+        """Whether something is being written, or will be at the next turn."""
+        return self._journal is not None or bool(self._checkpoints) or (self._hurried and self._changed)
 
     def goes_on_from(self, holdings: Iterable[Holding]) -> None:
         """The shard begins with what a journal has."""

@@ -205,3 +205,18 @@ def test_of_those_by_number_only_the_ones_are_made_that_are_asked_for_ahead(tmp_
     [file] = unfinished_path(tmp_path, 2).glob("*.safetensors")
     assert {holding.version for holding in read_shard(file).holdings} == {4}
     assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["000002"]
+
+
+def test_it_is_busy_as_long_as_something_is_wanted_that_is_not_written(tmp_path):
+    """Who leaves while an earlier state is being written must not wait until the shard looks again by itself."""
+    shard, _ = kept(tmp_path)
+    put(shard)
+    settled(shard)
+    push(shard, 1, hurry=True)
+    shard.turn()  # begins to write
+    push(shard, 2, hurry=True)
+    while shard._disk._keeper._journal is not None:
+        shard.turn()
+    assert shard.busy
+    assert [m.body["numbers"] for _, m in settled(shard)][-1] == {str(piece.number): 2 for piece in SLICES}
+    assert not shard.busy
