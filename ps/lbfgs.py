@@ -210,12 +210,17 @@ class Lbfgs:
         if after != before:
             self._sample = after
             there = yield from self._measured(AT)
-            if before.ranges[-1] != after.ranges[0]:  # nothing to measure by
+        name, terms = f"change-{number}", [(1.0, new), (-1.0, old)]
+        if after != before:
+            common = before.ranges[len(before.ranges) - before.ahead :]
+            if not common or common != after.ranges[: after.shared]:  # nothing to measure by
                 yield [Drop([taken.name]), *self._dropped([here.gradient, taken.to.gradient], before)]
                 return there
-            old, new = f"{old}.{len(before.ranges) - 1}", f"{there.gradient}.0"
-        name = f"change-{number}"
-        change = Combine(name, [(1.0, new), (-1.0, old)])
+            terms = [(self._objective.l2, taken.name)] if self._objective.l2 else []  # the parts are without it
+            for n, weight in enumerate(self._objective.weights(common)):
+                at = len(before.ranges) - before.ahead + n
+                terms += [(weight, f"{there.gradient}.{n}"), (-weight, f"{old}.{at}")]
+        change = Combine(name, terms)
         product, square, length = yield [change, Dot(name, taken.name), Dot(name, name), Dot(taken.name, taken.name)]
         asks: list[AnyOperation] = []
         expected = length / self._curvature.scale

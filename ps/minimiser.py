@@ -6,7 +6,7 @@ this process and over shards, and whoever keeps the numbers can run it again up 
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -49,10 +49,13 @@ class Portions:
 class Sample:
     """The portions that an iteration looks at, in ranges [first, last).
 
-    Where the last range of one is the first of the next, the change of the gradient is measured on that.
+    shared: the first ranges, so many, are the last ones of the iteration before; ahead: the last ones, so many, are the
+    first of the next. On those alone the change of the gradient is measured.
     """
 
     ranges: tuple[tuple[int, int], ...]
+    shared: int = 0
+    ahead: int = 0
 
 
 Steps = Generator[Batch | Iteration, list[float], str]
@@ -82,7 +85,7 @@ class Objective:
         else:
             parts = [f"{out}.{n}" for n in range(len(sample.ranges))]
             found += [Evaluate(at, part, *found) for part, found in zip(parts, sample.ranges, strict=True)]
-            found.append(Combine(out, list(zip(self._weights(sample), parts, strict=True))))
+            found.append(Combine(out, list(zip(self.weights(sample.ranges), parts, strict=True))))
         if self.l2:
             found += [Axpy(out, self.l2, at), Dot(at, at)]
         return found + ([Absolute(at)] if self.l1 else [])
@@ -91,13 +94,18 @@ class Objective:
         """The loss with its penalties, and the numbers of what was asked for after that."""
         count = len(sample.ranges)
         losses, rest = answers[:count], answers[count:]
-        loss = losses[0] if count == 1 else math.fsum(w * f for w, f in zip(self._weights(sample), losses, strict=True))
+        loss = (
+            losses[0]
+            if count == 1
+            else math.fsum(w * f for w, f in zip(self.weights(sample.ranges), losses, strict=True))
+        )
         if self.l2:
             loss, rest = loss + self.l2 / 2 * rest[0], rest[1:]
         return (loss + self.l1 * rest[0], rest[1:]) if self.l1 else (loss, rest)
 
-    def _weights(self, sample: Sample) -> list[float]:
-        sizes = [self.portions.within(*part) for part in sample.ranges]
+    def weights(self, ranges: Sequence[tuple[int, int]]) -> list[float]:
+        """The part of all their samples that each range has."""
+        sizes = [self.portions.within(*part) for part in ranges]
         return [size / sum(sizes) for size in sizes]
 
 

@@ -110,13 +110,19 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
     def _samples(self, count: int) -> Callable[[int], Sample]:
         """Windows of the portions, round and round; the end of each is the beginning of the next."""
         shared = max(1, round(self.share * self.overlap * count))
-        stride = max(2 * shared, round(self.share * count)) - shared
-        windows = max(1, 1 + (count - stride - shared) // stride)
+        whole = min(max(2 * shared, round(self.share * count)), count)
 
         def of(iteration: int) -> Sample:
-            start = (iteration - 1) % windows * stride
-            stop = min(start + stride + shared, count)
-            ends = start, start + shared, stop - shared, stop
-            return Sample(tuple(part for part in pairwise(ends) if part[0] < part[1]))
+            start = (iteration - 1) * (whole - shared)
+            ends = (start, start + shared, start + whole - shared, start + whole)
+            first, middle, last = (_around(*part, count) for part in pairwise(ends))
+            return Sample((*first, *middle, *last), len(first), len(last))
 
         return of
+
+
+def _around(start: int, stop: int, count: int) -> list[tuple[int, int]]:
+    """Portions from one place to another, over the end to the beginning."""
+    first, last = start % count, start % count + stop - start
+    parts = [(first, min(last, count)), (0, last - count)]
+    return [part for part in parts if part[0] < part[1]]

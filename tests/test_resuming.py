@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from resumed import (
     MIXED,
     check_buffers,
@@ -17,8 +18,10 @@ from resumed import (
     trained,
     whole_run,
 )
+from safetensors.torch import load_file
 
 from cutset.ps.downpour import Downpour
+from cutset.ps.sandblaster import Sandblaster
 from cutset.tools.load import TaskSpec
 from cutset.tools.planning import Wanted
 from cutset.tools.prepare import prepare
@@ -83,3 +86,12 @@ def test_a_folder_of_checkpoints_that_cannot_be_made_does_not_end_the_run(
     assert {note.split()[2] for note in said} == {"shard-0", "shard-1", "worker-0.0", "worker-0.1"}
     assert all("the run goes on, and the last good ones stay" in note for note in said)
     shutil.rmtree(tmp_path / "checkpoint")
+
+
+
+def test_any_run_may_begin_with_the_weights_of_the_last_checkpoint_of_another(tmp_path: Path, whole: Path) -> None:
+    given = replace(digits(tmp_path, init=whole, checkpoint_every=0), method=Sandblaster(iterations=1))
+    prepare(given)
+    begun, ended = load_file(tmp_path / "initial.safetensors"), load_file(whole / WEIGHTS)
+    assert ended.keys() <= begun.keys()
+    assert all(torch.equal(begun[name], ended[name]) for name in ended)

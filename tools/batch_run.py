@@ -16,7 +16,8 @@ from ..runtime.launcher import Launcher, Role, Route
 from .batch_roles import BASELINE, TorchSetup
 from .batch_supervisor import THREADS, BatchSupervisor, Note, Tell
 from .portioning import FOLDER, left_out, portions_of
-from .prepare import LOGS, Prepared
+from .prepare import INITIAL, LOGS, Prepared
+from .resuming import remove_resumed
 from .saving import write_checkpoint
 
 BESIDE = "one process, torch's L-BFGS"
@@ -36,15 +37,19 @@ def run_batch(job: Prepared, method: Sandblaster, tell: Tell, note: Note, route:
 
 
 def _prepare_folder(job: Prepared) -> None:
-    """An empty folder for log and commits; of a run that goes on, with those of the one before."""
+    """A folder for log and commits, with the first weights; of a run that goes on, with those of the one before."""
     folder, resume = job.options.out / FOLDER, job.options.resume
     given = None if resume is None else resume / FOLDER
-    if given is not None and given.resolve() == folder.resolve():
-        return
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        if given is not None:
+        if given is None or given.resolve() != folder.resolve():
+            shutil.rmtree(folder, ignore_errors=True)
+        if given is None:
+            folder.mkdir(parents=True)
+            shutil.copyfile(job.course.initial, folder / INITIAL)
+            return
+        if given.resolve() != folder.resolve():
             shutil.copytree(given, folder)
+        shutil.copyfile(folder / INITIAL, job.course.initial)
     except OSError as error:
         raise UsageError("E222", f"cannot write {folder}: {error}", fix="--out FOLDER with enough space") from error
 
@@ -70,6 +75,7 @@ def _run(
         served = [launcher.results[name] for name in supervisor.shards]
         result = launcher.results[supervisor.coordinator]
     write_checkpoint(job, served, supervisor.state)
+    remove_resumed(job.options.out)
     return {
         "seconds": supervisor.seconds,
         "result": result,

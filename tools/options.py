@@ -196,9 +196,10 @@ def training_options(command: F) -> F:
         ),
         click.option(
             "--init",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Begin with the weights of a safetensors file, a plain state_dict, instead of drawing them.",
+            type=click.Path(path_type=Path),
+            metavar="FILE|RUN",
+            help="Begin with the weights of a safetensors file, a plain state_dict, or of the last checkpoint of a run "
+            "folder, whatever made it, instead of drawing them.",
         ),
         click.option(
             "--restarts",

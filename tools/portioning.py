@@ -21,12 +21,9 @@ def with_portions(options: "Options", task: Task) -> "Options":
     """The options of a run by a batch method, with the samples of a portion, and what it goes on from."""
     if not isinstance(options.method, Sandblaster):
         return options
-    if options.resume is not None:
-        if not (options.resume / FOLDER).is_dir():
-            facts = f"{options.resume} has no folder {FOLDER!r}, in which a run by sandblaster leaves what it has done"
-            fix = f"--init {options.resume / 'model.safetensors'}, to begin with its weights"
-            raise UsageError("E295", facts, fix=fix)
-        options = replace(options, init=options.resume / "initial.safetensors")
+    if options.resume is not None and not (options.resume / FOLDER).is_dir():
+        facts = f"{options.resume} has no folder {FOLDER!r}, in which a run by sandblaster leaves what it has done"
+        raise UsageError("E295", facts, fix=f"--init {options.resume}, to begin with its weights")
     if options.spec.batch is not None or options.placement is not None:
         return options
     size = portion(len(read_split(task, "train")), task.batch, options.wanted.micro_batches)

@@ -31,7 +31,7 @@ from .load import TaskSpec, build_model, example_batch, load_task
 from .planning import Wanted, compiled, matched, micro_spec, planned, traced_as
 from .portioning import with_portions
 from .rehearsal import rehearse, rehearse_parts
-from .resuming import Resumed, demand_trained, of_another_model, resumed
+from .resuming import Resumed, demand_trained, initial, of_another_model, resumed
 
 LOGS = "logs"  # in the run folder, as the next two
 PLACEMENT = "placement.json"
@@ -49,10 +49,10 @@ class Options:
     """What is asked for.
 
     wanted: the plan of a replica; placement: instead of a new one. baseline: also train in one process. target: test
-    accuracy to report the time to. restarts: of each replica that is lost, at most. init: a file with the weights to
-    begin with, instead of drawing them. schedule, clip_norm: see `Course`. spread: as many shards as machines of a
-    replica. compression: of pushes. checkpoint_every: between two checkpoints, see interval.py; keep: so many of them.
-    resume: a run folder or checkpoint to go on from. on_divergence: see damping.py.
+    accuracy to report the time to. restarts: of each replica that is lost, at most. init: a file or run folder with
+    the weights to begin with, instead of drawing them. schedule, clip_norm: see `Course`. spread: as many shards as
+    machines of a replica. compression: of pushes. checkpoint_every: between two checkpoints, see interval.py; keep:
+    so many of them. resume: a run folder or checkpoint to go on from. on_divergence: see damping.py.
     """
 
     spec: TaskSpec
@@ -232,8 +232,8 @@ def _first(
     options: Options, task: Task, constants: Mapping[str, Tensor], found: Resumed | None, *, cut: bool = True
 ) -> First:
     """Write the file that the run begins with."""
-    path, given = options.out / INITIAL, options.init if found is None else found.weights
-    partial = found is not None  # a checkpoint has nothing that no operator uses
+    path, given = options.out / INITIAL, initial(options) if found is None else found.weights
+    partial = given != options.init  # a checkpoint has nothing that no operator uses
     try:
         return write_first(path, task, seed=options.seed, constants=constants, given=given, partial=partial, cut=cut)
     except BadInput as error:

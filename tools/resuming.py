@@ -69,6 +69,13 @@ def resumed(options: "Options") -> Resumed | None:
     return Resumed(int(checkpoint.manifest.about["samples"]), weights, paths, frozenset(checkpoint.trained))
 
 
+def initial(options: "Options") -> Path | None:
+    """The file with the weights that are to be begun with, if any: of a folder's checkpoint it is written first."""
+    if options.init is None or not options.init.is_dir():
+        return options.init
+    return _written(checkpoint_of(options.init), options.out / WEIGHTS)
+
+
 def remove_resumed(out: Path) -> None:
     """What a run has begun with need not stay when it has ended well."""
     for path in (out / WEIGHTS, *out.glob(MEMORY.format("*"))):

@@ -162,11 +162,11 @@ def train(
     the dtype in which torch.autocast computes model and loss ("bfloat16"), if any; one of a placement is its own. The
     processes of the run import the task again by this name, so it must not be one of an interactive session.
     restarts: how often a replica that died, stopped or lost a link is started again. shards: by default as many as
-    machines, so that none holds the whole. init: a safetensors file with the weights to begin with. checkpoint_every:
-    steps of each replica between two checkpoints, or a time as "5min"; keep: so many of them. schedule: in what
-    order the micro-batches run, "dataflow", "gpipe" or "1f1b". clip_norm: the most that the norm of all gradients of a
-    step may be; 0 for no limit. compress: how pushes are, "topk:share=0.01" say.
-    on_divergence: "stop", or "damp" to begin once more with the rate divided by the staleness.
+    machines, so that none holds the whole. init: a safetensors file, or a run folder, with the weights to begin with.
+    checkpoint_every: steps of each replica between two checkpoints, or a time as "5min"; keep: so many of them.
+    schedule: in what order the micro-batches run, "dataflow", "gpipe" or "1f1b". clip_norm: the most that the norm of
+    all gradients of a step may be; 0 for no limit. compress: how pushes are, "topk:share=0.01" say. on_divergence:
+    "stop", or "damp" to begin once more with the rate divided by the staleness.
     """
     options = Options(
         spec=TaskSpec(task, data, (), batch, tuple(blocks), autocast),

@@ -11,6 +11,7 @@ from cutset.models import digits_softmax
 from cutset.partition.errors import Diverged
 from cutset.ps.lbfgs import Lbfgs, Rules
 from cutset.ps.minimiser import Objective, Portions
+from cutset.ps.sandblaster import Sandblaster
 
 ONE = Portions(1, 1)
 FORMS = ("free", "loop")
@@ -180,3 +181,21 @@ def test_a_loss_in_float32_ends_near_that_of_torch() -> None:
     found = minimised(Lbfgs(Objective(ONE), replace(Rules(), iterations=10)).steps(), rosenbrock, start)
     assert found.values.dtype == torch.float32
     assert rosenbrock(found.values) == pytest.approx(float(rosenbrock(values)), rel=0.05)
+
+
+def test_on_samples_that_change_the_curvature_is_that_of_what_they_share_and_of_the_penalty() -> None:
+    """All portions bend alike and lean differently, so every change of the gradient is the Hessian times the step."""
+    bends = torch.linspace(1.0, 3.0, 6, dtype=torch.float64)
+    leans = torch.randn(20, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def loss(x: Tensor, first: int, last: int) -> Tensor:
+        return (0.5 * bends * x**2).sum() + (leans[first:last].mean(0) * x).sum()
+
+    portions = Portions(20, 1)
+    steps = Sandblaster(iterations=6, share=0.5, l2=0.5, change=0.0).steps(portions)()
+    found = minimised(steps, loss, torch.zeros(6, dtype=torch.float64), shards=2, portions=True)
+    pairs = [name.removeprefix("change-") for name in found.held if name.startswith("change-")]
+    assert len(pairs) >= 4
+    for pair in pairs:
+        step, change = found.vectors[f"step-{pair}"], found.vectors[f"change-{pair}"]
+        assert torch.allclose(change, (bends + 0.5) * step, rtol=1e-9, atol=1e-12)

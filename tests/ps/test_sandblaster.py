@@ -5,7 +5,7 @@ from cutset.partition.errors import UsageError
 from cutset.ps.descent import ConjugateGradients
 from cutset.ps.gradient_rules import SGD
 from cutset.ps.methods import AnyMethod, method
-from cutset.ps.minimiser import Portions, Sample
+from cutset.ps.minimiser import Portions
 from cutset.ps.sandblaster import SOLVERS, Sandblaster
 
 
@@ -55,19 +55,20 @@ def test_every_solver_can_be_asked_for() -> None:
 
 def test_windows_overlap_and_go_round() -> None:
     samples = Sandblaster(share=0.4, overlap=0.25)._samples(20)
-    windows = [samples(n).ranges for n in range(1, 5)]
+    windows = [samples(n).ranges for n in range(1, 6)]
     assert windows[0] == ((0, 2), (2, 6), (6, 8))
-    assert [window[0] for window in windows[1:3]] == [window[-1] for window in windows[:2]]
-    assert samples(4) == samples(1)
+    assert windows[2] == ((12, 14), (14, 18), (18, 20))
+    assert windows[3] == ((18, 20), (0, 4), (4, 6))
 
 
 @pytest.mark.parametrize("count", range(3, 40))
 @pytest.mark.parametrize(("share", "overlap"), [(0.1, 0.25), (0.5, 0.5), (0.9, 0.1)])
-def test_windows_are_of_portions_that_there_are(count: int, share: float, overlap: float) -> None:
+def test_windows_are_of_portions_that_there_are_each_once(count: int, share: float, overlap: float) -> None:
     samples = Sandblaster(share=share, overlap=overlap)._samples(count)
     for n in range(1, 50):
-        found: Sample = samples(n)
-        places = [place for part in found.ranges for place in part]
-        assert places == sorted(places)
-        assert 0 <= places[0] < places[-1] <= count
-        assert all(first < last for first, last in found.ranges)
+        found, following = samples(n), samples(n + 1)
+        looked_at = [portion for first, last in found.ranges for portion in range(first, last)]
+        assert len(looked_at) == len(set(looked_at)) <= count
+        assert set(looked_at) <= set(range(count))
+        assert found.ahead
+        assert found.ranges[len(found.ranges) - found.ahead :] == following.ranges[: following.shared]

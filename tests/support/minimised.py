@@ -16,13 +16,18 @@ Of = Callable[[Tensor, int, int], Tensor]  # the mean loss of portions [first, l
 
 @dataclass
 class Minimised:
-    """What a run came to. trips: batches of operations; held: the names of the vectors that are left."""
+    """What a run came to. trips: batches of operations; vectors: those that are left."""
 
     values: Tensor
     why: str = ""
     trips: int = 0
     iterations: list[Iteration] = field(default_factory=list)
-    held: list[str] = field(default_factory=list)
+    vectors: Vectors = field(default_factory=dict)
+
+    @property
+    def held(self) -> list[str]:
+        """The names of the vectors that are left."""
+        return sorted(self.vectors)
 
     @property
     def losses(self) -> list[float]:
@@ -41,7 +46,7 @@ def minimised(steps: Steps, loss: Loss | Of, start: Tensor, *, shards: int = 1, 
             item = next(steps) if answers is None else steps.send(answers)
         except StopIteration as stop:
             done.why, done.values = stop.value, torch.cat([part[AT] for part in parts])
-            done.held = sorted(parts[0])
+            done.vectors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
             return done
         if isinstance(item, Iteration):
             done.iterations.append(item)
