@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from ..partition.errors import NetworkError
+from ..partition.errors import CheckpointError, NetworkError
 from ..runtime.assignment import LAUNCHER
 from ..runtime.message import Message
 from .answers import Replies
@@ -79,7 +79,8 @@ class BatchCoordinator:
         self._began = self._last = clock()
         self._commit_s = 0.0
         self._since = clock()
-        self._counts = {"round_trips": 0, "bytes": 0, "backups": 0, "rolled_back": 0}
+        self._counts = {"round_trips": 0, "bytes": 0, "backups": 0}
+        self._evaluations = self._samples = 0
         self._taken: dict[str, int] = {}
         self._trips_before = self._bytes_before = 0
 
@@ -91,7 +92,6 @@ class BatchCoordinator:
     def start(self) -> Replies:
         """Go on from what the log has: roll back."""
         epoch = self._log.back()
-        self._counts["rolled_back"] += epoch > 1
         self._evaluation, self._sent, self.why = None, None, ""
         self._shares = {}
         return self._all("roll back", {"epoch": epoch, "number": self._log.committed})
@@ -121,12 +121,12 @@ class BatchCoordinator:
         if body.get("epoch") != self._log.epoch or sender not in self._awaited:
             return []
         match message.kind:
-            case "rolled back":
+            case "rolled back" if self._asked("roll back"):
                 return self._arrived(sender, self._replayed)
-            case "operated" if body["number"] == self._number:
+            case "operated" if self._asked("operate") and body["number"] == self._number:
                 self._shares[sender] = body["shares"]
                 return self._arrived(sender, self._operated)
-            case "committed":
+            case "committed" if self._asked("commit") and body["number"] == self._number:
                 return self._arrived(sender, self._committed)
         return []
 
@@ -135,15 +135,19 @@ class BatchCoordinator:
         return [(shard, self._sent) for shard in sorted(self._awaited) if self._sent is not None]
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: round trips to the shards and bytes to and from them; portions by replica; backups."""
-        return {**self._counts, "taken": self._taken, "commit_s": self._commit_s, "evaluations": self._evaluations}
+        """Plain data: evaluations and samples of the whole run, and how often all went back.
+
+        Of this coordinator: round trips to the shards, bytes to and from them, chunks by replica, those given to two.
+        """
+        counts = {"evaluations": self._evaluations, "samples": self._samples, "rolled_back": self._log.epoch - 1}
+        return {**self._counts, **counts, "taken": self._taken, "commit_s": self._commit_s}
 
     def __repr__(self) -> str:
         return f"BatchCoordinator(number={self._number}, awaits={sorted(self._awaited)}, {self._evaluation})"
 
-    @property
-    def _evaluations(self) -> int:
-        return self.iterations[-1].evaluations if self.iterations else 0
+    def _asked(self, kind: str) -> bool:
+        """Whether that is what all shards were asked last; an answer that was given twice is none to what came then."""
+        return self._sent is not None and self._sent.kind == kind
 
     def _all(self, kind: str, body: dict[str, Any]) -> Replies:
         """One message to all shards, whose answers are awaited."""
@@ -161,17 +165,35 @@ class BatchCoordinator:
         """All shards are rolled back: run the method again up to there."""
         self._steps = self._method()
         self._number = self._log.committed
+        self._evaluations = self._samples = 0
         replies: Replies = []
+        left = deque(self._log.answers)
         try:
             item = next(self._steps)
-            for answers in self._log.answers:
-                while isinstance(item, Iteration):
-                    replies += self._told(item)
+            while left or isinstance(item, Iteration):
+                if isinstance(item, Iteration):
+                    replies += self._told(item, replayed=True)
                     item = next(self._steps)
-                item = self._steps.send(answers)
+                    continue
+                if len(numbers(item)) != len(left[0]):
+                    raise self._other_run()
+                self._count(item)
+                item = self._steps.send(left.popleft())
         except StopIteration as stop:
+            if left:
+                raise self._other_run() from None
             return [*replies, *self._end(stop.value)]
         return [*replies, *self._take(item)]
+
+    def _other_run(self) -> CheckpointError:
+        facts = f"{self._log.path} has {self._log.committed} answers, which are not those to what this run asks for"
+        return CheckpointError("E812", facts, fix="the same options, with as many iterations or more")
+
+    def _count(self, batch: Batch) -> None:
+        """Of samples that a batch looks at, and once of all that it does so at one point."""
+        looked = [self._portions.within(one.first, one.last) for one in batch if isinstance(one, Evaluate)]
+        self._samples += sum(looked)
+        self._evaluations += bool(looked)
 
     def _take(self, item: Batch | Iteration) -> Replies:
         """What the method asks for or tells."""
@@ -188,6 +210,7 @@ class BatchCoordinator:
 
     def _operate(self, batch: Batch) -> Replies:
         self._number += 1
+        self._count(batch)
         self._batch, self._shares = batch, {}
         self._counts["round_trips"] += 1
         plain = msgspec.to_builtins(batch)
@@ -224,8 +247,8 @@ class BatchCoordinator:
             return self._commit()
         return self._released()
 
-    def _told(self, item: Iteration) -> Replies:
-        """Tell the launcher of an iteration that is new."""
+    def _told(self, item: Iteration, *, replayed: bool = False) -> Replies:
+        """Tell the launcher of an iteration that is new here: its round trips and bytes, and all backups so far."""
         if self.iterations and item.number <= self.iterations[-1].number:
             return []
         now = self._clock()
@@ -237,7 +260,7 @@ class BatchCoordinator:
             "round_trips": trips - self._trips_before,
             "bytes": size - self._bytes_before,
             "backups": self._counts["backups"],
-            "taken": dict(self._taken),
+            "replayed": replayed,
         }
         self._last, self._trips_before, self._bytes_before = now, trips, size
         return [(LAUNCHER, Message("iteration", body=body))]
@@ -262,9 +285,9 @@ class BatchCoordinator:
             return self._end(stop.value)
 
     def _released(self) -> Replies:
-        """All workers may leave."""
+        """All workers may leave; the launcher is told which shards are at the end."""
         self._awaited = set()
-        return self._hand_out()
+        return [*self._hand_out(), (LAUNCHER, Message("over", body={"shards": list(self._shards)}))]
 
     def _opened(self, batch: Batch) -> _Evaluation | None:
         """The chunks of what a batch evaluates."""
@@ -274,7 +297,8 @@ class BatchCoordinator:
         count = sum(one.last - one.first for _, one in asked)
         level = max(0, min(LEVEL_MOST, int(math.log2(max(1, count / (CHUNKS * self._replicas))))))
         if self._single:
-            level = math.ceil(math.log2(count / self._replicas))
+            level = max(0, math.ceil(math.log2(count / self._replicas)))
+        level = min(level, *((one.last - one.first - 1).bit_length() for _, one in asked))  # a chunk is of one range
         places = [(place, i) for place, one in asked for i in range(-(-(one.last - one.first) // (1 << level)))]
         chunks = Chunks(len(places), copies=1 if self._single else COPIES)
         return _Evaluation(chunks, level, places, {place: n for n, place in enumerate(places)}, {}, {})

@@ -84,7 +84,7 @@ class Objective:
             found.append(Evaluate(at, out, *sample.ranges[0]))
         else:
             parts = [f"{out}.{n}" for n in range(len(sample.ranges))]
-            found += [Evaluate(at, part, *found) for part, found in zip(parts, sample.ranges, strict=True)]
+            found += [Evaluate(at, part, *ends) for part, ends in zip(parts, sample.ranges, strict=True)]
             found.append(Combine(out, list(zip(self.weights(sample.ranges), parts, strict=True))))
         if self.l2:
             found += [Axpy(out, self.l2, at), Dot(at, at)]
@@ -94,11 +94,9 @@ class Objective:
         """The loss with its penalties, and the numbers of what was asked for after that."""
         count = len(sample.ranges)
         losses, rest = answers[:count], answers[count:]
-        loss = (
-            losses[0]
-            if count == 1
-            else math.fsum(w * f for w, f in zip(self.weights(sample.ranges), losses, strict=True))
-        )
+        loss = losses[0]
+        if count > 1:
+            loss = math.fsum(w * f for w, f in zip(self.weights(sample.ranges), losses, strict=True))
         if self.l2:
             loss, rest = loss + self.l2 / 2 * rest[0], rest[1:]
         return (loss + self.l1 * rest[0], rest[1:]) if self.l1 else (loss, rest)

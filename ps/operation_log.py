@@ -53,8 +53,14 @@ class OperationLog:
         os.close(self._file)
 
     def _write(self, entry: dict[str, Any]) -> None:
-        os.write(self._file, json.dumps(entry).encode() + b"\n")
-        os.fsync(self._file)
+        left = json.dumps(entry).encode() + b"\n"
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+            os.fsync(self._file)
+        except OSError as error:
+            fix = "make room, and go on with --resume"
+            raise CheckpointError("E805", f"cannot write {self.path}: {error}", fix=fix) from error
 
     def _read(self, run: dict[str, Any]) -> bool:
         """Take in what is there; whether there was anything. A line that was cut off by a crash does not count."""

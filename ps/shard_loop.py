@@ -66,6 +66,8 @@ def serve(
                 return _finished(shard, message.body.get("path"), channel, beacon)
             case "stop":
                 raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
+        if message.kind in ("commit", "roll back"):
+            beacon.progress = None  # a slow disk is not being stuck
         _send(channel, shard.handle(message))
         _send(channel, shard.turn())
 

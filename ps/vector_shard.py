@@ -34,7 +34,6 @@ from .portion_sums import PortionSum
 from .shard_file import read_shard
 from .vector_operations import AT, AnyOperation, Evaluate, Vectors, numbers, shares
 
-COORDINATOR = "coordinator"
 RULE = SGD(1.0)  # that files of shards name; nothing is applied by it
 
 Initial = Callable[[Slice], Tensor]  # the values [n] that a slice begins with

@@ -88,7 +88,6 @@ def test_a_folder_of_checkpoints_that_cannot_be_made_does_not_end_the_run(
     shutil.rmtree(tmp_path / "checkpoint")
 
 
-
 def test_any_run_may_begin_with_the_weights_of_the_last_checkpoint_of_another(tmp_path: Path, whole: Path) -> None:
     given = replace(digits(tmp_path, init=whole, checkpoint_every=0), method=Sandblaster(iterations=1))
     prepare(given)

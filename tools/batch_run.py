@@ -29,10 +29,10 @@ def run_batch(job: Prepared, method: Sandblaster, tell: Tell, note: Note, route:
     _prepare_folder(job)
     outcome = _run(job, method, portions, tell, note, route)
     told = outcome["result"]
-    evaluations = told["evaluations"]
+    evaluations = round(told["samples"] / portions.samples)
     beside = None
     if job.options.baseline and job.options.resume is None and not method.l1:
-        beside = _beside(job, method, portions, max(1, round(evaluations * method.share)), tell)
+        beside = _beside(job, method, portions, max(1, evaluations), tell)
     return _result(job, method, portions, outcome, beside)
 
 
@@ -104,7 +104,6 @@ def _result(
     job: Prepared, method: Sandblaster, portions: Portions, outcome: dict[str, Any], beside: dict[str, Any] | None
 ) -> dict[str, Any]:
     told, iterations = outcome["result"], outcome["iterations"]
-    passes = told["evaluations"] * method.share
     options = job.options
     processes = job.machines * options.replicas + options.shards + 1
     name = f"{method.name}, {job.machines} machines x {options.replicas} replicas, {options.shards} shards"
@@ -112,10 +111,14 @@ def _result(
     if beside is not None:
         count = round(beside["evaluations"] * portions.samples)
         rows.append(_row(BESIDE, 1, job.worker_threads, count, beside["seconds"], beside["test_accuracy"], []))
-    samples = round(passes * portions.samples)
-    losses = [(round(samples * one["evaluations"] / told["evaluations"]), one["loss"]) for one in iterations]
+    per = told["samples"] / max(1, told["evaluations"])
+    before = max(
+        (one["evaluations"] for one in iterations if one["replayed"]), default=0
+    )  # of a run that it goes on from
+    samples = round(told["samples"] - before * per)
+    losses = [(round(one["evaluations"] * per), one["loss"]) for one in iterations]
     row = _row(name, processes, THREADS, samples, outcome["seconds"], outcome["test_accuracy"], losses)
-    steps = max(1, len(iterations))
+    steps = max(1, sum(not one["replayed"] for one in iterations))
     row["bytes_per_step"] = sum(shard["bytes_in"] + shard["bytes_out"] for shard in outcome["shards"]) / steps
     rows.append(row)
     loss = iterations[-1]["loss"] if iterations else None

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,7 @@ class BatchSupervisor:
         self._workers: set[str] = set()  # that can be told something
         self._trained: set[str] = set()
         self._finishing = False
+        self._over: list[str] = []  # shards that are at the end, as the coordinator says
         self._began = time.monotonic()
         self.seconds = 0.0  # to the last iteration
         self.iterations: list[dict[str, Any]] = []
@@ -81,7 +82,7 @@ class BatchSupervisor:
 
     def watch(self, launcher: Launcher) -> None:
         """Tell the coordinator of workers that are gone."""
-        if self._gone:
+        if self._gone and NAME not in self._lost_at:
             launcher.send(self.coordinator, Message("lost", body={"names": self._gone}))
             self._gone = []
 
@@ -98,6 +99,8 @@ class BatchSupervisor:
         for name in loss.progress:
             self._workers.discard(name)
             self._trained.discard(name)
+        if not group.startswith("replica"):
+            self._over = []
         if group == NAME:
             return [self._coordinator()]
         kind, _, number = group.partition(" ")
@@ -118,16 +121,19 @@ class BatchSupervisor:
                 self._iteration(body)
             case "serving":
                 self._back(sender)
-                for name in [*self._workers, self.coordinator]:
+                for name in self._there([*self._workers, self.coordinator]):
                     self._point_to(name, sender, launcher)
                 if sender == self.coordinator:
-                    for shard in self.shards:
+                    for shard in self._there(self.shards):
                         self._point_to(sender, shard, launcher)
             case "began":
                 self._workers.add(sender)
                 self._back(sender)
-                for name in (*self.shards, self.coordinator):
+                for name in self._there([*self.shards, self.coordinator]):
                     self._point_to(sender, name, launcher)
+            case "over" if sender == self.coordinator:
+                self._over = body["shards"]
+                self._finish(launcher)
             case "trained":
                 self._trained.add(sender)
                 if body["test_accuracy"] is not None:
@@ -138,6 +144,10 @@ class BatchSupervisor:
             case "finished":
                 self.results[sender] = body["value"]
                 self._finish(launcher)
+
+    def _there(self, names: Sequence[str]) -> list[str]:
+        """Those that are not being started again; when they are back, all are told."""
+        return [name for name in names if self._groups[name] not in self._lost_at]
 
     @property
     def _names(self) -> set[str]:
@@ -155,9 +165,9 @@ class BatchSupervisor:
                 launcher.send(name, Message("all trained", body={"path": self._folder}))
 
     def _finish(self, launcher: Launcher) -> None:
-        """Once all workers have finished, so do the others."""
+        """Once all workers have finished, and all shards that there are are at the end, so do the others."""
         left = {name for name in self._names if name.startswith("worker")} - set(self.results)
-        if not left and not self._finishing:
+        if not left and self._over == self.shards and not self._finishing:
             self._finishing = True
             for name in (self.coordinator, *self.shards):
                 launcher.send(name, Message("finish", body={"path": self._folder}))
@@ -198,7 +208,7 @@ class BatchSupervisor:
     def _coordinator(self) -> Role:
         job, method = self._job, self._method
         run = {
-            "method": str(msgspec.structs.replace(method, iterations=0, evaluations=0)),
+            "method": str(msgspec.structs.replace(method, iterations=0)),
             "samples": self._portions.samples,
             "portion": self._portions.size,
             "shards": job.options.shards,

@@ -1,4 +1,4 @@
-"""Coordinator, shards and replicas of a batch method killed at random: the same loss in the end, or a named error."""
+"""Coordinator, shards and replicas of a batch method killed at random, two at once: the same loss in the end."""
 
 import random
 import signal
@@ -62,14 +62,14 @@ def test_whatever_is_killed_the_loss_in_the_end_is_the_same(
     monkeypatch.setattr(sys, "path", sys.path[:])
     chance, machines = random.Random(seed), 2 if seed % 4 == 3 else 1
     roles = ROLES + (LAST if machines == 2 else [])
-    steps = sorted(chance.sample(range(1, ITERATIONS - 1), KILLS))
+    steps = sorted(chance.sample(range(1, ITERATIONS - 1), KILLS - 1))
     kills = [Signal(chance.choice(roles), signal.SIGKILL, step) for step in steps]
+    first, second = chance.sample(roles, 2)  # at the same time
+    kills[-1:] = [Signal(role, signal.SIGKILL, steps[-1]) for role in (first, second)]
     outcome = disturbed(replace(options(tmp_path / "run", machines)), kills)
     assert outcome.happened
-    if outcome.error is not None:
-        assert outcome.error.code.startswith("E")
-        assert outcome.seconds < 10.0
-        return
+    assert outcome.error is None
     assert outcome.result["iterations"][-1]["loss"] == calm[machines]
     assert [one["number"] for one in outcome.result["iterations"]] == list(range(1, ITERATIONS + 1))
-    assert len(outcome.result["restarts"]) == len(outcome.happened)
+    # Two machines of a replica are lost together.
+    assert len(outcome.happened) - 1 <= len(outcome.result["restarts"]) <= len(outcome.happened)

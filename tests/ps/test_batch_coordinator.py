@@ -1,10 +1,12 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from sandblast import Ran, sandblast
 from torch import Tensor
 
+from cutset.partition.errors import CheckpointError
 from cutset.ps.batch_coordinator import BatchCoordinator
 from cutset.ps.minimiser import Portions
 from cutset.ps.operation_log import OperationLog
@@ -166,3 +168,47 @@ def test_a_shard_that_moved_takes_all_back_to_the_last_commit(tmp_path: Path) ->
     ((peer, message),) = desk.hear(LAUNCHER, "moved", shard=0, name="shard-0+1")
     assert (peer, message.kind, message.body) == ("shard-0+1", "roll back", {"epoch": 2, "number": 0})
     assert desk.hear(LAUNCHER, "moved", shard=0, name="shard-0+1") == []
+
+
+def test_an_answer_that_comes_twice_is_none_to_what_came_after_it(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, shards=2)
+    desk.made.start()
+    for _ in range(2):
+        desk.hear("shard-0", "rolled back", epoch=1)
+    assert ("shard-0", "operate") in kinds(desk.hear("shard-1", "rolled back", epoch=1))
+    assert desk.hear("shard-0", "rolled back", epoch=1) == []
+    assert kinds(desk.made.again()) == [("shard-0", "operate"), ("shard-1", "operate")]
+    assert desk.hear("shard-0", "committed", epoch=1, number=1) == []
+    assert kinds(desk.made.again()) == [("shard-0", "operate"), ("shard-1", "operate")]
+
+
+@pytest.mark.parametrize("portions", [94, 150, 250])
+def test_no_chunk_is_longer_than_the_range_that_it_is_of(tmp_path: Path, portions: int) -> None:
+    """Windows that go over the end have short ranges."""
+
+    def bowl(point: Tensor, samples: slice) -> Tensor:
+        return ((point - 1) ** 2).sum() * (1 + 0.01 * samples.start)
+
+    of = Portions(portions, 1)
+    method = Sandblaster(iterations=9, share=0.5, change=0.0, gradient=0.0, solver="momentum", step=0.01)
+    start = torch.zeros(3, dtype=torch.float64)
+    assert len(sandblast(method.steps(of), bowl, start, of, tmp_path).iterations) == 9
+
+
+@pytest.mark.parametrize("change", [{"iterations": 3}, {"evaluations": 4}])
+def test_a_log_of_another_run_is_not_gone_on_from(tmp_path: Path, change: dict[str, int]) -> None:
+    run(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        run(tmp_path, method=msgspec.structs.replace(Sandblaster(iterations=8, l2=1e-3), **change))
+    assert caught.value.code == "E812"
+
+
+def test_a_log_is_gone_on_from_with_more_iterations(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", method=Sandblaster(iterations=12, l2=1e-3))
+    run(tmp_path / "parts", method=Sandblaster(iterations=5, l2=1e-3))
+    rest = run(tmp_path / "parts", method=Sandblaster(iterations=12, l2=1e-3))
+    assert rest.losses == whole.losses
+    assert [told["replayed"] for told in rest.iterations] == [True] * 5 + [False] * (len(whole.losses) - 5)
+    assert len(whole.losses) > 7
+    assert rest.result["evaluations"] == whole.result["evaluations"]
+    assert torch.equal(rest.values, whole.values)

@@ -73,6 +73,8 @@ def _talk(a: str, b: str) -> bool:
 def disturbed(options: Options, faults: Sequence[Fault]) -> Outcome:
     """Train and let the faults happen, one at a time and in this order, each at its step or as soon after as it can.
 
+    Those of one step happen together.
+
     A fault that concerns a role which is being started again waits until its replica trains.
     """
     outcome, left, since = Outcome(), list(faults), time.monotonic()
@@ -89,9 +91,11 @@ def disturbed(options: Options, faults: Sequence[Fault]) -> Outcome:
 
         def tell(name: str, step: int, steps: int, loss: float) -> None:
             nonlocal since
-            if left and step >= left[0].step and _happens(left[0], relays):
+            while left and step >= left[0].step and _happens(left[0], relays):
                 since = time.monotonic()
                 outcome.happened.append(left.pop(0))
+                if not left or left[0].step != outcome.happened[-1].step:
+                    break
 
         try:
             outcome.result = run(prepare(options), tell, note=outcome.notes.append, route=route)
