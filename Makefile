@@ -24,6 +24,7 @@ test: $(STAMP)
 # More cases of what `make test` tests once, in real processes: some minutes
 slow: $(STAMP)
 	$(VENV)/bin/python -m pytest tests/slow
+	$(VENV)/bin/python -m pytest tests -m slow
 
 # Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
 #   make test-outside OUTSIDE='-m light'

@@ -81,7 +81,8 @@ class BatchCoordinator:
         self._since = clock()
         self._counts = {"round_trips": 0, "bytes": 0, "backups": 0}
         self._evaluations = self._samples = 0
-        self._taken: dict[str, int] = {}
+        self._taken: dict[str, int] = {}  # chunks that each replica was first with
+        self._taken_before: dict[str, int] = {}  # up to the last iteration
         self._trips_before = self._bytes_before = 0
 
     @property
@@ -248,7 +249,7 @@ class BatchCoordinator:
         return self._released()
 
     def _told(self, item: Iteration, *, replayed: bool = False) -> Replies:
-        """Tell the launcher of an iteration that is new here: its round trips and bytes, and all backups so far."""
+        """Tell the launcher of an iteration that is new here: its round trips, bytes and chunks; all backups so far."""
         if self.iterations and item.number <= self.iterations[-1].number:
             return []
         now = self._clock()
@@ -260,8 +261,10 @@ class BatchCoordinator:
             "round_trips": trips - self._trips_before,
             "bytes": size - self._bytes_before,
             "backups": self._counts["backups"],
+            "taken": {who: count - self._taken_before.get(who, 0) for who, count in self._taken.items()},
             "replayed": replayed,
         }
+        self._taken_before = dict(self._taken)
         self._last, self._trips_before, self._bytes_before = now, trips, size
         return [(LAUNCHER, Message("iteration", body=body))]
 

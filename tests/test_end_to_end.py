@@ -183,7 +183,7 @@ def test_the_checkpoint_is_whole_and_has_the_same_weights(run: Run) -> None:
 # One replica equals plain torch --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlap", ["--overlap", "--no-overlap"])
+@pytest.mark.parametrize("overlap", [pytest.param("--overlap", marks=pytest.mark.slow), "--no-overlap"])
 def test_one_replica_of_a_cut_model_equals_plain_sgd(good: Callable[[str], Task], tmp_path: Path, overlap: str) -> None:
     """n_fetch = n_push = 1, 60 steps in float64."""
     options = ["--machines", 2, "--rule", "sgd", "--lr", 0.1, "--epochs", 5, "--seed", 3, "--no-baseline", overlap]

@@ -82,7 +82,9 @@ def test_all_processes_end_when_the_command_is_killed(training: Run) -> None:
     assert not sockets & listening()
 
 
-@pytest.mark.parametrize(("method", "role"), [("allreduce", "worker-1.0"), ("hogwild", "shard-0")])
+@pytest.mark.parametrize(
+    ("method", "role"), [pytest.param("allreduce", "worker-1.0", marks=pytest.mark.slow), ("hogwild", "shard-0")]
+)
 def test_where_all_need_each_other_a_killed_process_ends_the_run(start: Start, method: str, role: str) -> None:
     check_all_need_each_other(start, method, role)
 
@@ -113,7 +115,9 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (Signal("worker-0.1", signal.SIGKILL, 30), "worker-0.1 was killed by SIGKILL"),
+        pytest.param(
+            Signal("worker-0.1", signal.SIGKILL, 30), "worker-0.1 was killed by SIGKILL", marks=pytest.mark.slow
+        ),
         (Break("worker-1.0", "worker-1.1", "cut", 30), "the link from worker-1"),
     ],
 )

@@ -26,7 +26,7 @@ BESIDE = "one process, torch's L-BFGS"
 def run_batch(job: Prepared, method: Sandblaster, tell: Tell, note: Note, route: Route | None) -> dict[str, Any]:
     """Train, test, write the checkpoint; the result as plain data."""
     portions = portions_of(job)
-    _prepare_folder(job)
+    prepare_folder(job)
     outcome = _run(job, method, portions, tell, note, route)
     told = outcome["result"]
     evaluations = round(told["samples"] / portions.samples)
@@ -36,7 +36,7 @@ def run_batch(job: Prepared, method: Sandblaster, tell: Tell, note: Note, route:
     return _result(job, method, portions, outcome, beside)
 
 
-def _prepare_folder(job: Prepared) -> None:
+def prepare_folder(job: Prepared) -> None:
     """A folder for log and commits, with the first weights; of a run that goes on, with those of the one before."""
     folder, resume = job.options.out / FOLDER, job.options.resume
     given = None if resume is None else resume / FOLDER
@@ -112,9 +112,8 @@ def _result(
         count = round(beside["evaluations"] * portions.samples)
         rows.append(_row(BESIDE, 1, job.worker_threads, count, beside["seconds"], beside["test_accuracy"], []))
     per = told["samples"] / max(1, told["evaluations"])
-    before = max(
-        (one["evaluations"] for one in iterations if one["replayed"]), default=0
-    )  # of a run that it goes on from
+    replayed = [one["evaluations"] for one in iterations if one["replayed"]]  # of a run that it goes on from
+    before = max(replayed, default=0)
     samples = round(told["samples"] - before * per)
     losses = [(round(one["evaluations"] * per), one["loss"]) for one in iterations]
     row = _row(name, processes, THREADS, samples, outcome["seconds"], outcome["test_accuracy"], losses)

@@ -52,6 +52,7 @@ ITERATION_COLUMNS = (
     "seconds",
     "round trips",
     "to and from shards",
+    "chunks by replica",
     "given to two",
 )
 
@@ -67,8 +68,14 @@ def iteration_cells(iteration: Mapping[str, Any]) -> tuple[str, ...]:
         seconds_text(iteration["seconds"]),
         str(iteration["round_trips"]),
         bytes_text(iteration["bytes"]),
+        " / ".join(str(count) for _, count in sorted(iteration["taken"].items(), key=_number)) or NONE,
         str(iteration["backups"]),
     )
+
+
+def _number(taken: tuple[str, int]) -> int:
+    """Of the replica of "worker-3"."""
+    return int(taken[0].partition("-")[2])
 
 
 def few(iterations: Sequence[Mapping[str, Any]], most: int = 12) -> list[Mapping[str, Any]]:

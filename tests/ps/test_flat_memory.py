@@ -66,7 +66,7 @@ def held(client: Client) -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("slow", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_memory_is_flat_over_thousands_of_pushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
     if slow:
         write = snapshots.TensorWriter.write

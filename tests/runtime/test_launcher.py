@@ -269,7 +269,7 @@ def replicas(count: int) -> list[Role]:
     return [Role("shard", "role_examples:serves", serves=True), *greeting]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_group_is_started_again_while_the_others_go_on(number: signal.Signals) -> None:
     losses: list[Loss] = []
 

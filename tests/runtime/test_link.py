@@ -50,7 +50,7 @@ def test_a_broken_link_is_an_error_that_names_both_ends(roles: dict[str, ZmqChan
     assert "the machines of a and b" in caught.value.fix
 
 
-@pytest.mark.parametrize("how", ["cut", "swallow"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("swallow", marks=pytest.mark.slow)])
 def test_the_launcher_is_told_and_the_role_goes_on(roles: dict[str, ZmqChannel], relay: Relay, how: str) -> None:
     a, b, launcher = roles.values()
     a.introduce({"launcher": launcher.endpoint})

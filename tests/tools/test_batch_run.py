@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from killed import train_and_kill
 from safetensors.torch import load_file
 
 from cutset.models import digits_softmax
+from cutset.tools.batch_run import prepare_folder
 
 SOFTMAX = "cutset.models:digits_softmax(double=True)"
 METHOD = "sandblaster:iterations=12,l2=1e-3"
@@ -91,3 +94,23 @@ def test_a_run_of_another_kind_is_nothing_to_go_on_from(cutset: Cutset, tmp_path
     (tmp_path / "old").mkdir()
     options = ("--out", tmp_path / "run", "--method", "sandblaster", "--resume", tmp_path / "old")
     refused(cutset("train", SOFTMAX, *options), USAGE, "E295", "--init")
+
+
+@pytest.mark.parametrize("out", ["run", "next"])
+def test_a_run_that_goes_on_begins_with_the_weights_of_the_first(tmp_path: Path, out: str) -> None:
+    """In the same folder or in another: whatever is drawn by then, these are what a shard is rolled back to."""
+
+    def job(name: str, resume: Path | None) -> Any:
+        (tmp_path / name).mkdir(exist_ok=True)
+        initial = tmp_path / name / "initial.safetensors"
+        initial.write_text("drawn for " + ("the first" if resume is None else "the second"))
+        options = SimpleNamespace(out=tmp_path / name, resume=resume)
+        return SimpleNamespace(options=options, course=SimpleNamespace(initial=str(initial)))
+
+    prepare_folder(job("run", None))
+    (tmp_path / "run" / "batch" / "operations.jsonl").write_text("{}")
+    prepare_folder(job(out, tmp_path / "run"))
+    assert (tmp_path / out / "initial.safetensors").read_text() == "drawn for the first"
+    assert (tmp_path / out / "batch" / "operations.jsonl").exists()
+    prepare_folder(job(out, None))
+    assert not (tmp_path / out / "batch" / "operations.jsonl").exists()

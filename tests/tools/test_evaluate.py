@@ -33,8 +33,17 @@ def evaluated(*arguments: object) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("where", ["", "checkpoint", "model.safetensors"])
-@pytest.mark.parametrize("machines", [None, 1, 3])
+PLACES = ("", "checkpoint", "model.safetensors")  # of a run
+
+
+@pytest.mark.parametrize(
+    ("machines", "where"),
+    [
+        *((machines, where) for machines in (None, 1) for where in PLACES),
+        (3, "checkpoint"),
+        *(pytest.param(3, where, marks=pytest.mark.slow) for where in PLACES if where != "checkpoint"),
+    ],
+)
 def test_a_checkpoint_scores_as_plain_torch_does(run: Path, where: str, machines: int | None) -> None:
     task = digits()
     model = task.build(seed=7)

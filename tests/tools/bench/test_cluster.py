@@ -170,6 +170,7 @@ def test_the_command_compares_steps_on_real_name_spaces(tmp_path) -> None:
 
 
 @needs_namespaces
+@pytest.mark.slow
 def test_a_broken_link_ends_in_a_named_error() -> None:
     options = ["--machines", "2", "--micro-batches", "2", "--fault", "cut", "--json", SMALL.model]
     data = json.loads(CliRunner().invoke(cluster_command, options, catch_exceptions=False).stdout)
