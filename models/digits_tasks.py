@@ -7,6 +7,7 @@ import csv
 import gzip
 import importlib.resources
 import io
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +23,7 @@ WHITE = 16  # the largest pixel
 
 def digits() -> Task:
     """A 64-128-64-10 perceptron; 30 epochs of SGD at 0.1 or Adagrad at 0.02 end near 97.5 % test accuracy."""
-    return Task(
-        name="digits",
-        model=mlp,
-        loss=nn.functional.cross_entropy,
-        example=example_like(((64,),), classes=10),
-        data=lambda split: _read(split, (64,)),
-        batch=20,
-    )
+    return _task("digits", mlp, (64,))
 
 
 def digits_local() -> Task:
@@ -37,26 +31,12 @@ def digits_local() -> Task:
 
     20 epochs of Adagrad at 0.05 or 40 of SGD at 0.2 end near 98 % test accuracy.
     """
-    return Task(
-        name="digits_local",
-        model=local_net,
-        loss=nn.functional.cross_entropy,
-        example=example_like(((1, 8, 8),), classes=10),
-        data=lambda split: _read(split, (1, 8, 8)),
-        batch=20,
-    )
+    return _task("digits_local", local_net, (1, 8, 8))
 
 
 def digits_softmax(double: bool = False) -> Task:
     """Softmax regression from zero weights, 650 parameters: convex, for batch methods. double: in float64."""
-    task = Task(
-        name="digits_softmax",
-        model=softmax,
-        loss=nn.functional.cross_entropy,
-        example=example_like(((64,),), classes=10),
-        data=lambda split: _read(split, (64,)),
-        batch=20,
-    )
+    task = _task("digits_softmax", softmax, (64,))
     return in_double(task) if double else task
 
 
@@ -79,6 +59,18 @@ def local_net() -> nn.Module:
         nn.ReLU(),
         nn.Flatten(),
         nn.Linear(128, 10),
+    )
+
+
+def _task(name: str, model: Callable[[], nn.Module], shape: tuple[int, ...]) -> Task:
+    """shape: of the images, as the model takes them."""
+    return Task(
+        name=name,
+        model=model,
+        loss=nn.functional.cross_entropy,
+        example=example_like((shape,), classes=10),
+        data=lambda split: _read(split, shape),
+        batch=20,
     )
 
 

@@ -7,7 +7,7 @@ where the factor would be negative; Nocedal and Wright, "Numerical Optimization"
 from collections.abc import Generator
 
 from .lbfgs import DIRECTION, Lbfgs, Measured, Taken
-from .line_search import Found, Point, Search, Trial
+from .line_search import Point, Search, Trial
 from .vector_operations import AT, AnyOperation, Batch, Combine, Dot, Drop, Largest
 
 VELOCITY, BEFORE = "velocity", "before"
@@ -75,4 +75,4 @@ class ConjugateGradients(GradientDescent):
 
 def _at_once(step: float) -> Search:
     loss, slope = yield Trial(step, frozenset())
-    return Found(Point(step, loss, slope, 1), 1)
+    return Point(step, loss, slope, 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 from .curvature import FREE, LEAST, Curvature, Pair
-from .line_search import Found, Point, Search, strong_wolfe
+from .line_search import Point, Search, strong_wolfe
 from .minimiser import TRIAL, Iteration, Objective, Sample, Steps, demand_finite_slope, demand_finite_start
 from .vector_operations import AT, Absolute, AnyOperation, Batch, Combine, Dot, Drop, Largest
 
@@ -184,10 +184,9 @@ class Lbfgs:
         return (yield from self._gone(found, gradients, number))
 
     def _gone(
-        self, found: Found, gradients: dict[int, str], number: int
+        self, point: Point, gradients: dict[int, str], number: int
     ) -> Generator[Batch, list[float], Taken | None]:
         """Go to the point that was found."""
-        point = found.point
         gradient = gradients.pop(point.number, None)
         asks = self._dropped(gradients.values())
         if gradient is None:

@@ -1,6 +1,7 @@
 """How far to go along a direction: searches that ask for one point after the other and never see a vector.
 
-A search is a generator. It yields the next `Trial`, is sent the loss and the slope there, and returns a `Found`.
+A search is a generator. It yields the next `Trial`, is sent the loss and the slope there, and returns the `Point` where
+it ends.
 """
 
 import math
@@ -29,15 +30,7 @@ class Trial:
     kept: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Found:
-    """The end of a search, after so many evaluations."""
-
-    point: Point
-    evaluations: int
-
-
-Search = Generator[Trial, tuple[float, float], Found]
+Search = Generator[Trial, tuple[float, float], Point]
 
 
 def strong_wolfe(start: Point, step: float, length: float, *, c1: float, c2: float, least: float, most: int) -> Search:
@@ -98,7 +91,7 @@ def strong_wolfe(start: Point, step: float, length: float, *, c1: float, c2: flo
         elif now.slope * (bracket[other].step - bracket[low_end].step) >= 0:
             bracket[other] = bracket[low_end]
         bracket[low_end] = now
-    return Found(bracket[low_end], count)
+    return bracket[low_end]
 
 
 def _at(step: float, number: int, kept: set[int]) -> Generator[Trial, tuple[float, float], Point]:

@@ -5,7 +5,7 @@ penalty is smooth; the search goes back from its first step until the loss falls
 """
 
 from .lbfgs import DIRECTION, Lbfgs, Measured
-from .line_search import Found, Point, Search, Trial
+from .line_search import Point, Search, Trial
 from .minimiser import TRIAL
 from .vector_operations import (
     AT,
@@ -60,6 +60,6 @@ def backtracking(start: Point, step: float, *, c1: float, most: int) -> Search:
     for number in range(1, most + 1):
         loss, promised = yield Trial(step, frozenset())
         if loss <= start.loss + c1 * promised:
-            return Found(Point(step, loss, promised, number), number)
+            return Point(step, loss, promised, number)
         step *= BACK
-    return Found(start, most)
+    return start

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar
 
+import torch
+
 from ..partition.errors import UsageError
 from .curvature import FREE, LOOP
 from .descent import ConjugateGradients, GradientDescent, Momentum
@@ -106,6 +108,19 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
             return kind(objective, rules, self._samples(portions.count) if partly else None).steps()
 
         return begin
+
+    def by_torch(self, values: torch.nn.Parameter, evaluations: int) -> torch.optim.LBFGS:
+        """Torch's optimiser of `values` with the rules of solver lbfgs, but for so many evaluations at most."""
+        return torch.optim.LBFGS(
+            [values],
+            lr=self.step,
+            max_iter=self.iterations,
+            max_eval=evaluations,
+            tolerance_grad=self.gradient,
+            tolerance_change=self.change,
+            history_size=self.history,
+            line_search_fn="strong_wolfe",
+        )
 
     def _samples(self, count: int) -> Callable[[int], Sample]:
         """Windows of the portions, round and round; the end of each is the beginning of the next."""

@@ -24,11 +24,12 @@ class Operation(msgspec.Struct, frozen=True):
 
     number: ClassVar[bool] = False
     _largest: ClassVar[bool] = False
+    _reads: ClassVar[tuple[str, ...]] = ()  # names of fields
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The vectors that must be there."""
-        return ()
+        return tuple(getattr(self, field) for field in self._reads)
 
     def share(self, vectors: Vectors, block: slice) -> float:
         """What elements `block` of this part have of the number."""
@@ -53,12 +54,9 @@ class Dot(Operation, frozen=True, tag="dot"):
     """The product of two vectors."""
 
     number: ClassVar[bool] = True
+    _reads = ("a", "b")
     a: str
     b: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.a, self.b
 
     def share(self, vectors: Vectors, block: slice) -> float:
         a, b = (vectors[name][block].double() for name in (self.a, self.b))
@@ -69,11 +67,8 @@ class Absolute(Operation, frozen=True, tag="absolute"):
     """The sum of absolute values."""
 
     number: ClassVar[bool] = True
+    _reads = ("a",)
     a: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.a,)
 
     def share(self, vectors: Vectors, block: slice) -> float:
         return float(vectors[self.a][block].double().abs().sum())
@@ -84,11 +79,8 @@ class Largest(Operation, frozen=True, tag="largest"):
 
     number: ClassVar[bool] = True
     _largest: ClassVar[bool] = True
+    _reads = ("a",)
     a: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.a,)
 
     def share(self, vectors: Vectors, block: slice) -> float:
         part = vectors[self.a][block]
@@ -98,12 +90,9 @@ class Largest(Operation, frozen=True, tag="largest"):
 class Scale(Operation, frozen=True, tag="scale"):
     """a = by a."""
 
+    _reads = ("a",)
     a: str
     by: float
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.a,)
 
     def act(self, vectors: Vectors) -> None:
         vectors[self.a].mul_(self.by)
@@ -112,13 +101,10 @@ class Scale(Operation, frozen=True, tag="scale"):
 class Axpy(Operation, frozen=True, tag="axpy"):
     """y = y + by x."""
 
+    _reads = ("y", "x")
     y: str
     by: float
     x: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.y, self.x
 
     def act(self, vectors: Vectors) -> None:
         vectors[self.y].add_(vectors[self.x], alpha=self.by)
@@ -145,12 +131,9 @@ class Combine(Operation, frozen=True, tag="combine"):
 class Copy(Operation, frozen=True, tag="copy"):
     """out = a."""
 
+    _reads = ("a",)
     out: str
     a: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.a,)
 
     def act(self, vectors: Vectors) -> None:
         vectors[self.out] = vectors[self.a].clone()
@@ -172,14 +155,11 @@ class Steepest(Operation, frozen=True, tag="steepest"):
     Andrew and Gao, "Scalable Training of L1-Regularized Log-Linear Models", 2007, equation 4.
     """
 
+    _reads = ("at", "gradient")
     out: str
     at: str
     gradient: str
     l1: float
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.at, self.gradient
 
     def act(self, vectors: Vectors) -> None:
         at, gradient = vectors[self.at], vectors[self.gradient]
@@ -191,13 +171,10 @@ class Steepest(Operation, frozen=True, tag="steepest"):
 class Orthant(Operation, frozen=True, tag="orthant"):
     """out = the signs of `at`, and where that is 0 those of `steepest`: where a step may go (section 3.2 there)."""
 
+    _reads = ("at", "steepest")
     out: str
     at: str
     steepest: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.at, self.steepest
 
     def act(self, vectors: Vectors) -> None:
         signs = vectors[self.at].sign()
@@ -207,12 +184,9 @@ class Orthant(Operation, frozen=True, tag="orthant"):
 class Project(Operation, frozen=True, tag="project"):
     """a = 0 where its sign is not that of `like`."""
 
+    _reads = ("a", "like")
     a: str
     like: str
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.a, self.like
 
     def act(self, vectors: Vectors) -> None:
         part = vectors[self.a]
@@ -226,14 +200,11 @@ class Evaluate(Operation, frozen=True, tag="evaluate"):
     """
 
     number: ClassVar[bool] = True
+    _reads = ("at",)
     at: str
     out: str
     first: int
     last: int
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.at,)
 
 
 AnyOperation = Dot | Absolute | Largest | Scale | Axpy | Combine | Copy | Drop | Steepest | Orthant | Project | Evaluate

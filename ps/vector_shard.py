@@ -95,7 +95,7 @@ class VectorShard:
 
     def holdings(self) -> list[Holding]:
         """Every slice with its parameters, for a checkpoint."""
-        return [Holding(piece, self._of(n)[AT], {}, self._number) for n, piece in sorted(self._pieces.items())]
+        return [Holding(piece, self._vectors[n][AT], {}, self._number) for n, piece in sorted(self._pieces.items())]
 
     def statistics(self) -> dict[str, Any]:
         """Plain data: what was done, and how many vectors there are."""
@@ -104,9 +104,6 @@ class VectorShard:
 
     def __repr__(self) -> str:
         return f"VectorShard({self.index}, epoch={self._epoch}, number={self._number}, batch={self._batch})"
-
-    def _of(self, number: int) -> Vectors:
-        return self._vectors[number]
 
     def _rolled_back(self, message: Message) -> Replies:
         epoch, number = message.body["epoch"], message.body["number"]
@@ -190,7 +187,7 @@ class VectorShard:
             samples = self._portions.within(operation.first, operation.last)
             for n, total in of.items():
                 assert total is not None
-                self._of(n)[operation.out] = total / samples
+                self._vectors[n][operation.out] = total / samples
         batch.shares += [0.0] * len(totals)
         batch.at += len(totals)
         batch.sums = {}
@@ -207,7 +204,7 @@ class VectorShard:
             if not self._vectors:
                 self._waiting.append(message)
                 return []
-            return [self._tensor(message, "values", self._of(message.edge)[AT])]
+            return [self._tensor(message, "values", self._vectors[message.edge][AT])]
         if message.kind == "gradient":
             return self._gradient(message)
         time, now = self._time(message), self._now
@@ -224,7 +221,7 @@ class VectorShard:
         operation = batch.operations[place]
         if not isinstance(operation, Evaluate):
             raise broken(self.index, self._pieces[message.edge], message, f"is of operation {place}: {operation}")
-        return [self._tensor(message, "point", self._of(message.edge)[operation.at])]
+        return [self._tensor(message, "point", self._vectors[message.edge][operation.at])]
 
     def _time(self, message: Message) -> tuple[int, int]:
         return message.body["epoch"], message.body["number"]
@@ -245,7 +242,7 @@ class VectorShard:
         if self._time(message) != self._now or batch is None or place not in batch.sums:
             self._counts["late"] += 1
             return replies
-        at = self._of(message.edge)[AT]
+        at = self._vectors[message.edge][AT]
         found = [(tensor.dtype, list(tensor.shape)) for tensor in message.tensors]
         if found != [(at.dtype, [piece.size])]:
             raise broken(self.index, piece, message, f"has {found}; the slice is {at.dtype} [{piece.size}]")
@@ -275,8 +272,8 @@ class VectorShard:
         """Write a commit, in place of any of that number that was given up, and remove what is older."""
         held = []
         for n, piece in sorted(self._pieces.items()):
-            others = {name: vector for name, vector in self._of(n).items() if name != AT}
-            held.append(Holding(piece, self._of(n)[AT], others, number))
+            others = {name: vector for name, vector in self._vectors[n].items() if name != AT}
+            held.append(Holding(piece, self._vectors[n][AT], others, number))
         folder = commit_folder(self._folder, self.index, number)
         if folder.exists():
             shutil.rmtree(folder)

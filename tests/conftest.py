@@ -16,7 +16,9 @@ from training_command import start as start
 from training_command import training as training
 
 # Where checks are shared, a failure is to show values too.
-pytest.register_assert_rewrite("elastic", "exactly_once", "fault_checks", "local_steps", "one_host", "resumed")
+pytest.register_assert_rewrite(
+    "elastic", "exactly_once", "fault_checks", "local_steps", "one_host", "resumed", "told_shard"
+)
 
 settings.register_profile("cutset", deadline=None, derandomize=True, database=None)
 settings.load_profile("cutset")

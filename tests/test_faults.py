@@ -6,7 +6,6 @@ One of each kind; tests/slow/test_faults.py has more.
 import os
 import re
 import signal
-import sys
 import textwrap
 import time
 from dataclasses import replace
@@ -14,19 +13,14 @@ from pathlib import Path
 
 import pytest
 from disturbed import Break, Fault, Signal, disturbed
-from fault_checks import (
-    check_a_shard_goes_on,
-    check_all_need_each_other,
-    check_killed,
-    check_told_to_end,
-    two_replicas,
-)
+from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_other, check_killed, check_told_to_end
+from fault_checks import options as options
 from training_command import INTERRUPTED, LOST, PROMISED_S, START_S, Run, Start, ended, gone, listening
 
 from cutset.partition.errors import NetworkError, ProcessLost
 from cutset.tools.prepare import Options
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
+pytestmark = NEEDS_PROC
 
 RAISES_LATE = """
     import torch
@@ -104,12 +98,6 @@ def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_p
 
 
 # Losses that are made good --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    return two_replicas(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

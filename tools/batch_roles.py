@@ -216,16 +216,7 @@ def _torch(channel: Channel, given: TorchSetup, beacon: Beacon) -> dict[str, Any
         channel.send(LAUNCHER, Message("progress", body=body))
         return loss
 
-    optimiser = torch.optim.LBFGS(
-        [values],
-        lr=method.step,
-        max_iter=method.iterations,
-        max_eval=given.evaluations,
-        tolerance_grad=method.gradient,
-        tolerance_change=method.change,
-        history_size=method.history,
-        line_search_fn="strong_wolfe",
-    )
+    optimiser = method.by_torch(values, given.evaluations)
     begin = time.monotonic()
     optimiser.step(evaluate)  # type: ignore[no-untyped-call]
     seconds = time.monotonic() - begin

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..ps.layout import of_machine, of_shard
+from ..ps.layout import of_shard
 from ..ps.manifest import StateFile
 from ..ps.minimiser import Portions
 from ..ps.sandblaster import Sandblaster
@@ -15,11 +15,12 @@ from ..runtime.coordinator import Loss
 from ..runtime.launcher import Launcher, Role
 from ..runtime.message import Message
 from .batch_roles import COORDINATOR, SHARD, WORKER, CoordinatorSetup, MemberSetup, ShardSetup
-from .course import WorkerSetup, shard_name, worker_name
+from .course import shard_name, worker_name
 from .portioning import FOLDER
 from .prepare import Prepared
 from .saving import CHECKPOINT
 from .servers import final
+from .worker_setup import worker_setup
 
 NAME = "coordinator"
 THREADS = 1  # of torch in a worker, however many there are: products have other bits with two
@@ -244,18 +245,7 @@ class BatchSupervisor:
         job, group = self._job, f"replica {replica}"
         roles = []
         for machine in range(job.machines):
-            setup = WorkerSetup(
-                course=job.course,
-                replica=replica,
-                machine=machine,
-                machines=job.machines,
-                program=msgspec.msgpack.encode(job.programs[machine]) if job.programs else b"",
-                evaluation=msgspec.msgpack.encode(job.evaluations[machine]) if job.programs else b"",
-                slices=of_machine(job.slices, machine),
-                method=self._method,
-                rule=job.options.rule,
-                times=self._times[group],
-            )
+            setup = worker_setup(job, replica, machine, self._times[group])
             name = worker_name(replica, machine, self._times[group])
             member = MemberSetup(setup, self._portions.samples)
             roles.append(self._role(name, group, WORKER, member, threads=THREADS))

@@ -16,13 +16,12 @@ from typing import Any
 
 import msgspec
 
-from ..ps.layout import of_machine
 from ..ps.manifest import StateFile
 from ..runtime.coordinator import Loss
 from ..runtime.launcher import Launcher, Role
 from ..runtime.message import Message
 from .checkpoints import Checkpoints
-from .course import WorkerSetup, worker_name
+from .course import worker_name
 from .elasticity import Elasticity
 from .handing_out import Place
 from .prepare import Prepared
@@ -31,6 +30,7 @@ from .saving import CHECKPOINT
 from .scaling import Wishes
 from .servers import Servers, final
 from .training_log import steps_done
+from .worker_setup import worker_setup
 
 Tell = Callable[[str, int, int, float], None]  # run, step, steps, loss
 Note = Callable[[str], None]
@@ -211,21 +211,7 @@ class Supervisor:
         self._elastic.starts(replica, self._times[replica])
         roles = []
         for machine in range(job.machines):
-            setup = WorkerSetup(
-                course=job.course,
-                replica=replica,
-                machine=machine,
-                machines=job.machines,
-                program=msgspec.msgpack.encode(job.programs[machine]) if job.programs else b"",
-                evaluation=msgspec.msgpack.encode(job.evaluations[machine]) if job.programs else b"",
-                slices=of_machine(job.slices, machine),
-                method=job.options.method,
-                rule=job.options.rule,
-                times=self._times[replica],
-                first=max(self._first[replica], job.course.first),
-                compression=job.options.compression,
-                regions=job.regions[machine] if job.course.memories else [],
-            )
+            setup = worker_setup(job, replica, machine, self._times[replica], self._first[replica])
             name = worker_name(replica, machine, self._times[replica])
             self._places[name] = replica, machine
             plain = msgspec.to_builtins(setup, builtin_types=(bytes,))

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from minimised import minimised
+from three_classes import PORTION, SAMPLES, softmax, start
 from torch import Tensor
 
 from cutset.partition.errors import Diverged
@@ -14,8 +15,8 @@ from cutset.ps.descent import ConjugateGradients, GradientDescent, Momentum
 from cutset.ps.lbfgs import Lbfgs, Rules
 from cutset.ps.minimiser import Objective, Portions, Sample
 
-SAMPLES, INPUTS, CLASSES, L2 = 60, 8, 3, 0.1
-ONE, FOUR = Portions(1, 1), Portions(SAMPLES, 15)
+L2 = 0.1
+ONE, FOUR = Portions(1, 1), Portions(SAMPLES, PORTION)
 RULES: dict[type[Lbfgs], Rules] = {
     GradientDescent: Rules(iterations=500, least_gradient=1e-8, least_change=0.0),
     ConjugateGradients: Rules(iterations=500, c2=0.1, least_gradient=1e-8, least_change=0.0),
@@ -24,26 +25,8 @@ RULES: dict[type[Lbfgs], Rules] = {
 KINDS = pytest.mark.parametrize("kind", list(RULES), ids=lambda kind: kind.__name__)
 
 
-@lru_cache
-def data() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    inputs = torch.randn(SAMPLES, INPUTS, generator=generator, dtype=torch.float64)
-    noise = torch.randn(SAMPLES, CLASSES, generator=generator, dtype=torch.float64)
-    return inputs, (2 * inputs[:, :CLASSES] + noise).argmax(1)
-
-
-def softmax(weights: Tensor, first: int = 0, last: int = 4) -> Tensor:
-    """The mean loss of portions [first, last)."""
-    inputs, classes = (tensor[first * 15 : last * 15] for tensor in data())
-    return torch.nn.functional.cross_entropy(inputs @ weights.view(INPUTS, CLASSES), classes)
-
-
 def held_back(weights: Tensor) -> Tensor:
     return softmax(weights) + L2 / 2 * weights.square().sum()
-
-
-def start() -> Tensor:
-    return torch.zeros(INPUTS * CLASSES, dtype=torch.float64)
 
 
 @lru_cache

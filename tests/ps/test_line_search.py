@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.optim.lbfgs import _strong_wolfe
 
-from cutset.ps.line_search import Found, Point, strong_wolfe
+from cutset.ps.line_search import Point, strong_wolfe
 
 C1, C2 = 1e-4, 0.9
 LENGTH = 0.5  # of the direction; a power of two, so that no slope is rounded
@@ -80,12 +80,8 @@ class Account:
             try:
                 trial = search.send((loss, slope))
             except StopIteration as stop:
-                self.found: Found = stop.value
+                self.point: Point = stop.value
                 return
-
-    @property
-    def point(self):
-        return self.found.point
 
 
 def meets(function, point, c1=C1, c2=C2):
@@ -99,14 +95,14 @@ def meets(function, point, c1=C1, c2=C2):
 @given(FUNCTIONS, STEPS)
 def test_a_step_that_is_found_meets_the_strong_wolfe_conditions(c1, c2, function, step):
     made = Account(function, step, c1=c1, c2=c2, least=0.0, most=200)
-    assert made.found.evaluations < 200
+    assert len(made.trials) < 200
     assert meets(function, made.point, c1, c2)
 
 
 @given(FUNCTIONS, STEPS, st.integers(1, 26))
 def test_what_is_found_was_evaluated_and_its_gradient_kept(function, step, most):
     made = Account(function, step, most=most)
-    assert made.found.evaluations == len(made.trials) <= most
+    assert len(made.trials) <= most
     point = made.point
     assert (point.loss, point.slope) == function(point.step)
     assert point.step == ([0.0, *made.trials])[point.number]
@@ -122,7 +118,7 @@ def test_after_its_last_evaluation_it_ends_at_no_worse_place_than_it_began(funct
 def test_the_first_step_is_enough_where_it_is_good():
     made = Account(Waves(1.0, -1.0, ()), 1.0)
     assert made.trials == [1.0]
-    assert made.found == Found(Point(1.0, -0.5, 0.0, 1), 1)
+    assert made.point == Point(1.0, -0.5, 0.0, 1)
 
 
 def test_on_a_parabola_the_second_step_is_the_best():
@@ -192,7 +188,7 @@ def test_losses_that_are_not_finite_are_searched_around(beyond, function, step, 
     """Where the function ends in a wall, a step in front of that is found, and it lowers the loss."""
     function = replace(function, wall=wall, beyond=beyond)
     made = Account(function, step, least=0.0, most=200)
-    assert made.found.evaluations == len(made.trials) <= 200
+    assert len(made.trials) <= 200
     assert 0 < made.point.step < wall
     assert made.point.loss <= function.start.loss + C1 * made.point.step * function.start.slope
     assert (made.point.loss, made.point.slope) == function(made.point.step)
@@ -224,7 +220,7 @@ def test_no_more_evaluations_than_allowed(most):
     start = Point(0.0, 1.0, -1.0, 0)
     for function in (lambda t: (math.inf, 0.0), lambda t: (1.0 - t, -1.0), lambda t: (2.0 + t, 1.0)):
         made = Account(function, 1.0, start=start, most=most, least=0.0)
-        assert made.found.evaluations == len(made.trials) == most
+        assert len(made.trials) == most
 
 
 def test_a_bracket_that_moves_nothing_is_not_searched():
@@ -232,7 +228,7 @@ def test_a_bracket_that_moves_nothing_is_not_searched():
     start = Point(0.0, 1.0, -1.0, 0)
     for length in (1.0, 1e-6):
         made = Account(lambda t: (math.inf, math.nan), 1.0, start=start, least=1e-3, length=length, most=100)
-        assert made.found.evaluations == (11 if length == 1.0 else 1)
+        assert len(made.trials) == (11 if length == 1.0 else 1)
         assert made.point == start
 
 

@@ -1,64 +1,25 @@
 """The verdict over a run, as tables of events: the first cause wins, and consequences are not blamed."""
 
-from collections.abc import Callable
-
 import pytest
+from coordinator_events import (
+    BUG,
+    DAMAGED,
+    LIMITS,
+    NAN,
+    SILENT,
+    Event,
+    alive,
+    breaks,
+    exits,
+    fails,
+    finishes,
+    passes,
+    play,
+    running,
+)
 
 from cutset.partition.errors import CheckpointError, CutsetError, Diverged, NetworkError, ProcessLost
-from cutset.runtime.coordinator import Coordinator, Limits
-from cutset.runtime.failure import Failure
-
-LIMITS = Limits(start_s=60.0, beacon_s=5.0, progress_s=120.0, overdue_s=1.5, grace_s=1.0, exit_s=15.0)
-Event = Callable[[Coordinator, float], None]
-
-BUG = Failure(
-    "", 1, "ValueError: bad shape", "", "Traceback (most recent call last):\n  line 7\nValueError: bad shape\n"
-)
-NAN = Failure("E701", 7, "the loss is NaN at step 12", "lower the rate", "Traceback: diverged")
-SILENT = Failure("E501", 5, "waited 60 s and no message came", "see the logs", "Traceback: silence")
-DAMAGED = Failure("E801", 8, "the checkpoint is damaged", "", "")
-
-
-def running(*names: str, now: float = 0.0) -> Coordinator:
-    coordinator = Coordinator(names, now=now, limits=LIMITS)
-    for name in names:
-        coordinator.hello(name, f"tcp://{name}")
-    coordinator.started(now)
-    return coordinator
-
-
-def alive(*names: str, progress: int | None = None) -> Event:
-    def event(coordinator: Coordinator, now: float) -> None:
-        for name in names:
-            coordinator.beacon(name, now, progress)
-
-    return event
-
-
-def fails(name: str, report: Failure) -> Event:
-    return lambda coordinator, now: coordinator.failed(name, now, report)
-
-
-def exits(name: str, code: int, lines: str = "") -> Event:
-    return lambda coordinator, now: coordinator.exited(name, now, code, last_lines=lines)
-
-
-def finishes(name: str) -> Event:
-    return lambda coordinator, now: coordinator.finished(name, now, f"result of {name}")
-
-
-def passes(coordinator: Coordinator, now: float) -> None:
-    """Nothing but time."""
-
-
-def play(coordinator: Coordinator, events: list[tuple[float, Event]]) -> tuple[float, CutsetError | None]:
-    """Let the events happen at their times; the verdict and when it was there."""
-    for now, event in events:
-        event(coordinator, now)
-        if coordinator.tick(now) is not None:
-            return now, coordinator.verdict
-    return events[-1][0], None
-
+from cutset.runtime.coordinator import Coordinator
 
 # when and what: the time of the verdict, its class, the code, and what it says
 TABLE: dict[str, tuple[list[tuple[float, Event]], float, type[CutsetError], str, str]] = {
@@ -208,21 +169,6 @@ def test_one_that_lives_but_does_not_go_on_is_stuck() -> None:
     )
 
 
-def test_a_role_that_tells_nothing_for_a_while_is_not_stuck_and_its_steps_are_not_forgotten() -> None:
-    """As in a test, which may take long."""
-    coordinator = grouped()
-    play(coordinator, [(0.5, alive("0.0", "0.1", "1.1", "shard")), (1.0, alive("1.0", progress=7))])
-    for now in range(2, 202):
-        verdict = play(coordinator, [(float(now), alive("0.0", "0.1", "1.0", "1.1", "shard"))])[1]
-        assert verdict is None
-    for now in range(202, 322):
-        play(coordinator, [(float(now), alive("0.0", "0.1", "1.1", "shard")), (float(now), alive("1.0", progress=7))])
-    assert coordinator.take_losses() == []
-    play(coordinator, [(324.0, alive("0.0", "0.1", "1.1", "shard")), (324.0, alive("1.0", progress=7))])
-    (loss,) = coordinator.take_losses()
-    assert (loss.error.code, loss.progress["1.0"]) == ("E607", 7)
-
-
 def test_a_killed_role_is_named_with_its_last_progress_and_a_hint() -> None:
     coordinator = running("a")
     coordinator.beacon("a", 1.0, 17)
@@ -287,13 +233,6 @@ def test_no_names_at_all_have_ended() -> None:
 
 # Broken links ---------------------------------------------------------------------------------------------------------
 
-DOWN = NetworkError("E514", "the link from a to b (tcp://b) broke 0.5 s ago", fix="check the network")
-
-
-def breaks(name: str, peer: str) -> Event:
-    return lambda coordinator, now: coordinator.broke(name, peer, now, DOWN)
-
-
 LINKS: dict[str, tuple[list[tuple[float, Event]], float, str]] = {
     "a broken link alone": ([(3.0, breaks("a", "b")), (3.1, alive("a", "b")), (4.0, passes)], 4.0, "E514"),
     "told by both ends": (
@@ -329,110 +268,3 @@ def test_a_link_to_one_that_has_finished_is_no_fault() -> None:
     coordinator = running("a", "b")
     story = [(3.0, breaks("a", "b")), (3.5, finishes("b")), (3.6, exits("b", 0)), (3.7, breaks("a", "b"))]
     assert play(coordinator, [*story, (5.0, alive("a")), (6.0, passes)])[1] is None
-
-
-# Groups ---------------------------------------------------------------------------------------------------------------
-
-
-def grouped() -> Coordinator:
-    """Two replicas of two workers, and a shard; only the replicas may be started again."""
-    groups = {f"{r}.{m}": f"replica {r}" for r in range(2) for m in range(2)}
-    names = [*groups, "shard"]
-    coordinator = Coordinator(names, now=0.0, limits=LIMITS, groups=groups)
-    for name in names:
-        coordinator.hello(name, f"tcp://{name}")
-    coordinator.started(0.0)
-    return coordinator
-
-
-ALL = ("0.0", "0.1", "1.0", "1.1", "shard")
-LOSSES: dict[str, tuple[list[tuple[float, Event]], str, str]] = {
-    "killed": ([(3.0, exits("1.0", -9))], "replica 1", "E602"),
-    "an exit without a word": ([(3.0, exits("0.1", 3)), (3.1, alive(*ALL)), (4.0, passes)], "replica 0", "E603"),
-    "silent": ([(0.0, alive("1.1")), (5.0, alive("0.0", "0.1", "1.0", "shard")), (5.1, passes)], "replica 1", "E606"),
-    "a link within": ([(3.0, breaks("1.0", "1.1")), (3.1, alive(*ALL)), (4.0, passes)], "replica 1", "E514"),
-    "a link to the shard": ([(3.0, breaks("shard", "0.1")), (3.1, alive(*ALL)), (4.0, passes)], "replica 0", "E514"),
-    "a link to the launcher": (
-        [(3.0, breaks("launcher", "0.1")), (3.1, alive(*ALL)), (4.0, passes)],
-        "replica 0",
-        "E514",
-    ),
-    "one waits in vain": ([(3.0, fails("1.1", SILENT)), (3.1, alive(*ALL)), (4.0, passes)], "replica 1", "E501"),
-}
-
-
-@pytest.mark.parametrize("story", LOSSES)
-def test_a_group_is_lost_and_the_others_go_on(story: str) -> None:
-    events, group, code = LOSSES[story]
-    coordinator = grouped()
-    coordinator.beacon("0.0", 0.0, 17)
-    assert play(coordinator, events)[1] is None
-    (loss,) = coordinator.take_losses()
-    assert (loss.group, loss.error.code) == (group, code)
-    lost = [name for name in ALL if name.startswith(group[-1])]
-    assert list(loss.progress) == lost
-    assert [name for name in ALL if coordinator.replaced(name)] == lost
-    assert coordinator.take_losses() == []
-    assert set(coordinator.directory) == set(ALL) - set(lost)
-
-
-@pytest.mark.parametrize(
-    ("event", "code"), [(exits("shard", -9), "E602"), (fails("1.0", NAN), "E701"), (fails("1.0", BUG), "E605")]
-)
-def test_what_would_happen_again_and_the_loss_of_a_shard_end_the_run(event: Event, code: str) -> None:
-    coordinator = grouped()
-    verdict = play(coordinator, [(3.0, event)])[1]
-    assert verdict is not None
-    assert verdict.code == code
-    assert coordinator.take_losses() == []
-
-
-def test_a_group_that_is_started_again_is_waited_for_and_watched() -> None:
-    coordinator = grouped()
-    coordinator.beacon("1.1", 2.0, "step 6")
-    coordinator.exited("1.0", 3.0, -9)
-    assert coordinator.take_losses()[0].progress == {"1.0": None, "1.1": "step 6"}
-    coordinator.join(["1.0+1", "1.1+1"], now=3.0, groups={"1.0+1": "replica 1", "1.1+1": "replica 1"})
-    assert not coordinator.ready
-    coordinator.hello("1.0+1", "tcp://new")
-    assert (coordinator.ready, coordinator.newcomers) == (False, ["1.0+1"])
-    coordinator.hello("1.1+1", "tcp://new too")
-    assert (coordinator.ready, coordinator.newcomers) == (True, ["1.0+1", "1.1+1"])
-    coordinator.started(4.0)
-    assert (coordinator.newcomers, coordinator.running) == ([], ["0.0", "0.1", "shard", "1.0+1", "1.1+1"])
-    coordinator.exited("1.1+1", 5.0, -9)
-    assert coordinator.take_losses()[0].error.facts.startswith("1.1+1 was killed")
-
-
-def test_a_group_that_does_not_come_back_in_time_ends_the_run() -> None:
-    coordinator = grouped()
-    coordinator.exited("1.0", 3.0, -9)
-    coordinator.join(["1.0+1"], now=3.0, groups={"1.0+1": "replica 1"})
-    for now in range(4, 64):
-        play(coordinator, [(now, alive("0.0", "0.1", "shard"))])
-    verdict = play(coordinator, [(64.0, alive("0.0", "0.1", "shard"))])[1]
-    assert verdict is not None
-    assert verdict.facts == "1.0+1 not ready after 60 s"
-
-
-def test_the_run_has_ended_when_all_but_the_replaced_have() -> None:
-    coordinator = grouped()
-    coordinator.exited("1.0", 3.0, -9)
-    for name in ("0.0", "0.1", "shard"):
-        coordinator.finished(name, 4.0, None)
-        coordinator.exited(name, 4.0, 0)
-    assert coordinator.ended()
-
-
-def test_a_role_that_was_dismissed_is_not_waited_for_nor_blamed() -> None:
-    coordinator = grouped()
-    coordinator.failed("1.0", 3.0, SILENT)  # which is suspect for a while
-    coordinator.dismiss(["1.0", "1.1"])
-    assert coordinator.replaced("1.0")
-    coordinator.exited("1.0", 3.0, -9)
-    for name in ("0.0", "0.1", "shard"):
-        coordinator.finished(name, 4.0, None)
-        coordinator.exited(name, 4.0, 0)
-    coordinator.tick(9.0)
-    assert (coordinator.verdict, coordinator.take_losses()) == (None, [])
-    assert coordinator.ended()

@@ -1,31 +1,17 @@
 """More processes that are killed, stopped or told to end, as in tests/test_faults.py."""
 
 import signal
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from disturbed import Signal, disturbed
-from fault_checks import (
-    check_a_shard_goes_on,
-    check_all_need_each_other,
-    check_killed,
-    check_told_to_end,
-    two_replicas,
-)
+from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_other, check_killed, check_told_to_end
+from fault_checks import options as options
 from training_command import GOOD, INTERRUPTED, TERMINATED, Run, Start
 
 from cutset.ps.hogwild import Hogwild
 from cutset.tools.prepare import Options
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-
-
-@pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    return two_replicas(tmp_path / "run")
+pytestmark = NEEDS_PROC
 
 
 def test_a_killed_shard_ends_the_run_with_its_name(training: Run) -> None:

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from disturbed import Signal, disturbed
 from training_command import GOOD, LOST, PROMISED_S, Run, Start, ended, listening
 
@@ -15,14 +17,18 @@ from cutset.tools.load import TaskSpec
 from cutset.tools.planning import Wanted
 from cutset.tools.prepare import Options
 
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
-def two_replicas(out: Path) -> Options:
-    """Of a model on two machines, and a shard."""
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Of two replicas of a model on two machines, and a shard."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
     return Options(
         spec=TaskSpec(f"{GOOD}:task"),
         method=Downpour(),
         rule=Adagrad(0.05),
-        out=out,
+        out=tmp_path / "run",
         wanted=Wanted(2),
         replicas=2,
         epochs=60,
