@@ -25,6 +25,7 @@ from .rows import Rows
 
 WINDOW_BYTES = 32 << 20
 REDO_BYTES = 64 << 20  # of pushes that are not on a shard's disk, which a client keeps before it waits
+GIVEN_BYTES = 2 * REDO_BYTES  # of a larger gradient slices are copied: all of it would be kept for the last of them
 
 
 class Client:
@@ -152,6 +153,7 @@ class Client:
         at_least: int = 0,
         slowest: int = 0,
         changes: bool = False,
+        given: bool = False,
     ) -> None:
         """`push`, and `fetch` what that makes of the values: each slice is asked for right behind its push.
 
@@ -159,7 +161,7 @@ class Client:
         """
         self._fetching.begin(at_least, slowest, changes=changes)
         self._fetching.behind = len(self._lines)
-        self.push(gradients, step, base=base)
+        self.push(gradients, step, base=base, given=given)
 
     def arrived(self, unpushed: Tensor | Gradient | None = None) -> bool:
         """Install the slices that have come; whether the fetch is complete. For `unpushed` see `wait`."""
@@ -177,16 +179,18 @@ class Client:
                 self._fetching.receive(message, unpushed)
         self._blocked_s["fetch"] += self._clock() - start
 
-    def push(self, gradients: Tensor | Gradient, step: int, *, base: int | None = None) -> None:
+    def push(self, gradients: Tensor | Gradient, step: int, *, base: int | None = None, given: bool = False) -> None:
         """Send a copy of `gradients` [n] to the shards, of the tables of a `Gradient` the rows that were touched.
 
         With a local rate, the caller has taken their step.
-        base: the version that they were computed on, where that is not the one fetched.
+        base: the version that they were computed on, where that is not the one fetched. given: nobody will write to
+        their memory again, so that they need not be copied.
         """
         self._lines.collect()
         self._pushes += 1
+        given = given and self.values.nbytes <= GIVEN_BYTES
         for line in self._lines:
-            packed = line.pack(gradients)
+            packed = line.pack(gradients, given=given)
             self._await_room(line, sum(tensor.nbytes for tensor in packed.tensors))
             self._push(line, packed, step, base)
             if self._fetching.behind:

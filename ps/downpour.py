@@ -75,6 +75,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
         # A step adds to `gradient`. So that is the accrued one too, unless the local step needs this step's alone.
         apart = (rate > 0 or share.clips) and self.push > 1
         accrued = gradient.twin() if apart else gradient
+        given = apart and not accrued.tables  # to the client, for good: then it need not be copied
         if self.warm_start and share.first == 0 and share.replica > 0:
             client.fetch(at_least=self.warm_start)
             client.wait()  # before any batch is asked for, of which replica 0 may need all
@@ -82,7 +83,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
             if step == share.first or step % self.fetch == 0:
                 if not client.fetching:
                     client.fetch(changes=share.keeps(step))
-                client.wait(accrued if apart else None)
+                client.wait(accrued if apart and not accrued.void else None)
             if self.overlap and (step + 1) % self.fetch == 0 and not share.last:
                 client.fetch(changes=True)
             share.compute(step)
@@ -92,9 +93,12 @@ class Downpour(Method, frozen=True, tag="downpour"):
                 gradient.descend(worker.values, rate)
             if step % self.push == 0 or share.last:
                 if self.overlap or share.last or (step + 1) % self.fetch:
-                    client.push(accrued, step)
+                    client.push(accrued, step, given=given)
                 else:
-                    client.exchange(accrued, step, changes=True)
-                accrued.zero()
+                    client.exchange(accrued, step, changes=True, given=given)
+                if given:
+                    accrued.renew()
+                else:
+                    accrued.zero()
             share.done(step)
         client.leave()

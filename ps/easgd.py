@@ -77,5 +77,5 @@ class EASGD(Method, frozen=True, tag="easgd"):
         own = share.worker.values.clone()
         share.client.wait()  # the centre takes their place
         pull = torch.sub(own, share.worker.values).mul_(self.alpha or 0.9 / share.replicas)
-        share.client.push(pull, done - 1)
+        share.client.push(pull, done - 1, given=True)
         torch.sub(own, pull, out=share.worker.values)

@@ -56,9 +56,7 @@ class Fetches:
         """The values, or what has changed."""
         body = {"version": holding.version, "applied": holding.applied.get(fetch.client, 0)}
         fields, tensors = self._changed(holding, fetch.since)
-        # Whole values are borrowed: the channel may read them long after the next push has changed the slice.
-        edge, borrowed = self._piece.number, not fields
-        return Message("values", fetch.step, 0, edge, body | fields, tensors=tensors, borrowed=borrowed)
+        return Message("values", fetch.step, 0, self._piece.number, body | fields, tensors=tensors)
 
     def _changed(self, holding: Holding, since: int | None) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
         """What changed since a version, None for all: fields of the body, and tensors."""
@@ -69,7 +67,7 @@ class Fetches:
             rows = Rows(numbers, holding.value.view(-1, self._piece.width)[numbers])
             if sum(tensor.nbytes for tensor in rows.tensors) < holding.value.nbytes:
                 return rows.fields, rows.tensors
-        return {}, (holding.value,)
+        return {}, (holding.shown(),)
 
     def __repr__(self) -> str:
         return f"Fetches({len(self)} waiting, {self.changes})"

@@ -1,5 +1,9 @@
-"""`Holding`: one slice as its shard holds it - values, the rule's memory of them, and who pushed how often."""
+"""`Holding`: one slice as its shard holds it - values, the rule's memory of them, and who pushed how often.
 
+Values that are sent are not copied first: whoever changes them takes a copy where somebody still reads them.
+"""
+
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +16,7 @@ from .layout import Slice
 from .rule import Rule, Update
 from .staleness import Staleness
 
-PART = 1 << 18  # elements that are updated and checked while they are in the cache
+PART = 1 << 17  # elements that are updated and checked while they are in the cache
 
 
 @dataclass(eq=False)
@@ -25,6 +29,13 @@ class Holding:
     version: int = 0
     applied: dict[str, int] = field(default_factory=dict)
     _calm: bool = field(default=False, init=False, repr=False)  # whether the values were small after the last push
+    _shown: list[weakref.ref[Any]] = field(default_factory=list, init=False, repr=False)  # to memory of `value`
+
+    def shown(self) -> Tensor:
+        """The values as they are now, to be sent: they stay so for as long as this tensor, or one over it, is there."""
+        memory = self.value.view(torch.uint8).numpy()
+        self._shown = [*(other for other in self._shown if other() is not None), weakref.ref(memory)]
+        return torch.from_numpy(memory).view(self.value.dtype)
 
     def apply(self, rule: Rule, gradient: Tensor, update: Update, *, worker: str, step: int) -> None:
         """One push; Diverged where the gradient, which then changes nothing, the values or the rule's state are not
@@ -33,6 +44,7 @@ class Holding:
         who, calm = f"{worker} at step {step}", _small(gradient)
         if not calm:
             self._demand_finite({"the gradient": gradient}, rule, who)
+        self._part_from_shown()
         small = True
         tensors = (self.value, gradient, *self.state.values())
         for v, g, *memory in zip(*(torch.split(flat, PART) for flat in tensors), strict=True):
@@ -62,8 +74,15 @@ class Holding:
         self.version += 1
         self._calm = False
         self._demand_finite(_named(value, state), rule, who)
+        self._part_from_shown()
         for whole, part in [(self.value, value), *((self.state[name], part) for name, part in state.items())]:
             whole.view(-1, width).index_copy_(0, rows, part.view(-1, width))
+
+    def _part_from_shown(self) -> None:
+        """The values are about to change."""
+        if any(memory() is not None for memory in self._shown):
+            self.value = self.value.clone()
+        self._shown.clear()
 
     def _demand_rows(self, rows: Tensor, gradients: Tensor) -> None:
         size = self.value.numel()

@@ -71,12 +71,12 @@ class Line:
         kinds["joined"] = self.joining is not None
         return [self.key(kind) for kind, wanted in kinds.items() if wanted] + [self.key("again")]
 
-    def pack(self, gradient: Tensor | Gradient) -> Packed | Rows:
-        """What is pushed of a machine's gradient: of a table the rows that were touched."""
+    def pack(self, gradient: Tensor | Gradient, *, given: bool = False) -> Packed | Rows:
+        """What is pushed of a machine's gradient: of a table the rows that were touched. given: see `Packer.pack`."""
         part = gradient.part(self.piece.start, self.piece.stop) if isinstance(gradient, Gradient) else None
         if part is not None:
             return Rows(*part)
-        return self.packer.pack(self.of(gradient.flat if isinstance(gradient, Gradient) else gradient))
+        return self.packer.pack(self.of(gradient.flat if isinstance(gradient, Gradient) else gradient), given=given)
 
     def of(self, flat: Tensor) -> Tensor:
         """The elements of this slice in a buffer of the machine."""

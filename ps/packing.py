@@ -51,14 +51,14 @@ class Packer:
         self.residual: Tensor | None = None
         self._compression = compression
 
-    def pack(self, gradient: Tensor) -> Packed:
-        """A gradient [n], which is not changed; without a compression it is borrowed.
+    def pack(self, gradient: Tensor, *, given: bool = False) -> Packed:
+        """A gradient [n], which is not changed; without a compression it is borrowed, unless it is given for good.
 
         What is not finite travels as it is, so that the shard finds it, and spoils no later push.
         """
         compression = self._compression
         if compression is None:
-            return Packed((gradient,), borrowed=True)
+            return Packed((gradient,), borrowed=not given)
         if not compression.feedback:
             return Packed(compression.pack(gradient), compression)
         if self.residual is None:

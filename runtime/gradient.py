@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-PART = 1 << 16  # elements that stay in the cache between several operations
+PART = 1 << 17  # elements that stay in the cache between several operations
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -32,7 +32,10 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Gradient:
-    """flat [n], with these tables, in order; runs: what is between them, which is dense."""
+    """flat [n], with these tables, in order; runs: what is between them, which is dense.
+
+    void: whether nothing was spent on it since `renew`, so that its runs hold what is not to be read.
+    """
 
     def __init__(self, flat: Tensor, tables: Sequence[Table] = ()) -> None:
         self.flat, self.tables = flat, list(tables)
@@ -40,6 +43,8 @@ class Gradient:
         self._touched: list[list[Tensor]] = [[] for _ in self.tables]  # row numbers, some of them several times
         self._counts = [0] * len(self.tables)
         self._sorted = [False] * len(self.tables)  # whether there is one part, ascending, each row once
+        self._parts = self._split()
+        self.void = False
 
     def twin(self) -> "Gradient":
         """Another of zeros with the same tables."""
@@ -87,10 +92,19 @@ class Gradient:
         """Make it zero."""
         for run in self.runs:
             self.flat[run].zero_()
-        for number, table in enumerate(self.tables):
-            table.of(self.flat).index_fill_(0, self.rows(number), 0)
-            self._touched[number], self._counts[number], self._sorted[number] = [], 0, False
+        self._zero_tables()
+        self.void = False
         return self
+
+    def renew(self) -> None:
+        """Make one without tables zero, in other memory, as its own was given away. That holds anything until the next
+        gradient that is spent on it, which is written over it."""
+        if self.tables:
+            raise ValueError(f"{self!r} is never given away whole")
+        size, dtype = self.flat.numel(), self.flat.dtype
+        self.flat, self._parts = torch.empty(0, dtype=dtype), []  # if nobody keeps the memory, it can be had again
+        self.flat = torch.empty(size, dtype=dtype)
+        self._parts, self.void = self._split(), True
 
     def add(self, other: "Gradient") -> None:
         """Add another with the same tables."""
@@ -112,21 +126,23 @@ class Gradient:
     def spend(self, values: Tensor, rate: float, accrued: "Gradient") -> None:
         """values [n] -= rate * this, where there is a rate; accrued += this; this is zero then. Part by part, in one
         pass through memory."""
-        for run in self.runs:
-            parts = (torch.split(flat[run], PART) for flat in (self.flat, values, accrued.flat))
-            for gradient, value, total in zip(*parts, strict=True):
+        for run, mine, theirs in zip(self.runs, self._parts, accrued._parts, strict=True):
+            for gradient, value, total in zip(mine, torch.split(values[run], PART), theirs, strict=True):
                 if rate > 0:
                     value.sub_(gradient, alpha=rate)
-                total.add_(gradient)
+                if accrued.void:
+                    total.copy_(gradient)
+                else:
+                    total.add_(gradient)
                 gradient.zero_()
+        accrued.void = False
         for number, table in enumerate(self.tables):
             rows, own = self.rows(number), table.of(self.flat)
             touched = own[rows]
             table.of(values).index_add_(0, rows, touched, alpha=-rate)
             table.of(accrued.flat).index_add_(0, rows, touched)
             accrued.touch(number, rows)
-            own.index_fill_(0, rows, 0)
-            self._touched[number], self._counts[number], self._sorted[number] = [], 0, False
+        self._zero_tables()
 
     def norm(self) -> float:
         """The Euclidean norm."""
@@ -141,6 +157,14 @@ class Gradient:
         for number, table in enumerate(self.tables):
             rows, view = self.rows(number), table.of(self.flat)
             view.index_copy_(0, rows, view[rows] * factor)
+
+    def _split(self) -> list[tuple[Tensor, ...]]:
+        return [torch.split(self.flat[run], PART) for run in self.runs]
+
+    def _zero_tables(self) -> None:
+        for number, table in enumerate(self.tables):
+            table.of(self.flat).index_fill_(0, self.rows(number), 0)
+            self._touched[number], self._counts[number], self._sorted[number] = [], 0, False
 
     def __repr__(self) -> str:
         touched = ", ".join(f"{self.rows(number).numel()} of {t.rows}" for number, t in enumerate(self.tables))

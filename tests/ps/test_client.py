@@ -109,6 +109,26 @@ def test_pushed_gradients_are_copies():
     assert torch.equal(bench.values(), ramp(-0.5))
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_gradient_that_was_given_is_copied_only_where_it_is_large(monkeypatch, copied):
+    if copied:
+        monkeypatch.setattr("cutset.ps.client.GIVEN_BYTES", ramp().nbytes - 1)
+    bench = Bench()
+    [client] = bench.clients
+    gradient = ramp()
+    client.put()
+    client.push(gradient, 0, given=True)
+    client.exchange(gradient, 1, given=True)
+    kept = [tensor.data_ptr() for line in client._lines for _, message in line.redo for tensor in message.tensors]
+    mine = range(gradient.data_ptr(), gradient.data_ptr() + gradient.nbytes)
+    assert len(kept) == 4
+    assert [at in mine for at in kept] == [not copied] * 4
+    bench.pump()
+    client.wait()
+    client.drain()
+    assert torch.equal(bench.values(), ramp(-1.0))
+
+
 def test_push_waits_when_too_many_are_not_acknowledged():
     bench = Bench(unacknowledged=3)
     [client] = bench.clients

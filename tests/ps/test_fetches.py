@@ -36,7 +36,7 @@ def test_the_answer_has_the_values_or_says_that_nothing_has_changed() -> None:
     fetches = Fetches(PIECE)
     whole = fetches.answer(fetch("worker-0.0"), holding(version=2))
     assert whole.body == {"version": 2, "applied": 3}
-    assert whole.borrowed
+    assert not whole.borrowed
     assert torch.equal(whole.tensors[0], torch.arange(4.0))
     same = fetches.answer(fetch("worker-1.0", since=2), holding(version=2))
     assert same.body == {"version": 2, "applied": 0, "unchanged": True}

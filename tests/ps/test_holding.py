@@ -268,3 +268,31 @@ def test_rows_that_do_not_fit_are_refused(rows, shape, words):
     assert holding.version == 0
     with pytest.raises(ValueError, match="wanted are"):
         push_rows(holding, one, torch.tensor([1], dtype=torch.int32), torch.ones(1, WIDTH))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_values_are_copied_before_a_push_only_while_somebody_looks_at_what_was_shown(dtype):
+    one = SGD(1.0)
+    holding = held(one, torch.zeros(8, dtype=dtype))
+    at = holding.value.data_ptr()
+    first, second = holding.shown(), holding.shown()[2:4]
+    assert first.data_ptr() == at
+    push(holding, one, torch.ones(8, dtype=dtype))
+    assert holding.value.data_ptr() != at
+    assert not first.any()
+    del first
+    third, at = holding.shown(), holding.value.data_ptr()
+    del third
+    push(holding, one, torch.ones(8, dtype=dtype))
+    assert holding.value.data_ptr() == at
+    assert (holding.value == -2).all()
+    assert not second.any()
+
+
+def test_rows_change_no_values_that_were_shown():
+    one = SGD(1.0)
+    holding = held(one, torch.zeros(SIZE))
+    shown = holding.shown()
+    push_rows(holding, one, torch.tensor([1]), torch.ones(1, WIDTH))
+    assert not shown.any()
+    assert holding.value.view(ROWS, WIDTH)[1].tolist() == [-1.0] * WIDTH

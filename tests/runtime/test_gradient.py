@@ -163,3 +163,22 @@ def test_what_is_spent_moves_the_values_is_accrued_and_is_gone(rate: float, size
     assert [rows.tolist() for rows in map(accrued.rows, range(len(tables)))] == [
         touched(1)[0].rows(number).tolist() for number in range(len(tables))
     ]
+
+
+def test_memory_that_was_given_away_is_never_written_again() -> None:
+    first, second = torch.randn(PART + 3), torch.randn(PART + 3)
+    values, accrued = torch.zeros(PART + 3), Gradient(torch.zeros(PART + 3))
+    Gradient(first.clone()).spend(values, 0.0, accrued)
+    given = accrued.flat
+    accrued.renew()
+    assert accrued.void
+    for turn in (1, 2):
+        Gradient(second.clone()).spend(values, 0.0, accrued)
+        assert not accrued.void
+        assert torch.equal(accrued.flat, turn * second)
+    assert torch.equal(given, first)
+
+
+def test_of_tables_only_rows_are_given_away() -> None:
+    with pytest.raises(ValueError, match="never given away"):
+        touched(1)[0].renew()

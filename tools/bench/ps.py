@@ -162,10 +162,13 @@ def _serve(shard: Shard, channel: Channel) -> None:
 
 
 def _used(client: Client, gradients: Tensor, step: int) -> dict[str, float]:
-    """One push, one pull, and both, as a step of training makes them; to the end of the last acknowledgement."""
+    """One push, one pull, and both, as a step of training makes them; to the end of the last acknowledgement.
+
+    Gradients are given away, as by Downpour that pushes every few steps.
+    """
 
     def push() -> None:
-        client.push(gradients, step)
+        client.push(gradients, step, given=True)
         client.drain()
 
     def pull() -> None:
@@ -173,7 +176,7 @@ def _used(client: Client, gradients: Tensor, step: int) -> dict[str, float]:
         client.wait()
 
     def both() -> None:
-        client.exchange(gradients, step)
+        client.exchange(gradients, step, given=True)
         client.wait()
         client.drain()
 
