@@ -30,6 +30,7 @@ SAME = "that of one process"
 SETTINGS = (
     Setting("downpour", "downpour", "sgd", 0.1, SAME),
     Setting("downpour every 4", "downpour:fetch=4,push=4", "sgd", 0.1, SAME),
+    Setting("downpour every 4 overlapped", "downpour:fetch=4,push=4,overlap=true", "sgd", 0.1, SAME),
     Setting("downpour overlapped", "downpour:overlap=true", "sgd", 0.1, SAME),
     Setting("downpour adagrad", "downpour", "adagrad", 0.02, "the default", beside=True),
     Setting("ssp", "ssp:staleness=3", "sgd", 0.1, SAME),

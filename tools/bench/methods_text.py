@@ -26,7 +26,8 @@ COLUMNS = (
 )
 WORST = 0.01  # below one process
 DOWNPOUR_OF_DDP, DOWNPOUR_OF_ONE, HOGWILD_OF_ONE = 1.5, 1.3, 1.6
-SHARED = ("downpour", "downpour every 4")  # n_fetch and n_push of 4 at most, the shard on the same host
+# With n_fetch and n_push of 4 at most, the shard on the same host.
+SHARED = ("downpour", "downpour every 4", "downpour every 4 overlapped")
 
 
 @dataclass(frozen=True)
