@@ -18,7 +18,7 @@ class TaskError(ValueError):
 
 @dataclass(frozen=True)
 class Data:
-    """Samples in memory: every tensor has the samples along its first dimension."""
+    """Samples, in memory or over a file that is mapped: every tensor has them along its first dimension."""
 
     inputs: tuple[Tensor, ...]
     targets: tuple[Tensor, ...]

@@ -25,7 +25,7 @@ from .rows import Rows
 
 WINDOW_BYTES = 32 << 20
 REDO_BYTES = 64 << 20  # of pushes that are not on a shard's disk, which a client keeps before it waits
-GIVEN_BYTES = 2 * REDO_BYTES  # of a larger gradient slices are copied: all of it would be kept for the last of them
+GIVEN_BYTES = 2 * REDO_BYTES  # of whole gradients that may be kept for one slice of them; beyond, slices are copied
 
 
 class Client:
@@ -180,15 +180,16 @@ class Client:
         self._blocked_s["fetch"] += self._clock() - start
 
     def push(self, gradients: Tensor | Gradient, step: int, *, base: int | None = None, given: bool = False) -> None:
-        """Send a copy of `gradients` [n] to the shards, of the tables of a `Gradient` the rows that were touched.
+        """Send `gradients` [n] to the shards, of the tables of a `Gradient` the rows that were touched.
 
         With a local rate, the caller has taken their step.
         base: the version that they were computed on, where that is not the one fetched. given: nobody will write to
-        their memory again, so that they need not be copied.
+        their memory again; without that they are copied.
         """
         self._lines.collect()
         self._pushes += 1
-        given = given and self.values.nbytes <= GIVEN_BYTES
+        kept = max((len(line.redo) for line in self._lines), default=0)
+        given = given and (kept + 1) * self.values.nbytes <= GIVEN_BYTES
         for line in self._lines:
             packed = line.pack(gradients, given=given)
             self._await_room(line, sum(tensor.nbytes for tensor in packed.tensors))

@@ -56,7 +56,7 @@ class BFloat16(Compression, frozen=True, tag="bf16"):
 
     def pack(self, gradient: Tensor) -> Tensors:
         """bfloat16 [n]."""
-        return (gradient.to(torch.bfloat16),)
+        return (gradient.to(torch.bfloat16, copy=True),)  # never the gradient itself, which will be written
 
     def unpack(self, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> Tensor:
         """Cast back."""

@@ -32,7 +32,10 @@ class Holding:
     _shown: list[weakref.ref[Any]] = field(default_factory=list, init=False, repr=False)  # to memory of `value`
 
     def shown(self) -> Tensor:
-        """The values as they are now, to be sent: they stay so for as long as this tensor, or one over it, is there."""
+        """The values as they are now, to be sent: they stay so for as long as this tensor, or one over it, is there.
+
+        Where workers change them in shared memory (sharing.py), they go on changing.
+        """
         memory = self.value.view(torch.uint8).numpy()
         self._shown = [*(other for other in self._shown if other() is not None), weakref.ref(memory)]
         return torch.from_numpy(memory).view(self.value.dtype)

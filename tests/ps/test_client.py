@@ -64,20 +64,18 @@ def test_pushed_gradients_are_copies():
     assert torch.equal(bench.values(), ramp(-0.5))
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_a_gradient_that_was_given_is_copied_only_where_it_is_large(monkeypatch, copied):
-    if copied:
-        monkeypatch.setattr("cutset.ps.client.GIVEN_BYTES", ramp().nbytes - 1)
+@pytest.mark.parametrize("wholes", [0, 1, 2])
+def test_of_gradients_that_were_given_no_more_are_kept_whole_than_may_be(monkeypatch, wholes):
+    monkeypatch.setattr("cutset.ps.client.GIVEN_BYTES", (wholes + 1) * ramp().nbytes - 1)
     bench = Bench()
     [client] = bench.clients
     gradient = ramp()
     client.put()
     client.push(gradient, 0, given=True)
     client.exchange(gradient, 1, given=True)
-    kept = [tensor.data_ptr() for line in client._lines for _, message in line.redo for tensor in message.tensors]
+    kept = [[tensor.data_ptr() for _, message in line.redo for tensor in message.tensors] for line in client._lines]
     mine = range(gradient.data_ptr(), gradient.data_ptr() + gradient.nbytes)
-    assert len(kept) == 4
-    assert [at in mine for at in kept] == [not copied] * 4
+    assert [[at in mine for at in line] for line in kept] == [[wholes > 0, wholes > 1]] * 2
     bench.pump()
     client.wait()
     client.drain()

@@ -114,13 +114,14 @@ def test_what_is_not_finite_is_told_and_spoils_nothing_later(how, bad):
     assert torch.isfinite(shown(packer.pack(torch.ones(5)), 5, torch.float32)).all()
 
 
-def test_what_was_packed_stays_as_it_is():
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+def test_what_was_packed_stays_as_it_is(dtype):
     for how in ALL:
-        packer, gradient = Packer(how), drawn(3, 50)
+        packer, gradient = Packer(how), drawn(3, 50).to(dtype)
         packed = packer.pack(gradient)
         first = [t.clone() for t in packed.tensors]
         gradient.zero_()
-        packer.pack(drawn(4, 50))
+        packer.pack(drawn(4, 50).to(dtype))
         assert all(map(torch.equal, packed.tensors, first))
 
 

@@ -62,6 +62,7 @@ def print_rows(rows: Sequence[PsRow]) -> None:
         shown = [f"{rates[key] / 1e9:.2f} GB/s ({_ratio(rates, key):.2f})" for key in keys]
         cells.append((way, rule, str(shards), *shown))
     console.print(f"\nin brackets, of {RAW}: {ONE_WAY}, for {PUSH_PULL} {BOTH_WAYS}")
+    console.print("pushed is memory that is given away, as of accrued gradients; any other is copied once more")
     print_columns(console, ("way", "rule", "shards", PUSH, PULL, PUSH_PULL), cells, left=2)
     console.print()
     asked = [
