@@ -29,7 +29,7 @@ def test_of_samples_in_a_file_only_those_of_a_portion_are_read(tmp_path: Path, m
     model = Path(shutil.copy(Path(__file__).parent / "user_models" / "mapped.py", tmp_path))
     np.lib.format.open_memmap(tmp_path / "train.npy", mode="w+", dtype=np.float32, shape=(SAMPLES, INPUTS))
     before = resident()
-    samples = read_split(load_task(TaskSpec(str(model))), "train")
+    samples = read_split(load_task(TaskSpec(f"{model}:task")), "train")
     portions = Portions(SAMPLES, 100)
     rows = Rows(samples, portions, seed=0)
     seen = [rows.of(portion) for portion in (0, 7, portions.count - 1)]
