@@ -17,7 +17,7 @@ from training_command import training as training
 
 # Where checks are shared, a failure is to show values too.
 pytest.register_assert_rewrite(
-    "elastic", "exactly_once", "fault_checks", "local_steps", "one_host", "resumed", "told_shard"
+    "elastic", "exactly_once", "fault_checks", "launched", "local_steps", "one_host", "resumed", "told_shard"
 )
 
 settings.register_profile("cutset", deadline=None, derandomize=True, database=None)

@@ -3,80 +3,22 @@
 import itertools
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from launched import QUICK, failure, gone, replicas, run, waiting
+from launched import nothing_is_left as nothing_is_left
 from relay import Relay
 
-from cutset.partition.errors import CutsetError, Diverged, NetworkError, ProcessLost
-from cutset.runtime.coordinator import Limits, Loss
+from cutset.partition.errors import Diverged, NetworkError, ProcessLost
 from cutset.runtime.launcher import Launcher, Role
 from cutset.runtime.message import Message
 
 HERE = Path(__file__).parent
-QUICK = Limits(beacon_s=2.0)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The roles can import this folder, and afterwards no process, thread or descriptor is left."""
-    monkeypatch.syspath_prepend(HERE)
-    files = open_files()
-    yield
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("cutset")]
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    assert not [target for _, target in open_files() - files if target.startswith(("anon_inode:", "pipe:", "socket:"))]
-
-
-def open_files() -> set[tuple[str, str]]:
-    """Descriptors of this process and what they are; none where the system does not tell."""
-    folder = Path("/proc/self/fd")
-    files = folder.iterdir() if folder.exists() else []
-    return {(file.name, os.readlink(file)) for file in files if file.is_symlink()}
-
-
-def run(*roles: Role, **more: Any) -> tuple[list[Message], Launcher]:
-    with Launcher(roles, job="test", **more) as launcher:
-        launcher.start()
-        return list(launcher.events()), launcher
-
-
-def failure(*roles: Role, **more: Any) -> CutsetError:
-    with pytest.raises(CutsetError) as caught:
-        run(*roles, **more)
-    return caught.value
-
-
-def waiting(launcher: Launcher, *names: str) -> None:
-    """Start, and follow the events until these roles wait."""
-    launcher.start()
-    missing = set(names)
-    for message in launcher.events():
-        missing.discard(message.sender)
-        if not missing:
-            return
-
-
-def gone(pid: int, *, timeout_s: float = 10.0) -> bool:
-    """Whether a process that is not our child ends in time."""
-    try:
-        end = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([end], [], [], timeout_s)[0])
-    finally:
-        os.close(end)
 
 
 def test_roles_work_together_and_finish_with_results() -> None:
@@ -261,83 +203,6 @@ def test_the_roles_end_when_the_launcher_is_killed() -> None:
         assert len(pids) == 3
         launcher.kill()
     assert all(gone(pid) for pid in pids)
-
-
-def replicas(count: int) -> list[Role]:
-    """A server, and groups of one role that greet it and then wait for the word to end."""
-    greeting = [Role(f"w{n}", "role_examples:greets", "shard", group=f"group {n}") for n in range(count)]
-    return [Role("shard", "role_examples:serves", serves=True), *greeting]
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
-def test_a_group_is_started_again_while_the_others_go_on(number: signal.Signals) -> None:
-    losses: list[Loss] = []
-
-    def renew(loss: Loss) -> list[Role]:
-        losses.append(loss)
-        return [replace(replicas(2)[2], name="w1+1")]
-
-    greeted: list[str] = []
-    with Launcher(replicas(2), job="test", limits=QUICK, spares=["w1+1"], renew=renew) as launcher:
-        launcher.start()
-        before = launcher.pids
-        for message in launcher.events():
-            if message.kind == "greeted":
-                greeted.append(message.sender)
-                if len(greeted) == 2:
-                    os.kill(before["w1"], number)
-                if len(greeted) == 3:
-                    for name in ("w0", "w1+1"):
-                        launcher.send(name, Message("end"))
-        assert {name: pid for name, pid in launcher.pids.items() if name in before} == {
-            name: before[name] for name in ("shard", "w0")
-        }
-        assert launcher.results == {"shard": None, "w0": "w0", "w1+1": "w1+1"}
-    assert greeted[2] == "w1+1"
-    (loss,) = losses
-    assert (loss.group, list(loss.progress)) == ("group 1", ["w1"])
-    assert "w1 was killed by SIGKILL" in loss.error.facts or "w1 stopped answering" in loss.error.facts
-    assert gone(before["w1"], timeout_s=0)
-
-
-def test_roles_are_added_and_dismissed_while_others_are_at_work() -> None:
-    """One joins and is dismissed at work, one before it is ready; neither leaves a result or a process."""
-    greeted: list[str] = []
-    pids: dict[str, int] = {}
-
-    def watch(launcher: Launcher) -> None:
-        if greeted == ["w0"] and "w2" not in launcher.pids:
-            launcher.add([replace(replicas(2)[2], name="w2", group="group 2")])
-        if "w2" in greeted and "w2" in launcher.pids:
-            launcher.add([replace(replicas(2)[2], name="w3", group="group 3")])
-            pids.update(launcher.pids)
-            launcher.dismiss(["w2", "w3"])
-            launcher.send("w0", Message("end"))
-        pids.update(launcher.pids)
-
-    with Launcher(replicas(1), job="test", spares=["w2", "w3"], watch=watch) as launcher:
-        launcher.start()
-        for message in launcher.events():
-            if message.kind == "greeted":
-                greeted.append(message.sender)
-        assert launcher.results == {"shard": None, "w0": "w0"}
-    assert greeted == ["w0", "w2"]
-    assert {"w2", "w3"} < pids.keys()
-    assert all(gone(pid, timeout_s=0) for pid in pids.values())
-
-
-def test_a_loss_is_the_error_where_nothing_takes_its_place() -> None:
-    with Launcher(replicas(1), job="test") as launcher:
-        waiting(launcher, "w0")
-        os.kill(launcher.pids["w0"], signal.SIGKILL)
-        with pytest.raises(ProcessLost, match="w0 was killed by SIGKILL"):
-            list(launcher.events())
-
-
-def test_a_role_that_is_lost_before_all_are_ready_ends_the_run() -> None:
-    broken = replace(replicas(1)[1], entry="no_such_module:f")
-    with pytest.raises(ProcessLost, match="w0 raised ModuleNotFoundError"):
-        run(broken, renew=lambda loss: [])
 
 
 def test_a_black_hole_between_two_roles_is_blamed_with_both_ends() -> None:

@@ -1,0 +1,77 @@
+"""Launchers of real processes for tests, after which nothing may be left."""
+
+import os
+import select
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cutset.partition.errors import CutsetError
+from cutset.runtime.coordinator import Limits
+from cutset.runtime.launcher import Launcher, Role
+from cutset.runtime.message import Message
+
+ROLES = Path(__file__).parents[1] / "runtime"  # role_examples.py is there
+QUICK = Limits(beacon_s=2.0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The roles can import those of tests/runtime, and afterwards no process, thread or descriptor is left."""
+    monkeypatch.syspath_prepend(ROLES)
+    files = open_files()
+    yield
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("cutset")]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert not [target for _, target in open_files() - files if target.startswith(("anon_inode:", "pipe:", "socket:"))]
+
+
+def open_files() -> set[tuple[str, str]]:
+    """Descriptors of this process and what they are; none where the system does not tell."""
+    folder = Path("/proc/self/fd")
+    files = folder.iterdir() if folder.exists() else []
+    return {(file.name, os.readlink(file)) for file in files if file.is_symlink()}
+
+
+def run(*roles: Role, **more: Any) -> tuple[list[Message], Launcher]:
+    with Launcher(roles, job="test", **more) as launcher:
+        launcher.start()
+        return list(launcher.events()), launcher
+
+
+def failure(*roles: Role, **more: Any) -> CutsetError:
+    with pytest.raises(CutsetError) as caught:
+        run(*roles, **more)
+    return caught.value
+
+
+def waiting(launcher: Launcher, *names: str) -> None:
+    """Start, and follow the events until these roles wait."""
+    launcher.start()
+    missing = set(names)
+    for message in launcher.events():
+        missing.discard(message.sender)
+        if not missing:
+            return
+
+
+def gone(pid: int, *, timeout_s: float = 10.0) -> bool:
+    """Whether a process that is not our child ends in time."""
+    try:
+        end = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([end], [], [], timeout_s)[0])
+    finally:
+        os.close(end)
+
+
+def replicas(count: int) -> list[Role]:
+    """A server, and groups of one role that greet it and then wait for the word to end."""
+    greeting = [Role(f"w{n}", "role_examples:greets", "shard", group=f"group {n}") for n in range(count)]
+    return [Role("shard", "role_examples:serves", serves=True), *greeting]
