@@ -155,9 +155,10 @@ class Client:
         changes: bool = False,
         given: bool = False,
     ) -> None:
-        """`push`, and `fetch` what that makes of the values: each slice is asked for right behind its push.
+        """`push`, and `fetch` what that makes of the values: each slice is asked for along with its push.
 
-        So both ways are in use at once. Some slices may be installed already when this returns, the others as always.
+        So both ways are in use at once, and no other push comes between, as long as there is room for the values. Some
+        slices may be installed already when this returns, the others as always.
         """
         self._fetching.begin(at_least, slowest, changes=changes)
         self._fetching.behind = len(self._lines)
@@ -193,7 +194,7 @@ class Client:
         for line in self._lines:
             packed = line.pack(gradients, given=given)
             self._await_room(line, sum(tensor.nbytes for tensor in packed.tensors))
-            self._push(line, packed, step, base)
+            self._push(line, packed, step, base, self._fetching.along(line))
             if self._fetching.behind:
                 self._fetching.behind -= 1
                 self._fetching.ask()
@@ -255,15 +256,18 @@ class Client:
         least = {shard: min(several) for shard, several in versions.items()}
         return f"Client({self.name}, versions={least}, fetching={self.fetching}, in_flight={self.in_flight})"
 
-    def _push(self, line: Line, packed: Packed | Rows, step: int, base: int | None) -> None:
+    def _push(
+        self, line: Line, packed: Packed | Rows, step: int, base: int | None, fetch: Message | None = None
+    ) -> None:
         base = line.version if base is None else base
-        message = self._lines.send(line, line.push(packed, step, base, hurry=self._lines.hurried))
+        message = line.push(packed, step, base, hurry=self._lines.hurried, fetch=fetch)
+        message = self._lines.send(line, message)
         line.keep(message)
         self._lines.away += message.bytes
         if self.local_rate == 0.0:
             return
         line.version += 1  # the caller's local step
-        if line.fetching:
+        if line.fetching and fetch is None:
             line.later.append((line.sent, packed.kept(message.tensors)))
 
     def _await_room(self, line: Line, size: int) -> None:

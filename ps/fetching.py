@@ -64,18 +64,30 @@ class Fetching:
         """Ask for slices of the fetch while there is room for their values: some are asked for and not installed."""
         while len(self._unasked) > self.behind:
             line = self._unasked[0]
-            body = {"at_least": self._at_least, "slowest": self._slowest, "replica": self._replica}
-            if self._changes and line.held is not None:
-                body["since"] = line.held
-            size = line.expected if "since" in body else line.piece.size * self.values.element_size()
-            if self._asked and self._coming + size > self._window_bytes:
+            message = self._next()
+            if message is None:
                 return
-            self._unasked.popleft()
-            self._coming += size
-            line.coming = size
-            self._asked[line.piece.number] = line
-            line.asked = Message("fetch", step=self.count, edge=line.piece.number, body=body)
-            self._lines.send(line, line.asked)
+            self._lines.send(line, message)
+
+    def along(self, line: Line) -> Message | None:
+        """What asks for this slice, to be sent with its push; None where it is not its turn, or there is no room."""
+        return self._next() if self.behind and self._unasked[0] is line else None
+
+    def _next(self) -> Message | None:
+        """What asks for the next slice; None where there is no room for its values."""
+        line = self._unasked[0]
+        body = {"at_least": self._at_least, "slowest": self._slowest, "replica": self._replica}
+        if self._changes and line.held is not None:
+            body["since"] = line.held
+        size = line.expected if "since" in body else line.piece.size * self.values.element_size()
+        if self._asked and self._coming + size > self._window_bytes:
+            return None
+        self._unasked.popleft()
+        self._coming += size
+        line.coming = size
+        self._asked[line.piece.number] = line
+        line.asked = Message("fetch", step=self.count, edge=line.piece.number, body=body)
+        return line.asked
 
     def arrived(self, unpushed: Tensor | Gradient | None = None) -> bool:
         """Install the slices that have come; whether the fetch is complete. For `unpushed` see `Client.wait`."""

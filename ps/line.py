@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
 from torch import Tensor
 
 from ..runtime.gradient import Gradient
@@ -11,6 +12,8 @@ from ..runtime.message import Message
 from .layout import Slice
 from .packing import Packed, Packer
 from .rows import Rows
+
+FETCH = "fetch"  # in the body of a push: that of a fetch, with its step
 
 
 class Line:
@@ -82,15 +85,24 @@ class Line:
         """The elements of this slice in a buffer of the machine."""
         return flat[self.piece.start : self.piece.stop]
 
-    def push(self, packed: Packed | Rows, step: int, base: int, *, hurry: bool) -> Message:
-        """The next push. hurry: whether the shard should bring to its disk soon what it has."""
+    def push(
+        self, packed: Packed | Rows, step: int, base: int, *, hurry: bool, fetch: Message | None = None
+    ) -> Message:
+        """The next push. hurry: whether the shard should bring to its disk soon what it has. fetch: what the push is to
+        make of the values is asked for along with it.
+        """
         self.sent += 1
         body = {"base": base, "number": self.sent, "replica": self._replica, "hurry": hurry, **packed.fields}
+        if fetch is not None:
+            body[FETCH] = {**fetch.body, "step": fetch.step}
         edge, borrowed = self.piece.number, packed.borrowed
         return Message("push", step=step, edge=edge, body=body, tensors=packed.tensors, borrowed=borrowed)
 
     def keep(self, message: Message) -> None:
-        """The last push was sent, and is this one, as it may have to be sent again."""
+        """The last push was sent, and is this one, as it may have to be sent again: alone."""
+        if FETCH in message.body:
+            alone = {name: value for name, value in message.body.items() if name != FETCH}
+            message = msgspec.structs.replace(message, body=alone)
         self.redo.append((self.sent, message))
         self.redo_bytes += message.bytes
         self.flying.append((self.sent, message.bytes))

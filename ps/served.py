@@ -15,6 +15,7 @@ from .fetches import Fetch, Fetches
 from .gathering import Gathering, Pushed
 from .holding import Holding, Record
 from .layout import Slice
+from .line import FETCH
 from .method import Serving
 from .packing import received
 from .rows import Rows, received_rows
@@ -79,13 +80,7 @@ class Served:
 
     def fetch(self, message: Message) -> Replies:
         """It waits until its time has come."""
-        replica, at_least, slowest = (self.number(message, name) for name in ("replica", "at_least", "slowest"))
-        since = self.number(message, "since") if "since" in message.body else None
-        try:
-            self._fetches.add(Fetch(message.sender, message.step, replica, at_least, slowest, since))
-        except ValueError as error:
-            raise self.broken(message, str(error)) from error
-        return self.due()
+        return self._add(message, self._fetch(message))
 
     def push(self, message: Message) -> Replies:
         """A gradient: applied once, however often it comes."""
@@ -97,6 +92,7 @@ class Served:
         except ValueError as error:
             raise self.broken(message, str(error)) from error
         number, replica = self.number(message, "number"), self.number(message, "replica")
+        fetch = self._along(message)
         push = Pushed(sender, number, message.step, replica, gradient)
         if message.body.get("hurry"):
             self._disk.hurry()
@@ -104,13 +100,13 @@ class Served:
         last = max(applied, self._gathering.last(sender))
         if number > last + 1:  # some were lost, on the way or with who had this shard before
             body = {"number": last, "attempt": message.body.get("attempt", 0)}
-            return [(sender, Message("again", edge=self.piece.number, body=body))]
+            return [(sender, Message("again", edge=self.piece.number, body=body)), *self._add(message, fetch)]
         if number > last:
             done = self._new(holding, message, push)
         else:
             self.record.duplicates += 1
             done = [push] if number <= applied else []
-        return [*(self._pushed(holding, one) for one in done), *self.due()]
+        return [*(self._pushed(holding, one) for one in done), *self._add(message, fetch)]
 
     def join(self, message: Message) -> Replies:
         """A replica takes part from some step on."""
@@ -158,6 +154,31 @@ class Served:
 
     def __repr__(self) -> str:
         return f"Served({self.piece}, version={self.version}, {self.clocks}, waiting={self.waiting})"
+
+    def _fetch(self, message: Message) -> Fetch:
+        """What a message asks for."""
+        replica, at_least, slowest = (self.number(message, name) for name in ("replica", "at_least", "slowest"))
+        since = self.number(message, "since") if "since" in message.body else None
+        return Fetch(message.sender, message.step, replica, at_least, slowest, since)
+
+    def _along(self, push: Message) -> Fetch | None:
+        """The fetch that a push brings along."""
+        body = push.body.get(FETCH)
+        if body is None:
+            return None
+        if not isinstance(body, dict):
+            raise self.broken(push, f"brings {body!r} along, which is no fetch")
+        asking = msgspec.structs.replace(push, body=body, tensors=())
+        return self._fetch(msgspec.structs.replace(asking, step=self.number(asking, "step")))
+
+    def _add(self, message: Message, fetch: Fetch | None) -> Replies:
+        """One more fetch waits, which a message has brought; answers to all that need wait no longer."""
+        try:
+            if fetch is not None:
+                self._fetches.add(fetch)
+        except ValueError as error:
+            raise self.broken(message, str(error)) from error
+        return self.due()
 
     def _gradient(self, holding: Holding, message: Message) -> Tensor | Rows:
         """What a push brings; ValueError where it is no gradient of the slice."""

@@ -53,6 +53,13 @@ def test_so_it_is_through_clients_and_channels(replicas, by):
     assert found["max"] == replicas - 1
 
 
+def test_so_it_is_when_they_run_as_they_can():
+    begun = threading.Barrier(4)
+    workers = [Regression(lambda step: begun.wait(30) if step == 0 else None) for _ in range(4)]
+    _, statistics, _ = run(Downpour(), SGD(0.001), steps=200, replicas=4, workers=workers)
+    assert staleness(statistics)["mean"] == pytest.approx(3, rel=0.1)
+
+
 SIXTEEN = 16
 DIVERGED, TRAINED = 0.4, 0.9  # test accuracy; chance is 0.1, and one replica comes to 0.96
 

@@ -106,7 +106,7 @@ def test_an_acknowledgement_of_what_was_not_pushed_is_named():
         client.drain()
 
 
-def test_an_exchange_asks_for_each_slice_behind_its_push():
+def test_an_exchange_asks_for_each_slice_along_with_its_push():
     bench = Bench(shards=1, most=8)
     [client] = bench.clients
     client.put()
@@ -114,12 +114,13 @@ def test_an_exchange_asks_for_each_slice_behind_its_push():
     client.drain()
     client.exchange(ramp(), 0)
     gradient, messages = ramp(), list(iter(bench.channels[0].poll, None))
-    assert [(m.kind, m.edge) for m in messages] == [(kind, n) for n in range(5) for kind in ("push", "fetch")]
+    assert [(m.kind, m.edge, m.body["fetch"]["step"]) for m in messages] == [("push", n, 1) for n in range(5)]
     for message in messages:
         for peer, reply in bench.shards[0].handle(message):
             bench.channels[0].send(peer, reply)
     client.wait()
     assert torch.equal(client.values, gradient * -0.5)
+    assert all("fetch" not in message.body for line in client._lines for _, message in line.redo)
     client.exchange(ramp(), 1)
     with pytest.raises(RuntimeError, match="under way"):
         client.exchange(ramp(), 2)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import torch
 from msgspec.structs import replace
-from shard_messages import SLICES, fetch, push, put, vector
+from shard_messages import SLICES, along, fetch, push, put, vector
 
 from cutset.partition.errors import Diverged, NetworkError
 from cutset.ps.compression import BFloat16, Int8, Threshold, TopK
@@ -45,6 +45,33 @@ def test_put_fetch_push():
     values = ("worker-1.0", "values", {"version": 1, "applied": 0}, [[-1, 8, 17]])
     assert told(shard.handle(fetch(sender="worker-1.0"))) == [values]
     assert told(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]])]
+
+
+def test_a_fetch_that_comes_along_with_a_push_is_answered_before_the_next_push():
+    shard = shard_with_values()
+    replies = shard.handle(along(push(1, 1.0, 2.0, 3.0)))
+    assert told(replies) == [
+        ("worker-0.0", "pushed", {"version": 1, "number": 1, "durable": 1}, []),
+        ("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]]),
+    ]
+    assert [message.step for _, message in replies] == [0, 3]
+    shard.handle(push(1, 1.0, 1.0, 1.0, sender="worker-1.0"))
+    again = along(push(1, 1.0, 2.0, 3.0), step=4)  # applied once, and answered as often as it asks
+    assert told(shard.handle(again))[1] == ("worker-0.0", "values", {"version": 2, "applied": 1}, [[-2, 7, 16]])
+    assert told(shard.handle(along(push(3, 1.0, 2.0, 3.0)))) == [  # one was lost
+        ("worker-0.0", "again", {"number": 1, "attempt": 0}, []),
+        ("worker-0.0", "values", {"version": 2, "applied": 1}, [[-2, 7, 16]]),
+    ]
+
+
+def test_a_fetch_that_comes_along_with_a_push_may_wait():
+    shard = shard_with_values()
+    assert [m.kind for _, m in shard.handle(along(push(1, 1.0, 2.0, 3.0), at_least=2))] == ["pushed"]
+    replies = shard.handle(push(1, 1.0, 1.0, 1.0, sender="worker-1.0"))
+    assert [(peer, m.kind, m.body["version"]) for peer, m in replies] == [
+        ("worker-1.0", "pushed", 2),
+        ("worker-0.0", "values", 2),
+    ]
 
 
 def test_values_of_a_later_version_replace_those_that_are_there():
@@ -203,6 +230,11 @@ BROKEN = {
         replace(push(1, 1.0, 2.0, 3.0), body={"base": 0, "number": 1, "replica": 0, "packed": {"type": "zip"}}),
         "is packed in a way that there is not",
     ),
+    "along with what is no fetch": (
+        replace(push(1, 1.0, 2.0, 3.0), body={"base": 0, "number": 1, "replica": 0, "fetch": [0]}),
+        r"brings \[0\] along, which is no fetch",
+    ),
+    "along with a fetch of no step": (along(push(1, 1.0, 2.0, 3.0), step=None), "step = None"),
     "words for a version": (replace(fetch(), body={"at_least": "now", "slowest": 0, "replica": 0}), "at_least = 'now'"),
     "negative version": (replace(fetch(), body={"at_least": -1, "slowest": 0, "replica": 0}), "at_least = -1"),
 }

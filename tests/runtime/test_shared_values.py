@@ -7,6 +7,7 @@ import os
 import msgspec
 import pytest
 import torch
+from shared_writer import write_five
 
 from cutset.runtime.shared_memory import Offer
 from cutset.runtime.shared_values import SharedValues, Spot, Whereabouts
@@ -46,15 +47,11 @@ def test_each_begins_at_a_page(made):
 
 def test_another_process_writes_too(made):
     plain = msgspec.to_builtins(made.where, builtin_types=(bytes,))
-    process = multiprocessing.get_context("spawn").Process(target=_write, args=(plain,))
+    process = multiprocessing.get_context("spawn").Process(target=write_five, args=(plain,))
     process.start()
     process.join(60)
     assert process.exitcode == 0
     assert made.tensors["counts"].tolist() == [5, 0, 0]
-
-
-def _write(plain):
-    SharedValues.found(msgspec.convert(plain, Whereabouts)).tensors["counts"][0] = 5
 
 
 def test_nothing_is_left_of_it():

@@ -20,6 +20,12 @@ def fetch(at_least=0, machine=0, sender="worker-0.0"):
     return Message("fetch", edge=machine, body={"at_least": at_least, "slowest": 0, "replica": 0}, sender=sender)
 
 
+def along(push, **body):
+    """The push, with a fetch."""
+    asked = {"at_least": 0, "slowest": 0, "replica": 0, "step": 3, **body}
+    return Message(push.kind, push.step, 0, push.edge, {**push.body, "fetch": asked}, push.tensors, push.sender)
+
+
 def push(number, *numbers, base=0, machine=0, sender="worker-0.0", step=7):
     return Message(
         "push", step, 0, machine, {"base": base, "number": number, "replica": 0}, (vector(*numbers),), sender
