@@ -4,7 +4,7 @@ Values that are sent are not copied first: whoever changes them takes a copy whe
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +21,17 @@ PART = 1 << 17  # elements that are updated and checked while they are in the ca
 
 @dataclass(eq=False)
 class Holding:
-    """Values and rule state of a slice after `version` pushes; applied: the last push number of each client."""
+    """Values and rule state of a slice after `version` pushes; applied: the last push number of each client.
+
+    copy: makes a copy of the values where they are read.
+    """
 
     slice: Slice
     value: Tensor
     state: dict[str, Tensor]
     version: int = 0
     applied: dict[str, int] = field(default_factory=dict)
+    copy: Callable[[Tensor], Tensor] = torch.clone
     _calm: bool = field(default=False, init=False, repr=False)  # whether the values were small after the last push
     _shown: list[weakref.ref[Any]] = field(default_factory=list, init=False, repr=False)  # to memory of `value`
 
@@ -84,7 +88,7 @@ class Holding:
     def _part_from_shown(self) -> None:
         """The values are about to change."""
         if any(memory() is not None for memory in self._shown):
-            self.value = self.value.clone()
+            self.value = self.copy(self.value)
         self._shown.clear()
 
     def _demand_rows(self, rows: Tensor, gradients: Tensor) -> None:

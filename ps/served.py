@@ -1,8 +1,9 @@
 """`Served`: one slice as its shard serves it - its values, who has pushed what, and which fetches wait."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
+import torch
 from torch import Tensor
 
 from ..partition.errors import NetworkError
@@ -38,14 +39,18 @@ class Served:
         *,
         holding: Holding | None = None,
         steps: Mapping[int, int] | None = None,
+        copy: Callable[[Tensor], Tensor] = torch.clone,
     ) -> None:
-        """holding, steps: what a file has of it, and of the replicas."""
+        """holding, steps: what a file has of it, and of the replicas. copy: as of `Shard`."""
+        if holding is not None:
+            holding.value, holding.copy = copy(holding.value), copy
         self.shard, self.piece, self.holding = shard, piece, holding
         self.board = Board()
         self.record = Record()
         self.clocks = Clocks(serving.replicas, steps)
         self._serving = serving
         self._disk = disk
+        self._copy = copy
         self._restored = holding is not None
         self._gathering = Gathering()
         self._fetches = Fetches(piece)
@@ -72,10 +77,11 @@ class Served:
         # A replica that was started again does not know how far it had come with the initial values.
         if held is None or held.version < version:
             self._disk.before(self.piece.number)
-            value, *states = (tensor.clone() for tensor in message.tensors)
+            value, states = self._copy(message.tensors[0]), [tensor.clone() for tensor in message.tensors[1:]]
             state = dict(zip(names, states, strict=True)) or self._serving.rule.state(value)
             self._fetches.changes.add(version, None)
-            self.holding = Holding(self.piece, value, state, version, {} if held is None else held.applied)
+            applied = {} if held is None else held.applied
+            self.holding = Holding(self.piece, value, state, version, applied, self._copy)
         return [(message.sender, Message("held", edge=self.piece.number)), *self.due()]
 
     def fetch(self, message: Message) -> Replies:

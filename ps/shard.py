@@ -24,10 +24,12 @@ base: version of the values that the gradient was computed on, for accrued gradi
 client's last push that the values contain.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
+import torch
+from torch import Tensor
 
 from ..partition.errors import NetworkError
 from ..runtime.assignment import LAUNCHER
@@ -54,10 +56,12 @@ class Shard:
         keeper: Keeper | None = None,
         held: Iterable[Holding] = (),
         clocks: Mapping[int, Mapping[int, int]] | None = None,
+        copy: Callable[[Tensor], Tensor] = torch.clone,
     ) -> None:
         """keeper: writes it to the disk; without one, nothing survives it, and it counts as written at once.
 
-        held, clocks: slices and the steps of replicas as a file has them; such slices need no "put".
+        held, clocks: slices and the steps of replicas as a file has them; such slices need no "put". copy: makes copies
+        of values where they are sent from, as `Channel.copy`.
         """
         self.index = index
         self.serving = serving
@@ -66,7 +70,7 @@ class Shard:
         holdings = {holding.slice.number: holding for holding in held}
         self._disk = Disk(keeper, (piece.number for piece in pieces))
         self._served = {
-            n: Served(index, piece, serving, self._disk, holding=holdings.get(n), steps=steps.get(n))
+            n: Served(index, piece, serving, self._disk, holding=holdings.get(n), steps=steps.get(n), copy=copy)
             for n, piece in ((piece.number, piece) for piece in pieces)
         }
         self._commons = Commons(self._served.values(), serving.replicas)

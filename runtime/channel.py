@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from torch import Tensor
+
 from ..partition.errors import NetworkError
 from .message import Message
 
@@ -20,6 +22,10 @@ class Channel(Protocol):
         The message as it can be kept, to be sent again say: with tensors that nobody writes. They are those of the
         message, or the one copy that the channel has made of borrowed ones.
         """
+        ...
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor that will be sent often: where peers on this host can read it in place, if they can."""
         ...
 
     def receive(self, timeout_s: float) -> Message:

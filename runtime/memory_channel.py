@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from ..partition.errors import NetworkError, ProcessLost
 from .channel import silence, unknown_peer
 from .faults import Fault, Kill, Stop, fate
@@ -215,6 +217,10 @@ class MemoryChannel:
         self._network._post((self.name, peer), (sequence, self._as_sent(message, sequence)))
         self._ledger.sent(peer, message)
         return message
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor."""
+        return tensor.clone()
 
     def receive(self, timeout_s: float) -> Message:
         """The next message of any peer; SilenceError after `timeout_s` seconds without one."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..partition.errors import NetworkError
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAX_HEADER_BYTES = 16 << 20
 DIMENSIONS_MOST = 64  # of a tensor
 FRAME_BYTES = 1 << 20  # of an encrypted tensor, at most
@@ -42,10 +42,11 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Place(msgspec.Struct, array_like=True, frozen=True):
-    """Where a tensor lies in memory that sender and receiver share (shared_memory.py)."""
+    """Where a tensor lies in memory that sender and receiver share (shared_memory.py). pooled: in the sender's pool."""
 
     slot: int
     offset: int
+    pooled: bool = False
 
 
 class Payload(msgspec.Struct, array_like=True, frozen=True):

@@ -8,8 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from torch import Tensor
 
 from .message import Message, Place, Reader
+from .pool import Pool
 from .shared_memory import ARENA_BYTES, LEAST_BYTES, Arena, Mapping, Offer
 
 MEMORY = "@memory"  # the kind of messages between two channels, which no role sees
@@ -23,11 +25,22 @@ class Neighbours:
         self._offered: dict[str, Arena | None] = {}  # None where the peer did not find it
         self._answered: set[str] = set()
         self._asked: set[str] = set()  # peers that have offered theirs
+        self._pool: Pool | None = None
+        self._pooled: set[str] = set()  # peers that were told of it
         self.readers: dict[str, Reader] = {}
 
     def arena(self, peer: str) -> Arena | None:
         """What to put tensors for a peer in."""
         return self._offered.get(peer) if peer in self._answered else None
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor that will be sent often: for peers to read in place, where that is possible."""
+        if self._pool is None and self._size and tensor.nbytes >= LEAST_BYTES:
+            try:
+                self._pool = Pool()
+            except (OSError, AttributeError):  # as in `offer`
+                self._size = 0
+        return tensor.clone() if self._pool is None else self._pool.copy(tensor)
 
     def placed(self, peer: str, message: Message) -> tuple[Message, list[Place | None]]:
         """Where the tensors lie for a peer, None for those that must travel; and the message, with those as its own
@@ -36,9 +49,9 @@ class Neighbours:
         arena = self.arena(peer)
         if arena is None:
             return message.owned(), [None] * len(message.tensors)
-        places = [arena.put(tensor) for tensor in message.tensors]
         if not message.borrowed:
-            return message, places
+            return message, [self._lent(peer, arena, tensor) or arena.put(tensor) for tensor in message.tensors]
+        places = [arena.put(tensor) for tensor in message.tensors]
         own = tuple(
             tensor.clone() if place is None else arena.kept(place, tensor)
             for tensor, place in zip(message.tensors, places, strict=True)
@@ -56,7 +69,11 @@ class Neighbours:
         except (OSError, AttributeError):  # no address space left; not Linux
             self._offered[peer] = None
             return None
-        return Message(MEMORY, body={"offer": msgspec.to_builtins(arena.offer, builtin_types=(bytes,))})
+        body = {"offer": _plain(arena.offer)}
+        if self._pool is not None:
+            self._pooled.add(peer)
+            body["pool"] = _plain(self._pool.offer)
+        return Message(MEMORY, body=body)
 
     def heard(self, message: Message) -> Message | None:
         """Take in what a peer says of shared memory; the answer, if it wants one."""
@@ -64,13 +81,19 @@ class Neighbours:
             if message.sender in self._asked:  # a peer offers once; answers that it does not read would pile up
                 return None
             self._asked.add(message.sender)
-            return Message(MEMORY, body={"found": self._find(message.sender, message.body["offer"])})
+            return Message(MEMORY, body={"found": self._find(message.sender, message.body)})
         self._answered.add(message.sender)
         arena = self._offered.get(message.sender)
         if arena is not None and not message.body.get("found"):
             arena.close()
             self._offered[message.sender] = None
         return None
+
+    def returned(self, peer: str) -> None:
+        """A message of the peer has come: what it read before that may be written again."""
+        arena = self._offered.get(peer)
+        if arena is not None:
+            arena.take_back()
 
     def forget(self, peer: str) -> None:
         """The peer has ended: let go of what was shared with it."""
@@ -84,12 +107,22 @@ class Neighbours:
         for arena in self._offered.values():
             if arena is not None:
                 arena.close()
+        if self._pool is not None:
+            self._pool.close()
         self._offered.clear()
         self.readers.clear()
 
-    def _find(self, sender: str, offer: Any) -> bool:
+    def _lent(self, peer: str, arena: Arena, tensor: Tensor) -> Place | None:
+        """Where a peer finds a tensor that lies in the pool."""
+        if self._pool is None or peer not in self._pooled:
+            return None
+        offset = self._pool.offset(tensor)
+        return None if offset is None else arena.lend(tensor, offset)
+
+    def _find(self, sender: str, told: dict[str, Any]) -> bool:
         try:
-            self.readers[sender] = Mapping(msgspec.convert(offer, Offer))
+            pool = msgspec.convert(told.get("pool"), Offer | None)
+            self.readers[sender] = Mapping(msgspec.convert(told["offer"], Offer), pool)
         except (OSError, ValueError, msgspec.ValidationError):  # another host or name space, or nonsense: it travels
             return False
         return True
@@ -97,3 +130,7 @@ class Neighbours:
     def _is_here(self, endpoint: str) -> bool:
         host = urlsplit(endpoint).hostname or ""
         return host == self._host or (host.startswith("127.") and self._host.startswith("127."))
+
+
+def _plain(offer: Offer) -> Any:
+    return msgspec.to_builtins(offer, builtin_types=(bytes,))

@@ -2,7 +2,8 @@
 
 The sender owns an `Arena` for each peer, an anonymous file (memfd) that nobody has to clean up, whatever is killed. The
 peer opens it through /proc as a `Mapping`, once it has found the token there that it was told. A tensor lies in a slot:
-the sender's until it is filled, then the peer's, which gives it back when the last tensor over it is gone.
+the sender's until it is filled, then the peer's, which gives it back when the last tensor over it is gone. A tensor
+that lies in the sender's pool (pool.py) is lent instead: its slot has no memory, and the peer reads it where it is.
 """
 
 import contextlib
@@ -19,19 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .message import DTYPES, Buffer, MalformedError, Place, buffer_of
+from .message import DTYPES, MalformedError, Place, buffer_of
 
 ARENA_BYTES = 1 << 30  # of addresses; memory is taken where a slot is
-# Tensors of so many bytes are written, so that they do not count as the sender's memory as well; smaller ones are too
-# few bytes for that, and larger ones take half as long through the mapping.
-WRITTEN = range((1 << 20) + 1, (8 << 20) + 1)
 LEAST_BYTES = 64 << 10  # a smaller tensor is sent as quickly as its place
 SLOTS = 4096 - 64
 _NAME = "cutset"
 _TOKEN_BYTES = 16
 _FLAGS_AT = 64
 _DATA_AT = 4096
-_PAGE = 4096
+PAGE = 4096
 FREE, TAKEN = 0, 1
 
 
@@ -57,20 +55,19 @@ class Arena:
         self._away: deque[tuple[int, int]] = deque()  # slots that the peer has, with their sizes, oldest first
         self._end = _DATA_AT
         self._kept: set[int] = set()  # slots that this end looks at, too
+        self._lent: dict[int, Tensor] = {}  # by slot: what must stay as it is until that is back
 
     def put(self, tensor: Tensor) -> Place | None:
         """Copy a tensor into a slot of its own; None where it is too small for that, or there is no room."""
         count = tensor.nbytes
         if count < LEAST_BYTES:
             return None
-        size = -(-count // _PAGE) * _PAGE
+        size = -(-count // PAGE) * PAGE
         slot = self._slot(size)
         if slot is None:
             return None
         offset = self._offsets[slot]
-        if count in WRITTEN and tensor.is_contiguous():
-            self._write(buffer_of(tensor), offset)
-        elif tensor.is_contiguous():
+        if tensor.is_contiguous():
             self._memory[offset : offset + count] = buffer_of(tensor)
         else:
             self._bytes[offset : offset + count].view(tensor.dtype).view(tensor.shape).copy_(tensor)
@@ -78,18 +75,24 @@ class Arena:
         self._away.append((slot, size))
         return Place(slot, offset)
 
+    def lend(self, tensor: Tensor, offset: int) -> Place | None:
+        """The place of a tensor that lies at an offset of the pool, which is kept until it is given back; None where
+        all slots are taken.
+        """
+        slot = self._slot(0)
+        if slot is None:
+            return None
+        self._lent[slot] = tensor
+        self._flags[slot] = TAKEN
+        self._away.append((slot, 0))
+        return Place(slot, offset, pooled=True)
+
     def kept(self, place: Place, tensor: Tensor) -> Tensor:
         """The tensor that was put at a place, as it lies there; the slot is not used again while it is looked at."""
         held = np.frombuffer(self._memory, dtype=np.uint8, count=tensor.nbytes, offset=place.offset)
         self._kept.add(place.slot)
         weakref.finalize(held, self._kept.discard, place.slot).atexit = False
         return torch.from_numpy(held).view(tensor.dtype).view(tensor.shape)
-
-    def _write(self, data: Buffer, offset: int) -> None:
-        rest = memoryview(data)
-        while rest:
-            written = os.pwrite(self._file, rest, offset)
-            rest, offset = rest[written:], offset + written
 
     @property
     def used_bytes(self) -> int:
@@ -102,11 +105,17 @@ class Arena:
             os.close(self._file)
             self._file = -1
 
-    def _slot(self, size: int) -> int | None:
-        # The slot that came back last is still in the caches; mostly they come back in order.
+    def take_back(self) -> None:
+        """Take note of the slots that have come back, mostly in order."""
         while self._away and self._is_back(self._away[0][0]):
-            slot, back = self._away.popleft()
-            self._idle[back].append(slot)
+            self._back(*self._away.popleft())
+
+    def _back(self, slot: int, size: int) -> None:
+        self._lent.pop(slot, None)
+        self._idle[size].append(slot)  # the last one is still in the caches
+
+    def _slot(self, size: int) -> int | None:
+        self.take_back()
         if not self._idle[size]:
             self._collect()
         if self._idle[size]:
@@ -126,7 +135,7 @@ class Arena:
         still: deque[tuple[int, int]] = deque()
         for slot, size in self._away:
             if self._is_back(slot):
-                self._idle[size].append(slot)
+                self._back(slot, size)
             else:
                 still.append((slot, size))
         self._away = still
@@ -137,25 +146,34 @@ class Arena:
 
 
 class Mapping:
-    """The receiver's end of another process's arena."""
+    """The receiver's end of another process's arena, and of its pool if it has one."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: Offer, pool: Offer | None = None) -> None:
         self._memory = mapped(offer)
-        self._size = offer.size
+        self._pool = None if pool is None else mapped(pool)
         self._flags = np.frombuffer(self._memory, dtype=np.uint8, count=SLOTS, offset=_FLAGS_AT)
 
     def tensor(self, place: Place, dtype: str, shape: list[int]) -> Tensor:
         """The tensor at a place, over the shared memory; the slot is given back when nothing shows it any more."""
+        memory = self._pool if place.pooled else self._memory
+        size = 0 if memory is None else len(memory)
         count = torch.Size(shape).numel() * DTYPES[dtype].itemsize
-        inside = _DATA_AT <= place.offset <= self._size - count and 0 <= place.slot < SLOTS
-        if not inside or place.offset % _PAGE or not count:
-            raise MalformedError("E504", f"a tensor of {count} bytes at {place} of {self._size} bytes of shared memory")
-        held = np.frombuffer(self._memory, dtype=np.uint8, count=count, offset=place.offset)
-        weakref.finalize(held, _give_back, self._flags, place.slot).atexit = False
+        inside = _DATA_AT <= place.offset <= size - count and 0 <= place.slot < SLOTS
+        if memory is None or not inside or place.offset % PAGE or not count:
+            raise MalformedError("E504", f"a tensor of {count} bytes at {place} of {size} bytes of shared memory")
+        held = np.frombuffer(memory, dtype=np.uint8, count=count, offset=place.offset)
+        away = (memory, place.offset, -(-count // PAGE) * PAGE) if place.pooled else None
+        weakref.finalize(held, _give_back, self._flags, place.slot, away).atexit = False
         return torch.from_numpy(held).view(DTYPES[dtype]).view(shape)
 
 
-def _give_back(flags: "np.ndarray[tuple[int], np.dtype[np.uint8]]", slot: int) -> None:
+def _give_back(
+    flags: "np.ndarray[tuple[int], np.dtype[np.uint8]]", slot: int, away: tuple[mmap.mmap, int, int] | None
+) -> None:
+    """away: memory that must not count as this process's any longer, or the sender's whole pool would come to do so."""
+    if away is not None:
+        memory, offset, size = away
+        memory.madvise(mmap.MADV_DONTNEED, offset, size)
     flags[slot] = FREE
 
 

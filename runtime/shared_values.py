@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from .message import DTYPES
-from .shared_memory import Offer, anonymous, mapped
-
-_PAGE = 4096
+from .shared_memory import PAGE, Offer, anonymous, mapped
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -51,10 +49,10 @@ class SharedValues:
     @classmethod
     def made(cls, tensors: Mapping[str, Tensor]) -> Self:
         """New memory with copies of flat tensors. Others can map it as long as this object lives."""
-        spots, end = [], _PAGE
+        spots, end = [], PAGE
         for name, tensor in tensors.items():
             spots.append(Spot(name, str(tensor.dtype).removeprefix("torch."), end, tensor.numel()))
-            end = -(-spots[-1].end // _PAGE) * _PAGE
+            end = -(-spots[-1].end // PAGE) * PAGE
         memory, offer = anonymous(end)
         made = cls(memory, Whereabouts(offer, spots))
         weakref.finalize(made, os.close, offer.descriptor)
@@ -66,7 +64,7 @@ class SharedValues:
     def found(cls, where: Whereabouts) -> Self:
         """Those that another process has made. OSError where they are not on this host, or not what was told."""
         memory = mapped(where.offer)
-        if any(s.dtype not in DTYPES or not _PAGE <= s.offset <= s.end <= len(memory) for s in where.spots):
+        if any(s.dtype not in DTYPES or not PAGE <= s.offset <= s.end <= len(memory) for s in where.spots):
             raise OSError("the shared memory does not hold what was told")
         return cls(memory, where)
 

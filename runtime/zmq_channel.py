@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 import zmq
+from torch import Tensor
 
 from ..partition.errors import NetworkError
 from .assignment import LAUNCHER
@@ -129,6 +130,10 @@ class ZmqChannel:
         link.send(frames)
         self._ledger.sent(peer, message)
         return message
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor that will be sent often; see `Channel`."""
+        return self._neighbours.copy(tensor)
 
     def receive(self, timeout_s: float) -> Message:
         """The next message of any peer; SilenceError after `timeout_s` seconds without one."""
@@ -283,6 +288,7 @@ class ZmqChannel:
             self._learn(message.body)
             return None
         if message.kind != MEMORY:
+            self._neighbours.returned(message.sender)
             return message
         answer = self._neighbours.heard(message)
         if answer is not None:

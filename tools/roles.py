@@ -38,12 +38,10 @@ def shard(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
     given = msgspec.convert(setup, ShardSetup)
     keeper = Keeper(given.keeping, given.index)
     journal = read_shard(keeper.path) if given.times and keeper.path.exists() else None
-    if journal is None:
-        served = Shard(given.index, given.slices, given.serving, keeper=keeper)
-    else:
-        keeper.goes_on_from(journal.holdings)
-        held, clocks = journal.holdings, journal.clocks
-        served = Shard(given.index, given.slices, given.serving, keeper=keeper, held=held, clocks=clocks)
+    held, clocks = ([], None) if journal is None else (journal.holdings, journal.clocks)
+    if journal is not None:
+        keeper.goes_on_from(held)
+    served = Shard(given.index, given.slices, given.serving, keeper=keeper, held=held, clocks=clocks, copy=channel.copy)
     if given.times:
         channel.send(LAUNCHER, Message("serving"))
     return serve(served, channel, beacon=beacon, timeout_s=PATIENCE_S)

@@ -296,3 +296,19 @@ def test_rows_change_no_values_that_were_shown():
     push_rows(holding, one, torch.tensor([1]), torch.ones(1, WIDTH))
     assert not shown.any()
     assert holding.value.view(ROWS, WIDTH)[1].tolist() == [-1.0] * WIDTH
+
+
+def test_values_that_are_copied_while_they_are_shown_are_copied_as_was_asked_for():
+    copied = []
+
+    def copy(tensor):
+        copied.append(tensor.clone())
+        return copied[-1]
+
+    one = SGD(1.0)
+    (piece,) = layout([8], 1)
+    holding = Holding(piece, torch.zeros(8), {}, copy=copy)
+    shown = holding.shown()
+    push(holding, one, torch.ones(8))
+    assert [holding.value is copy for copy in copied] == [True]
+    assert not shown.any()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cutset.partition.errors import NetworkError
 from cutset.runtime import message as wire
-from cutset.runtime.message import DTYPES, MalformedError, Message, decode, encode
+from cutset.runtime.message import DTYPES, WIRE_VERSION, MalformedError, Message, decode, encode
 
 torch.set_num_threads(1)
 
@@ -182,7 +182,7 @@ def test_a_body_that_is_not_plain_is_refused() -> None:
 
 def test_another_wire_version_is_named() -> None:
     newer = msgspec.msgpack.encode([9, "job", "worker 9", {"all": "new"}])
-    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 3") as caught:
+    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 4") as caught:
         decode([newer], job="job")
     assert not isinstance(caught.value, MalformedError)
     assert caught.value.code == "E505"
@@ -200,9 +200,9 @@ def test_another_job_is_named() -> None:
         ([b""], "cannot be read"),
         ([b"\xc1"], "cannot be read"),
         ([msgspec.msgpack.encode("hello")], "cannot be read"),
-        ([msgspec.msgpack.encode([3, "job", "worker 1"])], "cannot be read"),
-        ([b"\x93\x03\xa3job\xa2\xff\xfe"], "cannot be read"),
-        ([b"\x93\x03\xa3job\xa1x" + b"\x91" * 100_000], "cannot be read"),
+        ([msgspec.msgpack.encode([WIRE_VERSION, "job", "worker 1"])], "cannot be read"),
+        ([b"\x93\x04\xa3job\xa2\xff\xfe"], "cannot be read"),
+        ([b"\x93\x04\xa3job\xa1x" + b"\x91" * 100_000], "cannot be read"),
         (one_frame(step="three"), "cannot be read"),
         (one_frame(frames=[]), "sent 1 tensor frames; the header says 0"),
         (one_frame(frames=[("float32", [2, 3])] * 2), "sent 1 tensor frames; the header says 2"),

@@ -62,6 +62,53 @@ def test_what_is_counted_does_not_depend_on_the_way(opened: Opener) -> None:
     assert a.statistics()["b"]["bytes_in"] == c.statistics()["b"]["bytes_in"]
 
 
+def test_what_was_copied_to_be_sent_often_is_read_where_it_lies(opened: Opener) -> None:
+    a, b = pair(opened)
+    values, order = a.copy(LARGE), list[int]()
+    for step in range(3):
+        for tensor in (values, LARGE):
+            a.send("b", Message("values", step, tensors=(tensor,)))
+            a.poll()  # for the answer to the offer
+        found = [b.receive(10).tensors[0] for _ in range(2)]
+        a.wait(0.5)
+        a.poll()
+        values += 1  # which nobody should do: it shows what is no copy
+        order.append(int((found[0] - found[1])[0]))
+        del found
+        values -= 1
+        b.send("a", Message("fetch"))
+        assert a.receive(10).kind == "fetch"
+        assert a._neighbours._offered["b"]._lent == {}  # type: ignore[union-attr]
+    assert order == [0, 1, 1]  # the first went before both had agreed
+
+
+def test_borrowed_tensors_are_copied_wherever_they_lie(opened: Opener) -> None:
+    a, b = pair(opened)
+    values = a.copy(LARGE)
+    for step in range(3):
+        sent = a.send("b", Message("point", step, tensors=(values,), borrowed=True))
+        found = b.receive(10)
+        a.wait(0.5)
+        a.poll()
+        values.zero_()
+        assert torch.equal(found.tensors[0], LARGE)
+        assert torch.equal(sent.tensors[0], LARGE)
+        values.copy_(LARGE)
+
+
+def test_without_shared_memory_a_copy_is_an_ordinary_one(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = opened("a", shared_bytes=0)
+    assert torch.equal(a.copy(LARGE), LARGE)
+    assert a._neighbours._pool is None
+
+    def refuse() -> None:
+        raise OSError("no addresses")
+
+    monkeypatch.setattr("cutset.runtime.neighbours.Pool", refuse)
+    b = opened("b")
+    assert torch.equal(b.copy(LARGE), LARGE)
+
+
 def test_small_messages_share_nothing(opened: Opener) -> None:
     a, b = pair(opened)
     a.send("b", Message("forward", tensors=(torch.ones(100),)))

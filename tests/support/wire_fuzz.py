@@ -37,10 +37,10 @@ def messages(arena: Arena) -> list[Message]:
         Message("backward", 3, 0, 7, tensors=(x.t(), torch.empty(0))),
         Message("share", 1, tensors=(torch.ones(1 << 15),)),
         Message("fetch", 2, body={"at_least": 1}),
-        Message("push", 5, body={"number": 4}, tensors=(torch.ones(8),)),
+        Message("push", 5, body={"number": 4, "fetch": {"at_least": 0, "step": 1}}, tensors=(torch.ones(8),)),
         Message("put", tensors=(torch.ones(8),)),
         Message("stop", body={"why": "the end"}),
-        Message(MEMORY, body={"offer": offer}),
+        Message(MEMORY, body={"offer": offer, "pool": offer}),
         Message(MEMORY, body={"found": True}),
     ]
 
@@ -83,6 +83,7 @@ class Breaker:
         where[at] = old + self._random.choice((1, -1, 4096)) if type(old) is int else self._random.choice(VALUES)
         if self._random.random() < 0.05 and len(header) > FRAMES and isinstance(header[FRAMES], list):
             place = [self._random.choice((0, 1, 4031, 4032, -1)), self._random.choice((0, 4096, 8192, 2**40, -4096))]
+            place += self._random.choice(([], [False], [True]))
             header[FRAMES].append(["float32", [1 << 14], place, self._random.choice((1, 1, 2, 0, -1, 2**40))])
         try:
             return [msgspec.msgpack.encode(header), *frames[1:]]

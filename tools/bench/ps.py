@@ -138,8 +138,9 @@ def serving(channel: Channel, setup: Any, beacon: Beacon) -> None:
     channels = _channels([ask], {case.way for case in given.cases})
     cases = [case for case in given.cases if given.index < case.shards]
     shards = [
-        Shard(given.index, of_shard(case.slices(given.size // 4), given.index), Serving(rule_named(case.rule, RATE)))
+        Shard(given.index, of_shard(pieces, given.index), Serving(rule_named(case.rule, RATE)), copy=one.copy)
         for case in cases
+        for pieces, one in [(case.slices(given.size // 4), channels[case.way])]
     ]
     values = torch.ones(given.size // 4)
     for turn in range(-1, given.rounds):
