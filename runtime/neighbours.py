@@ -25,7 +25,8 @@ class Neighbours:
         self._offered: dict[str, Arena | None] = {}  # None where the peer did not find it
         self._answered: set[str] = set()
         self._asked: set[str] = set()  # peers that have offered theirs
-        self._pool: Pool | None = None
+        self._pool: Pool | None = None  # made for the first tensor
+        self._pools = size > 0  # whether it can be
         self._pooled: set[str] = set()  # peers that were told of it
         self.readers: dict[str, Reader] = {}
 
@@ -35,11 +36,11 @@ class Neighbours:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor that will be sent often: for peers to read in place, where that is possible."""
-        if self._pool is None and self._size and tensor.nbytes >= LEAST_BYTES:
+        if self._pool is None and self._pools and tensor.nbytes >= LEAST_BYTES:
             try:
                 self._pool = Pool()
             except (OSError, AttributeError):  # as in `offer`
-                self._size = 0
+                self._pools = False
         return tensor.clone() if self._pool is None else self._pool.copy(tensor)
 
     def placed(self, peer: str, message: Message) -> tuple[Message, list[Place | None]]:

@@ -105,8 +105,11 @@ def test_without_shared_memory_a_copy_is_an_ordinary_one(opened: Opener, monkeyp
         raise OSError("no addresses")
 
     monkeypatch.setattr("cutset.runtime.neighbours.Pool", refuse)
-    b = opened("b")
-    assert torch.equal(b.copy(LARGE), LARGE)
+    a, b = pair(opened)
+    assert torch.equal(a.copy(LARGE), LARGE)
+    for step in range(3):
+        to_and_fro(a, b, step)  # slots are there none the less
+    assert a._neighbours.arena("b") is not None
 
 
 def test_small_messages_share_nothing(opened: Opener) -> None:
