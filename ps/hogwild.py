@@ -27,14 +27,15 @@ class Hogwild(Method, frozen=True, tag="hogwild"):
         self.demand_undelayed(rule)
 
     def train(self, share: Share[Any]) -> None:
-        """Compute on what is there, and change it."""
+        """Compute on what is there, and change it. A machine that trains nothing has nothing to share."""
         gradient = share.gradient
-        shared = _shared(share)
+        shared = _shared(share) if share.worker.values.numel() else None
         for step in share.steps():
-            seen = shared.updates
+            seen = 0 if shared is None else shared.updates
             gradient.zero()
             share.compute(step)
-            shared.apply(share.rule, gradient, seen)
+            if shared is not None:
+                shared.apply(share.rule, gradient, seen)
             share.done(step)
         if not finite(share.worker.values):
             facts = f"the parameters of {share.client.name} are not finite after its last step"

@@ -10,10 +10,13 @@ from cutset.partition.capture import capture, state_values
 from cutset.partition.cut import Cut
 from cutset.partition.exchange import flow
 from cutset.ps.all_reduce import AllReduce
+from cutset.ps.averaging import Averaging
 from cutset.ps.checkpoint import whole_state
 from cutset.ps.checkpoint_files import write_manifest, write_shard
 from cutset.ps.client import Client
+from cutset.ps.diloco import DiLoCo
 from cutset.ps.downpour import Downpour
+from cutset.ps.easgd import EASGD
 from cutset.ps.gradient_rules import SGD
 from cutset.ps.hogwild import Hogwild
 from cutset.ps.layout import layout, of_machine, of_shard
@@ -21,6 +24,8 @@ from cutset.ps.manifest import Manifest
 from cutset.ps.region import Region
 from cutset.ps.shard import Shard
 from cutset.ps.share import Share
+from cutset.ps.ssp import SSP
+from cutset.ps.sync import Sync
 from cutset.runtime.mailbox import Mailbox
 from cutset.runtime.program import programs
 from cutset.runtime.worker import Worker
@@ -53,6 +58,11 @@ def halves(graph):
     return Cut(MACHINES, boxes)
 
 
+def without_parameters(graph):
+    """Machine 1 has the activation and the loss, and nothing that is trained."""
+    return Cut(MACHINES, {op.name: [(op.nest.box, int("linear" not in op.name))] for op in graph.ops})
+
+
 def regions_of(program):
     """Where a machine's parameters lie in its flat buffer."""
     found = []
@@ -64,14 +74,14 @@ def regions_of(program):
     return found
 
 
-def run(method, rule, folder, *, replicas, steps):
+def run(method, rule, folder, *, replicas, steps, cut=halves):
     """Train the cut model and write a checkpoint; the losses of replica 0."""
     batch = batch_of(0)
     graph, constants = capture(mlp(), nn.functional.cross_entropy, batch.inputs, batch.targets)
-    made = programs(flow(graph, halves(graph)), training=True)
+    made = programs(flow(graph, cut(graph)), training=True)
     start = state_values(mlp(), nn.functional.cross_entropy, constants)
     slices = layout([program.elements for program in made], SHARDS, align=4, whole=method.whole)
-    assert all(program.elements for program in made)
+    assert all(program.elements for program in made) == (cut is halves)
     losses = []
 
     def worker(replica, machine):
@@ -116,6 +126,15 @@ def test_one_replica_of_a_cut_model_equals_plain_sgd(method, tmp_path):
         expected.append(float(loss.detach()))
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=0, atol=1e-10)
     torch.testing.assert_close(whole_state(tmp_path), dict(model.state_dict()), rtol=0, atol=1e-10)
+
+
+METHODS = (Averaging(every=5), DiLoCo(every=5), Downpour(), EASGD(every=5), AllReduce(), Hogwild(), SSP(), Sync())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_machine_may_have_nothing_that_is_trained(method, tmp_path):
+    losses = run(method, SGD(0.2), tmp_path, replicas=2, steps=60, cut=without_parameters)
+    assert sum(losses[-20:]) < sum(losses[:20])
 
 
 @pytest.mark.parametrize("method", [Downpour(warm_start=3), AllReduce(), Hogwild()])
