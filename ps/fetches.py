@@ -12,7 +12,7 @@ from .holding import Holding
 from .layout import Slice
 from .rows import Rows
 
-DEFERRED_MOST = 4096  # of a slice; a client waits with one
+DEFERRED_MOST = 4096  # of a slice: more than there are clients
 
 
 class Fetch(NamedTuple):
@@ -38,7 +38,8 @@ class Fetches:
         return len(self._waiting)
 
     def add(self, fetch: Fetch) -> None:
-        """One more; ValueError where there are more than clients can have sent."""
+        """One more, in place of one that the client may have sent before; ValueError where there are too many."""
+        self._waiting = [other for other in self._waiting if other.client != fetch.client]
         if len(self._waiting) == DEFERRED_MOST:
             raise ValueError(f"comes while {DEFERRED_MOST} fetches wait for pushes that were never made")
         self._waiting.append(fetch)

@@ -139,8 +139,9 @@ class Fetching:
     def _uncontained(self, line: Line, applied: int) -> list[Tensor | Rows]:
         """Gradients that were pushed and that the values lack.
 
-        A shard takes one sender's messages in order, so what was pushed before the fetch is contained; a fetch that
-        waited at the shard contains later pushes too, up to number `applied`.
+        A shard takes one sender's messages in order, so what was pushed before the fetch is contained, unless it was
+        lost and is yet to be sent again; a fetch that waited at the shard contains later pushes too, up to number
+        `applied`.
         """
         size, dtype = line.piece.size, self.values.dtype
         own = [packed.gradient(size, dtype) for number, packed in line.later if number > applied]

@@ -7,7 +7,7 @@ A slice is named by the `edge` of a message, its number in the layout. The messa
           {..., since}                        the same, but with what changed since that version alone: with
                                               {unchanged} no tensors, with {width} rows int32 [r], values [r, width]
   push    {base, number, replica} gradient [n]  "pushed" {version, number}, after the rule was applied
-          {..., fetch: {..., step}} gradient  the same, and "values" as for that fetch, with nobody's push between
+          {..., fetch: {..., step}} gradient  the same, then "values" as for that fetch, before any other's push
           {..., packed} tensors               the same; the gradient as a compression has packed it (packing.py)
           {..., width} rows [r], [r, width]   the same; the gradient of these rows of a table (rows.py)
   join    {replica, asks}                     "joined" {step}, if it asks for the step that it may take, which is the

@@ -91,7 +91,7 @@ class Message(msgspec.Struct, frozen=True):
     plain values (numbers, strings, lists, maps); tensors are the payload. `sender` is filled in by the channel.
 
     A tensor that was sent must not be written afterwards: the channel may still be reading it. Nor may one that was
-    received: in memory it is the sender's own. borrowed: the tensors will be written; whoever keeps them longer than a
+    received: it may be the sender's own. borrowed: the tensors will be written; whoever keeps them longer than a
     call takes, as a channel that does not copy them anyway, copies them first (`owned`).
     """
 

@@ -1,7 +1,7 @@
 """`Neighbours`: the shared memory of one channel with those of its peers that run on the same host.
 
-To the first large tensor for such a peer a message of its own is put in front: where our arena is. Until the peer has
-answered that it found it, and for ever where it did not, tensors travel as they would to any other host.
+To the first large tensor for such a peer a message of its own is put in front: where our arena is, and our pool. Until
+the peer has answered that it found them, and for ever where it did not, tensors travel as they would to any other host.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ class Neighbours:
         self._asked: set[str] = set()  # peers that have offered theirs
         self._pool: Pool | None = None  # made for the first tensor
         self._pools = size > 0  # whether it can be
-        self._pooled: set[str] = set()  # peers that were told of it
+        self._pooled: set[str] = set()  # peers that have found it
         self.readers: dict[str, Reader] = {}
 
     def arena(self, peer: str) -> Arena | None:
@@ -72,7 +72,6 @@ class Neighbours:
             return None
         body = {"offer": _plain(arena.offer)}
         if self._pool is not None:
-            self._pooled.add(peer)
             body["pool"] = _plain(self._pool.offer)
         return Message(MEMORY, body=body)
 
@@ -82,22 +81,27 @@ class Neighbours:
             if message.sender in self._asked:  # a peer offers once; answers that it does not read would pile up
                 return None
             self._asked.add(message.sender)
-            return Message(MEMORY, body={"found": self._find(message.sender, message.body)})
+            found = self._find(message.sender, message.body)
+            return Message(MEMORY, body={"found": found is not None, "pooled": found is not None and found.pooled})
         self._answered.add(message.sender)
         arena = self._offered.get(message.sender)
         if arena is not None and not message.body.get("found"):
             arena.close()
             self._offered[message.sender] = None
+        elif arena is not None and message.body.get("pooled"):
+            self._pooled.add(message.sender)
         return None
 
-    def returned(self, peer: str) -> None:
-        """A message of the peer has come: what it read before that may be written again."""
-        arena = self._offered.get(peer)
-        if arena is not None:
-            arena.take_back()
+    def take_back(self) -> None:
+        """Let go of what peers have read in the pool: it may be written again."""
+        for peer in self._pooled:
+            arena = self._offered[peer]
+            if arena is not None:
+                arena.take_back()
 
     def forget(self, peer: str) -> None:
         """The peer has ended: let go of what was shared with it."""
+        self._pooled.discard(peer)
         arena = self._offered.pop(peer, None)
         if arena is not None:
             arena.close()
@@ -111,6 +115,7 @@ class Neighbours:
         if self._pool is not None:
             self._pool.close()
         self._offered.clear()
+        self._pooled.clear()
         self.readers.clear()
 
     def _lent(self, peer: str, arena: Arena, tensor: Tensor) -> Place | None:
@@ -120,13 +125,13 @@ class Neighbours:
         offset = self._pool.offset(tensor)
         return None if offset is None else arena.lend(tensor, offset)
 
-    def _find(self, sender: str, told: dict[str, Any]) -> bool:
+    def _find(self, sender: str, told: dict[str, Any]) -> Mapping | None:
         try:
             pool = msgspec.convert(told.get("pool"), Offer | None)
-            self.readers[sender] = Mapping(msgspec.convert(told["offer"], Offer), pool)
+            found = self.readers[sender] = Mapping(msgspec.convert(told["offer"], Offer), pool)
         except (OSError, ValueError, msgspec.ValidationError):  # another host or name space, or nonsense: it travels
-            return False
-        return True
+            return None
+        return found
 
     def _is_here(self, endpoint: str) -> bool:
         host = urlsplit(endpoint).hostname or ""

@@ -28,13 +28,13 @@ SLOTS = 4096 - 64
 _NAME = "cutset"
 _TOKEN_BYTES = 16
 _FLAGS_AT = 64
-_DATA_AT = 4096
-PAGE = 4096
+PAGE = mmap.PAGESIZE
+_DATA_AT = PAGE
 FREE, TAKEN = 0, 1
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Where a peer on the same host finds an arena: the descriptor of a process, and what it must find there."""
+    """Where a peer on the same host finds an arena or a pool: a process's descriptor, and what it must find there."""
 
     pid: int
     descriptor: int
@@ -55,7 +55,7 @@ class Arena:
         self._away: deque[tuple[int, int]] = deque()  # slots that the peer has, with their sizes, oldest first
         self._end = _DATA_AT
         self._kept: set[int] = set()  # slots that this end looks at, too
-        self._lent: dict[int, Tensor] = {}  # by slot: what must stay as it is until that is back
+        self._lent: dict[int, Tensor] = {}  # by slot without memory: what must stay as it is until that is back
 
     def put(self, tensor: Tensor) -> Place | None:
         """Copy a tensor into a slot of its own; None where it is too small for that, or there is no room."""
@@ -84,8 +84,13 @@ class Arena:
             return None
         self._lent[slot] = tensor
         self._flags[slot] = TAKEN
-        self._away.append((slot, 0))
         return Place(slot, offset, pooled=True)
+
+    def take_back(self) -> None:
+        """Let go of what was lent and is given back."""
+        for slot in [slot for slot in self._lent if self._flags[slot] == FREE]:
+            del self._lent[slot]
+            self._idle[0].append(slot)
 
     def kept(self, place: Place, tensor: Tensor) -> Tensor:
         """The tensor that was put at a place, as it lies there; the slot is not used again while it is looked at."""
@@ -105,17 +110,11 @@ class Arena:
             os.close(self._file)
             self._file = -1
 
-    def take_back(self) -> None:
-        """Take note of the slots that have come back, mostly in order."""
-        while self._away and self._is_back(self._away[0][0]):
-            self._back(*self._away.popleft())
-
-    def _back(self, slot: int, size: int) -> None:
-        self._lent.pop(slot, None)
-        self._idle[size].append(slot)  # the last one is still in the caches
-
     def _slot(self, size: int) -> int | None:
-        self.take_back()
+        # The slot that came back last is still in the caches; mostly they come back in order.
+        while self._away and self._is_back(self._away[0][0]):
+            slot, back = self._away.popleft()
+            self._idle[back].append(slot)
         if not self._idle[size]:
             self._collect()
         if self._idle[size]:
@@ -135,11 +134,12 @@ class Arena:
         still: deque[tuple[int, int]] = deque()
         for slot, size in self._away:
             if self._is_back(slot):
-                self._back(slot, size)
+                self._idle[size].append(slot)
             else:
                 still.append((slot, size))
         self._away = still
-        if not self._away and self._end > self.offer.size // 2:
+        self.take_back()
+        if not self._away and not self._lent and self._end > self.offer.size // 2:
             self._offsets.clear()
             self._idle.clear()
             self._end = _DATA_AT
@@ -149,9 +149,13 @@ class Mapping:
     """The receiver's end of another process's arena, and of its pool if it has one."""
 
     def __init__(self, offer: Offer, pool: Offer | None = None) -> None:
-        self._memory = mapped(offer)
-        self._pool = None if pool is None else mapped(pool)
+        self._memory, self._pool = mapped(offer), _mapped_if_found(pool)
         self._flags = np.frombuffer(self._memory, dtype=np.uint8, count=SLOTS, offset=_FLAGS_AT)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it has found the pool."""
+        return self._pool is not None
 
     def tensor(self, place: Place, dtype: str, shape: list[int]) -> Tensor:
         """The tensor at a place, over the shared memory; the slot is given back when nothing shows it any more."""
@@ -183,9 +187,13 @@ def anonymous(size: int) -> tuple[mmap.mmap, Offer]:
     A token lies at its beginning. The descriptor is the caller's to close; peers can map the memory until then.
     """
     file = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(file, size)
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    memory, token = mmap.mmap(file, size), secrets.token_bytes(_TOKEN_BYTES)
+    try:
+        os.ftruncate(file, size)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        memory, token = mmap.mmap(file, size), secrets.token_bytes(_TOKEN_BYTES)
+    except OSError:
+        os.close(file)
+        raise
     memory[:_TOKEN_BYTES] = token
     return memory, Offer(os.getpid(), file, size, token)
 
@@ -201,6 +209,13 @@ def mapped(offer: Offer) -> mmap.mmap:
     if memory[:_TOKEN_BYTES] != offer.token:
         raise OSError("the shared memory is another one")
     return memory
+
+
+def _mapped_if_found(pool: Offer | None) -> mmap.mmap | None:
+    try:
+        return None if pool is None else mapped(pool)
+    except OSError:  # no address space left, say: what lies there is copied, as everything is
+        return None
 
 
 @contextlib.contextmanager

@@ -288,7 +288,7 @@ class ZmqChannel:
             self._learn(message.body)
             return None
         if message.kind != MEMORY:
-            self._neighbours.returned(message.sender)
+            self._neighbours.take_back()
             return message
         answer = self._neighbours.heard(message)
         if answer is not None:

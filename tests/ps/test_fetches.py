@@ -48,4 +48,11 @@ def test_more_than_clients_can_have_sent_are_refused(monkeypatch: pytest.MonkeyP
     fetches = Fetches(PIECE)
     fetches.add(fetch("worker-0.0"))
     with pytest.raises(ValueError, match="comes while 1 fetches wait"):
-        fetches.add(fetch("worker-0.0"))
+        fetches.add(fetch("worker-1.0"))
+
+
+def test_a_fetch_that_is_sent_again_is_answered_once() -> None:
+    fetches, clocks = Fetches(PIECE), Clocks(1)
+    for _ in range(3):
+        fetches.add(fetch("worker-0.0", at_least=1))
+    assert [one.client for one in fetches.due(holding(version=1), clocks)] == ["worker-0.0"]

@@ -332,10 +332,10 @@ def test_checkpoint_before_the_values_came_names_them():
 def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):
     monkeypatch.setattr("cutset.ps.fetches.DEFERRED_MOST", 3)
     shard = shard_with_values()
-    for _ in range(3):
-        assert shard.handle(fetch(at_least=9)) == []
+    for replica in range(3):
+        assert shard.handle(fetch(at_least=9, sender=f"worker-{replica}.0")) == []
     with pytest.raises(NetworkError, match=r"E550.*comes while 3 fetches wait for pushes that were never made"):
-        shard.handle(fetch(at_least=9))
+        shard.handle(fetch(at_least=9, sender="worker-3.0"))
 
 
 def test_many_slices_of_a_machine_are_one_line_of_the_statistics():

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from cutset.runtime.keys import make_keys
+from cutset.runtime.keys import Keys, make_keys
 from cutset.runtime.message import Message
 from cutset.runtime.neighbours import MEMORY, Neighbours
 from cutset.runtime.shared_memory import LEAST_BYTES
@@ -20,7 +20,7 @@ Opener = Callable[..., ZmqChannel]
 @pytest.fixture
 def opened() -> Iterator[Opener]:
     with ExitStack() as stack:
-        yield lambda name, **more: stack.enter_context(ZmqChannel(name, "job", KEYS[name], **more))
+        yield lambda name, **more: stack.enter_context(ZmqChannel(name, "job", **({"keys": KEYS.get(name)} | more)))
 
 
 def pair(opened: Opener, **of_b: int) -> tuple[ZmqChannel, ZmqChannel]:
@@ -82,6 +82,44 @@ def test_what_was_copied_to_be_sent_often_is_read_where_it_lies(opened: Opener) 
     assert order == [0, 1, 1]  # the first went before both had agreed
 
 
+def test_a_peer_that_does_not_find_the_pool_gets_copies(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = pair(opened)
+    values = a.copy(LARGE)
+    monkeypatch.setattr("cutset.runtime.shared_memory._mapped_if_found", lambda pool: None)
+    for step in range(3):
+        a.send("b", Message("values", step, tensors=(values,)))
+        found = b.receive(10).tensors[0]
+        a.wait(0.5)
+        a.poll()
+        values += 1
+        assert torch.equal(found, LARGE)
+        values -= 1
+    assert a._neighbours.arena("b") is not None
+
+
+def test_what_one_has_read_is_let_go_when_another_says_something(opened: Opener) -> None:
+    """A shard would else copy what nobody reads."""
+    keys = make_keys(["shard", "one", "other"])
+    shard, one, other = (opened_as(opened, name, keys) for name in ("shard", "one", "other"))
+    for peer in (one, other):
+        shard.introduce({peer.name: peer.endpoint})
+        peer.introduce({"shard": shard.endpoint})
+    values = shard.copy(LARGE)
+    for _ in range(3):
+        shard.send("one", Message("values", tensors=(values,)))
+        one.receive(10)
+        shard.wait(0.5)
+        shard.poll()
+    assert shard._neighbours._offered["one"]._lent  # type: ignore[union-attr]
+    other.send("shard", Message("push"))
+    assert shard.receive(10).kind == "push"
+    assert not shard._neighbours._offered["one"]._lent  # type: ignore[union-attr]
+
+
+def opened_as(opened: Opener, name: str, keys: dict[str, Keys]) -> ZmqChannel:
+    return opened(name, keys=keys[name])
+
+
 def test_borrowed_tensors_are_copied_wherever_they_lie(opened: Opener) -> None:
     a, b = pair(opened)
     values = a.copy(LARGE)
@@ -126,7 +164,7 @@ def test_a_peer_that_does_not_find_the_memory_gets_tensors_as_any_other_host() -
     changed = {**offer.body["offer"], "token": bytes(16)}
     answer = far.heard(Message(MEMORY, body={"offer": changed}, sender="near"))
     assert answer is not None
-    assert answer.body == {"found": False}
+    assert answer.body == {"found": False, "pooled": False}
     assert near.heard(from_peer(answer, sender="far")) is None
     assert near.arena("far") is None
     assert near.offer("far", "tcp://127.0.0.1:1", Message("x", tensors=(LARGE,))) is None
@@ -162,7 +200,7 @@ def test_another_host_is_not_asked() -> None:
 def test_nonsense_is_not_found(offer: object) -> None:
     answer = Neighbours("127.0.0.1").heard(Message(MEMORY, body={"offer": offer}, sender="a"))
     assert answer is not None
-    assert answer.body == {"found": False}
+    assert answer.body == {"found": False, "pooled": False}
 
 
 def from_peer(message: Message, *, sender: str) -> Message:

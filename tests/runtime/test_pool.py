@@ -124,6 +124,19 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_little_memory_stays_where_nothing_lies(monkeypatch):
+    monkeypatch.setattr("cutset.runtime.pool.IDLE_BYTES", 2 << 20)
+    pool = Pool(64 << 20)
+    taken = lambda: os.fstat(pool.offer.descriptor).st_blocks * 512  # noqa: E731
+    for _ in range(3):
+        held = [pool.copy(ramp(i)) for i in range(20)]
+        assert taken() == (20 << 20) + PAGE
+        assert all(torch.equal(x, ramp(i)) for i, x in enumerate(held))
+        del held
+        assert taken() == (2 << 20) + PAGE
+    assert "20971520 bytes taken, 2097152 idle" in repr(pool)
+
+
 @pytest.mark.parametrize("place", [Place(0, 0, True), Place(0, PAGE + 1, True), Place(-1, PAGE, True)])
 def test_a_place_that_cannot_be_is_refused(shown, place):
     with pytest.raises(MalformedError, match="E504"):
@@ -136,6 +149,7 @@ def test_a_place_in_a_pool_that_was_not_told_of_is_refused(shown):
 
 
 def test_it_leaves_no_descriptor_behind_and_its_tensors_outlive_it():
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     pool = Pool(16 << 20)
     copy = pool.copy(ramp())
