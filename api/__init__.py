@@ -7,60 +7,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .models.local import LocallyConnected2d
+    from .models.tasks.locally_connected import LocallyConnected2d
     from .models.task import Data, Task
-    from .partition.errors import CutsetError
-    from .partition.placement import Placement
-    from .partition.placement import load as load_placement
-    from .ps.all_reduce import AllReduce
-    from .ps.averaging import Averaging
-    from .ps.checkpoint import whole_state as load_checkpoint
-    from .ps.delay_rules import AdaDelay, DCAdaptive, DCConstant
-    from .ps.diloco import DiLoCo
-    from .ps.downpour import Downpour
-    from .ps.easgd import EASGD
-    from .ps.gradient_rules import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
-    from .ps.hogwild import Hogwild
-    from .ps.rules import Scaled
-    from .ps.ssp import SSP
-    from .ps.sync import Sync
-    from .runtime.replica import Replica
-    from .tools.planning import plan_model as plan
-    from .tools.planning import replica_of as replica
+    from .errors import CutsetError
+    from .partition.placement.placement_file import Placement
+    from .partition.placement.placement_file import load as load_placement
+    from .ps.methods.all_reduce import AllReduce
+    from .ps.methods.averaging import Averaging
+    from .ps.checkpoint.read_checkpoint import whole_state as load_checkpoint
+    from .ps.optimizers.delay_compensated import AdaDelay, DCAdaptive, DCConstant
+    from .ps.methods.diloco import DiLoCo
+    from .ps.methods.downpour import Downpour
+    from .ps.methods.easgd import EASGD
+    from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
+    from .ps.methods.hogwild import Hogwild
+    from .ps.optimizers.registry import Scaled
+    from .ps.methods.ssp import SSP
+    from .ps.methods.sync import Sync
+    from .runtime.worker.replica import Replica
+    from .tools.task.plan_task import plan_model as plan
+    from .tools.task.plan_task import replica_of as replica
     from .tools.train import train
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "AdaDelay": ("ps.delay_rules", "AdaDelay"),
-    "Adagrad": ("ps.gradient_rules", "Adagrad"),
-    "Adam": ("ps.gradient_rules", "Adam"),
-    "AdamW": ("ps.gradient_rules", "AdamW"),
-    "Add": ("ps.gradient_rules", "Add"),
-    "AllReduce": ("ps.all_reduce", "AllReduce"),
-    "Averaging": ("ps.averaging", "Averaging"),
-    "CutsetError": ("partition.errors", "CutsetError"),
-    "DCAdaptive": ("ps.delay_rules", "DCAdaptive"),
-    "DCConstant": ("ps.delay_rules", "DCConstant"),
+    "AdaDelay": ("ps.optimizers.delay_compensated", "AdaDelay"),
+    "Adagrad": ("ps.optimizers.standard", "Adagrad"),
+    "Adam": ("ps.optimizers.standard", "Adam"),
+    "AdamW": ("ps.optimizers.standard", "AdamW"),
+    "Add": ("ps.optimizers.standard", "Add"),
+    "AllReduce": ("ps.methods.all_reduce", "AllReduce"),
+    "Averaging": ("ps.methods.averaging", "Averaging"),
+    "CutsetError": ("errors", "CutsetError"),
+    "DCAdaptive": ("ps.optimizers.delay_compensated", "DCAdaptive"),
+    "DCConstant": ("ps.optimizers.delay_compensated", "DCConstant"),
     "Data": ("models.task", "Data"),
-    "DiLoCo": ("ps.diloco", "DiLoCo"),
-    "Downpour": ("ps.downpour", "Downpour"),
-    "EASGD": ("ps.easgd", "EASGD"),
-    "Hogwild": ("ps.hogwild", "Hogwild"),
-    "LocallyConnected2d": ("models.local", "LocallyConnected2d"),
-    "Placement": ("partition.placement", "Placement"),
-    "RMSprop": ("ps.gradient_rules", "RMSprop"),
-    "Replica": ("runtime.replica", "Replica"),
-    "SGD": ("ps.gradient_rules", "SGD"),
-    "SSP": ("ps.ssp", "SSP"),
-    "Scaled": ("ps.rules", "Scaled"),
-    "Sync": ("ps.sync", "Sync"),
+    "DiLoCo": ("ps.methods.diloco", "DiLoCo"),
+    "Downpour": ("ps.methods.downpour", "Downpour"),
+    "EASGD": ("ps.methods.easgd", "EASGD"),
+    "Hogwild": ("ps.methods.hogwild", "Hogwild"),
+    "LocallyConnected2d": ("models.tasks.locally_connected", "LocallyConnected2d"),
+    "Placement": ("partition.placement.placement_file", "Placement"),
+    "RMSprop": ("ps.optimizers.standard", "RMSprop"),
+    "Replica": ("runtime.worker.replica", "Replica"),
+    "SGD": ("ps.optimizers.standard", "SGD"),
+    "SSP": ("ps.methods.ssp", "SSP"),
+    "Scaled": ("ps.optimizers.registry", "Scaled"),
+    "Sync": ("ps.methods.sync", "Sync"),
     "Task": ("models.task", "Task"),
-    "TorchAdagrad": ("ps.gradient_rules", "TorchAdagrad"),
-    "load_checkpoint": ("ps.checkpoint", "whole_state"),
-    "load_placement": ("partition.placement", "load"),
-    "plan": ("tools.planning", "plan_model"),
-    "replica": ("tools.planning", "replica_of"),
+    "TorchAdagrad": ("ps.optimizers.standard", "TorchAdagrad"),
+    "load_checkpoint": ("ps.checkpoint.read_checkpoint", "whole_state"),
+    "load_placement": ("partition.placement.placement_file", "load"),
+    "plan": ("tools.task.plan_task", "plan_model"),
+    "replica": ("tools.task.plan_task", "replica_of"),
     "train": ("tools.train", "train"),
 }
 

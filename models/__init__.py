@@ -7,43 +7,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .alex_net import alexnet
-    from .digits_tasks import digits, digits_local, digits_softmax
-    from .gpt import transformer
-    from .image_nets import local_80m, local_330m, local_1700m, local_net
-    from .local import LocallyConnected2d
-    from .logistic_task import logistic
-    from .mnist_tasks import mnist, mnist_conv, mnist_softmax
-    from .residual_net import resnet
-    from .speech_net import speech
-    from .stream import SampleStream
+    from .tasks.alexnet import alexnet
+    from .tasks.digits import digits, digits_local, digits_softmax
+    from .tasks.transformer import transformer
+    from .tasks.distbelief_images import local_80m, local_330m, local_1700m, local_net
+    from .tasks.locally_connected import LocallyConnected2d
+    from .tasks.logistic import logistic
+    from .tasks.mnist import mnist, mnist_conv, mnist_softmax
+    from .tasks.resnet import resnet
+    from .tasks.speech import speech
+    from .sample_stream import SampleStream
     from .task import Data, Task, TaskError
-    from .word2vec_task import word2vec
-    from .word_vectors import WordVectors
+    from .tasks.word2vec import word2vec
+    from .tasks.word_vectors import WordVectors
 
 _HOME = {
     "Data": "task",
-    "LocallyConnected2d": "local",
-    "SampleStream": "stream",
+    "LocallyConnected2d": "tasks.locally_connected",
+    "SampleStream": "sample_stream",
     "Task": "task",
     "TaskError": "task",
-    "alexnet": "alex_net",
-    "digits": "digits_tasks",
-    "digits_local": "digits_tasks",
-    "digits_softmax": "digits_tasks",
-    "local_1700m": "image_nets",
-    "local_330m": "image_nets",
-    "local_80m": "image_nets",
-    "local_net": "image_nets",
-    "logistic": "logistic_task",
-    "mnist": "mnist_tasks",
-    "mnist_conv": "mnist_tasks",
-    "mnist_softmax": "mnist_tasks",
-    "resnet": "residual_net",
-    "speech": "speech_net",
-    "transformer": "gpt",
-    "word2vec": "word2vec_task",
-    "WordVectors": "word_vectors",
+    "alexnet": "tasks.alexnet",
+    "digits": "tasks.digits",
+    "digits_local": "tasks.digits",
+    "digits_softmax": "tasks.digits",
+    "local_1700m": "tasks.distbelief_images",
+    "local_330m": "tasks.distbelief_images",
+    "local_80m": "tasks.distbelief_images",
+    "local_net": "tasks.distbelief_images",
+    "logistic": "tasks.logistic",
+    "mnist": "tasks.mnist",
+    "mnist_conv": "tasks.mnist",
+    "mnist_softmax": "tasks.mnist",
+    "resnet": "tasks.resnet",
+    "speech": "tasks.speech",
+    "transformer": "tasks.transformer",
+    "word2vec": "tasks.word2vec",
+    "WordVectors": "tasks.word_vectors",
 }
 
 __all__ = [

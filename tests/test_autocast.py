@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from zoo import CASES, MORE_CASES, Case, images
 
 from cutset.models.task import Data
-from cutset.partition.candidates import candidates
-from cutset.partition.capture import capture
-from cutset.partition.cluster import alike
-from cutset.partition.cut import one_machine
-from cutset.partition.errors import BadInput, UsageError
-from cutset.tools.planning import plan_model, replica_of
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import one_machine
+from cutset.errors import BadInput, UsageError
+from cutset.tools.task.plan_task import plan_model, replica_of
 
 TOLERANCE, FLOOR = 3e-2, 0.05
 ALL = [*CASES, *MORE_CASES]

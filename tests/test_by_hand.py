@@ -12,17 +12,17 @@ from untraceable_zoo import BY_HAND
 
 import cutset
 from cutset.models.task import Data
-from cutset.partition.candidates import candidates
-from cutset.partition.capture import capture, state_values
-from cutset.partition.cluster import alike
-from cutset.partition.cut import Cut, check, one_machine
-from cutset.partition.errors import BadInput
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
-from cutset.partition.hand_block import BLOCK
-from cutset.runtime.noise import draw_seed
-from cutset.runtime.program import programs
-from cutset.runtime.replica import Replica
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.capture.export import capture, state_values
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import Cut, check, one_machine
+from cutset.errors import BadInput
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.operators.leaf_module import BLOCK
+from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
 
 TIGHT = 1e-11
 

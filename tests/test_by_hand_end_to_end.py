@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from cutset.models.stream import SampleStream
+from cutset.models.sample_stream import SampleStream
 from cutset.models.task import Task
-from cutset.partition.hand_block import BLOCK
-from cutset.partition.placement import Placement, load
-from cutset.runtime.noise import draw_seed
-from cutset.tools.load import TaskSpec, load_task
+from cutset.partition.operators.leaf_module import BLOCK
+from cutset.partition.placement.placement_file import Placement, load
+from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.tools.task.load_task import TaskSpec, load_task
 
 BRANCHING = Path(__file__).parent / "tools" / "user_models" / "branching.py"
 CUTSET = Path(sys.executable).with_name("cutset")

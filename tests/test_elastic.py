@@ -8,8 +8,8 @@ import pytest
 from disturbed import Signal, disturbed
 from elastic import check_joining_and_leaving, options
 
-from cutset.ps.downpour import Downpour
-from cutset.tools.planning import Wanted
+from cutset.ps.methods.downpour import Downpour
+from cutset.tools.task.plan_task import Wanted
 
 
 def test_replicas_join_and_leave_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

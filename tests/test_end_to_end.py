@@ -16,22 +16,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from cutset.models.local import LocallyConnected2d
-from cutset.models.stream import SampleStream
+from cutset.models.tasks.locally_connected import LocallyConnected2d
+from cutset.models.sample_stream import SampleStream
 from cutset.models.task import Task
-from cutset.partition.capture import capture, state_values
-from cutset.partition.cluster import alike
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.partition.matching import cut_of
-from cutset.partition.placement import Placement, load
-from cutset.partition.planner import plan
-from cutset.ps import checkpoint
-from cutset.runtime.launcher import Launcher, Role
-from cutset.runtime.noise import draw_seed
-from cutset.runtime.program import programs
-from cutset.tools.cli import cli
-from cutset.tools.load import TaskSpec, load_task
+from cutset.partition.capture.export import capture, state_values
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.partition.placement.to_cut import cut_of
+from cutset.partition.placement.placement_file import Placement, load
+from cutset.partition.planner.planner import plan
+from cutset.ps.checkpoint import read_checkpoint as checkpoint
+from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.runtime.worker.program import programs
+from cutset.tools.commands.cli import cli
+from cutset.tools.task.load_task import TaskSpec, load_task
 
 HERE = Path(__file__).parent
 GOOD = HERE / "tools" / "user_models" / "good.py"

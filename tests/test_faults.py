@@ -17,8 +17,8 @@ from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_
 from fault_checks import options as options
 from training_command import INTERRUPTED, LOST, PROMISED_S, START_S, Run, Start, ended, gone, listening
 
-from cutset.partition.errors import NetworkError, ProcessLost
-from cutset.tools.prepare import Options
+from cutset.errors import NetworkError, ProcessLost
+from cutset.tools.job.prepare import Options
 
 pytestmark = NEEDS_PROC
 

@@ -141,7 +141,7 @@ def test_every_module_is_named_for_an_idea(all_sources):
         ("partition/a.py", "from .. import runtime"),
         ("runtime/a.py", "if TYPE_CHECKING:\n    from ..ps.client import Client"),
         ("runtime/a.py", "from pickle import loads"),
-        ("runtime/a.py", "import cutset.tools.cli"),
+        ("runtime/a.py", "import cutset.tools.commands.cli"),
         ("ps/a.py", "import zmq.asyncio"),
         ("tools/a.py", "from cutset import plan"),
         ("tools/a.py", "import zmq"),

@@ -15,22 +15,22 @@ from in_threads import run_in_threads
 from torch import Tensor, nn
 
 from cutset.models.task import Data
-from cutset.partition.capture import capture, state_values
-from cutset.partition.cut import Cut
-from cutset.partition.errors import CutsetError
-from cutset.partition.exchange import flow
-from cutset.ps.client import Client
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.layout import Slice, layout, of_machine, of_shard
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.ps.share import Share
-from cutset.runtime.faults import Fault, random_faults
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.program import Program, programs
-from cutset.runtime.worker import Worker
+from cutset.partition.capture.export import capture, state_values
+from cutset.partition.dataflow.cut import Cut
+from cutset.errors import CutsetError
+from cutset.partition.dataflow.dataflow import flow
+from cutset.ps.client.client import Client
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.slices.slicing import Slice, layout, of_machine, of_shard
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.ps.methods.training_loop import Share
+from cutset.runtime.channel.faults import Fault, random_faults
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.worker.program import Program, programs
+from cutset.runtime.worker.worker import Worker
 
 MACHINES, REPLICAS, SHARDS, BATCH, STEPS = 2, 2, 2, 8, 20
 SILENCE_S, PROMISED_S = 1.0, 10.0

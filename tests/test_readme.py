@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import captured
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import captured
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

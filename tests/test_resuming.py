@@ -20,13 +20,13 @@ from resumed import (
 )
 from safetensors.torch import load_file
 
-from cutset.ps.downpour import Downpour
-from cutset.ps.sandblaster import Sandblaster
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import prepare
-from cutset.tools.resuming import checkpoint_of
-from cutset.tools.saving import WEIGHTS
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.methods.sandblaster import Sandblaster
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import prepare
+from cutset.tools.job.resume import checkpoint_of
+from cutset.tools.job.export_weights import WEIGHTS
 from cutset.tools.train import run
 
 

@@ -9,14 +9,14 @@ import torch
 from killed import train_and_kill
 from safetensors.torch import load_file
 
-from cutset.ps.gradient_rules import Adam
-from cutset.ps.manifest import MANIFEST
-from cutset.ps.sync import Sync
-from cutset.tools.checkpoints import complete
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options, prepare
-from cutset.tools.resuming import checkpoint_of
-from cutset.tools.saving import WEIGHTS
+from cutset.ps.optimizers.standard import Adam
+from cutset.ps.checkpoint.manifest import MANIFEST
+from cutset.ps.methods.sync import Sync
+from cutset.tools.training.checkpoint_sets import complete
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options, prepare
+from cutset.tools.job.resume import checkpoint_of
+from cutset.tools.job.export_weights import WEIGHTS
 from cutset.tools.train import run
 
 MIXED = f"{Path(__file__).parent / 'tools' / 'user_models' / 'good.py'}:mixed"

@@ -23,15 +23,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zoo import CASES, MORE_CASES
 
-from cutset.partition.cluster import alike
-from cutset.partition.cut import one_machine, partial_ops
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
-from cutset.partition.matching import cut_of
-from cutset.partition.planner import plan
-from cutset.runtime.noise import draw_seed
-from cutset.runtime.program import programs
-from cutset.runtime.replica import Replica
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import one_machine, partial_ops
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.placement.to_cut import cut_of
+from cutset.partition.planner.planner import plan
+from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
 
 TIGHT = 1e-11
 ALL = [*CASES, *MORE_CASES]

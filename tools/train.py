@@ -7,33 +7,33 @@ from typing import Any
 
 import msgspec
 
-from ..partition.errors import UsageError
-from ..partition.placement import Placement
-from ..ps.compression import compression
-from ..ps.downpour import Downpour
-from ..ps.gradient_rules import Adagrad
-from ..ps.keeper import remove_journals
-from ..ps.methods import AnyMethod
-from ..ps.rules import AnyRule
-from ..ps.sandblaster import Sandblaster
-from ..runtime.launcher import Launcher, Role, Route
-from ..runtime.schedule import DATAFLOW
-from .batch_run import run_batch
-from .buffer_file import removed_afterwards
-from .checkpoints import remove_incomplete
-from .chrome_trace import chrome_trace
-from .course import BaselineSetup, worker_name
-from .damping import STOP, run_damped
-from .load import TaskSpec
-from .planning import Wanted
-from .prepare import LOGS, Options, Prepared, prepare
-from .recorded import Recorded, recorded, whole_steps
-from .result import compared
-from .resuming import remove_resumed
-from .roles import BASELINE
-from .saving import write_checkpoint
-from .scaling import Wishes
-from .supervisor import Note, Supervisor, Tell
+from ..errors import UsageError
+from ..partition.placement.placement_file import Placement
+from ..ps.slices.compression import compression
+from ..ps.methods.downpour import Downpour
+from ..ps.optimizers.standard import Adagrad
+from ..ps.checkpoint.journal import remove_journals
+from ..ps.methods.registry import AnyMethod
+from ..ps.optimizers.registry import AnyRule
+from ..ps.methods.sandblaster import Sandblaster
+from ..runtime.launcher.launcher import Launcher, Role, Route
+from ..runtime.worker.schedule import DATAFLOW
+from .sandblaster.run import run_batch
+from .training.buffer_file import removed_afterwards
+from .training.checkpoint_sets import remove_incomplete
+from .analysis.chrome_trace import chrome_trace
+from .job.run_config import BaselineSetup, worker_name
+from .training.divergence_restart import STOP, run_damped
+from .task.load_task import TaskSpec
+from .task.plan_task import Wanted
+from .job.prepare import LOGS, Options, Prepared, prepare
+from .analysis.recorded_steps import Recorded, recorded, whole_steps
+from .analysis.result import compared
+from .job.resume import remove_resumed
+from .training.roles import BASELINE
+from .job.export_weights import write_checkpoint
+from .training.scale_requests import Wishes
+from .training.supervisor import Note, Supervisor, Tell
 
 TRACE = "trace.json"  # in the run folder
 

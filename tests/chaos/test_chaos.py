@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from disturbed import Signal, disturbed, random_fault, roles_of
 
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import Adagrad
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import Options, prepare
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import Adagrad
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import Options, prepare
 from cutset.tools.train import run
 
 NORMED = Path(__file__).with_name("normed_digits.py")

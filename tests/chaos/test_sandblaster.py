@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from disturbed import Outcome, Signal, disturbed
 
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.sandblaster import Sandblaster
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import Options
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.sandblaster import Sandblaster
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import Options
 
 ITERATIONS, KILLS, SEEDS = 40, 4, range(20)
 ROLES = ["coordinator", "shard-0", "shard-1", "worker-0.0", "worker-1.0"]

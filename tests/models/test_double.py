@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cutset.models import digits_softmax, logistic, mnist_softmax
-from cutset.models.double import in_double, zeros
+from cutset.models.tasks.float64 import in_double, zeros
 from cutset.models.task import Data, Task, example_like
 
 

@@ -6,8 +6,8 @@ from cutting import Subject, assert_same, run_cut, run_plain
 from zoo import Case
 
 from cutset.models import TaskError, transformer
-from cutset.partition.candidates import candidates
-from cutset.partition.cluster import alike
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.cluster.machines import alike
 
 SMALL = {"layers": 1, "width": 16, "heads": 2, "context": 6, "vocabulary": 11}
 

@@ -6,7 +6,7 @@ import struct
 import pytest
 import torch
 
-from cutset.models.idx import find_idx, read_idx
+from cutset.models.readers.idx import find_idx, read_idx
 from cutset.models.task import TaskError
 
 

@@ -9,12 +9,12 @@ from cutting import Subject, assert_same, finest_cut, run_cut, run_plain
 from zoo import Case
 
 from cutset.models import TaskError, local_80m, local_330m, local_1700m, local_net
-from cutset.models.image_nets import LEAST, OneVersusAll, normalised, pooled
-from cutset.partition.candidates import candidates
-from cutset.partition.cluster import alike
-from cutset.partition.resolve import OPAQUE
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import captured
+from cutset.models.tasks.distbelief_images import LEAST, OneVersusAll, normalised, pooled
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.cluster.machines import alike
+from cutset.partition.capture.axis_inference import OPAQUE
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import captured
 
 DOUBLE = torch.float64
 TOTALS = [(local_80m, 80e6, 78_951_104), (local_330m, 330e6, 330_664_998), (local_1700m, 1.7e9, 1_674_284_196)]

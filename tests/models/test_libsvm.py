@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cutset.models.libsvm import read_libsvm
+from cutset.models.readers.libsvm import read_libsvm
 from cutset.models.task import TaskError
 
 GOOD = "+1 1:0.5 3:-2e1 # a comment\n\n# only a comment\n-1\n +1 2:.5\t4:1. \r\n"

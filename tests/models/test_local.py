@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cutset.models import local
-from cutset.models.local import LocallyConnected2d
+from cutset.models.tasks import locally_connected as local
+from cutset.models.tasks.locally_connected import LocallyConnected2d
 
 local2d = torch.ops.cutset.local2d
 
@@ -114,10 +114,10 @@ def test_reload_keeps_the_operator():
 
 def test_a_second_import_keeps_the_operator():
     code = (
-        "import gc, sys, torch, cutset.models.local\n"
-        "del sys.modules['cutset.models.local'], cutset.models.local\n"
+        "import gc, sys, torch, cutset.models.tasks.locally_connected\n"
+        "del sys.modules['cutset.models.tasks.locally_connected'], cutset.models.tasks.locally_connected\n"
         "gc.collect()\n"
-        "import cutset.models.local as again\n"
+        "import cutset.models.tasks.locally_connected as again\n"
         "layer = again.LocallyConnected2d(1, 2, size=(4, 4), kernel=3)\n"
         "assert layer(torch.zeros(1, 1, 4, 4)).shape == (1, 2, 2, 2)\n"
     )

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from cutset.models import TaskError, logistic
-from cutset.runtime.plain import tables_of
+from cutset.runtime.worker.uncut_worker import tables_of
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from cutting import Subject, assert_same, run_cut, run_plain
 from zoo import Case
 
 from cutset.models import TaskError, resnet
-from cutset.partition.candidates import candidates
-from cutset.partition.cluster import alike
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.cluster.machines import alike
 
 
 @pytest.mark.parametrize(

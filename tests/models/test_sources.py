@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cutset.models.sources import open_data, parse_data
+from cutset.models.readers.data_sources import open_data, parse_data
 from cutset.models.task import TaskError
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.models.stream import EPOCHS_KEPT, SampleStream
+from cutset.models.sample_stream import EPOCHS_KEPT, SampleStream
 from cutset.models.task import TaskError
 
 counts, batches, seeds = st.integers(1, 40), st.integers(1, 100), st.integers(0, 1000)
@@ -58,7 +58,7 @@ def test_epochs_and_seeds_differ():
 
 
 def test_another_process_draws_the_same():
-    code = "from cutset.models.stream import SampleStream; print(SampleStream(30, batch=8, seed=5).indices(7).tolist())"
+    code = "from cutset.models.sample_stream import SampleStream; print(SampleStream(30, batch=8, seed=5).indices(7).tolist())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(SampleStream(30, batch=8, seed=5).indices(7).tolist())
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cutset.models import TaskError
-from cutset.models.synthetic import SAMPLES, SEEN, synthetic_images, synthetic_text
+from cutset.models.readers.synthetic import SAMPLES, SEEN, synthetic_images, synthetic_text
 
 
 @pytest.mark.parametrize("read", [synthetic_images((3, 4, 4), 1000), synthetic_text(12, 30)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cutset.models.task import TaskError
-from cutset.models.text import Vocabulary, Windows, skip_grams, vocabulary, words_of
+from cutset.models.readers.skipgram_text import Vocabulary, Windows, skip_grams, vocabulary, words_of
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_samples(text):
 
 
 def test_so_many_samples_at_most_and_from_everywhere(text, monkeypatch):
-    monkeypatch.setattr("cutset.models.text.CHUNK", 100)
+    monkeypatch.setattr("cutset.models.readers.skipgram_text.CHUNK", 100)
     known, all_of_them = samples_of(text)
     _, data = samples_of(text, most=500)
     assert 200 < len(data) <= 500

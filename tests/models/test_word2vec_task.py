@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from cutset.models import TaskError, WordVectors, word2vec
-from cutset.runtime.plain import tables_of
+from cutset.runtime.worker.uncut_worker import tables_of
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cutset.models.task import TaskError
-from cutset.models.word_vectors import Question, Score, WordVectors, read_judgements, read_questions, spearman
+from cutset.models.tasks.word_vectors import Question, Score, WordVectors, read_judgements, read_questions, spearman
 
 WORDS = ["man", "woman", "king", "queen", "boy", "girl", "stone"]
 #                 male  female royal young

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import Case
 
-from cutset.partition.capture import capture
-from cutset.partition.graph import Graph
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from outside import full_graph, need
 from vision import VISION, WELL_CONDITIONED
 from written import WRITTEN
 
-from cutset.partition.candidates import candidates
-from cutset.partition.cluster import alike
-from cutset.partition.cut import one_machine
-from cutset.partition.graph import Graph
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import one_machine
+from cutset.partition.ir.graph import Graph
 
 PUBLISHED = VISION | LANGUAGE | WRITTEN
 ALL = PUBLISHED | WELL_CONDITIONED

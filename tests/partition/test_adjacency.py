@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.adjacency import Adjacency, adjacency
+from cutset.partition.mincut.csr_graph import Adjacency, adjacency
 
 
 @st.composite

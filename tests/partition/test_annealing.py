@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from layer_graphs import random_graph
 
-from cutset.partition import annealing
-from cutset.partition.annealing import annealed
-from cutset.partition.layer_graph import Layer, LayerGraph
-from cutset.partition.layer_groups import grouped
+from cutset.tools.bench.device_placement import annealing
+from cutset.tools.bench.device_placement.annealing import annealed
+from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph
+from cutset.tools.bench.device_placement.layer_groups import grouped
 
 
 @pytest.mark.parametrize("seed", range(4))

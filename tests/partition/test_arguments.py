@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.fx import Graph
 
-from cutset.partition.arguments import call, decode, encode, named, overload, tensors_in
-from cutset.partition.errors import BadInput
+from cutset.partition.ir.arguments import call, decode, encode, named, overload, tensors_in
+from cutset.errors import BadInput
 
 aten = torch.ops.aten
 

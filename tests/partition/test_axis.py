@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.axis import Axes
+from cutset.partition.ir.axes import Axes
 
 
 def test_a_size_of_one_is_no_axis() -> None:

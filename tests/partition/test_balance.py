@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_graphs import weighted
 
-from cutset.partition.balance import TOLERANCE, allowed, evened, excess, filled, loads_of, shares_of
+from cutset.partition.mincut.balance import TOLERANCE, allowed, evened, excess, filled, loads_of, shares_of
 
 
 def column(*weights: float) -> np.ndarray:

@@ -7,7 +7,7 @@ from example_graphs import chain, conv_line, mlp_block
 from torch import nn
 from weighted_graphs import transformer
 
-from cutset.partition.block import (
+from cutset.partition.mincut.block_graph import (
     CutAxes,
     block_graph,
     blocks,
@@ -18,10 +18,10 @@ from cutset.partition.block import (
     unit_axes,
     whole_axes,
 )
-from cutset.partition.capture import capture
-from cutset.partition.graph import Graph
-from cutset.partition.metis import metis
-from cutset.partition.resolve import OPAQUE
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Graph
+from cutset.partition.mincut.metis import metis
+from cutset.partition.capture.axis_inference import OPAQUE
 
 
 def named(graph: object, axes: frozenset[int]) -> set[str]:

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.box import (
+from cutset.partition.ir.box import (
     Box,
     cells,
     cover,

@@ -3,9 +3,9 @@
 import pytest
 from example_graphs import chain, conv_line, mlp_block
 
-from cutset.partition.candidates import LeftOut, Question, answers, candidates
-from cutset.partition.cluster import alike
-from cutset.partition.cut import check
+from cutset.partition.planner.candidates import LeftOut, Question, answers, candidates
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import check
 
 
 @pytest.mark.parametrize("machines", [2, 3, 4])

@@ -14,9 +14,9 @@ from cutting import subject
 from torch import Tensor, nn
 from zoo import CASES, MORE_CASES
 
-from cutset.partition.capture import capture, state_values
-from cutset.partition.errors import BadInput
-from cutset.partition.graph import Graph
+from cutset.partition.capture.export import capture, state_values
+from cutset.errors import BadInput
+from cutset.partition.ir.graph import Graph
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cutset.partition.cluster import MACHINES_MAX, Cluster, Link, Machine, Rate, alike
-from cutset.partition.errors import UsageError
+from cutset.partition.cluster.machines import MACHINES_MAX, Cluster, Link, Machine, Rate, alike
+from cutset.errors import UsageError
 
 SLOW_UP = Machine("home", bandwidth_out=1e6, latency_s=20e-3)
 MIXED = Cluster(

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition import cluster_file
-from cutset.partition.cluster import MACHINES_MAX, Cluster, Link, Machine, Rate, alike
-from cutset.partition.cluster_file import load, read, save, to_toml
-from cutset.partition.cost import CLASSES
-from cutset.partition.errors import BadInput
+from cutset.partition.cluster import cluster_file
+from cutset.partition.cluster.machines import MACHINES_MAX, Cluster, Link, Machine, Rate, alike
+from cutset.partition.cluster.cluster_file import load, read, save, to_toml
+from cutset.partition.cluster.cost_model import CLASSES
+from cutset.errors import BadInput
 
 ONE = '[[machine]]\nname = "a"\nflops = "50 GFLOP/s"\nmemory = "16 GB"\n'
 TWO = '[network]\nbandwidth = "1 Gbit/s"\nlatency = "0.2 ms"\n' + ONE + "count = 2\n"

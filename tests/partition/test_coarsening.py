@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from layer_graphs import chain, random_graph
 
-from cutset.partition.coarsening import carried, coarser_levels
-from cutset.partition.layer_groups import grouped
+from cutset.tools.bench.device_placement.coarsening import carried, coarser_levels
+from cutset.tools.bench.device_placement.layer_groups import grouped
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cutset.models.local import LocallyConnected2d
-from cutset.partition.box import split_evenly, volume
-from cutset.partition.capture import capture
-from cutset.partition.cluster import Machine, Rate
-from cutset.partition.cost import (
+from cutset.models.tasks.locally_connected import LocallyConnected2d
+from cutset.partition.ir.box import split_evenly, volume
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import Machine, Rate
+from cutset.partition.cluster.cost_model import (
     CLASSES,
     CONTRACTION,
     CONVOLUTION,
@@ -25,8 +25,8 @@ from cutset.partition.cost import (
     seconds,
     sum_seconds,
 )
-from cutset.partition.graph import Graph, Op, reads
-from cutset.partition.table import TABLE
+from cutset.partition.ir.graph import Graph, Op, reads
+from cutset.partition.operators.registry import TABLE
 
 B = 6
 FREE = Machine("m", flops_per_s=1e30, memory_bandwidth=1e30, operator_s=0.0, gradient_s=0.0)

@@ -3,9 +3,9 @@
 import pytest
 from example_graphs import chain
 
-from cutset.partition.box import Box
-from cutset.partition.cut import Cut, check, fused, one_machine, partial_ops, with_folds
-from cutset.partition.errors import BadInput
+from cutset.partition.ir.box import Box
+from cutset.partition.dataflow.cut import Cut, check, fused, one_machine, partial_ops, with_folds
+from cutset.errors import BadInput
 
 GRAPH = chain(8, 6, 5)
 WHOLE = one_machine(GRAPH)

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from cutset import models
-from cutset.partition import deferred as module
-from cutset.partition.deferred import record
-from cutset.partition.drawing import Unrecordable
+from cutset.runtime.deferred_init import deferred_model as module
+from cutset.runtime.deferred_init.deferred_model import record
+from cutset.runtime.deferred_init.generator_tracking import Unrecordable
 from tests.support.zoo import CASES, MORE_CASES
 
 

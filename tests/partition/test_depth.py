@@ -4,10 +4,10 @@ import torch
 from cutting import finest_cut, pipeline, subject
 from torch import nn
 
-from cutset.partition.capture import capture
-from cutset.partition.cut import Cut
-from cutset.partition.depth import pipeline_depths, running_ahead
-from cutset.partition.exchange import flow
+from cutset.partition.capture.export import capture
+from cutset.partition.dataflow.cut import Cut
+from cutset.partition.dataflow.pipeline_depth import pipeline_depths, running_ahead
+from cutset.partition.dataflow.dataflow import flow
 
 
 def test_a_pipeline_is_as_deep_as_it_has_machines() -> None:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layer_graphs import chain, random_graph
 
-from cutset.partition.downset import all_downsets, linear_orders, prefixes, united
-from cutset.partition.layer_graph import Layer, LayerGraph
-from cutset.partition.layer_groups import grouped, without_cycles
+from cutset.tools.bench.device_placement.downset import all_downsets, linear_orders, prefixes, united
+from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph
+from cutset.tools.bench.device_placement.layer_groups import grouped, without_cycles
 
 
 def as_sets(rows):

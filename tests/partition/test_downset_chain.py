@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_graphs import chain, is_contiguous, least_load, random_graph
 
-from cutset.partition.downset import all_downsets, prefixes
-from cutset.partition.downset_chain import best_chain
-from cutset.partition.layer_groups import grouped, without_cycles
+from cutset.tools.bench.device_placement.downset import all_downsets, prefixes
+from cutset.tools.bench.device_placement.downset_chain import best_chain
+from cutset.tools.bench.device_placement.layer_groups import grouped, without_cycles
 
 
 @settings(max_examples=60)

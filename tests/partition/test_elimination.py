@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition import elimination
-from cutset.partition.elimination import Floats, Pairs, cheapest
+from cutset.partition.layouts import variable_elimination as elimination
+from cutset.partition.layouts.variable_elimination import Floats, Pairs, cheapest
 
 Problem = tuple[list[Floats], dict[tuple[int, int], Floats]]
 

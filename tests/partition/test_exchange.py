@@ -5,10 +5,10 @@ import itertools
 import pytest
 from example_graphs import chain, conv_line, mlp_block
 
-from cutset.partition.box import split_evenly
-from cutset.partition.cut import Cut, Placed, one_machine
-from cutset.partition.exchange import Flow, flow
-from cutset.partition.graph import Graph
+from cutset.partition.ir.box import split_evenly
+from cutset.partition.dataflow.cut import Cut, Placed, one_machine
+from cutset.partition.dataflow.dataflow import Flow, flow
+from cutset.partition.ir.graph import Graph
 
 FLOAT = 4
 

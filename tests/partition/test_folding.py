@@ -6,13 +6,13 @@ import pytest
 from example_graphs import chain, mlp_block
 from weighted_graphs import transformer
 
-from cutset.partition.axis_sets import CutAxes
-from cutset.partition.block import placed
-from cutset.partition.cut import Cut, check, fused, partial_ops
-from cutset.partition.exchange import flow
-from cutset.partition.folding import folds
-from cutset.partition.graph import Graph
-from cutset.partition.splitting import blocks
+from cutset.partition.mincut.cut_axes import CutAxes
+from cutset.partition.mincut.block_graph import placed
+from cutset.partition.dataflow.cut import Cut, check, fused, partial_ops
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.mincut.reduction_owners import folds
+from cutset.partition.ir.graph import Graph
+from cutset.partition.mincut.blocks import blocks
 
 
 @pytest.fixture(scope="module", params=["chain", "residual", "transformer"])

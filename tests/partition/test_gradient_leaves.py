@@ -2,7 +2,7 @@
 
 import torch
 
-from cutset.partition.gradient_leaves import leaves_of_gradient, outside
+from cutset.partition.capture.gradient_leaves import leaves_of_gradient, outside
 
 
 def test_leaves_of_a_gradient() -> None:

@@ -7,12 +7,12 @@ import pytest
 from example_graphs import chain, conv_line, mlp_block
 from weighted_graphs import transformer
 
-from cutset.partition.axis_sets import CutAxes, paired_axes, spatial_axes, unit_axes
-from cutset.partition.box import intersect, volume
-from cutset.partition.errors import Infeasible
-from cutset.partition.graph import Graph, output_box, reads
-from cutset.partition.grid import BLOCKS_MAX, MEETINGS_MAX, Grid, refined, require_room
-from cutset.partition.splitting import Blocks, blocks
+from cutset.partition.mincut.cut_axes import CutAxes, paired_axes, spatial_axes, unit_axes
+from cutset.partition.ir.box import intersect, volume
+from cutset.errors import Infeasible
+from cutset.partition.ir.graph import Graph, output_box, reads
+from cutset.partition.mincut.block_grid import BLOCKS_MAX, MEETINGS_MAX, Grid, refined, require_room
+from cutset.partition.mincut.blocks import Blocks, blocks
 
 GRAPHS = {
     "chain": lambda: chain(8, 9, 10),

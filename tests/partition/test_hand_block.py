@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cutset.partition.arguments import overload
-from cutset.partition.errors import BadInput
-from cutset.partition.hand_block import BLOCK, Form, OwnModule, Shape, form_of, mark, run, shape_of
-from cutset.partition.randomness import GENERATOR_BYTES, draws
+from cutset.partition.ir.arguments import overload
+from cutset.errors import BadInput
+from cutset.partition.operators.leaf_module import BLOCK, Form, OwnModule, Shape, form_of, mark, run, shape_of
+from cutset.partition.ir.random_ops import GENERATOR_BYTES, draws
 
 
 class Counts(nn.Module):

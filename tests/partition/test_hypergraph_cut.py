@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from cutset.partition.errors import Infeasible
-from cutset.partition.hypergraph import Hypergraph, connectivity, cut_weight, imbalance
-from cutset.partition.hypergraph_cut import cut_in_parts
+from cutset.errors import Infeasible
+from cutset.tools.bench.device_placement.hypergraph import Hypergraph, connectivity, cut_weight, imbalance
+from cutset.tools.bench.device_placement.hypergraph_cut import cut_in_parts
 
 
 def grid(rows: int, columns: int) -> Hypergraph:

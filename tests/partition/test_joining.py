@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from zoo import Case
 
 from cutset.models.task import Data
-from cutset.partition.box import intersect
-from cutset.partition.capture import capture
-from cutset.partition.cluster import alike
-from cutset.partition.cut import Cut, check, one_machine, with_folds
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.partition.joining import _slots, spelled
-from cutset.partition.planner import find
-from cutset.partition.row import PART
+from cutset.partition.ir.box import intersect
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import Cut, check, one_machine, with_folds
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.partition.dataflow.reduction_split import _slots, spelled
+from cutset.partition.planner.planner import find
+from cutset.partition.operators.sharding_rule import PART
 
 CLASSES = 12
 

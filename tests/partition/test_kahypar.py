@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_graphs import transformer
 
-from cutset.partition import kahypar as kahypar_module
-from cutset.partition.axis_sets import CutAxes, paired_axes, unit_axes
-from cutset.partition.block import block_graph
-from cutset.partition.errors import Infeasible
-from cutset.partition.kahypar import KahyparMissing, kahypar
-from cutset.partition.metis import metis
-from cutset.partition.nets import Nets, net_graph, nets
-from cutset.partition.splitting import blocks
+from cutset.partition.mincut import kahypar as kahypar_module
+from cutset.partition.mincut.cut_axes import CutAxes, paired_axes, unit_axes
+from cutset.partition.mincut.block_graph import block_graph
+from cutset.errors import Infeasible
+from cutset.partition.mincut.kahypar import KahyparMissing, kahypar
+from cutset.partition.mincut.metis import metis
+from cutset.partition.mincut.block_hypergraph import Nets, net_graph, nets
+from cutset.partition.mincut.blocks import blocks
 
 installed = importlib.util.find_spec("mtkahypar") is not None
 needs_kahypar = pytest.mark.skipif(not installed, reason="the extra `kahypar` is not installed")
@@ -122,8 +122,8 @@ def test_whatever_goes_in_no_part_is_empty_and_what_is_fixed_stays(question: tup
 def test_other_processes_find_the_same_and_print_nothing_else() -> None:
     code = (
         "import json, numpy as np\n"
-        "from cutset.partition.kahypar import kahypar\n"
-        "from cutset.partition.nets import nets\n"
+        "from cutset.partition.mincut.kahypar import kahypar\n"
+        "from cutset.partition.mincut.block_hypergraph import nets\n"
         "random = np.random.default_rng(3)\n"
         "flops, pins = random.random(80), random.integers(0, 80, 360)\n"
         "joined = nets(flops, np.repeat(np.arange(90), 4), pins, random.random(90))\n"

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from cutset.partition.capture import capture
-from cutset.partition.graph import Graph, Op
-from cutset.partition.kernel import rehearse, run_box
-from cutset.partition.randomness import noise_name
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Graph, Op
+from cutset.partition.operators.kernel import rehearse, run_box
+from cutset.partition.ir.random_ops import noise_name
 
 
 def last(model: nn.Module, *inputs: Tensor, row: str) -> tuple[Graph, Op]:

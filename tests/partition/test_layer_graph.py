@@ -2,7 +2,7 @@
 
 import itertools
 
-from cutset.partition.layer_graph import Layer, LayerGraph, device_loads, find_cycle
+from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph, device_loads, find_cycle
 
 
 def test_an_output_costs_its_producer_once_and_every_foreign_user_once():

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layer_graphs import every_placement, is_contiguous, random_graph
 
-from cutset.partition.layer_graph import Layer, LayerGraph, device_loads
-from cutset.partition.layer_groups import grouped, merged, without_cycles, without_dear_nets, without_idle_groups
+from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph, device_loads
+from cutset.tools.bench.device_placement.layer_groups import (
+    grouped,
+    merged,
+    without_cycles,
+    without_dear_nets,
+    without_idle_groups,
+)
 
 
 @given(seed=st.integers(0, 10**6), training=st.booleans(), data=st.data())

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_graphs import chain, random_graph
 
-from cutset.partition.layer_graph import Layer, LayerGraph
-from cutset.partition.layer_pipeline import pipeline_seconds, plan_pipeline
-from cutset.partition.read_profile import read_profile
+from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph
+from cutset.tools.bench.device_placement.pipedream_stages import pipeline_seconds, plan_pipeline
+from cutset.tools.bench.device_placement.read_pipedream import read_profile
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "graphs" / "pipedream"
 

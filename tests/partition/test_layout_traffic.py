@@ -10,14 +10,14 @@ import torch
 from example_graphs import chain, conv_line
 from torch import Tensor, nn
 
-from cutset.partition.capture import capture
-from cutset.partition.choices import Choices, choices, made_by, needed
-from cutset.partition.cluster import Cluster, Link, Machine, alike
-from cutset.partition.cut import Cut, Placed, check
-from cutset.partition.exchange import RUN, Flow, flow
-from cutset.partition.graph import Graph, Op, Operand, TensorInfo
-from cutset.partition.layout_traffic import EVEN, LayoutTraffic, Weights
-from cutset.partition.meshed import grid
+from cutset.partition.capture.export import capture
+from cutset.partition.layouts.layout_space import Choices, choices, made_by, needed
+from cutset.partition.cluster.machines import Cluster, Link, Machine, alike
+from cutset.partition.dataflow.cut import Cut, Placed, check
+from cutset.partition.dataflow.dataflow import RUN, Flow, flow
+from cutset.partition.ir.graph import Graph, Op, Operand, TensorInfo
+from cutset.partition.layouts.resharding_cost import EVEN, LayoutTraffic, Weights
+from cutset.partition.layouts.layout_search import grid
 
 
 class After(nn.Module):

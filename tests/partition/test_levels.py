@@ -5,8 +5,8 @@ from example_graphs import chain
 from torch import nn
 from weighted_graphs import transformer
 
-from cutset.partition.capture import capture
-from cutset.partition.levels import level_groups
+from cutset.partition.capture.export import capture
+from cutset.partition.mincut.levels import level_groups
 
 
 def test_each_product_of_a_chain_is_a_level_and_the_loss_is_light() -> None:

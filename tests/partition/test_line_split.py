@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layer_graphs import chain, random_graph
 
-from cutset.partition import line_split
-from cutset.partition.downset import linear_orders, prefixes
-from cutset.partition.downset_chain import best_chain
-from cutset.partition.layer_groups import grouped, without_cycles
-from cutset.partition.line_split import split_line
+from cutset.tools.bench.device_placement import linear_partition as line_split
+from cutset.tools.bench.device_placement.downset import linear_orders, prefixes
+from cutset.tools.bench.device_placement.downset_chain import best_chain
+from cutset.tools.bench.device_placement.layer_groups import grouped, without_cycles
+from cutset.tools.bench.device_placement.linear_partition import split_line
 
 
 @given(seed=st.integers(0, 10**6), training=st.booleans(), cpus=st.integers(0, 1))

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from cutset.partition.hand_block import TRACED_CALL
-from cutset.partition.made_up import STYLES, dense, made_up, untraced, untraced_copy
+from cutset.partition.operators.leaf_module import TRACED_CALL
+from cutset.partition.capture.leaf_trial_inputs import STYLES, dense, made_up, untraced, untraced_copy
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64])

@@ -7,15 +7,15 @@ import torch
 from cutting import assert_same, pipeline, run_cut, run_plain, subject
 from torch import nn
 
-from cutset.partition.capture import capture
-from cutset.partition.cluster import alike
-from cutset.partition.errors import Infeasible
-from cutset.partition.exchange import Flow, flow
-from cutset.partition.matching import cut_of
-from cutset.partition.memory import fitted, memory
-from cutset.partition.placement import Placement
-from cutset.partition.planner import plan
-from cutset.runtime.program import programs
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import alike
+from cutset.errors import Infeasible
+from cutset.partition.dataflow.dataflow import Flow, flow
+from cutset.partition.placement.to_cut import cut_of
+from cutset.partition.dataflow.memory_model import fitted, memory
+from cutset.partition.placement.placement_file import Placement
+from cutset.partition.planner.planner import plan
+from cutset.runtime.worker.program import programs
 
 MICROS = 4
 

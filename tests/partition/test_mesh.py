@@ -9,10 +9,10 @@ from example_graphs import chain, conv_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.box import Box, volume
-from cutset.partition.cut import Cut, check, overlapping
-from cutset.partition.graph import Graph, LoopInfo
-from cutset.partition.mesh import Mesh, as_boxes, layouts, scattered
+from cutset.partition.ir.box import Box, volume
+from cutset.partition.dataflow.cut import Cut, check, overlapping
+from cutset.partition.ir.graph import Graph, LoopInfo
+from cutset.partition.layouts.device_mesh import Mesh, as_boxes, layouts, scattered
 
 KINDS = ("parallel", "reduction", "fixed")
 

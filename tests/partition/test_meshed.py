@@ -10,19 +10,19 @@ from example_graphs import chain, mlp_block
 from random_nets import random_graph
 from torch import nn
 
-from cutset.models.local import LocallyConnected2d
-from cutset.partition.capture import capture
-from cutset.partition.cluster import Cluster, Machine, alike
-from cutset.partition.cost import Costs
-from cutset.partition.cut import Cut, check, together
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.partition.layout_traffic import Weights
-from cutset.partition.mesh import Mesh
-from cutset.partition.meshed import grid, meshed, shapes
-from cutset.partition.planner import Judged, find
-from cutset.partition.regular import tiles
-from cutset.partition.simulator import simulate
+from cutset.models.tasks.locally_connected import LocallyConnected2d
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import Cluster, Machine, alike
+from cutset.partition.cluster.cost_model import Costs
+from cutset.partition.dataflow.cut import Cut, check, together
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.partition.layouts.resharding_cost import Weights
+from cutset.partition.layouts.device_mesh import Mesh
+from cutset.partition.layouts.layout_search import grid, meshed, shapes
+from cutset.partition.planner.planner import Judged, find
+from cutset.partition.layouts.regular import tiles
+from cutset.partition.dataflow.simulator import simulate
 
 FLOAT = 4
 

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_graphs import transformer, weighted
 
-from cutset.partition import metis as metis_module
-from cutset.partition.adjacency import Adjacency, adjacency
-from cutset.partition.axis_sets import CutAxes, paired_axes
-from cutset.partition.balance import allowed, loads_of
-from cutset.partition.block import block_graph, blocks, placed
-from cutset.partition.cut import Cut, fused
-from cutset.partition.errors import Infeasible
-from cutset.partition.exchange import flow
-from cutset.partition.levels import level_groups
-from cutset.partition.metis import metis, metis_levels
-from cutset.partition.metis_library import MetisMissing
+from cutset.partition.mincut import metis as metis_module
+from cutset.partition.mincut.csr_graph import Adjacency, adjacency
+from cutset.partition.mincut.cut_axes import CutAxes, paired_axes
+from cutset.partition.mincut.balance import allowed, loads_of
+from cutset.partition.mincut.block_graph import block_graph, blocks, placed
+from cutset.partition.dataflow.cut import Cut, fused
+from cutset.errors import Infeasible
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.mincut.levels import level_groups
+from cutset.partition.mincut.metis import metis, metis_levels
+from cutset.partition.mincut.metis_ctypes import MetisMissing
 
 
 def used(parts: Sequence[int]) -> set[int]:
@@ -87,8 +87,8 @@ def test_the_same_seed_gives_the_same_parts() -> None:
 def test_metis_prints_nothing() -> None:
     code = (
         "import numpy as np\n"
-        "from cutset.partition.adjacency import adjacency\n"
-        "from cutset.partition.metis import metis, metis_levels\n"
+        "from cutset.partition.mincut.csr_graph import adjacency\n"
+        "from cutset.partition.mincut.metis import metis, metis_levels\n"
         "work = np.where(np.arange(40) % 13 == 0, 1e9, 1.0)\n"
         "graph = adjacency(work, np.arange(39), np.arange(1, 40), np.full(39, 10.0))\n"
         "assert set(metis(graph, 30, seed=0)) == set(range(30))\n"
@@ -217,8 +217,8 @@ def test_without_metis_own_functions_pymetis_serves_one_constraint(monkeypatch: 
 def test_other_processes_find_the_same() -> None:
     code = (
         "import json, networkx as nx, numpy as np\n"
-        "from cutset.partition.adjacency import adjacency\n"
-        "from cutset.partition.metis import metis, metis_levels\n"
+        "from cutset.partition.mincut.csr_graph import adjacency\n"
+        "from cutset.partition.mincut.metis import metis, metis_levels\n"
         "ends = np.array(nx.random_regular_graph(4, 60, seed=1).edges)\n"
         "graph = adjacency(np.arange(60.0), ends[:, 0], ends[:, 1], np.arange(1.0, 121))\n"
         "levels = [v % 3 for v in range(60)]\n"

@@ -7,8 +7,15 @@ import numpy as np
 import pymetis
 import pytest
 
-from cutset.partition.adjacency import adjacency
-from cutset.partition.metis_library import PROBED, MetisLibrary, MetisMissing, _integer, _is_narrow, metis_library
+from cutset.partition.mincut.csr_graph import adjacency
+from cutset.partition.mincut.metis_ctypes import (
+    PROBED,
+    MetisLibrary,
+    MetisMissing,
+    _integer,
+    _is_narrow,
+    metis_library,
+)
 
 
 def answering(real: type) -> MetisLibrary:

@@ -3,8 +3,8 @@
 import pytest
 from torch import Tensor, nn
 
-from cutset.partition.errors import BadInput
-from cutset.partition.naming import chosen, glob_for
+from cutset.errors import BadInput
+from cutset.partition.capture.leaf_selection import chosen, glob_for
 
 
 class Layer(nn.Module):

@@ -8,14 +8,14 @@ import pytest
 from example_graphs import chain, conv_line, mlp_block
 from weighted_graphs import transformer
 
-from cutset.partition.axis_sets import CutAxes, paired_axes, spatial_axes, unit_axes
-from cutset.partition.block import block_graph, placed
-from cutset.partition.cut import Cut, fused
-from cutset.partition.errors import Infeasible
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.partition.nets import net_graph, nets
-from cutset.partition.splitting import blocks
+from cutset.partition.mincut.cut_axes import CutAxes, paired_axes, spatial_axes, unit_axes
+from cutset.partition.mincut.block_graph import block_graph, placed
+from cutset.partition.dataflow.cut import Cut, fused
+from cutset.errors import Infeasible
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.partition.mincut.block_hypergraph import net_graph, nets
+from cutset.partition.mincut.blocks import blocks
 
 AXES: dict[str, Callable[[Graph], CutAxes]] = {
     "units": lambda graph: CutAxes("units", unit_axes(graph), 3),

@@ -5,12 +5,12 @@ import itertools
 import pytest
 from cutting import finest_cut, subject
 
-from cutset.partition.candidates import candidates
-from cutset.partition.cluster import alike
-from cutset.partition.cut import Cut, check, one_machine, together
-from cutset.partition.errors import BadInput
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import Cut, check, one_machine, together
+from cutset.errors import BadInput
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
 
 
 def test_touching_operators_are_known() -> None:

@@ -5,14 +5,14 @@ import torch
 from example_graphs import chain, mlp_block
 from torch import Tensor, nn
 
-from cutset.partition.capture import capture
-from cutset.partition.cluster import Cluster, Machine, alike
-from cutset.partition.cut import check
-from cutset.partition.errors import Infeasible, UsageError
-from cutset.partition.graph import Graph
-from cutset.partition.matching import cut_of
-from cutset.partition.pins import pinned
-from cutset.partition.planner import plan
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import Cluster, Machine, alike
+from cutset.partition.dataflow.cut import check
+from cutset.errors import Infeasible, UsageError
+from cutset.partition.ir.graph import Graph
+from cutset.partition.placement.to_cut import cut_of
+from cutset.partition.planner.pins import pinned
+from cutset.partition.planner.planner import plan
 
 GRAPH = mlp_block(8, 4, 16)
 

@@ -7,10 +7,10 @@ import jsonschema
 import pytest
 from example_graphs import chain
 
-from cutset.partition.cluster import alike
-from cutset.partition.errors import BadInput
-from cutset.partition.placement import FORMAT, Placement, load, schema, to_json
-from cutset.partition.planner import plan
+from cutset.partition.cluster.machines import alike
+from cutset.errors import BadInput
+from cutset.partition.placement.placement_file import FORMAT, Placement, load, schema, to_json
+from cutset.partition.planner.planner import plan
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cutset.partition.capture import capture
-from cutset.partition.graph import Op
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Op
 
 
 class Calls(nn.Module):

@@ -14,13 +14,13 @@ from example_graphs import chain, mlp_block
 from random_nets import random_graph
 from torch import Tensor, nn
 
-from cutset.partition.capture import capture
-from cutset.partition.cluster import Cluster, Link, Machine, alike
-from cutset.partition.cut import check
-from cutset.partition.errors import Infeasible, UsageError
-from cutset.partition.graph import Graph
-from cutset.partition.placement import to_json
-from cutset.partition.planner import FAIR_SHARE, OBJECTIVES, find, plan
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import Cluster, Link, Machine, alike
+from cutset.partition.dataflow.cut import check
+from cutset.errors import Infeasible, UsageError
+from cutset.partition.ir.graph import Graph
+from cutset.partition.placement.placement_file import to_json
+from cutset.partition.planner.planner import FAIR_SHARE, OBJECTIVES, find, plan
 
 GRAPH = chain(16, 24, 8)
 
@@ -143,9 +143,9 @@ def test_what_is_left_out_is_in_the_file_with_its_reason() -> None:
 PLAN_ELSEWHERE = """
 import hashlib
 from random_nets import random_graph
-from cutset.partition.cluster import Cluster, Machine
-from cutset.partition.placement import to_json
-from cutset.partition.planner import plan
+from cutset.partition.cluster.machines import Cluster, Machine
+from cutset.partition.placement.placement_file import to_json
+from cutset.partition.planner.planner import plan
 cluster = Cluster((Machine("a", 1e6), Machine("b", 3e6)))
 print(hashlib.sha256(to_json(plan(random_graph(3), cluster, model="m")).encode()).hexdigest())
 """

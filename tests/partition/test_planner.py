@@ -6,19 +6,19 @@ from clusters import slow_machines
 from example_graphs import chain, conv_line, mlp_block
 from random_nets import random_graph
 
-from cutset.partition.box import volume
-from cutset.partition.cluster import Cluster, Machine, alike
-from cutset.partition.cut import Cut, check, one_machine
-from cutset.partition.errors import BadInput, Infeasible, UsageError
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.partition.matching import cut_of
-from cutset.partition.meshed import grid
-from cutset.partition.placement import Placement, to_json
-from cutset.partition.planner import FAIR_SHARE, Judged, best_of, find, plan
-from cutset.partition.regular import slices, tiles
-from cutset.partition.simulator import Simulation, simulate
-from cutset.partition.stages import stage_of
+from cutset.partition.ir.box import volume
+from cutset.partition.cluster.machines import Cluster, Machine, alike
+from cutset.partition.dataflow.cut import Cut, check, one_machine
+from cutset.errors import BadInput, Infeasible, UsageError
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.partition.placement.to_cut import cut_of
+from cutset.partition.layouts.layout_search import grid
+from cutset.partition.placement.placement_file import Placement, to_json
+from cutset.partition.planner.planner import FAIR_SHARE, Judged, best_of, find, plan
+from cutset.partition.layouts.regular import slices, tiles
+from cutset.partition.dataflow.simulator import Simulation, simulate
+from cutset.partition.layouts.standard_cuts import stage_of
 
 GRAPH = chain(16, 24, 8)
 

@@ -6,15 +6,15 @@ from example_graphs import chain, mlp_block
 from random_nets import random_graph
 from torch import nn
 
-from cutset.partition import polish
-from cutset.partition.candidates import Question
-from cutset.partition.capture import capture
-from cutset.partition.cluster import Cluster, alike
-from cutset.partition.cut import Cut, check, together
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.partition.polish import polished
-from cutset.partition.simulator import simulate
+from cutset.partition.planner import local_search as polish
+from cutset.partition.planner.candidates import Question
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import Cluster, alike
+from cutset.partition.dataflow.cut import Cut, check, together
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.partition.planner.local_search import polished
+from cutset.partition.dataflow.simulator import simulate
 
 QUICK = Cluster(alike(3).machines, bandwidth=1e12, latency_s=0.0)
 

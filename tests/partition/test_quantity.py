@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.quantity import BANDWIDTH, MEMORY, SPEED, TIME
+from cutset.partition.cluster.quantities import BANDWIDTH, MEMORY, SPEED, TIME
 
 ALL = (MEMORY, BANDWIDTH, SPEED, TIME)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cutset.partition.randomness import GENERATOR_BYTES, drawing, draws, noise_name
+from cutset.partition.ir.random_ops import GENERATOR_BYTES, drawing, draws, noise_name
 
 
 @pytest.mark.parametrize(

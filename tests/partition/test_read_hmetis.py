@@ -2,8 +2,8 @@
 
 import pytest
 
-from cutset.partition.errors import BadInput
-from cutset.partition.read_hmetis import read_hmetis
+from cutset.errors import BadInput
+from cutset.tools.bench.device_placement.read_hmetis import read_hmetis
 
 NETS = ((0, 1), (1, 2, 3), (3,))
 

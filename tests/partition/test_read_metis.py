@@ -2,8 +2,8 @@
 
 import pytest
 
-from cutset.partition.errors import BadInput
-from cutset.partition.read_metis import read_metis
+from cutset.errors import BadInput
+from cutset.tools.bench.device_placement.read_metis import read_metis
 
 PATH = "3 2\n2\n1 3\n2\n"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cutset.partition.errors import BadInput
-from cutset.partition.read_profile import read_profile
+from cutset.errors import BadInput
+from cutset.tools.bench.device_placement.read_pipedream import read_profile
 
 GOOD = (
     "node1 -- Input0 -- forward_compute_time=9.0, backward_compute_time=0.0,"

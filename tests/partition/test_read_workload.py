@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cutset.partition.errors import BadInput
-from cutset.partition.layer_graph import Layer
-from cutset.partition.read_workload import read_workload
+from cutset.errors import BadInput
+from cutset.tools.bench.device_placement.layer_graph import Layer
+from cutset.tools.bench.device_placement.read_dnn_partitioning import read_workload
 
 
 def node(identity: int, **fields: Any) -> dict[str, Any]:

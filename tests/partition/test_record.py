@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from zoo import Case, real
 
 from cutset.models.task import Data
-from cutset.partition.arguments import overload
-from cutset.partition.cut import one_machine
-from cutset.partition.resolve import OPAQUE
+from cutset.partition.ir.arguments import overload
+from cutset.partition.dataflow.cut import one_machine
+from cutset.partition.capture.axis_inference import OPAQUE
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 

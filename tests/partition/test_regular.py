@@ -2,9 +2,9 @@
 
 from example_graphs import chain, conv_line
 
-from cutset.partition.cluster import Cluster, Machine, alike
-from cutset.partition.meshed import grid
-from cutset.partition.regular import slices, tiles
+from cutset.partition.cluster.machines import Cluster, Machine, alike
+from cutset.partition.layouts.layout_search import grid
+from cutset.partition.layouts.regular import slices, tiles
 
 
 def test_slices_cut_every_layer_along_its_units() -> None:

@@ -16,8 +16,8 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_along
-from cutset.partition.rows_along import REDUCTIONS, SCANS
+from cutset.partition.operators import reduction as rows_along
+from cutset.partition.operators.reduction import REDUCTIONS, SCANS
 
 
 def scans() -> dict[str, Given]:

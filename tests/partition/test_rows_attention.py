@@ -4,7 +4,7 @@ import pytest
 import torch
 from row_calls import Given, assert_boxes_are_the_whole, b, build, given, rows_called, rows_of, uncuttable, x
 
-from cutset.partition import rows_attention
+from cutset.partition.operators import attention as rows_attention
 
 
 def attention() -> dict[str, Given]:

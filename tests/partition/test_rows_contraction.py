@@ -16,8 +16,8 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_contraction
-from cutset.partition.resolve import resolve
+from cutset.partition.operators import contraction as rows_contraction
+from cutset.partition.capture.axis_inference import resolve
 
 
 def products() -> dict[str, Given]:

@@ -8,10 +8,10 @@ from row_calls import TRIALS, Given, assembled, assert_equal, drafted, given, ra
 from torch import Tensor, nn
 from zoo import Case, images
 
-from cutset.partition import rows_dropout
-from cutset.partition.cut import one_machine
-from cutset.partition.randomness import noise_name
-from cutset.partition.resolve import resolve
+from cutset.partition.operators import rows_dropout
+from cutset.partition.dataflow.cut import one_machine
+from cutset.partition.ir.random_ops import noise_name
+from cutset.partition.capture.axis_inference import resolve
 
 CALLS = {
     "feature": given("feature_dropout", x(4, 6, 3, 2), 0.4, True),

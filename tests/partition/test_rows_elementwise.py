@@ -20,8 +20,8 @@ from row_calls import (
 )
 from torch import Tensor
 
-from cutset.partition import rows_elementwise
-from cutset.partition.rows_elementwise import SEVERAL, SPECIAL, UNARY
+from cutset.partition.operators import elementwise as rows_elementwise
+from cutset.partition.operators.elementwise import SEVERAL, SPECIAL, UNARY
 
 OVERLOADS = {"to": "dtype", "where": "self", "masked_fill": "Scalar", "pow": "Tensor_Tensor"} | {
     name: "Tensor_Tensor" if name == "float_power" else "default"

@@ -16,7 +16,7 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_indexing
+from cutset.partition.operators import indexing as rows_indexing
 
 
 def by_numbers() -> dict[str, Given]:

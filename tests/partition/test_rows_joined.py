@@ -16,7 +16,7 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_joined
+from cutset.partition.operators import split_reductions as rows_joined
 
 
 def extremes() -> dict[str, Given]:

@@ -18,7 +18,7 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_loss
+from cutset.partition.operators import loss as rows_loss
 
 
 def classified() -> dict[str, Given]:

@@ -17,9 +17,9 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_making
-from cutset.partition.kernel import run_box
-from cutset.partition.resolve import resolve
+from cutset.partition.operators import creation as rows_making
+from cutset.partition.operators.kernel import run_box
+from cutset.partition.capture.axis_inference import resolve
 
 
 def made() -> dict[str, Given]:

@@ -16,8 +16,8 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_moving
-from cutset.partition.resolve import resolve
+from cutset.partition.operators import movement as rows_moving
+from cutset.partition.capture.axis_inference import resolve
 
 
 def views() -> dict[str, Given]:

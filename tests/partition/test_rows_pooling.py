@@ -4,8 +4,8 @@ import pytest
 import torch
 from row_calls import Given, assert_boxes_are_the_whole, build, drafted, given, rows_called, rows_of, uncuttable, x
 
-from cutset.partition import rows_pooling
-from cutset.partition.resolve import resolve
+from cutset.partition.operators import pooling as rows_pooling
+from cutset.partition.capture.axis_inference import resolve
 
 
 def maxima() -> dict[str, Given]:

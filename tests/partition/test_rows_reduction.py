@@ -4,7 +4,7 @@ import pytest
 import torch
 from row_calls import Given, assert_boxes_are_the_whole, b, build, given, n, rows_called, rows_of, uncuttable, x
 
-from cutset.partition import rows_reduction
+from cutset.partition.operators import rows_reduction
 
 
 def sums() -> dict[str, Given]:

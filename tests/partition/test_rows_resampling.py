@@ -18,11 +18,11 @@ from row_calls import (
     x,
 )
 
-from cutset.partition import rows_resampling
-from cutset.partition.arguments import call
-from cutset.partition.graph import Window
-from cutset.partition.kernel import run_box
-from cutset.partition.resolve import resolve
+from cutset.partition.operators import resampling as rows_resampling
+from cutset.partition.ir.arguments import call
+from cutset.partition.ir.graph import Window
+from cutset.partition.operators.kernel import run_box
+from cutset.partition.capture.axis_inference import resolve
 
 
 def vec(name: str, *args: object) -> Given:

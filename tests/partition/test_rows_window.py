@@ -4,9 +4,9 @@ import pytest
 import torch
 from row_calls import Given, assert_boxes_are_the_whole, build, drafted, given, rows_called, rows_of, uncuttable, x
 
-import cutset.models.local  # noqa: F401 - registers its operator
-from cutset.partition import rows_window
-from cutset.partition.resolve import resolve
+import cutset.models.tasks.locally_connected  # noqa: F401 - registers its operator
+from cutset.partition.operators import convolution as rows_window
+from cutset.partition.capture.axis_inference import resolve
 
 SAME, SAME3 = "aten.conv2d.padding", "aten.conv3d.padding"
 UP1, UP2, UP3 = "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"

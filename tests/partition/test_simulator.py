@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from example_graphs import chain
 
-from cutset.partition.cluster import Cluster, Link, Machine, alike
-from cutset.partition.cut import Cut, one_machine
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.partition.simulator import simulate
+from cutset.partition.cluster.machines import Cluster, Link, Machine, alike
+from cutset.partition.dataflow.cut import Cut, one_machine
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.partition.dataflow.simulator import simulate
 
 SPEED, BANDWIDTH, LATENCY = 1000.0, 100.0, 3.0
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from cutset.partition.capture import capture
-from cutset.partition.graph import Fixed, Follow, Graph, Op, Window
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Fixed, Follow, Graph, Op, Window
 
 Forward = Callable[[Tensor], Tensor]
 

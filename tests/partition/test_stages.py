@@ -5,10 +5,10 @@ import itertools
 import pytest
 from example_graphs import chain
 
-from cutset.partition.cluster import Cluster, Machine
-from cutset.partition.cut import Cut
-from cutset.partition.exchange import flow
-from cutset.partition.stages import stage_of
+from cutset.partition.cluster.machines import Cluster, Machine
+from cutset.partition.dataflow.cut import Cut
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.layouts.standard_cuts import stage_of
 
 
 @pytest.mark.parametrize("machines", [2, 3])

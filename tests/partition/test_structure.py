@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutset.partition.structure import first_tensor, flatten, leaves_of
+from cutset.partition.ir.pytree import first_tensor, flatten, leaves_of
 
 Pair = namedtuple("Pair", ["left", "right"])
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cutset.partition.summaries import (
+from cutset.partition.operators.partial_reductions import (
     EXPONENTIALS,
     EXTREMES,
     MOMENTS,

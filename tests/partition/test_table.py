@@ -5,11 +5,11 @@ import torch
 from row_calls import TRIALS, Given, assembled, assert_equal, drafted, given, random_boxes, rows_of, with_tensors
 from torch import Tensor
 
-from cutset.partition.arguments import call
-from cutset.partition.graph import Graph
-from cutset.partition.randomness import noise_name
-from cutset.partition.resolve import resolve
-from cutset.partition.table import FILES_OF_ROWS, TABLE
+from cutset.partition.ir.arguments import call
+from cutset.partition.ir.graph import Graph
+from cutset.partition.ir.random_ops import noise_name
+from cutset.partition.capture.axis_inference import resolve
+from cutset.partition.operators.registry import FILES_OF_ROWS, TABLE
 
 
 def test_every_row_is_in_one_file() -> None:

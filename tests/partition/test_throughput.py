@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from layer_graphs import chain, is_contiguous, least_load, random_graph
 
-from cutset.partition.errors import Infeasible
-from cutset.partition.layer_graph import Layer, LayerGraph, device_loads
-from cutset.partition.read_workload import read_workload
-from cutset.partition.throughput import plan_throughput
+from cutset.errors import Infeasible
+from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph, device_loads
+from cutset.tools.bench.device_placement.read_dnn_partitioning import read_workload
+from cutset.tools.bench.device_placement.max_load_placement import plan_throughput
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "graphs" / "dnn-partitioning"
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers_by_hand import GROUPS, HEADS, TRANSFORMERS, WIDTH, WORDS
 
-from cutset.partition.resolve import OPAQUE
+from cutset.partition.capture.axis_inference import OPAQUE
 
 
 @functools.cache

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cutset.partition.capture import capture
-from cutset.partition.errors import BadInput
-from cutset.partition.graph import Op
-from cutset.partition.hand_block import BLOCK, form_of
-from cutset.partition.made_up import STYLES
+from cutset.partition.capture.export import capture
+from cutset.errors import BadInput
+from cutset.partition.ir.graph import Op
+from cutset.partition.operators.leaf_module import BLOCK, form_of
+from cutset.partition.capture.leaf_trial_inputs import STYLES
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
 Pair = namedtuple("Pair", ["left", "right"])

@@ -9,10 +9,10 @@ import pytest
 import torch
 from regression import batch_of, one_after_the_other, run, staleness
 
-from cutset.partition.errors import UsageError
-from cutset.ps import methods
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.spec import named
+from cutset.errors import UsageError
+from cutset.ps.methods import registry as methods
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.name_and_options import named
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding_a_method.md"
 FILE, REGISTERED = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

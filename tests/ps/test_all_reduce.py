@@ -4,11 +4,11 @@ import pytest
 import torch
 from regression import Regression, check_lock_step, run
 
-from cutset.partition.errors import Diverged, UsageError
-from cutset.ps import gloo
-from cutset.ps.all_reduce import AllReduce
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.sync import Sync
+from cutset.errors import Diverged, UsageError
+from cutset.ps.methods import all_reduce_ as gloo
+from cutset.ps.methods.all_reduce import AllReduce
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.methods.sync import Sync
 
 
 @pytest.mark.parametrize("rule", [SGD(0.02), Adagrad(0.1)])

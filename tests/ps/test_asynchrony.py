@@ -6,9 +6,9 @@ import pytest
 from regression import Regression, run, staleness
 from turns import take_turns
 
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.rules import rule
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.optimizers.registry import rule
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])

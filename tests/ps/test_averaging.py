@@ -4,10 +4,10 @@ import pytest
 import torch
 from regression import Regression, batch_of, run, update
 
-from cutset.partition.errors import UsageError
-from cutset.ps.averaging import Averaging
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.sync import Sync
+from cutset.errors import UsageError
+from cutset.ps.methods.averaging import Averaging
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.methods.sync import Sync
 
 
 def in_turn(rule, every, steps, replicas):

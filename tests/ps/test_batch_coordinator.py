@@ -6,13 +6,13 @@ import torch
 from sandblast import Ran, sandblast
 from torch import Tensor
 
-from cutset.partition.errors import CheckpointError
-from cutset.ps.batch_coordinator import BatchCoordinator
-from cutset.ps.minimiser import Portions
-from cutset.ps.operation_log import OperationLog
-from cutset.ps.sandblaster import Sandblaster
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.message import Message
+from cutset.errors import CheckpointError
+from cutset.ps.sandblaster.coordinator import BatchCoordinator
+from cutset.ps.sandblaster.solver import Portions
+from cutset.ps.sandblaster.recovery_log import OperationLog
+from cutset.ps.methods.sandblaster import Sandblaster
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.channel.message import Message
 
 SAMPLES, FEATURES, CLASSES = 301, 20, 5
 PORTIONS = Portions(SAMPLES, 10)

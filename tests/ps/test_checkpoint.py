@@ -12,19 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.partition.errors import CheckpointError
-from cutset.ps.checkpoint import Checkpoint, load, whole_state
-from cutset.ps.checkpoint_files import write_manifest, write_shard, write_state
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.holding import Holding
-from cutset.ps.layout import layout, of_shard
-from cutset.ps.manifest import Manifest
-from cutset.ps.method import Serving
-from cutset.ps.region import Region
-from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
+from cutset.errors import CheckpointError
+from cutset.ps.checkpoint.read_checkpoint import Checkpoint, load, whole_state
+from cutset.ps.checkpoint.write_checkpoint import write_manifest, write_shard, write_state
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.slices.slice_state import Holding
+from cutset.ps.slices.slicing import layout, of_shard
+from cutset.ps.checkpoint.manifest import Manifest
+from cutset.ps.methods.method import Serving
+from cutset.ps.slices.region import Region
+from cutset.ps.server.shard import Shard
+from cutset.ps.server.serve_loop import serve
+from cutset.runtime.channel.memory_channel import MemoryNetwork
+from cutset.runtime.channel.message import Message
 
 
 def cut(name, whole, *, axes, cuts, machines):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cutset.ps.batch_coordinator import CHUNKS
-from cutset.ps.chunks import COPIES, Chunk, Chunks
+from cutset.ps.sandblaster.coordinator import CHUNKS
+from cutset.ps.sandblaster.work_queue import COPIES, Chunk, Chunks
 
 
 def all_of(chunks, who):

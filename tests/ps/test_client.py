@@ -4,13 +4,13 @@ import pytest
 import torch
 from client_bench import Bench, ramp
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.client import Client
-from cutset.ps.layout import layout
-from cutset.runtime.channel import SilenceError
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
+from cutset.errors import NetworkError
+from cutset.ps.client.client import Client
+from cutset.ps.slices.slicing import layout
+from cutset.runtime.channel.channel import SilenceError
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryNetwork
+from cutset.runtime.channel.message import Message
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -66,7 +66,7 @@ def test_pushed_gradients_are_copies():
 
 @pytest.mark.parametrize("wholes", [0, 1, 2])
 def test_of_gradients_that_were_given_no_more_are_kept_whole_than_may_be(monkeypatch, wholes):
-    monkeypatch.setattr("cutset.ps.client.GIVEN_BYTES", (wholes + 1) * ramp().nbytes - 1)
+    monkeypatch.setattr("cutset.ps.client.client.GIVEN_BYTES", (wholes + 1) * ramp().nbytes - 1)
     bench = Bench()
     [client] = bench.clients
     gradient = ramp()

@@ -5,8 +5,8 @@ from client_bench import SIZE, Bench, ramp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.ps.compression import Int8, Threshold, TopK
-from cutset.ps.gradient_rules import SGD, Adagrad
+from cutset.ps.slices.compression import Int8, Threshold, TopK
+from cutset.ps.optimizers.standard import SGD, Adagrad
 
 
 def test_later_pushes_and_unpushed_gradients_are_applied_again():

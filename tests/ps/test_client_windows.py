@@ -4,8 +4,8 @@ import pytest
 import torch
 from client_bench import SIZE, Bench, ramp
 
-from cutset.runtime.channel import SilenceError
-from cutset.runtime.message import Message
+from cutset.runtime.channel.channel import SilenceError
+from cutset.runtime.channel.message import Message
 
 
 def test_push_waits_when_too_many_are_not_acknowledged():

@@ -1,6 +1,6 @@
 """Clocks of replicas that train, join and leave."""
 
-from cutset.ps.clocks import Clocks
+from cutset.ps.server.step_clocks import Clocks
 
 
 def test_one_that_joins_is_as_far_as_the_slowest() -> None:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from regression import SIZE, plain_sgd, run
 
-from cutset.partition.errors import UsageError
-from cutset.ps.compression import COMPRESSIONS, BFloat16, Int8, Threshold, TopK, compression
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.packing import Packer, received
+from cutset.errors import UsageError
+from cutset.ps.slices.compression import COMPRESSIONS, BFloat16, Int8, Threshold, TopK, compression
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.slices.push_payload import Packer, received
 
 ALL = [BFloat16(), Int8(), Int8(block=3), Threshold(0.5), TopK(), TopK(share=0.3), TopK(share=1)]
 WITH_FEEDBACK = [one for one in ALL if one.feedback]

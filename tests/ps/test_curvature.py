@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.ps.curvature import FREE, LOOP, Curvature, Pair
-from cutset.ps.vector_operations import Combine, Dot, Drop, Vectors, numbers, shares
+from cutset.ps.sandblaster.lbfgs_history import FREE, LOOP, Curvature, Pair
+from cutset.ps.sandblaster.vector_ops import Combine, Dot, Drop, Vectors, numbers, shares
 
 FORMS = pytest.mark.parametrize("form", [FREE, LOOP])
 N = 7

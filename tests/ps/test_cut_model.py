@@ -6,29 +6,29 @@ from in_threads import run_in_threads
 from torch import nn
 
 from cutset.models.task import Data
-from cutset.partition.capture import capture, state_values
-from cutset.partition.cut import Cut
-from cutset.partition.exchange import flow
-from cutset.ps.all_reduce import AllReduce
-from cutset.ps.averaging import Averaging
-from cutset.ps.checkpoint import whole_state
-from cutset.ps.checkpoint_files import write_manifest, write_shard
-from cutset.ps.client import Client
-from cutset.ps.diloco import DiLoCo
-from cutset.ps.downpour import Downpour
-from cutset.ps.easgd import EASGD
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.hogwild import Hogwild
-from cutset.ps.layout import layout, of_machine, of_shard
-from cutset.ps.manifest import Manifest
-from cutset.ps.region import Region
-from cutset.ps.shard import Shard
-from cutset.ps.share import Share
-from cutset.ps.ssp import SSP
-from cutset.ps.sync import Sync
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.program import programs
-from cutset.runtime.worker import Worker
+from cutset.partition.capture.export import capture, state_values
+from cutset.partition.dataflow.cut import Cut
+from cutset.partition.dataflow.dataflow import flow
+from cutset.ps.methods.all_reduce import AllReduce
+from cutset.ps.methods.averaging import Averaging
+from cutset.ps.checkpoint.read_checkpoint import whole_state
+from cutset.ps.checkpoint.write_checkpoint import write_manifest, write_shard
+from cutset.ps.client.client import Client
+from cutset.ps.methods.diloco import DiLoCo
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.methods.easgd import EASGD
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.hogwild import Hogwild
+from cutset.ps.slices.slicing import layout, of_machine, of_shard
+from cutset.ps.checkpoint.manifest import Manifest
+from cutset.ps.slices.region import Region
+from cutset.ps.server.shard import Shard
+from cutset.ps.methods.training_loop import Share
+from cutset.ps.methods.ssp import SSP
+from cutset.ps.methods.sync import Sync
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.worker import Worker
 
 MACHINES, SHARDS, BATCH = 2, 2, 8
 

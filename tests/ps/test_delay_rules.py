@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from cutset.partition.errors import UsageError
-from cutset.ps.delay_rules import AdaDelay, DCAdaptive, DCConstant
-from cutset.ps.downpour import Downpour
-from cutset.ps.fused import BLOCK
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.rule import Update
+from cutset.errors import UsageError
+from cutset.ps.optimizers.delay_compensated import AdaDelay, DCAdaptive, DCConstant
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.fused_kernels import BLOCK
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.optimizers.optimizer import Update
 
 DTYPES = [torch.float32, torch.float64]
 

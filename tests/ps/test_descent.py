@@ -10,10 +10,10 @@ from minimised import minimised
 from three_classes import PORTION, SAMPLES, softmax, start
 from torch import Tensor
 
-from cutset.partition.errors import Diverged
-from cutset.ps.descent import ConjugateGradients, GradientDescent, Momentum
-from cutset.ps.lbfgs import Lbfgs, Rules
-from cutset.ps.minimiser import Objective, Portions, Sample
+from cutset.errors import Diverged
+from cutset.ps.sandblaster.gradient_descent import ConjugateGradients, GradientDescent, Momentum
+from cutset.ps.sandblaster.lbfgs import Lbfgs, Rules
+from cutset.ps.sandblaster.solver import Objective, Portions, Sample
 
 L2 = 0.1
 ONE, FOUR = Portions(1, 1), Portions(SAMPLES, PORTION)

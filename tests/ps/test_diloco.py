@@ -6,12 +6,12 @@ import pytest
 import torch
 from regression import Regression, batch_of, run, update
 
-from cutset.partition.errors import UsageError
-from cutset.ps.averaging import Averaging
-from cutset.ps.delay_rules import DCAdaptive
-from cutset.ps.diloco import DiLoCo
-from cutset.ps.gradient_rules import SGD, AdamW
-from cutset.ps.shard import Shard
+from cutset.errors import UsageError
+from cutset.ps.methods.averaging import Averaging
+from cutset.ps.optimizers.delay_compensated import DCAdaptive
+from cutset.ps.methods.diloco import DiLoCo
+from cutset.ps.optimizers.standard import SGD, AdamW
+from cutset.ps.server.shard import Shard
 
 
 def by_the_paper(method, rule, steps, replicas):

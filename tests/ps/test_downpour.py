@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from in_threads import run_in_threads
 from regression import SIZE, Regression, batch_of, every, in_one_process, plain_sgd, run, staleness
 
-from cutset.partition.errors import Diverged, UsageError
-from cutset.ps.client import Client
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.layout import layout, of_shard
-from cutset.ps.method import Serving
-from cutset.ps.rule import Update
-from cutset.ps.shard import Shard
-from cutset.ps.share import Share
-from cutset.runtime.mailbox import Mailbox
+from cutset.errors import Diverged, UsageError
+from cutset.ps.client.client import Client
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.slices.slicing import layout, of_shard
+from cutset.ps.methods.method import Serving
+from cutset.ps.optimizers.optimizer import Update
+from cutset.ps.server.shard import Shard
+from cutset.ps.methods.training_loop import Share
+from cutset.runtime.channel.mailbox import Mailbox
 
 
 @pytest.mark.parametrize("copies", [False, True])

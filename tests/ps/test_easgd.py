@@ -4,10 +4,10 @@ import pytest
 import torch
 from regression import SIZE, Regression, batch_of, run
 
-from cutset.partition.errors import UsageError
-from cutset.ps.easgd import EASGD
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.shard import Shard
+from cutset.errors import UsageError
+from cutset.ps.methods.easgd import EASGD
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.server.shard import Shard
 
 RATE = 0.02
 

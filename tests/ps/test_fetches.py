@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from cutset.ps.clocks import Clocks
-from cutset.ps.fetches import Fetch, Fetches
-from cutset.ps.holding import Holding
-from cutset.ps.layout import Slice, layout
+from cutset.ps.server.step_clocks import Clocks
+from cutset.ps.server.pending_fetches import Fetch, Fetches
+from cutset.ps.slices.slice_state import Holding
+from cutset.ps.slices.slicing import Slice, layout
 
 [PIECE] = layout([4], 1, align=1)
 
@@ -44,7 +44,7 @@ def test_the_answer_has_the_values_or_says_that_nothing_has_changed() -> None:
 
 
 def test_more_than_clients_can_have_sent_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cutset.ps.fetches.DEFERRED_MOST", 1)
+    monkeypatch.setattr("cutset.ps.server.pending_fetches.DEFERRED_MOST", 1)
     fetches = Fetches(PIECE)
     fetches.add(fetch("worker-0.0"))
     with pytest.raises(ValueError, match="comes while 1 fetches wait"):

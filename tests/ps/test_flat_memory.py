@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from cutset.ps import snapshot as snapshots
-from cutset.ps.client import Client
-from cutset.ps.gradient_rules import Adagrad
-from cutset.ps.keeper import Keeper, Keeping
-from cutset.ps.layout import layout
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.message import Message
+from cutset.ps.checkpoint import snapshot as snapshots
+from cutset.ps.client.client import Client
+from cutset.ps.optimizers.standard import Adagrad
+from cutset.ps.checkpoint.journal import Keeper, Keeping
+from cutset.ps.slices.slicing import layout
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.message import Message
 
 SIZE, PUSHES, MOST_BYTES = 64, 10_000, 100_000
 SLICES = layout([SIZE], 1, align=1, most=32)

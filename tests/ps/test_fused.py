@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cutset.ps import fused
+from cutset.ps.optimizers import fused_kernels as fused
 
 SIZE = 2 * fused.BLOCK + 5
 DECAYS = [0.0, 0.01]

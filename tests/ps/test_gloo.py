@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.board import Board
-from cutset.ps.gloo import Group
-from cutset.runtime.gradient import Gradient, Table
-from cutset.runtime.message import Message
+from cutset.errors import NetworkError
+from cutset.ps.server.rendezvous import Board
+from cutset.ps.methods.all_reduce_ import Group
+from cutset.runtime.worker.flat_gradient import Gradient, Table
+from cutset.runtime.channel.message import Message
 
 LISTEN = "0A"
 

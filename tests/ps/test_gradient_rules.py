@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import optim
 
-from cutset.partition.errors import UsageError
-from cutset.ps.fused import BLOCK
-from cutset.ps.gradient_rules import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
-from cutset.ps.rule import Update
+from cutset.errors import UsageError
+from cutset.ps.optimizers.fused_kernels import BLOCK
+from cutset.ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
+from cutset.ps.optimizers.optimizer import Update
 
 DTYPES = [torch.float32, torch.float64]
 FUSED = ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")

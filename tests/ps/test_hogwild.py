@@ -6,10 +6,10 @@ import pytest
 import torch
 from regression import Regression, every, one_after_the_other, pieces, plain_sgd, run
 
-from cutset.partition.errors import Diverged, UsageError
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.hogwild import Hogwild
-from cutset.runtime import shared_values
+from cutset.errors import Diverged, UsageError
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.methods.hogwild import Hogwild
+from cutset.runtime.channel import shared_tensors as shared_values
 
 
 def updates(statistics):

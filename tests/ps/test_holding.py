@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import optim
 
-from cutset.partition.errors import Diverged
-from cutset.ps.gradient_rules import SGD, Adagrad, Adam, RMSprop, TorchAdagrad
-from cutset.ps.holding import PART, Holding
-from cutset.ps.layout import layout
-from cutset.ps.rule import Update
-from cutset.ps.rules import RULES, rule
+from cutset.errors import Diverged
+from cutset.ps.optimizers.standard import SGD, Adagrad, Adam, RMSprop, TorchAdagrad
+from cutset.ps.slices.slice_state import PART, Holding
+from cutset.ps.slices.slicing import layout
+from cutset.ps.optimizers.optimizer import Update
+from cutset.ps.optimizers.registry import RULES, rule
 
 ROWS, WIDTH = 12, 5
 SIZE = ROWS * WIDTH

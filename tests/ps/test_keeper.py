@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.keeper import Keeper, Keeping, journal_path, unfinished_path
-from cutset.ps.layout import layout
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.ps.shard_file import read_shard
-from cutset.runtime.message import Message
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.checkpoint.journal import Keeper, Keeping, journal_path, unfinished_path
+from cutset.ps.slices.slicing import layout
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.ps.checkpoint.shard_file import read_shard
+from cutset.runtime.channel.message import Message
 
 SIZE = 40
 SLICES = layout([SIZE], 1, align=1, most=8)  # five slices

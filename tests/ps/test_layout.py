@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.errors import UsageError
-from cutset.ps.layout import Slice, layout, of_machine, of_shard, spans
-from cutset.runtime.gradient import Table
+from cutset.errors import UsageError
+from cutset.ps.slices.slicing import Slice, layout, of_machine, of_shard, spans
+from cutset.runtime.worker.flat_gradient import Table
 
 SIZES = st.lists(st.integers(0, 200), max_size=6)
 

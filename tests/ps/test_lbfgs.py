@@ -8,10 +8,10 @@ from minimised import by_torch, minimised
 from torch import Tensor
 
 from cutset.models import digits_softmax
-from cutset.partition.errors import Diverged
-from cutset.ps.lbfgs import Lbfgs, Rules
-from cutset.ps.minimiser import Objective, Portions
-from cutset.ps.sandblaster import Sandblaster
+from cutset.errors import Diverged
+from cutset.ps.sandblaster.lbfgs import Lbfgs, Rules
+from cutset.ps.sandblaster.solver import Objective, Portions
+from cutset.ps.methods.sandblaster import Sandblaster
 
 ONE = Portions(1, 1)
 FORMS = ("free", "loop")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.leases import LEASE_S, NOTHING, Lease, Leases
+from cutset.errors import NetworkError
+from cutset.tools.training.batch_leases import LEASE_S, NOTHING, Lease, Leases
 
 
 def numbers(lease):

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.optim.lbfgs import _strong_wolfe
 
-from cutset.ps.line_search import Point, strong_wolfe
+from cutset.ps.sandblaster.line_search import Point, strong_wolfe
 
 C1, C2 = 1e-4, 0.9
 LENGTH = 0.5  # of the direction; a power of two, so that no slope is rounded

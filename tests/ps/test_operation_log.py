@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.partition.errors import CheckpointError
-from cutset.ps.operation_log import OperationLog
+from cutset.errors import CheckpointError
+from cutset.ps.sandblaster.recovery_log import OperationLog
 
 RUN = {"method": "sandblaster", "samples": 1437, "shards": ["shard-0", "shard-1"], "share": 0.5, "init": None}
 

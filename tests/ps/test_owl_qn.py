@@ -12,10 +12,10 @@ from minimised import minimised
 from three_classes import CLASSES, INPUTS, SAMPLES, data, softmax, start
 from torch import Tensor
 
-from cutset.ps.lbfgs import Rules
-from cutset.ps.line_search import Point
-from cutset.ps.minimiser import Objective, Portions
-from cutset.ps.owl_qn import OwlQn, backtracking
+from cutset.ps.sandblaster.lbfgs import Rules
+from cutset.ps.sandblaster.line_search import Point
+from cutset.ps.sandblaster.solver import Objective, Portions
+from cutset.ps.sandblaster.owl_qn import OwlQn, backtracking
 
 ONE = Portions(1, 1)
 TIGHT = Rules(iterations=500, least_gradient=1e-9, least_change=1e-15)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.ps.portion_sums import PortionSum, leaves
+from cutset.ps.sandblaster.tree_sum import PortionSum, leaves
 
 SIZE = 3
 

@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.ps.changes import ENTRIES_MOST, Changes
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.layout import Slice
-from cutset.ps.lazy import apply_lazily
-from cutset.ps.rows import Rows, descend, install, mean, received_rows
-from cutset.ps.rule import Update
-from cutset.runtime.gradient import Gradient, Table
+from cutset.ps.server.changes import ENTRIES_MOST, Changes
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.slices.slicing import Slice
+from cutset.ps.optimizers.sparse_update import apply_lazily
+from cutset.ps.slices.sparse_rows import Rows, descend, install, mean, received_rows
+from cutset.ps.optimizers.optimizer import Update
+from cutset.runtime.worker.flat_gradient import Gradient, Table
 
 PIECE = Slice(0, 0, 0, 12, 0, 3)
 SEEDS = st.integers(0, 10_000)

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import torch
 
-from cutset.partition.errors import UsageError
-from cutset.ps.gradient_rules import SGD, Adagrad, Adam
-from cutset.ps.rule import Update
-from cutset.ps.rules import RULES, Scaled, from_plain, rule
+from cutset.errors import UsageError
+from cutset.ps.optimizers.standard import SGD, Adagrad, Adam
+from cutset.ps.optimizers.optimizer import Update
+from cutset.ps.optimizers.registry import RULES, Scaled, from_plain, rule
 
 NAMES = [*sorted(RULES), *(f"{name}/tau" for name in sorted(RULES)), "sgd:momentum=0.9,nesterov=true"]
 DTYPES = [torch.float32, torch.float64]

@@ -1,12 +1,12 @@
 import msgspec
 import pytest
 
-from cutset.partition.errors import UsageError
-from cutset.ps.descent import ConjugateGradients
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.methods import AnyMethod, method
-from cutset.ps.minimiser import Portions
-from cutset.ps.sandblaster import SOLVERS, Sandblaster
+from cutset.errors import UsageError
+from cutset.ps.sandblaster.gradient_descent import ConjugateGradients
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.registry import AnyMethod, method
+from cutset.ps.sandblaster.solver import Portions
+from cutset.ps.methods.sandblaster import SOLVERS, Sandblaster
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,18 @@ import torch
 from msgspec.structs import replace
 from shard_messages import SLICES, along, fetch, push, put, vector
 
-from cutset.partition.errors import Diverged, NetworkError
-from cutset.ps.compression import BFloat16, Int8, Threshold, TopK
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.layout import Slice, layout
-from cutset.ps.method import Serving
-from cutset.ps.packing import Packer
-from cutset.ps.rules import Scaled
-from cutset.ps.shard import Shard
-from cutset.ps.sharing import Shared
-from cutset.ps.staleness import merged
-from cutset.runtime.gradient import Gradient
-from cutset.runtime.message import Message
+from cutset.errors import Diverged, NetworkError
+from cutset.ps.slices.compression import BFloat16, Int8, Threshold, TopK
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.slices.slicing import Slice, layout
+from cutset.ps.methods.method import Serving
+from cutset.ps.slices.push_payload import Packer
+from cutset.ps.optimizers.registry import Scaled
+from cutset.ps.server.shard import Shard
+from cutset.ps.server.shared_parameters import Shared
+from cutset.ps.slices.staleness import merged
+from cutset.runtime.worker.flat_gradient import Gradient
+from cutset.runtime.channel.message import Message
 
 
 def packed(how, *numbers):
@@ -330,7 +330,7 @@ def test_checkpoint_before_the_values_came_names_them():
 
 
 def test_fetches_that_nothing_will_answer_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr("cutset.ps.fetches.DEFERRED_MOST", 3)
+    monkeypatch.setattr("cutset.ps.server.pending_fetches.DEFERRED_MOST", 3)
     shard = shard_with_values()
     for replica in range(3):
         assert shard.handle(fetch(at_least=9, sender=f"worker-{replica}.0")) == []

@@ -3,16 +3,16 @@
 import pytest
 from shard_messages import SLICES, fetch, push, put
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
-from cutset.runtime.beacon import Beacon
-from cutset.runtime.channel import SilenceError
-from cutset.runtime.mailbox import Stopped
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
+from cutset.errors import NetworkError
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.ps.server.serve_loop import serve
+from cutset.runtime.launcher.heartbeat import Beacon
+from cutset.runtime.channel.channel import SilenceError
+from cutset.runtime.channel.mailbox import Stopped
+from cutset.runtime.channel.memory_channel import MemoryNetwork
+from cutset.runtime.channel.message import Message
 
 
 def channels(*names):

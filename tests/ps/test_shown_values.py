@@ -5,13 +5,13 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.layout import layout
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.runtime.keys import make_keys
-from cutset.runtime.message import Message
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.slices.slicing import layout
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.runtime.channel.keys import make_keys
+from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 COUNT = 1 << 16
 [PIECE] = layout([COUNT], 1)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from regression import Regression, plain_sgd, run
 
-from cutset.partition.errors import UsageError
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.ssp import SSP
+from cutset.errors import UsageError
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.ssp import SSP
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from regression import Regression, check_lock_step, in_one_process, pieces, run
 
-from cutset.partition.errors import UsageError
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.sync import Sync
+from cutset.errors import UsageError
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.methods.sync import Sync
 
 
 @pytest.mark.parametrize("rule", [SGD(0.02), Adagrad(0.1)])

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.client import Client
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.ps.layout import Slice
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.ps.ssp import SSP
-from cutset.ps.sync import Sync
-from cutset.runtime.gradient import Gradient, Table
-from cutset.runtime.message import Message
+from cutset.errors import NetworkError
+from cutset.ps.client.client import Client
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.ps.slices.slicing import Slice
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.ps.methods.ssp import SSP
+from cutset.ps.methods.sync import Sync
+from cutset.runtime.worker.flat_gradient import Gradient, Table
+from cutset.runtime.channel.message import Message
 from tests.support.lookup import bytes_of, run
 
 

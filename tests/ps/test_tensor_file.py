@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from cutset.partition.errors import CheckpointError
-from cutset.ps.tensor_file import TensorReader, TensorWriter, fill_box
+from cutset.errors import CheckpointError
+from cutset.ps.checkpoint.streamed_safetensors import TensorReader, TensorWriter, fill_box
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8),
@@ -54,7 +54,7 @@ def test_what_safetensors_wrote_is_read(tmp_path):
 
 
 def test_parts_in_any_order_and_tensors_in_any_layout(tmp_path, monkeypatch):
-    monkeypatch.setattr("cutset.ps.tensor_file.PART_BYTES", 64)
+    monkeypatch.setattr("cutset.ps.checkpoint.streamed_safetensors.PART_BYTES", 64)
     whole, turned = torch.randn(40), torch.randn(7, 30, 5).permute(2, 0, 1)
     layouts = {"whole": (torch.float32, [40]), "turned": (torch.float32, [5, 7, 30])}
     with TensorWriter(tmp_path / "file", layouts) as writer:
@@ -93,7 +93,7 @@ def test_a_box_is_what_it_is_in_the_whole(sides, data, part_bytes):
     target = torch.full(expected.shape, -1.0)
     flat = whole.reshape(-1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cutset.ps.tensor_file.PART_BYTES", part_bytes)
+        patch.setattr("cutset.ps.checkpoint.streamed_safetensors.PART_BYTES", part_bytes)
         fill_box(target, sides, ends, lambda start, stop: flat[start:stop])
     assert torch.equal(target, expected)
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.ps.vector_operations import (
+from cutset.ps.sandblaster.vector_ops import (
     BLOCK,
     Absolute,
     AnyOperation,

@@ -4,8 +4,8 @@ import pytest
 from told_shard import BEGIN, SLICES, WHOLE, Told
 from told_shard import told as told
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.vector_operations import AT, Absolute, Axpy, Copy, Dot, Drop, Evaluate, Largest, Scale
+from cutset.errors import NetworkError
+from cutset.ps.sandblaster.vector_ops import AT, Absolute, Axpy, Copy, Dot, Drop, Evaluate, Largest, Scale
 
 
 def test_it_begins_with_the_first_values(told):

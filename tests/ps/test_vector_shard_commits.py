@@ -7,9 +7,9 @@ import torch
 from told_shard import BEGIN, Told
 from told_shard import told as told
 
-from cutset.partition.errors import CheckpointError, NetworkError
-from cutset.ps.vector_operations import AT, Absolute, Axpy, Combine, Copy, Drop, Evaluate, Scale
-from cutset.ps.vector_shard import commit_folder
+from cutset.errors import CheckpointError, NetworkError
+from cutset.ps.sandblaster.vector_ops import AT, Absolute, Axpy, Combine, Copy, Drop, Evaluate, Scale
+from cutset.ps.sandblaster.vector_shard import commit_folder
 
 
 def filled(told):

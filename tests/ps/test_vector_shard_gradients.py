@@ -5,8 +5,8 @@ import torch
 from told_shard import BEGIN, summed
 from told_shard import told as told
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.vector_operations import AT, Absolute, Combine, Copy, Dot, Evaluate, Scale
+from cutset.errors import NetworkError
+from cutset.ps.sandblaster.vector_ops import AT, Absolute, Combine, Copy, Dot, Evaluate, Scale
 
 
 def test_evaluating_waits_for_the_gradients_of_all_slices(told):

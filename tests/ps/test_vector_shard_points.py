@@ -5,9 +5,9 @@ import torch
 from told_shard import Told, summed
 from told_shard import told as told
 
-from cutset.partition.errors import NetworkError
-from cutset.ps.vector_operations import AT, Combine, Copy, Evaluate, Scale
-from cutset.runtime.message import Message
+from cutset.errors import NetworkError
+from cutset.ps.sandblaster.vector_ops import AT, Combine, Copy, Evaluate, Scale
+from cutset.runtime.channel.message import Message
 
 
 def test_points_are_those_of_the_evaluation(told):

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from cutset.runtime.launcher import Launcher, Role
+from cutset.runtime.launcher.launcher import Launcher, Role
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from cutset.partition.errors import Diverged, NetworkError
-from cutset.runtime.beacon import Beacon
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.message import Message
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.errors import Diverged, NetworkError
+from cutset.runtime.launcher.heartbeat import Beacon
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 
 def ring(channel: ZmqChannel, setup: dict[str, Any], beacon: Beacon) -> float:

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cutset.partition.box import Box, intersect, relative, sizes, slices, split_evenly
-from cutset.runtime.assemble import add_up, gather
+from cutset.partition.ir.box import Box, intersect, relative, sizes, slices, split_evenly
+from cutset.runtime.worker.gather import add_up, gather
 
 SHAPE = (5, 4)
 

@@ -8,8 +8,8 @@ from io import FileIO
 
 import pytest
 
-from cutset.runtime.assignment import Assignment, read, write
-from cutset.runtime.keys import make_keys
+from cutset.runtime.launcher.assignment import Assignment, read, write
+from cutset.runtime.channel.keys import make_keys
 
 KEYS = make_keys(["launcher", "worker 0"])["worker 0"]
 

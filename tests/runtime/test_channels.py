@@ -7,13 +7,13 @@ from contextlib import ExitStack, closing
 import pytest
 import torch
 
-from cutset.partition.errors import NetworkError
-from cutset.runtime.channel import Channel, SilenceError
-from cutset.runtime.keys import make_keys
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.errors import NetworkError
+from cutset.runtime.channel.channel import Channel, SilenceError
+from cutset.runtime.channel.keys import make_keys
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryNetwork
+from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 torch.set_num_threads(1)
 

@@ -18,8 +18,8 @@ from coordinator_events import (
     running,
 )
 
-from cutset.partition.errors import CheckpointError, CutsetError, Diverged, NetworkError, ProcessLost
-from cutset.runtime.coordinator import Coordinator
+from cutset.errors import CheckpointError, CutsetError, Diverged, NetworkError, ProcessLost
+from cutset.runtime.launcher.liveness import Coordinator
 
 # when and what: the time of the verdict, its class, the code, and what it says
 TABLE: dict[str, tuple[list[tuple[float, Event]], float, type[CutsetError], str, str]] = {

@@ -3,7 +3,7 @@
 import pytest
 from coordinator_events import BUG, LIMITS, NAN, SILENT, Event, alive, breaks, exits, fails, passes, play
 
-from cutset.runtime.coordinator import Coordinator
+from cutset.runtime.launcher.liveness import Coordinator
 
 
 def grouped() -> Coordinator:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cutset.partition.errors import Diverged, NetworkError, ProcessLost
-from cutset.runtime.failure import Failure, failure_of, out_of_memory
+from cutset.errors import Diverged, NetworkError, ProcessLost
+from cutset.runtime.launcher.failure_report import Failure, failure_of, out_of_memory
 
 
 def test_an_error_of_the_tree_comes_back_as_it_was() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cutset.models.task import Data
-from cutset.runtime.feed import Feed
+from cutset.runtime.worker.batch_feed import Feed
 
 
 def numbered(count: int, drawn: list[int]) -> Iterator[Data]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cutset.models.task import Data
-from cutset.runtime.gradient import PART, Gradient, Table
-from cutset.runtime.plain import PlainWorker, tables_of
+from cutset.runtime.worker.flat_gradient import PART, Gradient, Table
+from cutset.runtime.worker.uncut_worker import PlainWorker, tables_of
 
 TABLES = [
     Table(3, 15, 4),

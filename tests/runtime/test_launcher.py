@@ -14,9 +14,9 @@ from launched import QUICK, failure, gone, replicas, run, waiting
 from launched import nothing_is_left as nothing_is_left
 from relay import Relay
 
-from cutset.partition.errors import Diverged, NetworkError, ProcessLost
-from cutset.runtime.launcher import Launcher, Role
-from cutset.runtime.message import Message
+from cutset.errors import Diverged, NetworkError, ProcessLost
+from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.channel.message import Message
 
 HERE = Path(__file__).parent
 

@@ -8,10 +8,10 @@ import pytest
 from launched import QUICK, gone, replicas, run, waiting
 from launched import nothing_is_left as nothing_is_left
 
-from cutset.partition.errors import ProcessLost
-from cutset.runtime.coordinator import Loss
-from cutset.runtime.launcher import Launcher, Role
-from cutset.runtime.message import Message
+from cutset.errors import ProcessLost
+from cutset.runtime.launcher.liveness import Loss
+from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.channel.message import Message
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])

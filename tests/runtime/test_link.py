@@ -7,11 +7,11 @@ from contextlib import ExitStack
 import pytest
 from relay import Relay
 
-from cutset.partition.errors import NetworkError
-from cutset.runtime.keys import make_keys
-from cutset.runtime.link import PLAIN_BYTES
-from cutset.runtime.message import Message
-from cutset.runtime.zmq_channel import DIRECTORY, LOST, ZmqChannel
+from cutset.errors import NetworkError
+from cutset.runtime.channel.keys import make_keys
+from cutset.runtime.channel.link import PLAIN_BYTES
+from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.zmq_channel import DIRECTORY, LOST, ZmqChannel
 
 NAMES = ["a", "b", "launcher"]
 FOUND_S = 8.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from cutset.partition.errors import NetworkError
-from cutset.runtime.listening import listen, why_not
+from cutset.errors import NetworkError
+from cutset.runtime.channel.bind import listen, why_not
 
 
 @pytest.fixture

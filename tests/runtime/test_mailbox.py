@@ -2,11 +2,11 @@
 
 import pytest
 
-from cutset.partition.errors import NetworkError
-from cutset.runtime import mailbox as mailboxes
-from cutset.runtime.mailbox import Mailbox, Stopped, key_of
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.message import Message
+from cutset.errors import NetworkError
+from cutset.runtime.channel import mailbox as mailboxes
+from cutset.runtime.channel.mailbox import Mailbox, Stopped, key_of
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.channel.message import Message
 
 
 def mailbox() -> tuple[MemoryChannel, Mailbox]:

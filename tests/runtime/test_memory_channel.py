@@ -5,11 +5,11 @@ import threading
 import pytest
 import torch
 
-from cutset.partition.errors import NetworkError, ProcessLost
-from cutset.runtime.channel import SilenceError
-from cutset.runtime.faults import BlackHole, Cut, Delay, Drop, Fault, Kill, Reorder, Repeat, Stop
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.message import Message
+from cutset.errors import NetworkError, ProcessLost
+from cutset.runtime.channel.channel import SilenceError
+from cutset.runtime.channel.faults import BlackHole, Cut, Delay, Drop, Fault, Kill, Reorder, Repeat, Stop
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.channel.message import Message
 
 
 def pair(*faults: Fault) -> tuple[MemoryChannel, MemoryChannel]:

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.partition.errors import NetworkError
-from cutset.runtime import message as wire
-from cutset.runtime.message import DTYPES, WIRE_VERSION, MalformedError, Message, decode, encode
+from cutset.errors import NetworkError
+from cutset.runtime.channel import message as wire
+from cutset.runtime.channel.message import DTYPES, WIRE_VERSION, MalformedError, Message, decode, encode
 
 torch.set_num_threads(1)
 

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from cutset.runtime.keys import Keys, make_keys
-from cutset.runtime.message import Message
-from cutset.runtime.neighbours import MEMORY, Neighbours
-from cutset.runtime.shared_memory import LEAST_BYTES
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.runtime.channel.keys import Keys, make_keys
+from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.same_host import MEMORY, Neighbours
+from cutset.runtime.channel.shared_memory import LEAST_BYTES
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 KEYS = make_keys(["a", "b"])
 LARGE = torch.arange(LEAST_BYTES, dtype=torch.float32)
@@ -85,7 +85,7 @@ def test_what_was_copied_to_be_sent_often_is_read_where_it_lies(opened: Opener) 
 def test_a_peer_that_does_not_find_the_pool_gets_copies(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = pair(opened)
     values = a.copy(LARGE)
-    monkeypatch.setattr("cutset.runtime.shared_memory._mapped_if_found", lambda pool: None)
+    monkeypatch.setattr("cutset.runtime.channel.shared_memory._mapped_if_found", lambda pool: None)
     for step in range(3):
         a.send("b", Message("values", step, tensors=(values,)))
         found = b.receive(10).tensors[0]
@@ -142,7 +142,7 @@ def test_without_shared_memory_a_copy_is_an_ordinary_one(opened: Opener, monkeyp
     def refuse() -> None:
         raise OSError("no addresses")
 
-    monkeypatch.setattr("cutset.runtime.neighbours.Pool", refuse)
+    monkeypatch.setattr("cutset.runtime.channel.same_host.Pool", refuse)
     a, b = pair(opened)
     assert torch.equal(a.copy(LARGE), LARGE)
     for step in range(3):
@@ -182,7 +182,7 @@ def test_without_memory_to_share_nothing_is_shared(monkeypatch: pytest.MonkeyPat
     def refuse(size: int) -> None:
         raise error("none")
 
-    monkeypatch.setattr("cutset.runtime.neighbours.Arena", refuse)
+    monkeypatch.setattr("cutset.runtime.channel.same_host.Arena", refuse)
     here = Neighbours("127.0.0.1")
     for _ in range(2):
         assert here.offer("b", "tcp://127.0.0.1:1", Message("x", tensors=(LARGE,))) is None

@@ -5,11 +5,11 @@ import torch
 from cutting import finest_cut, random_cut, subject
 from torch import nn
 
-from cutset.partition.capture import capture
-from cutset.partition.cut import one_machine
-from cutset.partition.exchange import flow
-from cutset.runtime.noise import draw, draw_seed
-from cutset.runtime.program import Program, programs
+from cutset.partition.capture.export import capture
+from cutset.partition.dataflow.cut import one_machine
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.worker.dropout_masks import draw, draw_seed
+from cutset.runtime.worker.program import Program, programs
 
 
 def uncut(model: nn.Module, x: torch.Tensor) -> Program:

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from cutset.partition.capture import capture
-from cutset.partition.cut import one_machine
-from cutset.partition.exchange import flow
-from cutset.runtime.own_modules import OwnModules
-from cutset.runtime.program import Program, programs
+from cutset.partition.capture.export import capture
+from cutset.partition.dataflow.cut import one_machine
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.worker.leaf_modules import OwnModules
+from cutset.runtime.worker.program import Program, programs
 
 
 def model() -> nn.Module:

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from cutset.models.task import Data
-from cutset.partition.errors import BadInput
-from cutset.runtime.noise import draw_seed
-from cutset.runtime.plain import PlainWorker
+from cutset.errors import BadInput
+from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.runtime.worker.uncut_worker import PlainWorker
 
 
 def net() -> nn.Module:

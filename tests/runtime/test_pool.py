@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutset.runtime.message import MalformedError, Place
-from cutset.runtime.pool import Pool
-from cutset.runtime.shared_memory import LEAST_BYTES, PAGE, Arena, Mapping
+from cutset.runtime.channel.message import MalformedError, Place
+from cutset.runtime.channel.pool import Pool
+from cutset.runtime.channel.shared_memory import LEAST_BYTES, PAGE, Arena, Mapping
 
 COUNT = 1 << 18  # a MiB of float32
 
@@ -125,7 +125,7 @@ def resident() -> int:
 
 
 def test_little_memory_stays_where_nothing_lies(monkeypatch):
-    monkeypatch.setattr("cutset.runtime.pool.IDLE_BYTES", 2 << 20)
+    monkeypatch.setattr("cutset.runtime.channel.pool.IDLE_BYTES", 2 << 20)
     pool = Pool(64 << 20)
     taken = lambda: os.fstat(pool.offer.descriptor).st_blocks * 512  # noqa: E731
     for _ in range(3):

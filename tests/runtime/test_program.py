@@ -9,12 +9,12 @@ from cutting import finest_cut, subject
 from torch import nn
 from zoo import CASES, MORE_CASES
 
-from cutset.partition.box import volume
-from cutset.partition.capture import capture
-from cutset.partition.cut import one_machine
-from cutset.partition.errors import BadInput
-from cutset.partition.exchange import flow
-from cutset.runtime.program import Link, Program, programs
+from cutset.partition.ir.box import volume
+from cutset.partition.capture.export import capture
+from cutset.partition.dataflow.cut import one_machine
+from cutset.errors import BadInput
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.worker.program import Link, Program, programs
 
 MACHINES = 3
 

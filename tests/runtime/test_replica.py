@@ -9,13 +9,13 @@ import torch
 from cutting import STEP, finest_cut, load, predict_cut, subject
 
 from cutset.models.task import Data
-from cutset.partition.cut import one_machine
-from cutset.partition.errors import BadInput, NetworkError, ProcessLost
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
-from cutset.runtime.faults import Cut, Drop, Fault, Kill, Reorder
-from cutset.runtime.program import Program, programs
-from cutset.runtime.replica import Replica
+from cutset.partition.dataflow.cut import one_machine
+from cutset.errors import BadInput, NetworkError, ProcessLost
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.channel.faults import Cut, Drop, Fault, Kill, Reorder
+from cutset.runtime.worker.program import Program, programs
+from cutset.runtime.worker.replica import Replica
 
 
 def parts(name: str, machines: int = 3) -> list[Program]:

@@ -5,10 +5,10 @@ from cutting import assert_same, finest_cut, pipeline, planned, run_cut, run_pla
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.errors import UsageError
-from cutset.partition.exchange import flow
-from cutset.runtime.program import programs
-from cutset.runtime.schedule import (
+from cutset.errors import UsageError
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.schedule import (
     NAMES,
     Action,
     gpipe,

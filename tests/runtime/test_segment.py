@@ -5,15 +5,15 @@ import torch
 from torch import Tensor, nn
 
 from cutset.models.task import Data
-from cutset.partition.capture import capture, state_values
-from cutset.partition.cut import Cut, one_machine
-from cutset.partition.errors import BadInput
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.runtime.program import programs
-from cutset.runtime.replica import Replica
-from cutset.runtime.segment import MicroBatch, SegmentRunner, batch_tensors
-from cutset.runtime.states import States
+from cutset.partition.capture.export import capture, state_values
+from cutset.partition.dataflow.cut import Cut, one_machine
+from cutset.errors import BadInput
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.segment_runner import MicroBatch, SegmentRunner, batch_tensors
+from cutset.runtime.worker.flat_parameters import States
 
 
 def placed(graph: Graph, machine_of: dict[str, int]) -> Cut:

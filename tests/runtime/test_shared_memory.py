@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutset.runtime.message import DTYPES, MalformedError, Place
-from cutset.runtime.shared_memory import LEAST_BYTES, Arena, Mapping, Offer
+from cutset.runtime.channel.message import DTYPES, MalformedError, Place
+from cutset.runtime.channel.shared_memory import LEAST_BYTES, Arena, Mapping, Offer
 
 SIDE = 512  # a square of float32 of this side has a MiB
 

@@ -14,15 +14,15 @@ from torch import nn
 from zoo import Case
 
 from cutset.models.task import Data
-from cutset.partition.candidates import candidates
-from cutset.partition.cluster import alike
-from cutset.partition.exchange import flow
-from cutset.runtime.keys import make_keys
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.program import Program, programs
-from cutset.runtime.replica import Replica
-from cutset.runtime.worker import Worker
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.channel.keys import make_keys
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.worker.program import Program, programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.worker import Worker
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 T = TypeVar("T")
 BATCH, WIDTH, CLASSES = 512, 128, 10

@@ -9,8 +9,8 @@ import pytest
 import torch
 from shared_writer import write_five
 
-from cutset.runtime.shared_memory import Offer
-from cutset.runtime.shared_values import SharedValues, Spot, Whereabouts
+from cutset.runtime.channel.shared_memory import Offer
+from cutset.runtime.channel.shared_tensors import SharedValues, Spot, Whereabouts
 
 TENSORS = {
     "value": torch.arange(5000, dtype=torch.float32),

@@ -3,12 +3,12 @@
 import torch
 from cutting import finest_cut, subject
 
-from cutset.partition.box import slices
-from cutset.partition.capture import state_values
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
-from cutset.runtime.program import Program, programs
-from cutset.runtime.states import States
+from cutset.partition.ir.box import slices
+from cutset.partition.capture.export import state_values
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.worker.program import Program, programs
+from cutset.runtime.worker.flat_parameters import States
 
 
 def parts(name: str) -> tuple[list[Program], list[Program]]:

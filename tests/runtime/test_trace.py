@@ -3,10 +3,10 @@
 import pytest
 from cutting import STEP, finest_cut, load, subject
 
-from cutset.partition.exchange import flow
-from cutset.runtime.program import programs
-from cutset.runtime.replica import Replica
-from cutset.runtime.trace import Span, Trace, warm_steps
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.trace import Span, Trace, warm_steps
 
 
 def filled(*steps: int) -> Trace:

@@ -13,16 +13,16 @@ import torch
 import zmq
 from wire_fuzz import JOB, SENDER, Breaker, attack
 
-from cutset.partition.errors import CutsetError
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.layout import Slice
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.runtime.keys import make_keys
-from cutset.runtime.mailbox import KEPT_MOST, Mailbox
-from cutset.runtime.message import Message
-from cutset.runtime.shared_memory import Arena
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.errors import CutsetError
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.slices.slicing import Slice
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.runtime.channel.keys import make_keys
+from cutset.runtime.channel.mailbox import KEPT_MOST, Mailbox
+from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.shared_memory import Arena
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 COUNT = int(os.environ.get("CUTSET_FUZZ", "4000"))
 GROWTH_BYTES = 300 << 20

@@ -9,21 +9,21 @@ import torch
 from cutting import STEP, Outcome, assert_same, buffers, finest_cut, load, pipeline, run_plain, subject
 
 from cutset.models.task import Data
-from cutset.partition.candidates import candidates
-from cutset.partition.cluster import alike
-from cutset.partition.cut import Cut, one_machine
-from cutset.partition.errors import BadInput, NetworkError
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph
-from cutset.runtime.faults import Delay, Fault
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.program import Link, Program, programs
-from cutset.runtime.replica import Replica
-from cutset.runtime.segment import MicroBatch, SegmentRunner, trains_again
-from cutset.runtime.trace import Trace
-from cutset.runtime.worker import AHEAD, Worker
+from cutset.partition.planner.candidates import candidates
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import Cut, one_machine
+from cutset.errors import BadInput, NetworkError
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph
+from cutset.runtime.channel.faults import Delay, Fault
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.worker.program import Link, Program, programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.segment_runner import MicroBatch, SegmentRunner, trains_again
+from cutset.runtime.worker.trace import Trace
+from cutset.runtime.worker.worker import AHEAD, Worker
 
 NAMES = ["worker-0.0", "worker-0.1", "worker-0.2"]
 

@@ -10,11 +10,11 @@ import torch
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from cutset.partition.errors import NetworkError
-from cutset.runtime.channel import SilenceError
-from cutset.runtime.keys import Keys, make_keys
-from cutset.runtime.message import Message, encode
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.errors import NetworkError
+from cutset.runtime.channel.channel import SilenceError
+from cutset.runtime.channel.keys import Keys, make_keys
+from cutset.runtime.channel.message import Message, encode
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 torch.set_num_threads(1)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from delayed_replicas import four_late_replicas
 
-from cutset.partition.errors import Diverged
-from cutset.tools.damping import STOP
-from cutset.tools.prepare import prepare
+from cutset.errors import Diverged
+from cutset.tools.training.divergence_restart import STOP
+from cutset.tools.job.prepare import prepare
 from cutset.tools.train import run
 
 

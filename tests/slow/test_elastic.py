@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from elastic import check_joining_and_leaving
 
-from cutset.ps.ssp import SSP
+from cutset.ps.methods.ssp import SSP
 
 
 def test_replicas_join_and_leave_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_
 from fault_checks import options as options
 from training_command import GOOD, INTERRUPTED, TERMINATED, Run, Start
 
-from cutset.ps.hogwild import Hogwild
-from cutset.tools.prepare import Options
+from cutset.ps.methods.hogwild import Hogwild
+from cutset.tools.job.prepare import Options
 
 pytestmark = NEEDS_PROC
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from cutset.ps.client import Client
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.layout import layout, of_machine, of_shard
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
+from cutset.ps.client.client import Client
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.slices.slicing import layout, of_machine, of_shard
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryNetwork
 
 SIZE = 40
 

@@ -1,6 +1,6 @@
 """Machines so slow that several of them pay."""
 
-from cutset.partition.cluster import Cluster, Machine
+from cutset.partition.cluster.machines import Cluster, Machine
 
 
 def slow_machines(*speeds: float, bandwidth: float = 1e7) -> Cluster:

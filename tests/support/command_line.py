@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cutset.tools import cli
+from cutset.tools.commands import cli
 
 USAGE, BAD_INPUT, INFEASIBLE, DIVERGED = 2, 3, 4, 7
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from cutset.partition.errors import CutsetError, NetworkError
-from cutset.runtime.coordinator import Coordinator, Limits
-from cutset.runtime.failure import Failure
+from cutset.errors import CutsetError, NetworkError
+from cutset.runtime.launcher.liveness import Coordinator, Limits
+from cutset.runtime.launcher.failure_report import Failure
 
 LIMITS = Limits(start_s=60.0, beacon_s=5.0, progress_s=120.0, overdue_s=1.5, grace_s=1.0, exit_s=15.0)
 Event = Callable[[Coordinator, float], None]

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from zoo import CASES, MORE_CASES, Case
 
 from cutset.models.task import Data
-from cutset.partition.autocast import autocast
-from cutset.partition.box import Interval, slices
-from cutset.partition.candidates import Candidate, candidates
-from cutset.partition.capture import capture, state_values
-from cutset.partition.cluster import alike
-from cutset.partition.cut import Cut, check, fused, one_machine, together
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
-from cutset.partition.graph import Graph, LoopInfo
-from cutset.runtime.noise import draw_seed
-from cutset.runtime.program import programs
-from cutset.runtime.replica import Replica
-from cutset.runtime.schedule import DATAFLOW
+from cutset.partition.ir.autocast import autocast
+from cutset.partition.ir.box import Interval, slices
+from cutset.partition.planner.candidates import Candidate, candidates
+from cutset.partition.capture.export import capture, state_values
+from cutset.partition.cluster.machines import alike
+from cutset.partition.dataflow.cut import Cut, check, fused, one_machine, together
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.ir.graph import Graph, LoopInfo
+from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.schedule import DATAFLOW
 
 STEP = 3
 DOUBLE = torch.float64

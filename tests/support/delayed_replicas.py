@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options
 
 DELAYED = Path(__file__).parents[1] / "tools" / "user_models" / "delayed.py"
 

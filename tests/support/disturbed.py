@@ -13,8 +13,8 @@ from typing import Any
 
 from relay import Relay
 
-from cutset.partition.errors import CutsetError
-from cutset.tools.prepare import Options, prepare
+from cutset.errors import CutsetError
+from cutset.tools.job.prepare import Options, prepare
 from cutset.tools.train import run
 
 
@@ -131,8 +131,8 @@ def children() -> Iterator[tuple[int, str]]:
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_text().split("\0")
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and "cutset.runtime.child" in words:
-                yield int(folder.name), words[words.index("cutset.runtime.child") + 1]
+            if parent == os.getpid() and "cutset.runtime.launcher.child" in words:
+                yield int(folder.name), words[words.index("cutset.runtime.launcher.child") + 1]
 
 
 def roles_of(options: Options, machines: int) -> list[str]:

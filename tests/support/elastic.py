@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cutset.ps.gradient_rules import Adagrad
-from cutset.ps.methods import AnyMethod
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options, prepare
-from cutset.tools.scaling import wish
+from cutset.ps.optimizers.standard import Adagrad
+from cutset.ps.methods.registry import AnyMethod
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options, prepare
+from cutset.tools.training.scale_requests import wish
 from cutset.tools.train import run
 
 CUTSET = Path(sys.executable).with_name("cutset")
@@ -23,7 +23,7 @@ GATED = """
     import os
     from pathlib import Path
 
-    from cutset.models.digits_tasks import digits, mlp
+    from cutset.models.tasks.digits import digits, mlp
     from torch import nn
 
     class Model(nn.Module):

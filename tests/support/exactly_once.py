@@ -14,10 +14,10 @@ import torch
 from nursery import SHARDS, SIZE, gradient
 from post import Post
 
-from cutset.ps.holding import Holding
-from cutset.ps.keeper import journal_path
-from cutset.ps.shard_file import read_shard
-from cutset.runtime.message import Message
+from cutset.ps.slices.slice_state import Holding
+from cutset.ps.checkpoint.journal import journal_path
+from cutset.ps.checkpoint.shard_file import read_shard
+from cutset.runtime.channel.message import Message
 
 SUPPORT = Path(__file__).parent
 CLIENTS, PUSHES, LOSS, KILLS = 3, 300, 0.05, 20

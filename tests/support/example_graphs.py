@@ -5,8 +5,8 @@ import itertools
 import torch
 from torch import nn
 
-from cutset.partition.capture import capture
-from cutset.partition.graph import Graph
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Graph
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 

@@ -11,11 +11,11 @@ import pytest
 from disturbed import Signal, disturbed
 from training_command import GOOD, LOST, PROMISED_S, Run, Start, ended, listening
 
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import Adagrad
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import Options
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import Adagrad
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import Options
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cutset.ps.shard import Shard
-from cutset.ps.shard_loop import serve
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.message import Message
+from cutset.ps.server.shard import Shard
+from cutset.ps.server.serve_loop import serve
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.channel.message import Message
 
 Life = Callable[[MemoryChannel], None]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cutset.partition.errors import CutsetError
-from cutset.runtime.coordinator import Limits
-from cutset.runtime.launcher import Launcher, Role
-from cutset.runtime.message import Message
+from cutset.errors import CutsetError
+from cutset.runtime.launcher.liveness import Limits
+from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.channel.message import Message
 
 ROLES = Path(__file__).parents[1] / "runtime"  # role_examples.py is there
 QUICK = Limits(beacon_s=2.0)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import networkx as nx
 import numpy as np
 
-from cutset.partition.layer_graph import Layer, LayerGraph, device_loads
-from cutset.partition.layer_groups import grouped
+from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph, device_loads
+from cutset.tools.bench.device_placement.layer_groups import grouped
 
 
 def random_graph(seed: int, layers: int, *, accelerators: int = 2, cpus: int = 1, training: bool = False) -> LayerGraph:

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 import cutset
-from cutset.models.digits_tasks import digits
-from cutset.ps.methods import method
-from cutset.ps.rules import rule
+from cutset.models.tasks.digits import digits
+from cutset.ps.methods.registry import method
+from cutset.ps.optimizers.registry import rule
 
 
 def check_local_steps(tmp_path: Path, asked: str, rounds: int) -> None:

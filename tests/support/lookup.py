@@ -3,12 +3,12 @@
 import torch
 from in_threads import run_in_threads
 
-from cutset.ps.client import Client
-from cutset.ps.layout import layout, of_shard
-from cutset.ps.shard import Shard
-from cutset.ps.share import Share
-from cutset.runtime.gradient import Gradient, Table
-from cutset.runtime.mailbox import Mailbox
+from cutset.ps.client.client import Client
+from cutset.ps.slices.slicing import layout, of_shard
+from cutset.ps.server.shard import Shard
+from cutset.ps.methods.training_loop import Share
+from cutset.runtime.worker.flat_gradient import Gradient, Table
+from cutset.runtime.channel.mailbox import Mailbox
 
 WIDTH, BIAS = 4, 3
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cutset.ps.minimiser import Iteration, Steps
-from cutset.ps.vector_operations import AT, Evaluate, Vectors, shares
+from cutset.ps.sandblaster.solver import Iteration, Steps
+from cutset.ps.sandblaster.vector_ops import AT, Evaluate, Vectors, shares
 
 Loss = Callable[[Tensor], Tensor]
 Of = Callable[[Tensor, int, int], Tensor]  # the mean loss of portions [first, last) at a point

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from cutset.partition.errors import UsageError
-from cutset.tools.bench.emulated_cluster import EmulatedCluster
+from cutset.errors import UsageError
+from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster
 
 RATE = 12.5e6  # 100 Mbit/s
 

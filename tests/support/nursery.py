@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from post import Post
 
-from cutset.ps.answers import Replies
-from cutset.ps.client import Client
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.keeper import Keeper, Keeping
-from cutset.ps.layout import layout, of_shard
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.ps.shard_file import read_shard
-from cutset.ps.shard_loop import serve
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.message import Message
+from cutset.ps.server.replies import Replies
+from cutset.ps.client.client import Client
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.checkpoint.journal import Keeper, Keeping
+from cutset.ps.slices.slicing import layout, of_shard
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.ps.checkpoint.shard_file import read_shard
+from cutset.ps.server.serve_loop import serve
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.message import Message
 
 SIZE, SHARDS = 64, 2
 SLICES = layout([SIZE], SHARDS, align=1, most=16)

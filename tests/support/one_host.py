@@ -5,9 +5,9 @@ from pathlib import Path
 
 from command_line import Cutset
 
-from cutset.ps.checkpoint import whole_state
-from cutset.ps.tensor_file import TensorReader
-from cutset.tools.saving import CHECKPOINT, WEIGHTS
+from cutset.ps.checkpoint.read_checkpoint import whole_state
+from cutset.ps.checkpoint.streamed_safetensors import TensorReader
+from cutset.tools.job.export_weights import CHECKPOINT, WEIGHTS
 
 DIGITS = "cutset.models:digits"
 

@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 from safetensors.torch import load_file
 
-import cutset.models.local  # noqa: F401 - defines the operator of locally connected layers
+import cutset.models.tasks.locally_connected  # noqa: F401 - defines the operator of locally connected layers
 from cutset.models.task import Data
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.beacon import Beacon
-from cutset.runtime.channel import Channel
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.message import Message
-from cutset.runtime.program import Program
-from cutset.runtime.worker import Worker
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.launcher.heartbeat import Beacon
+from cutset.runtime.channel.channel import Channel
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.message import Message
+from cutset.runtime.worker.program import Program
+from cutset.runtime.worker.worker import Worker
 
 
 def step(channel: Channel, setup: dict[str, Any], beacon: Beacon) -> float | None:

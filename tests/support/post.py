@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from cutset.runtime.channel import silence
-from cutset.runtime.message import Message, decode, encode
+from cutset.runtime.channel.channel import silence
+from cutset.runtime.channel.message import Message, decode, encode
 
 JOB = "post"
 

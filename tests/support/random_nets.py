@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import Case
 
-from cutset.models.local import LocallyConnected2d
+from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.models.task import Data
-from cutset.partition.capture import capture
-from cutset.partition.graph import Graph
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Graph
 
 CLASSES = 5
 ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU)

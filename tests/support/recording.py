@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from cutting import Subject, finest_cut, load, subject
 
-from cutset.partition.exchange import flow
-from cutset.runtime.program import Program, programs
-from cutset.runtime.replica import Replica
-from cutset.runtime.trace import Span
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.worker.program import Program, programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.trace import Span
 
 
 def exchange(step: int, at: float = 10.0) -> list[list[Span]]:

@@ -3,14 +3,14 @@
 import torch
 from in_threads import run_in_threads
 
-from cutset.ps.client import Client
-from cutset.ps.layout import layout, of_machine, of_shard
-from cutset.ps.rule import Update
-from cutset.ps.shard import Shard
-from cutset.ps.share import Share
-from cutset.ps.staleness import merged
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
+from cutset.ps.client.client import Client
+from cutset.ps.slices.slicing import layout, of_machine, of_shard
+from cutset.ps.optimizers.optimizer import Update
+from cutset.ps.server.shard import Shard
+from cutset.ps.methods.training_loop import Share
+from cutset.ps.slices.staleness import merged
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryNetwork
 
 SIZE = 50
 

@@ -10,15 +10,15 @@ import torch
 from killed import train_and_kill
 from safetensors.torch import load_file
 
-from cutset.ps.checkpoint import load
-from cutset.ps.gradient_rules import Adam
-from cutset.ps.methods import method
-from cutset.ps.sync import Sync
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import Options, prepare
-from cutset.tools.resuming import checkpoint_of
-from cutset.tools.saving import WEIGHTS
+from cutset.ps.checkpoint.read_checkpoint import load
+from cutset.ps.optimizers.standard import Adam
+from cutset.ps.methods.registry import method
+from cutset.ps.methods.sync import Sync
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import Options, prepare
+from cutset.tools.job.resume import checkpoint_of
+from cutset.tools.job.export_weights import WEIGHTS
 from cutset.tools.train import run
 
 DIGITS = "cutset.models:digits"

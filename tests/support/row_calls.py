@@ -14,16 +14,16 @@ import torch
 from cutting import random_cut
 from torch import Tensor
 
-from cutset.partition.arguments import call, decode, named, overload
-from cutset.partition.box import Box, slices
-from cutset.partition.cut import Cut, with_folds
-from cutset.partition.graph import Graph, Op, is_partial, output_box, reads
-from cutset.partition.joining import spelled
-from cutset.partition.kernel import run_box
-from cutset.partition.resolve import OPAQUE, Draft, DraftOp, resolve
-from cutset.partition.row import PART
-from cutset.partition.signature import DraftTensor
-from cutset.partition.table import TABLE
+from cutset.partition.ir.arguments import call, decode, named, overload
+from cutset.partition.ir.box import Box, slices
+from cutset.partition.dataflow.cut import Cut, with_folds
+from cutset.partition.ir.graph import Graph, Op, is_partial, output_box, reads
+from cutset.partition.dataflow.reduction_split import spelled
+from cutset.partition.operators.kernel import run_box
+from cutset.partition.capture.axis_inference import OPAQUE, Draft, DraftOp, resolve
+from cutset.partition.operators.sharding_rule import PART
+from cutset.partition.operators.signature import DraftTensor
+from cutset.partition.operators.registry import TABLE
 
 TRIALS = 4
 INF = float("inf")

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutset.ps.batch_coordinator import BatchCoordinator
-from cutset.ps.batch_worker import BatchWorker
-from cutset.ps.coordinator_loop import coordinate
-from cutset.ps.layout import layout, of_shard
-from cutset.ps.minimiser import Portions, Steps
-from cutset.ps.operation_log import OperationLog
-from cutset.ps.shard_loop import serve
-from cutset.ps.vector_shard import VectorShard, from_whole
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.gradient import Gradient
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.message import Message
+from cutset.ps.sandblaster.coordinator import BatchCoordinator
+from cutset.ps.sandblaster.gradient_worker import BatchWorker
+from cutset.ps.sandblaster.coordinator_loop import coordinate
+from cutset.ps.slices.slicing import layout, of_shard
+from cutset.ps.sandblaster.solver import Portions, Steps
+from cutset.ps.sandblaster.recovery_log import OperationLog
+from cutset.ps.server.serve_loop import serve
+from cutset.ps.sandblaster.vector_shard import VectorShard, from_whole
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.worker.flat_gradient import Gradient
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.channel.message import Message
 
 Loss = Callable[[Tensor, slice], Tensor]  # the mean loss of some samples at a point [n]
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from cutset.ps.layout import Slice
-from cutset.runtime.message import Message
+from cutset.ps.slices.slicing import Slice
+from cutset.runtime.channel.message import Message
 
 SLICES = [Slice(0, 0, 0, 3, 0), Slice(0, 2, 16, 18, 2)]
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from cutset.runtime.shared_values import SharedValues, Whereabouts
+from cutset.runtime.channel.shared_tensors import SharedValues, Whereabouts
 
 
 def write_five(where):

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 import torch
 
-from cutset.ps.layout import Slice
-from cutset.ps.minimiser import Portions
-from cutset.ps.vector_shard import VectorShard, from_whole
-from cutset.runtime.message import Message
+from cutset.ps.slices.slicing import Slice
+from cutset.ps.sandblaster.solver import Portions
+from cutset.ps.sandblaster.vector_shard import VectorShard, from_whole
+from cutset.runtime.channel.message import Message
 
 SLICES = [Slice(1, 0, 2, 5, 0), Slice(1, 2, 0, 2, 2)]  # of machines 0 and 2
 WHOLE = {0: torch.arange(8, dtype=torch.float64), 2: torch.tensor([-1.0, 10.0], dtype=torch.float64)}

@@ -71,7 +71,7 @@ class Run:
 
     def pid(self, role: str) -> int:
         """The process of a role."""
-        (pid,) = [pid for pid, line in self.processes().items() if line.endswith(f"cutset.runtime.child {role}")]
+        (pid,) = [pid for pid, line in self.processes().items() if line.endswith(f"cutset.runtime.launcher.child {role}")]
         return pid
 
     def maps(self) -> list[str]:

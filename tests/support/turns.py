@@ -7,15 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cutset.models.digits_tasks import digits
-from cutset.models.stream import SampleStream
-from cutset.partition.errors import Diverged
-from cutset.ps.layout import layout
-from cutset.ps.method import Serving
-from cutset.ps.shard import Shard
-from cutset.ps.staleness import merged
-from cutset.runtime.message import Message
-from cutset.runtime.plain import PlainWorker
+from cutset.models.tasks.digits import digits
+from cutset.models.sample_stream import SampleStream
+from cutset.errors import Diverged
+from cutset.ps.slices.slicing import layout
+from cutset.ps.methods.method import Serving
+from cutset.ps.server.shard import Shard
+from cutset.ps.slices.staleness import merged
+from cutset.runtime.channel.message import Message
+from cutset.runtime.worker.uncut_worker import PlainWorker
 
 BATCH = 20
 

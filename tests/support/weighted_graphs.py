@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from cutset.partition.adjacency import Adjacency, adjacency
-from cutset.partition.capture import capture
-from cutset.partition.graph import Graph
+from cutset.partition.mincut.csr_graph import Adjacency, adjacency
+from cutset.partition.capture.export import capture
+from cutset.partition.ir.graph import Graph
 
 
 def weighted(graph: nx.Graph, flops: Any = 1.0, size: float = 10) -> Adjacency:

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import torch
 
-from cutset.partition.errors import CutsetError
-from cutset.runtime.message import Message, encode
-from cutset.runtime.neighbours import MEMORY
-from cutset.runtime.shared_memory import Arena
-from cutset.runtime.zmq_channel import ZmqChannel
+from cutset.errors import CutsetError
+from cutset.runtime.channel.message import Message, encode
+from cutset.runtime.channel.same_host import MEMORY
+from cutset.runtime.channel.shared_memory import Arena
+from cutset.runtime.channel.zmq_channel import ZmqChannel
 
 JOB, SENDER = "job", "a"
 FRAMES = 9  # position in a header

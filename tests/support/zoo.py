@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cutset.models.local import LocallyConnected2d
+from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.models.task import Data
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from command_line import cutset as cutset
 
-from cutset.partition.placement import (
+from cutset.partition.placement.placement_file import (
     FORMAT,
     Fingerprint,
     Loop,

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cutset.ps.minimiser import Portions
-from cutset.tools.batch_roles import Rows
-from cutset.tools.load import TaskSpec, load_task, read_split
+from cutset.ps.sandblaster.solver import Portions
+from cutset.tools.sandblaster.roles import Rows
+from cutset.tools.task.load_task import TaskSpec, load_task, read_split
 
 STATUS = Path("/proc/self/status")
 SAMPLES, INPUTS = 250_000, 256  # 256 MB

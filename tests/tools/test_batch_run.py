@@ -12,7 +12,7 @@ from killed import train_and_kill
 from safetensors.torch import load_file
 
 from cutset.models import digits_softmax
-from cutset.tools.batch_run import prepare_folder
+from cutset.tools.sandblaster.run import prepare_folder
 
 SOFTMAX = "cutset.models:digits_softmax(double=True)"
 METHOD = "sandblaster:iterations=12,l2=1e-3"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cutset.partition.errors import UsageError
-from cutset.tools.buffer_file import KEEP_S, BufferFile, buffer_path, removed_afterwards
-from cutset.tools.saving import unfinished
+from cutset.errors import UsageError
+from cutset.tools.training.buffer_file import KEEP_S, BufferFile, buffer_path, removed_afterwards
+from cutset.tools.job.export_weights import unfinished
 
 
 def test_who_comes_after_has_what_was_kept_last(tmp_path: Path) -> None:

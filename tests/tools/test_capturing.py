@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cutset.partition.errors import BadInput
-from cutset.partition.hand_block import BLOCK
-from cutset.partition.untraceable import ATTEMPTS, Untraceable, way_out
-from cutset.tools.capturing import Captured, captured
-from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.weightless import weightless
+from cutset.errors import BadInput
+from cutset.partition.operators.leaf_module import BLOCK
+from cutset.partition.capture.tracing_error import ATTEMPTS, Untraceable, way_out
+from cutset.tools.task.capture_task import Captured, captured
+from cutset.tools.task.load_task import TaskSpec, load_task
+from cutset.tools.task.meta_model import weightless
 
 BRANCHING = Path(__file__).parent / "user_models" / "branching.py"
 

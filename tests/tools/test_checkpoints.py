@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from cutset.partition.errors import CheckpointError
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.keeper import Keeper, Keeping
-from cutset.ps.layout import of_shard
-from cutset.ps.shard import Shard
-from cutset.ps.sync import Sync
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.message import Message
-from cutset.tools.checkpoints import Checkpoints
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options, Prepared, prepare
-from cutset.tools.resuming import checkpoint_of
-from cutset.tools.state_keeping import StateKeeping
+from cutset.errors import CheckpointError
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.checkpoint.journal import Keeper, Keeping
+from cutset.ps.slices.slicing import of_shard
+from cutset.ps.server.shard import Shard
+from cutset.ps.methods.sync import Sync
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.channel.message import Message
+from cutset.tools.training.checkpoint_sets import Checkpoints
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options, Prepared, prepare
+from cutset.tools.job.resume import checkpoint_of
+from cutset.tools.training.replica_state import StateKeeping
 
 GOOD = Path(__file__).parent / "user_models" / "good.py"
 WORKER = "worker-0.0"

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from recording import exchange, halves, run
 
-from cutset.partition.placement import Placement
-from cutset.runtime.trace import Span
-from cutset.tools.chrome_trace import _listed, chrome_trace
+from cutset.partition.placement.placement_file import Placement
+from cutset.runtime.worker.trace import Span
+from cutset.tools.analysis.chrome_trace import _listed, chrome_trace
 
 Events = list[dict[str, Any]]
 

@@ -19,8 +19,8 @@ TASK = f"{GOOD}:task"
 @pytest.fixture(scope="module")
 def placement(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A placement of the small task over two machines."""
-    from cutset.tools.load import TaskSpec
-    from cutset.tools.planning import Wanted, captured, planned
+    from cutset.tools.task.load_task import TaskSpec
+    from cutset.tools.task.plan_task import Wanted, captured, planned
 
     spec = TaskSpec(TASK)
     path = tmp_path_factory.mktemp("placement") / "good.json"
@@ -324,7 +324,7 @@ def test_a_bug_is_called_one(cutset: Cutset, monkeypatch: pytest.MonkeyPatch) ->
     def broken() -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("cutset.partition.placement.schema", broken)
+    monkeypatch.setattr("cutset.partition.placement.placement_file.schema", broken)
     outcome = cutset("schema")
     assert outcome.code == 1
     assert "ZeroDivisionError" in outcome.err

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cutset.partition.errors import BadInput
-from cutset.partition.placement import Placement
-from cutset.tools.console import Progress, make_console, placement_summary, print_error, result_table
+from cutset.errors import BadInput
+from cutset.partition.placement.placement_file import Placement
+from cutset.tools.report.console import Progress, make_console, placement_summary, print_error, result_table
 
 
 def plain(width: int = 160) -> tuple[Console, io.StringIO]:
@@ -174,7 +174,7 @@ def test_without_a_terminal_lines_are_wide(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_output_and_pictures_load_no_torch() -> None:
     code = (
-        "import sys, cutset.tools.console, cutset.tools.report, cutset.partition.placement;"
+        "import sys, cutset.tools.report.console, cutset.tools.report.pages, cutset.partition.placement.placement_file;"
         "print([name for name in ('torch', 'numpy', 'zmq', 'pymetis') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, timeout=60)

@@ -1,6 +1,6 @@
 """How workers are named."""
 
-from cutset.tools.course import worker_name
+from cutset.tools.job.run_config import worker_name
 
 
 def test_a_worker_is_named_after_its_replica_and_machine() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cutset.partition.errors import UsageError
-from cutset.tools.crew import JOINS_MOST, NAMES_MOST, Crew
+from cutset.errors import UsageError
+from cutset.tools.training.crew import JOINS_MOST, NAMES_MOST, Crew
 
 
 def test_the_last_ones_leave_and_those_that_join_have_new_numbers() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from delayed_replicas import four_late_replicas
 
-from cutset.partition.errors import Diverged, UsageError
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.methods import AnyMethod, method
-from cutset.ps.rules import AnyRule, Scaled
-from cutset.tools.damping import DAMP, STOP, demand_possible, run_damped
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options, Prepared, prepare
+from cutset.errors import Diverged, UsageError
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.registry import AnyMethod, method
+from cutset.ps.optimizers.registry import AnyRule, Scaled
+from cutset.tools.training.divergence_restart import DAMP, STOP, demand_possible, run_damped
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options, Prepared, prepare
 from cutset.tools.train import run
 
 MODELS = Path(__file__).parent / "user_models"

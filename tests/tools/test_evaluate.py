@@ -10,9 +10,9 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from cutset.models.digits_tasks import digits
-from cutset.partition.errors import CheckpointError, UsageError
-from cutset.tools.cli import cli
+from cutset.models.tasks.digits import digits
+from cutset.errors import CheckpointError, UsageError
+from cutset.tools.commands.cli import cli
 
 TASK = "cutset.models:digits"
 

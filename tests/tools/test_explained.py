@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from recording import exchange, one_after_another
 
-from cutset.runtime.trace import Span
-from cutset.tools.explained import Explanation, MachineTime, SlowestLink, explained, in_words
+from cutset.runtime.worker.trace import Span
+from cutset.tools.analysis.bottleneck import Explanation, MachineTime, SlowestLink, explained, in_words
 
 NAMES = ["left", "right"]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.errors import UsageError
-from cutset.tools.factoryname import FactoryName, parse_factory
+from cutset.errors import UsageError
+from cutset.tools.task.factory_name import FactoryName, parse_factory
 
 literals = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from cutset.models.task import Data, Task
-from cutset.partition.errors import BadInput
-from cutset.tools import first_weights
-from cutset.tools.first_weights import First, write_first
+from cutset.errors import BadInput
+from cutset.tools.job import initial_weights as first_weights
+from cutset.tools.job.initial_weights import First, write_first
 
 
 class Net(nn.Module):

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ElementTree
 import msgspec
 import pytest
 
-from cutset.partition.placement import Placement, Span
-from cutset.tools.gantt import gantt
-from cutset.tools.measured import Measured
+from cutset.partition.placement.placement_file import Placement, Span
+from cutset.tools.figures.gantt import gantt
+from cutset.tools.analysis.measured import Measured
 
 
 def like(placement: Placement, *, times: float) -> Measured:

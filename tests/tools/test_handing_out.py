@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cutset.runtime.message import Message
-from cutset.tools.handing_out import HandingOut
+from cutset.runtime.channel.message import Message
+from cutset.tools.training.lease_server import HandingOut
 
 
 class Asking:

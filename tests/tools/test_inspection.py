@@ -8,9 +8,9 @@ import pytest
 from torch import Tensor, nn
 
 from cutset.models.task import Task, example_like
-from cutset.tools.inspection import inspection, print_inspection
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import captured
+from cutset.tools.report.inspect_report import inspection, print_inspection
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import captured
 
 GOOD = Path(__file__).parent / "user_models" / "good.py"
 

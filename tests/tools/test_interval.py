@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cutset.partition.errors import UsageError
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.methods import method
-from cutset.ps.sync import Sync
-from cutset.tools.interval import Interval, interval
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options, prepare
+from cutset.errors import UsageError
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.registry import method
+from cutset.ps.methods.sync import Sync
+from cutset.tools.job.interval import Interval, interval
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options, prepare
 
 GOOD = Path(__file__).parent / "user_models" / "good.py"
 

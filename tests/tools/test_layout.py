@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.partition.placement import Loop, OpPlacement, Piece, Placement
-from cutset.tools.axisname import learn
-from cutset.tools.cutlayout import ROOMY, WIDTH, choose_scale, fuse, layers, seat
-from cutset.tools.cutroute import route
-from cutset.tools.territory import shares, territory
+from cutset.partition.placement.placement_file import Loop, OpPlacement, Piece, Placement
+from cutset.tools.figures.axisname import learn
+from cutset.tools.figures.cut_map_layout import ROOMY, WIDTH, choose_scale, fuse, layers, seat
+from cutset.tools.figures.cut_map_routing import route
+from cutset.tools.figures.territory import shares, territory
 
 
 def test_light_operators_join_the_one_they_follow(tiles: Placement) -> None:

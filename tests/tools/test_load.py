@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from cutset.models.task import Task
-from cutset.partition.errors import BadInput, CutsetError, UsageError
-from cutset.tools.load import TaskSpec, build_model, example_batch, load_task, read_split
+from cutset.errors import BadInput, CutsetError, UsageError
+from cutset.tools.task.load_task import TaskSpec, build_model, example_batch, load_task, read_split
 
 MODELS = Path(__file__).parent / "user_models"
 GOOD, WRONG = MODELS / "good.py", MODELS / "wrong.py"

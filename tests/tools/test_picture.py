@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cutset.partition.placement import Placement, Span, Traffic
-from cutset.tools import picture
-from cutset.tools.cutmap import cut_map
-from cutset.tools.gantt import gantt, merge
+from cutset.partition.placement.placement_file import Placement, Span, Traffic
+from cutset.tools.figures import picture
+from cutset.tools.figures.cut_map import cut_map
+from cutset.tools.figures.gantt import gantt, merge
 from cutset.tools.units import bytes_text
 
 FIGURES = (picture.cut_map, picture.traffic_matrix, picture.load_bars, picture.gantt)
@@ -69,7 +69,7 @@ def test_pictures_are_the_same_in_every_process(branches: Placement, tmp_path: o
     path = f"{tmp_path}/placement.json"
     branches.save(path)
     code = (
-        "import sys; from cutset.partition.placement import load; from cutset.tools import report;"
+        "import sys; from cutset.partition.placement.placement_file import load; from cutset.tools import report;"
         "sys.stdout.buffer.write(report.placement_page(load(sys.argv[1])).encode())"
     )
     pages = [

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from cutset.models.task import Task, example_like
-from cutset.partition.errors import BadInput, Infeasible
-from cutset.partition.placement import to_json
-from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.planning import Captured, Wanted, captured, compiled, matched, planned
+from cutset.errors import BadInput, Infeasible
+from cutset.partition.placement.placement_file import to_json
+from cutset.tools.task.load_task import TaskSpec, load_task
+from cutset.tools.task.plan_task import Captured, Wanted, captured, compiled, matched, planned
 
 GOOD = Path(__file__).parent / "user_models" / "good.py"
 MACHINES = 3

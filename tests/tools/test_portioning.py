@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.errors import UsageError
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.minimiser import Portions
-from cutset.ps.sandblaster import PORTIONS, Sandblaster
-from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.portioning import FOLDER, left_out, portion, portions_of, with_portions
-from cutset.tools.prepare import Options
+from cutset.errors import UsageError
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.sandblaster.solver import Portions
+from cutset.ps.methods.sandblaster import PORTIONS, Sandblaster
+from cutset.tools.task.load_task import TaskSpec, load_task
+from cutset.tools.job.portion_size import FOLDER, left_out, portion, portions_of, with_portions
+from cutset.tools.job.prepare import Options
 
 GOOD = f"{Path(__file__).parent / 'user_models' / 'good.py'}:task"  # 96 samples, its batch 8
 

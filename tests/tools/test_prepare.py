@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from cutset.partition.errors import BadInput, CutsetError, UsageError
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.runtime.program import Program
-from cutset.tools.course import WorkerSetup
-from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.planning import Wanted, captured, planned
-from cutset.tools.prepare import Options, Prepared, prepare, state_names
-from cutset.tools.rehearsal import rehearse
-from cutset.tools.supervisor import Supervisor
+from cutset.errors import BadInput, CutsetError, UsageError
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.runtime.worker.program import Program
+from cutset.tools.job.run_config import WorkerSetup
+from cutset.tools.task.load_task import TaskSpec, load_task
+from cutset.tools.task.plan_task import Wanted, captured, planned
+from cutset.tools.job.prepare import Options, Prepared, prepare, state_names
+from cutset.tools.job.dry_run import rehearse
+from cutset.tools.training.supervisor import Supervisor
 
 MODELS = Path(__file__).parent / "user_models"
 

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from cutset.partition.cluster_file import load, read, to_toml
-from cutset.partition.errors import UsageError
-from cutset.tools import probe as probe_module
-from cutset.tools.probe import Probed, memory_bytes, probe
-from cutset.tools.probe_command import probe as command
-from cutset.tools.probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, chains, gallery, repeated_name
-from cutset.tools.probe_text import as_plain, print_probed
+from cutset.partition.cluster.cluster_file import load, read, to_toml
+from cutset.errors import UsageError
+from cutset.tools.probe import measure_machine as probe_module
+from cutset.tools.probe.measure_machine import Probed, memory_bytes, probe
+from cutset.tools.commands.probe_command import probe as command
+from cutset.tools.probe.probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, chains, gallery, repeated_name
+from cutset.tools.report.probe_report import as_plain, print_probed
 
 
 @pytest.fixture(scope="module")

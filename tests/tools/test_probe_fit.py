@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.cluster import Machine, Rate
-from cutset.partition.cost import Costs, Work
-from cutset.partition.graph import Graph
-from cutset.tools.probe_fit import (
+from cutset.partition.cluster.machines import Machine, Rate
+from cutset.partition.cluster.cost_model import Costs, Work
+from cutset.partition.ir.graph import Graph
+from cutset.tools.probe.fit_constants import (
     ChainSample,
     Line,
     Sample,
@@ -19,7 +19,7 @@ from cutset.tools.probe_fit import (
     fit_network,
     sharing,
 )
-from cutset.tools.probe_models import chains
+from cutset.tools.probe.probe_models import chains
 
 TRUE = Machine(
     "m",

@@ -4,8 +4,16 @@ import msgspec
 import pytest
 from recording import exchange, one_after_another, run
 
-from cutset.runtime.trace import Span
-from cutset.tools.recorded import bounds, other_work, recorded, transfers, typical_step, waits, whole_steps
+from cutset.runtime.worker.trace import Span
+from cutset.tools.analysis.recorded_steps import (
+    bounds,
+    other_work,
+    recorded,
+    transfers,
+    typical_step,
+    waits,
+    whole_steps,
+)
 
 
 def longer(step: int, by: float, at: float) -> list[list[Span]]:

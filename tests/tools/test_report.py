@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cutset.partition.placement import Placement, Span
-from cutset.tools.curves import thin
-from cutset.tools.page import Column, Row, table
-from cutset.tools.picture import accuracy_curves, loss_curves, staleness_histograms
-from cutset.tools.report import placement_page, run_page
+from cutset.partition.placement.placement_file import Placement, Span
+from cutset.tools.figures.learning_curves import thin
+from cutset.tools.report.html import Column, Row, table
+from cutset.tools.figures.picture import accuracy_curves, loss_curves, staleness_histograms
+from cutset.tools.report.pages import placement_page, run_page
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 NASTY = "<script>alert('1')</script>&\""

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from recording import exchange
 
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.methods import method
-from cutset.tools import result
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import Options, prepare
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.registry import method
+from cutset.tools.analysis import result
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import Options, prepare
 
 MODELS = Path(__file__).parent / "user_models"
 

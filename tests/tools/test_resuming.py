@@ -11,16 +11,16 @@ import pytest
 import torch
 from command_line import BAD_INPUT, USAGE, Cutset, refused
 
-from cutset.ps.checkpoint_files import write_manifest, write_shard, write_state
-from cutset.ps.gradient_rules import SGD, Adam
-from cutset.ps.holding import Holding
-from cutset.ps.manifest import MANIFEST, Manifest
-from cutset.ps.methods import method as named
-from cutset.ps.sync import Sync
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options, Prepared, prepare
-from cutset.tools.resuming import checkpoint_of
-from cutset.tools.saving import told
+from cutset.ps.checkpoint.write_checkpoint import write_manifest, write_shard, write_state
+from cutset.ps.optimizers.standard import SGD, Adam
+from cutset.ps.slices.slice_state import Holding
+from cutset.ps.checkpoint.manifest import MANIFEST, Manifest
+from cutset.ps.methods.registry import method as named
+from cutset.ps.methods.sync import Sync
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options, Prepared, prepare
+from cutset.tools.job.resume import checkpoint_of
+from cutset.tools.job.export_weights import told
 
 GOOD = Path(__file__).parent / "user_models" / "good.py"
 TASK = f"{GOOD}:task"

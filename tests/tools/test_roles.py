@@ -10,16 +10,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cutset.models.stream import SampleStream
-from cutset.partition.errors import Diverged
-from cutset.ps.gradient_rules import SGD, Adagrad
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.beacon import Beacon
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
-from cutset.tools.course import BaselineSetup, Course
-from cutset.tools.load import TaskSpec, load_task
-from cutset.tools.roles import baseline
+from cutset.models.sample_stream import SampleStream
+from cutset.errors import Diverged
+from cutset.ps.optimizers.standard import SGD, Adagrad
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.launcher.heartbeat import Beacon
+from cutset.runtime.channel.memory_channel import MemoryNetwork
+from cutset.runtime.channel.message import Message
+from cutset.tools.job.run_config import BaselineSetup, Course
+from cutset.tools.task.load_task import TaskSpec, load_task
+from cutset.tools.training.roles import baseline
 
 MODELS = Path(__file__).parent / "user_models"
 TASK = f"{MODELS / 'good.py'}:exact"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cutset.partition.errors import UsageError
-from cutset.tools.scaling import LOOK_S, STANDING, WISH, Standing, Wishes, wish
+from cutset.errors import UsageError
+from cutset.tools.training.scale_requests import LOOK_S, STANDING, WISH, Standing, Wishes, wish
 
 
 class Clock:

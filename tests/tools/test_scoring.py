@@ -5,15 +5,15 @@ import torch
 from cutting import finest_cut, load, subject
 
 from cutset.models.task import Data, Task, example_like
-from cutset.partition.evaluation import carry_over
-from cutset.partition.exchange import flow
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.plain import PlainWorker
-from cutset.runtime.program import programs
-from cutset.runtime.replica import Replica
-from cutset.runtime.worker import Worker
-from cutset.tools.scoring import batches, right_answers, right_answers_uncut
+from cutset.partition.dataflow.evaluation_cut import carry_over
+from cutset.partition.dataflow.dataflow import flow
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.worker.uncut_worker import PlainWorker
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.worker import Worker
+from cutset.tools.training.accuracy import batches, right_answers, right_answers_uncut
 
 NAMES = ["worker-0.0", "worker-0.1"]
 TASK = Task("any", lambda: subject("mlp").fresh()[0], torch.nn.functional.cross_entropy, example_like(((12,),)))

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cutset.tools.heat import staleness_heat
-from cutset.tools.served import in_words, mean_staleness, served, staleness
-from cutset.tools.waits import waiting_bars
+from cutset.tools.figures.heat import staleness_heat
+from cutset.tools.analysis.server_statistics import in_words, mean_staleness, served, staleness
+from cutset.tools.figures.waits import waiting_bars
 
 
 def worker(seconds: float, fetch_s: float, push_s: float, *, fetches: int = 10, skew: float = 0.0) -> dict[str, Any]:

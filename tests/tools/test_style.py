@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from cutset.tools.style import _DARK, _LIGHT, _MACHINES
-from cutset.tools.svg import fit, fit_end, number, tag, text_width
+from cutset.tools.figures.theme import _DARK, _LIGHT, _MACHINES
+from cutset.tools.figures.svg import fit, fit_end, number, tag, text_width
 from cutset.tools.units import against_text, bytes_text, count_text, percent_text, seconds_text, ticks
 
 

@@ -9,19 +9,19 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cutset.partition.errors import ProcessLost
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.ps.sync import Sync
-from cutset.runtime.coordinator import Loss
-from cutset.runtime.launcher import Launcher, Role
-from cutset.runtime.message import Message
-from cutset.tools.course import worker_name
-from cutset.tools.crew import JOINS_MOST
-from cutset.tools.load import TaskSpec
-from cutset.tools.prepare import Options, Prepared, prepare
-from cutset.tools.scaling import Standing, Wishes
-from cutset.tools.supervisor import Supervisor
+from cutset.errors import ProcessLost
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.methods.sync import Sync
+from cutset.runtime.launcher.liveness import Loss
+from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.channel.message import Message
+from cutset.tools.job.run_config import worker_name
+from cutset.tools.training.crew import JOINS_MOST
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.prepare import Options, Prepared, prepare
+from cutset.tools.training.scale_requests import Standing, Wishes
+from cutset.tools.training.supervisor import Supervisor
 
 MODELS = Path(__file__).parent / "user_models"
 KILLED = "worker-1.0 was killed by SIGKILL (its last progress was 'step 2')"

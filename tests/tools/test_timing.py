@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from cutset.tools.course import Course
-from cutset.tools.load import TaskSpec
-from cutset.tools.timing import MARGIN_S, Timing
+from cutset.tools.job.run_config import Course
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.job.checkpoint_schedule import MARGIN_S, Timing
 
 EVERY_S, PACE = 10.0, 100  # steps a second
 AHEAD = math.ceil(MARGIN_S * PACE) + 1  # steps that may be made until all have heard, with the one that is being made

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cutset.partition.errors import UsageError
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import Adagrad
-from cutset.ps.sync import Sync
-from cutset.runtime.launcher import Launcher
-from cutset.runtime.message import Message
-from cutset.tools.buffer_file import buffer_path
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import INITIAL, LOGS, PLACEMENT, Options, prepare
-from cutset.tools.saving import CHECKPOINT, WEIGHTS
-from cutset.tools.supervisor import Supervisor
+from cutset.errors import UsageError
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import Adagrad
+from cutset.ps.methods.sync import Sync
+from cutset.runtime.launcher.launcher import Launcher
+from cutset.runtime.channel.message import Message
+from cutset.tools.training.buffer_file import buffer_path
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import INITIAL, LOGS, PLACEMENT, Options, prepare
+from cutset.tools.job.export_weights import CHECKPOINT, WEIGHTS
+from cutset.tools.training.supervisor import Supervisor
 from cutset.tools.train import TRACE, run, train
 
 TASK = f"{Path(__file__).parent / 'user_models' / 'good.py'}:task"

@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from cutset.models.task import Data, Task, example_like
-from cutset.partition.errors import CheckpointError
-from cutset.tools.course import Course
-from cutset.tools.load import TaskSpec
-from cutset.tools.trainer import UncutTrainer, accuracy
+from cutset.errors import CheckpointError
+from cutset.tools.job.run_config import Course
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.training.trainer import UncutTrainer, accuracy
 
 
 class Counting:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.beacon import Beacon
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.tools.course import Course
-from cutset.tools.load import TaskSpec
-from cutset.tools.training_log import TrainingLog, steps_done, steps_settled
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.launcher.heartbeat import Beacon
+from cutset.runtime.channel.memory_channel import MemoryNetwork
+from cutset.tools.job.run_config import Course
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.training.progress_log import TrainingLog, steps_done, steps_settled
 
 COURSE = Course(
     TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=2, steps=6, evaluate_every=2, initial="nowhere"

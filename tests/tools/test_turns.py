@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from cutset.runtime.assignment import LAUNCHER
-from cutset.runtime.mailbox import Mailbox
-from cutset.runtime.memory_channel import MemoryNetwork
-from cutset.runtime.message import Message
-from cutset.tools.course import Course
-from cutset.tools.handing_out import HandingOut
-from cutset.tools.load import TaskSpec
-from cutset.tools.turns import InTurn, Leased
+from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryNetwork
+from cutset.runtime.channel.message import Message
+from cutset.tools.job.run_config import Course
+from cutset.tools.training.lease_server import HandingOut
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.training.batch_assignment import InTurn, Leased
 
 COURSE = Course(
     TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=3, steps=4, evaluate_every=2, initial="nowhere"

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from recording import exchange, halves, one_after_another, run
 
-from cutset.tools import typical as module
-from cutset.tools.typical import typical
+from cutset.tools.analysis import typical as module
+from cutset.tools.analysis.typical import typical
 
 
 def test_a_step_becomes_a_timeline_from_its_beginning() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cutset.partition.errors import CheckpointError
-from cutset.tools.weights import Both, Held, opened, stored
+from cutset.errors import CheckpointError
+from cutset.tools.task.weight_source import Both, Held, opened, stored
 
 TENSOR = torch.arange(12.0).reshape(3, 4)
 BOX = ((1, 3), (0, 2))

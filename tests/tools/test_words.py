@@ -8,12 +8,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from cutset.partition.errors import BadInput, CheckpointError
-from cutset.ps.gradient_rules import Adagrad
-from cutset.ps.sync import Sync
-from cutset.tools.cli import cli
+from cutset.errors import BadInput, CheckpointError
+from cutset.ps.optimizers.standard import Adagrad
+from cutset.ps.methods.sync import Sync
+from cutset.tools.commands.cli import cli
 from cutset.tools.train import train
-from cutset.tools.words import trained_vectors
+from cutset.tools.training.word_vector_scores import trained_vectors
 
 MODEL = "cutset.models:word2vec(dimension=8,min_count=1,sample=0.0,negatives=3)"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cutset.ps.downpour import Downpour
-from cutset.ps.gradient_rules import SGD
-from cutset.runtime.program import Program
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import Wanted
-from cutset.tools.prepare import Options, Prepared, prepare
-from cutset.tools.worker_setup import worker_setup
+from cutset.ps.methods.downpour import Downpour
+from cutset.ps.optimizers.standard import SGD
+from cutset.runtime.worker.program import Program
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import Wanted
+from cutset.tools.job.prepare import Options, Prepared, prepare
+from cutset.tools.job.job import worker_setup
 
 GOOD = Path(__file__).parent / "user_models" / "good.py"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from .cluster_command import cluster_command
-from .figure3 import figure3_command
-from .methods_command import methods_bench_command
+from .cluster.command import cluster_command
+from .planner.figure3_command import figure3_command
+from .training.methods_command import methods_bench_command
 
 
 @click.group()
@@ -30,7 +30,7 @@ def channel_command(rounds: int, as_json: bool) -> None:
     """
     import json
 
-    from .channel import as_data, measure, print_rows
+    from .transport.channel import as_data, measure, print_rows
 
     rows = measure(rounds=rounds)
     if as_json:
@@ -54,7 +54,7 @@ def memory_command(task: str | None, machines: int, rule: str, objective: str, a
     """
     import json
 
-    from .memory import TRANSFORMER, as_data, measure, table
+    from .training.memory_peaks import TRANSFORMER, as_data, measure, table
 
     found = measure(task or TRANSFORMER, machines=machines, rule=rule, more=("--objective", objective))
     click.echo(json.dumps(as_data(found)) if as_json else table(found))
@@ -74,8 +74,8 @@ def ps_command(rounds: int, as_json: bool) -> None:
     """
     import json
 
-    from .ps import measure
-    from .ps_goals import as_data, print_rows
+    from .transport.parameter_server import measure
+    from .transport.parameter_server_goals import as_data, print_rows
 
     rows = measure(rounds=rounds)
     if as_json:
@@ -97,7 +97,7 @@ def portions_command(rounds: int, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from .portions import measure, print_rows
+    from .training.stragglers import measure, print_rows
 
     rows = measure(rounds=rounds)
     if as_json:
@@ -156,9 +156,9 @@ def plan_command(
     if not graphs:
         _peers(seeds, as_json=as_json)
         return
-    from .graph_files import graph_files
-    from .graph_rows import rows_of
-    from .graph_table import as_json_text, print_rows
+    from .device_placement.graph_files import graph_files
+    from .device_placement.benchmark import rows_of
+    from .device_placement.graph_table import as_json_text, print_rows
 
     files = graph_files((*graphs, *more))
     rows = [row for file in files for row in rows_of(file, machines=machines, seed=seed, limit_s=limit)]
@@ -179,7 +179,7 @@ def rules_command(rounds: int, as_json: bool) -> None:
     """
     import json
 
-    from .rules import as_data, measure, print_rows
+    from .transport.optimizers import as_data, measure, print_rows
 
     rows = measure(rounds=rounds)
     if as_json:
@@ -191,8 +191,8 @@ def rules_command(rounds: int, as_json: bool) -> None:
 def _peers(seeds: int, *, as_json: bool) -> None:
     import json
 
-    from .peers import as_data, print_rows, rows_of
-    from .subjects import subjects
+    from .planner.baselines import as_data, print_rows, rows_of
+    from .planner.models import subjects
 
     rows = []
     for row in rows_of(subjects(seeds=seeds)):
@@ -207,8 +207,8 @@ def _peers(seeds: int, *, as_json: bool) -> None:
 def _prediction(*, as_json: bool) -> None:
     import json
 
-    from ..probe import probe
-    from .prediction import as_data, print_rows, rows_of
+    from ..probe.measure_machine import probe
+    from .planner.prediction import as_data, print_rows, rows_of
 
     probed = probe(2)
     rows = rows_of(probed.cluster, lambda said: click.echo(said, err=True))

@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from cutset.tools.bench import channel as bench
-from cutset.tools.bench.channel import ChannelRow, as_data, measure, print_rows
+from cutset.tools.bench.transport import channel as bench
+from cutset.tools.bench.transport.channel import ChannelRow, as_data, measure, print_rows
 from cutset.tools.bench.commands import channel_command
-from cutset.tools.bench.transports import GLOO, RAW, SHARED, TRANSPORTS
+from cutset.tools.bench.transport.transports import GLOO, RAW, SHARED, TRANSPORTS
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from name_spaces import needs_namespaces
 
-from cutset.partition.cluster import Cluster, Machine
-from cutset.partition.errors import UsageError
-from cutset.partition.planner import find
-from cutset.partition.simulator import SEND
-from cutset.runtime.program import programs
-from cutset.tools.bench.cluster import (
+from cutset.partition.cluster.machines import Cluster, Machine
+from cutset.errors import UsageError
+from cutset.partition.planner.planner import find
+from cutset.partition.dataflow.simulator import SEND
+from cutset.runtime.worker.program import programs
+from cutset.tools.bench.cluster.lockstep_vs_pipelined import (
     EMULATED,
     Asked,
     Found,
@@ -27,15 +27,15 @@ from cutset.tools.bench.cluster import (
     planned,
     variants,
 )
-from cutset.tools.bench.cluster_command import cluster_command, read_counts, read_flops, read_rate
-from cutset.tools.bench.cluster_link import LinkTimes
-from cutset.tools.bench.cluster_page import cluster_page
-from cutset.tools.bench.cluster_text import as_data, conditions
-from cutset.tools.bench.measure import WARM_UP, measure
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import captured
+from cutset.tools.bench.cluster.command import cluster_command, read_counts, read_flops, read_rate
+from cutset.tools.bench.cluster.link import LinkTimes
+from cutset.tools.bench.cluster.cluster_page import cluster_page
+from cutset.tools.bench.cluster.report import as_data, conditions
+from cutset.tools.bench.planner.measure_step import WARM_UP, measure
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import captured
 
-SMALL = TaskSpec("cutset.tools.bench.cluster_net:recurrent(layers=2,width=8,length=2,batch=4)")
+SMALL = TaskSpec("cutset.tools.bench.cluster.recurrent_net:recurrent(layers=2,width=8,length=2,batch=4)")
 LINK = LinkTimes(119e6, ((1024, 2e-4), (1 << 20, 9e-3)), 5e-5)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from name_spaces import RATE, needs_namespaces
 
-from cutset.partition.errors import UsageError
-from cutset.tools.bench import emulated_cluster
-from cutset.tools.bench.cluster_link import measure_link
-from cutset.tools.bench.emulated_cluster import EmulatedCluster, clean, demand_possible, left_over, read_rate
+from cutset.errors import UsageError
+from cutset.tools.bench.cluster import emulated_cluster
+from cutset.tools.bench.cluster.link import measure_link
+from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster, clean, demand_possible, left_over, read_rate
 
 
 def ours() -> set[str]:
@@ -154,7 +154,7 @@ def test_what_is_half_built_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 HOLD = """
 import signal, sys
-from cutset.tools.bench.emulated_cluster import EmulatedCluster
+from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 with EmulatedCluster(1, rate=12.5e6) as cluster:

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from cutset.partition.errors import UsageError
-from cutset.tools.bench.figure3 import figure3_command, summary
-from cutset.tools.bench.figure3_picture import figure3_svg
-from cutset.tools.bench.speedup import Assumed, Figure, Point
-from cutset.tools.svg import text_width
+from cutset.errors import UsageError
+from cutset.tools.bench.planner.figure3_command import figure3_command, summary
+from cutset.tools.bench.planner.figure3_picture import figure3_svg
+from cutset.tools.bench.planner.figure3 import Assumed, Figure, Point
+from cutset.tools.figures.svg import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 MACHINES = ("--flops", "1e8", "--message", "1e-5", "--draws", "2")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cutset.partition.errors import BadInput
-from cutset.partition.hypergraph import Hypergraph, cut_weight
-from cutset.partition.layer_graph import device_loads
-from cutset.partition.read_workload import read_workload
-from cutset.tools import cli
-from cutset.tools.bench.graph_files import graph_files
-from cutset.tools.bench.graph_rows import rows_of
-from cutset.tools.bench.published import PUBLISHED, published
+from cutset.errors import BadInput
+from cutset.tools.bench.device_placement.hypergraph import Hypergraph, cut_weight
+from cutset.tools.bench.device_placement.layer_graph import device_loads
+from cutset.tools.bench.device_placement.read_dnn_partitioning import read_workload
+from cutset.tools.commands import cli
+from cutset.tools.bench.device_placement.graph_files import graph_files
+from cutset.tools.bench.device_placement.benchmark import rows_of
+from cutset.tools.bench.device_placement.published_results import PUBLISHED, published
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from cutset.partition.cluster import alike
-from cutset.partition.planner import plan
-from cutset.tools.bench.measure import WARM_UP, Measured, measure_uncut, measured_step_s
-from cutset.tools.load import TaskSpec
-from cutset.tools.planning import captured
+from cutset.partition.cluster.machines import alike
+from cutset.partition.planner.planner import plan
+from cutset.tools.bench.planner.measure_step import WARM_UP, Measured, measure_uncut, measured_step_s
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_task import captured
 
 SPEC = TaskSpec("cutset.models:digits")
 

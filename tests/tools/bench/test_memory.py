@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from cutset.partition.errors import CutsetError
-from cutset.tools.bench.memory import Peaks, as_data, measure, table
+from cutset.errors import CutsetError
+from cutset.tools.bench.training.memory_peaks import Peaks, as_data, measure, table
 
 DRAWING = """
 import re, sys

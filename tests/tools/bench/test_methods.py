@@ -10,22 +10,14 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from cutset.partition.errors import UsageError
-from cutset.ps.methods import METHODS, method
-from cutset.ps.rules import rule
-from cutset.tools.bench import methods_text
-from cutset.tools.bench.method_settings import SETTINGS, named
-from cutset.tools.bench.methods import (
-    DDP_64,
-    ONE,
-    TORCH_HOGWILD,
-    Learned,
-    MethodRow,
-    contestants,
-    measure,
-)
-from cutset.tools.bench.methods_command import methods_bench_command
-from cutset.tools.bench.methods_text import as_data, goals, markdown, of_another, print_rows
+from cutset.errors import UsageError
+from cutset.ps.methods.registry import METHODS, method
+from cutset.ps.optimizers.registry import rule
+from cutset.tools.bench.training import methods_table as methods_text
+from cutset.tools.bench.training.settings import SETTINGS, named
+from cutset.tools.bench.training.methods import DDP_64, ONE, TORCH_HOGWILD, Learned, MethodRow, contestants, measure
+from cutset.tools.bench.training.methods_command import methods_bench_command
+from cutset.tools.bench.training.methods_table import as_data, goals, markdown, of_another, print_rows
 
 TRAIN, TEST = 1280, 200
 
@@ -158,8 +150,8 @@ def test_the_command_measures_what_it_is_asked_for(monkeypatch: pytest.MonkeyPat
         asked.append((entries, epochs, rounds))
         return rows_with(1.4, 1.7, 0.96)
 
-    monkeypatch.setattr("cutset.tools.bench.methods.contestants", made)
-    monkeypatch.setattr("cutset.tools.bench.methods.measure", rows_of)
+    monkeypatch.setattr("cutset.tools.bench.training.methods.contestants", made)
+    monkeypatch.setattr("cutset.tools.bench.training.methods.measure", rows_of)
     out = tmp_path / "methods.md"
     arguments = ["--data", "mnist:x", "--epochs", "2", "--rounds", "1", "--only", "ssp, sync", "-o", str(out), "--json"]
     done = CliRunner().invoke(methods_bench_command, arguments)

@@ -7,11 +7,22 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from cutset.tools.bench import ps, ps_goals
+from cutset.tools.bench.transport import parameter_server as ps, parameter_server_goals as ps_goals
 from cutset.tools.bench.commands import ps_command
-from cutset.tools.bench.ps import BOTH_WAYS, CASES, ONE_WAY, PULL, PUSH, PUSH_PULL, SUMMED, Case, PsRow, measure
-from cutset.tools.bench.ps_goals import as_data, goals, print_rows
-from cutset.tools.bench.transports import CURVE, GLOO, MEMCPY, PLAIN, RAW, SHARED
+from cutset.tools.bench.transport.parameter_server import (
+    BOTH_WAYS,
+    CASES,
+    ONE_WAY,
+    PULL,
+    PUSH,
+    PUSH_PULL,
+    SUMMED,
+    Case,
+    PsRow,
+    measure,
+)
+from cutset.tools.bench.transport.parameter_server_goals import as_data, goals, print_rows
+from cutset.tools.bench.transport.transports import CURVE, GLOO, MEMCPY, PLAIN, RAW, SHARED
 
 BESIDE = [(MEMCPY, ONE_WAY), (RAW, ONE_WAY), (RAW, BOTH_WAYS), (GLOO, SUMMED)]
 

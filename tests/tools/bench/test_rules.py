@@ -7,10 +7,10 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 
-from cutset.ps.rules import RULES
-from cutset.tools.bench import rules as bench
+from cutset.ps.optimizers.registry import RULES
+from cutset.tools.bench.transport import optimizers as bench
 from cutset.tools.bench.commands import rules_command
-from cutset.tools.bench.rules import NAMES, RuleRow, as_data, measure, print_rows
+from cutset.tools.bench.transport.optimizers import NAMES, RuleRow, as_data, measure, print_rows
 
 
 def test_every_rule_is_timed_in_every_round():

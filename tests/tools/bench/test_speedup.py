@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cutset.partition.errors import CutsetError, UsageError
-from cutset.tools.bench.speedup import Assumed, Figure, figure3
+from cutset.errors import CutsetError, UsageError
+from cutset.tools.bench.planner.figure3 import Assumed, Figure, figure3
 
 SLOW_CORES = Assumed(flops_per_s=1e6, memory_bandwidth=1e12, bandwidth=1e12, latency_s=0, message_s=0, straggling=0)
 

@@ -1,0 +1,189 @@
+"""A text file as skip-gram samples with negative sampling (Mikolov et al., "Distributed Representations of Words and
+Phrases and their Compositionality", NIPS 2013): vocabulary, subsampling of frequent words, windows, negatives.
+
+The file is read line by line; what is kept of it is bounded by the vocabulary and the number of samples asked for.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..task import Data, TaskError
+
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|<unk>")
+UNKNOWN = "<unk>"  # as some texts have it for words left out: it stands for none
+CHUNK = 1 << 18  # words that are turned into samples at a time
+TEST_EVERY = 20  # each 20th line is for tests
+TESTS_MOST = 20_000
+POWER = 0.75  # of a word's count, in the draw of negatives
+_REDRAWS = 16
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """words: the frequent first; counts: how often each is in the text."""
+
+    words: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How samples are drawn from a text.
+
+    window: the furthest that a context is from its centre; each centre draws its own up to that. negatives: of each
+    sample. sample: t of the paper: a word of frequency f is kept with probability sqrt(t / f), 0 for always. most:
+    samples; of more, each is kept with the same probability. seed: of all that is drawn.
+    """
+
+    window: int = 5
+    negatives: int = 5
+    sample: float = 1e-3
+    most: int = 1 << 21
+    seed: int = 0
+
+
+def words_of(line: str, *, lower: bool = True) -> list[str]:
+    """The words of a line, without punctuation."""
+    found: list[str] = _WORD.findall(line.lower() if lower else line)
+    return found
+
+
+def vocabulary(path: Path, *, min_count: int, lower: bool) -> Vocabulary:
+    """The words that are in a text at least so often; TaskError where they are fewer than two."""
+    counts: Counter[str] = Counter()
+    for line in _lines(path):
+        counts.update(words_of(line, lower=lower))
+    counts.pop(UNKNOWN, None)
+    kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
+    if len(kept) < 2:
+        raise TaskError(
+            f"{path} has {len(kept)} words that are there at least {min_count} times; at least 2 are needed",
+            fix="a longer text, or a smaller min_count",
+        )
+    return Vocabulary(tuple(kept), tuple(counts[word] for word in kept))
+
+
+def skip_grams(path: Path, known: Vocabulary, windows: Windows, *, lower: bool, test: bool) -> Data:
+    """Samples of the lines that train or test: centre [n], context [n], negatives [n, negatives], all int32.
+
+    Windows do not reach over the end of a line. The same arguments always give the same samples.
+    """
+    place = {word: number for number, word in enumerate(known.words)}
+    keep = _kept(known, windows.sample)
+    most = min(windows.most, TESTS_MOST) if test else windows.most
+    generator = np.random.default_rng([windows.seed, test])
+    pairs: list[Ids] = []
+    share, count = 1.0, 0
+    for words, line in _chunks(path, place, lower=lower, test=test):
+        kept = generator.random(len(words)) < keep[words]
+        found = _pairs(words[kept], line[kept], windows.window, generator)
+        pairs.append(found[generator.random(len(found)) < share])
+        count += len(pairs[-1])
+        while count > most:  # whatever came before and will come is thinned out alike
+            pairs = [_half(part, generator) for part in pairs]
+            share, count = share / 2, sum(map(len, pairs))
+    together = np.concatenate([np.zeros((0, 2), np.int64), *pairs])
+    if not len(together):
+        raise TaskError(
+            f"{path} has no two words of the vocabulary beside each other in its lines for {_use(test)}",
+            fix=f"a text of more lines (each {TEST_EVERY}th is for tests), or a smaller min_count",
+        )
+    negatives = _negatives(known, together[:, 1], windows.negatives, generator)
+    centre, context = (torch.from_numpy(column.astype(np.int32)) for column in together.T)
+    return Data((centre, context, torch.from_numpy(negatives.astype(np.int32))), ())
+
+
+def _use(test: bool) -> str:
+    return "tests" if test else "training"
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text; TaskError names the one that is none."""
+    number = 1
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                yield line.decode()
+                number += 1
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}", fix="--data text:FILE") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(
+            f"{path}:{number}: byte {error.start + 1} of the line is no UTF-8 text",
+            fix=f"iconv -f latin1 -t utf-8 {path}",
+        ) from error
+
+
+def _chunks(path: Path, place: dict[str, int], *, lower: bool, test: bool) -> Iterator[tuple[Ids, Ids]]:
+    """Known words of whole lines, and the number of each one's line."""
+    words: list[int] = []
+    lines: list[int] = []
+    for number, line in enumerate(_lines(path)):
+        if (number % TEST_EVERY == TEST_EVERY - 1) != test:
+            continue
+        found = [place[word] for word in words_of(line, lower=lower) if word in place]
+        words += found
+        lines += [number] * len(found)
+        if len(words) >= CHUNK:
+            yield np.array(words, np.int64), np.array(lines, np.int64)
+            words, lines = [], []
+    yield np.array(words, np.int64), np.array(lines, np.int64)
+
+
+def _kept(known: Vocabulary, sample: float) -> NDArray[np.float64]:
+    """The probability of each word to be kept."""
+    counts = np.array(known.counts, np.float64)
+    if sample <= 0:
+        return np.ones_like(counts)
+    kept: NDArray[np.float64] = np.minimum(1.0, np.sqrt(sample * counts.sum() / counts))
+    return kept
+
+
+def _pairs(words: Ids, line: Ids, window: int, generator: np.random.Generator) -> Ids:
+    """Centre and context of all windows, [pairs, 2], by place of the earlier of the two."""
+    reach = generator.integers(1, window + 1, len(words))
+    found, places = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
+    for distance in range(1, min(window, len(words) - 1) + 1):
+        together = line[:-distance] == line[distance:]
+        ahead = np.flatnonzero(together & (reach[:-distance] >= distance))
+        back = np.flatnonzero(together & (reach[distance:] >= distance))
+        found += [
+            np.stack([words[ahead], words[ahead + distance]], 1),
+            np.stack([words[back + distance], words[back]], 1),
+        ]
+        places += [ahead, back]
+    return np.concatenate(found)[np.argsort(np.concatenate(places), kind="stable")]
+
+
+def _half(pairs: Ids, generator: np.random.Generator) -> Ids:
+    return pairs[generator.random(len(pairs)) < 0.5]
+
+
+def _negatives(known: Vocabulary, context: Ids, count: int, generator: np.random.Generator) -> Ids:
+    """Words drawn by count to the power of 0.75, none of them the context: [samples, count]."""
+    weights = np.array(known.counts, np.float64) ** POWER
+    ends = np.cumsum(weights) / weights.sum()
+    drawn = _draw(ends, (len(context), count), generator)
+    for _ in range(_REDRAWS):
+        same = drawn == context[:, None]
+        if not same.any():
+            return drawn
+        drawn[same] = _draw(ends, (int(same.sum()),), generator)
+    return np.where(drawn == context[:, None], (drawn + 1) % len(known), drawn)  # of a very small vocabulary
+
+
+def _draw(ends: NDArray[np.float64], shape: tuple[int, ...], generator: np.random.Generator) -> Ids:
+    found = np.searchsorted(ends, generator.random(shape), side="right").astype(np.int64)
+    return np.minimum(found, len(ends) - 1)

@@ -1,0 +1,55 @@
+"""Synthetic samples, for models whose own data cannot ship: seeded, learnable, and like nothing in the world."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..task import Data, TaskError
+
+SAMPLES = {"train": 256, "test": 64}
+SEEN = 10  # of all classes, those that occur
+PATTERN_SEED = 0
+NOISE = 0.5
+
+
+def synthetic_images(shape: tuple[int, ...], classes: int) -> Callable[[str], Data]:
+    """`read(split)`: 256 or 64 samples of `shape`, each its class' fixed pattern under noise.
+
+    Only the first ten classes occur, so that so few samples can be learnt from.
+    """
+
+    def read(split: str) -> Data:
+        generator = _generator(split)
+        patterns = torch.randn(min(classes, SEEN), *shape, generator=torch.Generator().manual_seed(PATTERN_SEED))
+        labels = torch.randint(len(patterns), (SAMPLES[split],), generator=generator)
+        noise = torch.randn(len(labels), *shape, generator=generator)
+        return Data((patterns[labels].add_(noise, alpha=NOISE),), (labels,))
+
+    return read
+
+
+def synthetic_text(length: int, vocabulary: int) -> Callable[[str], Data]:
+    """`read(split)`: 256 or 64 pieces [length] of a walk over tokens; the targets are the tokens that follow each.
+
+    Each token is followed by one of two others, the first of which comes nine times in ten.
+    """
+
+    def read(split: str) -> Data:
+        generator = _generator(split)
+        table = torch.randint(vocabulary, (vocabulary, 2), generator=torch.Generator().manual_seed(PATTERN_SEED))
+        walk = torch.empty(SAMPLES[split], length + 1, dtype=torch.int64)
+        walk[:, 0] = torch.randint(vocabulary, (len(walk),), generator=generator)
+        rare: Tensor = (torch.rand(len(walk), length, generator=generator) < 0.1).long()
+        for i in range(length):
+            walk[:, i + 1] = table[walk[:, i], rare[:, i]]
+        return Data((walk[:, :-1].clone(),), (walk[:, 1:].clone(),))
+
+    return read
+
+
+def _generator(split: str) -> torch.Generator:
+    """A generator of its own for each split."""
+    if split not in SAMPLES:
+        raise TaskError(f"split {split!r} is not known; known: {', '.join(SAMPLES)}")
+    return torch.Generator().manual_seed(1 + list(SAMPLES).index(split))

@@ -1,0 +1,151 @@
+"""`local_80m`, `local_330m`, `local_1700m`: the image nets of DistBelief (Dean et al., 2012, section 5 and figure 3).
+
+The paper gives images of 100x100 pixels, three stages of filtering, pooling and local contrast normalisation, filters
+that see a 10x10 patch of the stage below and are not shared between positions, 8 to 36 of them a patch, 21 thousand
+one-vs-all logistic outputs, and the totals: 80 million, 330 million and 1.7 billion parameters. It gives neither
+strides nor pools. Here every filter steps by one pixel and every pool sees 4x4; the maps and the steps of the pools are
+those with which the totals come out:
+
+    task         maps  pools step by  rows of the maps, filters / pools   features  parameters
+    local_80m       8        1, 2, 3      91 / 88, 79 / 38, 29 /  9            648        79.0 M
+    local_330m     18        1, 3, 1      91 / 88, 79 / 26, 17 / 14          3,528       330.7 M
+    local_1700m    36        1, 1, 4      91 / 88, 79 / 76, 67 / 16          9,216     1,674.3 M
+
+Filters are linear, pools take the root of the mean square (L2), and the normalisation is over all maps, as in the
+net of Le et al. (ICML 2012, section 3) that the paper builds on.
+
+Shapes: b batch, c channels or maps, h/w rows and columns, n classes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .locally_connected import LocallyConnected2d
+from .check_sizes import demand_count_list, demand_counts
+from ..readers.synthetic import synthetic_images
+from ..task import Task, TaskError, example_like
+
+IMAGE, CHANNELS, FILTER, POOL, NORMALISED = 100, 3, 10, 4, 5
+CLASSES = 21_000
+BATCH = 100
+LEAST = 1e-4  # of a mean square, so that a root has a gradient and nothing is divided by zero
+
+
+def local_80m() -> Task:
+    """79.0 million parameters: 8 maps, pools that step by 1, 2 and 3. The data are synthetic."""
+    return _task("local_80m", maps=8, steps=(1, 2, 3))
+
+
+def local_330m() -> Task:
+    """330.7 million parameters: 18 maps, pools that step by 1, 3 and 1. The data are synthetic."""
+    return _task("local_330m", maps=18, steps=(1, 3, 1))
+
+
+def local_1700m() -> Task:
+    """1.674 billion parameters: 36 maps, pools that step by 1, 1 and 4. The data are synthetic."""
+    return _task("local_1700m", maps=36, steps=(1, 1, 4))
+
+
+def local_net(
+    maps: int = 8, steps: Sequence[int] = (2, 2), image: int = 32, kernel: int = 5, classes: int = 10, batch: int = 32
+) -> Task:
+    """The same kind of net in any size, small by default; a stage for each of `steps`. The data are synthetic."""
+    demand_count_list(steps=steps)
+    demand_counts(maps=maps, image=image, kernel=kernel, classes=classes, batch=batch)
+    return _task("local_net", maps=maps, steps=steps, image=image, kernel=kernel, classes=classes, batch=batch)
+
+
+def _task(
+    name: str,
+    *,
+    maps: int,
+    steps: Sequence[int],
+    image: int = IMAGE,
+    kernel: int = FILTER,
+    classes: int = CLASSES,
+    batch: int = BATCH,
+) -> Task:
+    shape = (CHANNELS, image, image)
+    return Task(
+        name=name,
+        model=lambda: LocalNet(image, maps, steps, kernel=kernel, classes=classes),
+        loss=OneVersusAll(classes),
+        example=example_like((shape,), classes=classes),
+        data=synthetic_images(shape, classes),
+        batch=batch,
+    )
+
+
+class LocalNet(nn.Module):
+    """x [b, 3, image, image] to scores [b, n]."""
+
+    def __init__(self, image: int, maps: int, steps: Sequence[int], *, kernel: int, classes: int) -> None:
+        super().__init__()
+        stages: list[nn.Module] = []
+        channels, size = CHANNELS, image
+        for step in steps:
+            if size - kernel + 1 < POOL:
+                raise TaskError(
+                    f"stage {len(stages) + 1} gets {size}x{size} points, too few for filters of {kernel}x{kernel} "
+                    f"and pools of {POOL}x{POOL}",
+                    fix="give a larger image, or fewer or smaller steps",
+                )
+            stages.append(Stage(channels, maps, size=size, kernel=kernel, step=step))
+            channels, size = maps, (size - kernel + 1 - POOL) // step + 1
+        self.stages = nn.Sequential(*stages)
+        self.scores = nn.Linear(channels * size * size, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.scores(self.stages(x).flatten(1))
+        return scores
+
+
+class Stage(nn.Module):
+    """Local filters, L2 pooling, local contrast normalisation: x [b, c, size, size] to [b, maps, smaller, smaller]."""
+
+    def __init__(self, channels: int, maps: int, *, size: int, kernel: int, step: int) -> None:
+        super().__init__()
+        self.filters = LocallyConnected2d(channels, maps, size=(size, size), kernel=kernel)
+        self.step = step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalised(pooled(self.filters(x), self.step))
+
+
+def pooled(x: Tensor, step: int) -> Tensor:
+    """L2 pooling: the root of the mean square over windows of 4x4, each map by itself."""
+    return F.avg_pool2d(x.square(), POOL, step).clamp_min(LEAST).sqrt()
+
+
+def normalised(x: Tensor) -> Tensor:
+    """Local contrast normalisation: less the mean, over the root of the mean square, of all maps in 5x5 points.
+
+    Jarrett et al. (ICCV 2009), with a box for their Gaussian window. Beyond its edges an image counts as zero.
+    """
+    centred = x - _around(x)
+    return centred / _around(centred.square()).clamp_min(LEAST).sqrt()
+
+
+def _around(x: Tensor) -> Tensor:
+    """[b, 1, h, w]: the mean over all maps and 5x5 points."""
+    return F.avg_pool2d(x.mean(1, keepdim=True), NORMALISED, 1, NORMALISED // 2)
+
+
+class OneVersusAll(nn.Module):
+    """A logistic classifier a class: cross-entropies of scores [b, n], summed over classes, their mean over samples.
+
+    Classes come as numbers [b]; the buffer of all class numbers turns them into zeros and ones where they are needed.
+    """
+
+    numbers: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("numbers", torch.arange(classes, device="cpu"), persistent=False)
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        right = target.unsqueeze(1).eq(self.numbers).to(scores.dtype)  # [b, n]
+        return F.binary_cross_entropy_with_logits(scores, right, reduction="sum") / len(scores)

@@ -1,0 +1,32 @@
+"""`speech`: the acoustic net of DistBelief (Dean et al., NIPS 2012, section 5), fully connected."""
+
+from itertools import pairwise
+
+import torch.nn.functional as F
+from torch import nn
+
+from ..readers.synthetic import synthetic_images
+from ..task import Task, example_like
+
+INPUTS = 440  # 11 frames of 40 log-energies
+HIDDEN, LAYERS = 2560, 4
+STATES = 8192
+
+
+def speech() -> Task:
+    """Four hidden layers of 2,560 logistic units and a softmax over 8,192 states; the data are synthetic."""
+    return Task(
+        name="speech",
+        model=acoustic_net,
+        loss=F.cross_entropy,
+        example=example_like(((INPUTS,),), classes=STATES),
+        data=synthetic_images((INPUTS,), STATES),
+        batch=100,
+    )
+
+
+def acoustic_net() -> nn.Module:
+    """41,777,152 parameters; takes [b, 440]."""
+    widths = [INPUTS, *[HIDDEN] * LAYERS]
+    hidden = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.Sigmoid())]
+    return nn.Sequential(*hidden, nn.Linear(HIDDEN, STATES))

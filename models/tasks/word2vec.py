@@ -1,0 +1,119 @@
+"""`word2vec`: word vectors by skip-gram with negative sampling (Mikolov et al., NIPS 2013), from a text file.
+
+Both tables have sparse gradients: a step touches the rows of its words alone.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..readers.data_sources import Reader, parse_data
+from ..task import Data, Task, TaskError
+from ..readers.skipgram_text import Vocabulary, Windows, skip_grams, vocabulary
+
+PLANNED_WORDS = 30_000  # of a vocabulary that is not known, as a task without data is only planned
+TABLE = "centre.weight"  # the table that is kept
+
+
+@dataclass(frozen=True)
+class WordTask(Task):
+    """A task that trains vectors of words. words: in the order of the rows of its parameter `table`."""
+
+    words: tuple[str, ...] = ()
+    table: str = TABLE
+    lower: bool = True
+
+
+class SkipGram(nn.Module):
+    """centre: the vectors of words; context: those of the words around them. b: samples, k: negatives."""
+
+    def __init__(self, words: int, dimension: int) -> None:
+        super().__init__()
+        self.centre = nn.Embedding(words, dimension, sparse=True)
+        self.context = nn.Embedding(words, dimension, sparse=True)
+        nn.init.uniform_(self.centre.weight, -0.5 / dimension, 0.5 / dimension)
+        nn.init.zeros_(self.context.weight)
+
+    def forward(self, centre: Tensor, context: Tensor, negatives: Tensor) -> Tensor:
+        """centre [b], context [b], negatives [b, k] -> scores of the context and of the negatives [b, 1 + k]."""
+        others = torch.cat([context.unsqueeze(1), negatives], 1).long()  # [b, 1 + k]
+        vectors = self.centre(centre.long()).unsqueeze(2)  # [b, dimension, 1]
+        return torch.bmm(self.context(others), vectors).squeeze(2)
+
+
+def word2vec(
+    data: str | None = None,
+    dimension: int = 100,
+    window: int = 5,
+    negatives: int = 5,
+    min_count: int = 5,
+    sample: float = 1e-3,
+    lower: bool = True,
+    samples: int = 1 << 21,
+    seed: int = 0,
+) -> Task:
+    """Skip-gram with negative sampling; its accuracy is the share of samples whose context scores above all negatives.
+
+    data: "text:FILE", UTF-8; each 20th line is for tests. dimension: of the vectors. window, negatives, sample, samples
+    (at most), seed: see `Windows`. min_count: how often a word is in the text at least. lower: whether case is dropped.
+    """
+    _check(dimension=dimension, window=window, negatives=negatives, min_count=min_count, samples=samples)
+    if not 0 <= sample < float("inf"):
+        raise TaskError(f"sample is {sample!r}; it must be 0 or more", fix="sample=1e-3")
+    windows = Windows(window, negatives, sample, samples, seed)
+    path = None if data is None else parse_data(data, {"text": "FILE"})[1]
+    known = None if path is None else _vocabulary(path, min_count, lower)
+    count = PLANNED_WORDS if known is None else len(known)
+
+    def example(batch: int) -> Data:
+        one = torch.zeros(batch, dtype=torch.int32)
+        return Data((one, one.clone(), torch.zeros(batch, negatives, dtype=torch.int32)), ())
+
+    return WordTask(
+        name="word2vec",
+        model=lambda: SkipGram(count, dimension),
+        loss=negative_sampling,
+        example=example,
+        data=_reader(path, known, windows, lower),
+        correct=above,
+        batch=512,
+        words=() if known is None else known.words,
+        lower=lower,
+    )
+
+
+def negative_sampling(scores: Tensor) -> Tensor:
+    """The mean over samples of -log s(context) - sum of log s(-negative); scores [b, 1 + k]."""
+    signs = scores.new_ones(scores.shape[1])
+    signs[0] = -1
+    return nn.functional.softplus(scores * signs).sum(1).mean()
+
+
+def above(scores: Tensor) -> int:
+    """Samples whose context scores above each negative."""
+    return int((scores[:, 0] > scores[:, 1:].amax(1)).sum())
+
+
+def _check(**counts: int) -> None:
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise TaskError(f"{name} is {value!r}; it must be a whole number of at least 1", fix=f"{name}=5")
+
+
+@lru_cache(maxsize=2)
+def _vocabulary(path: Path, min_count: int, lower: bool) -> Vocabulary:
+    return vocabulary(path, min_count=min_count, lower=lower)
+
+
+def _reader(path: Path | None, known: Vocabulary | None, windows: Windows, lower: bool) -> Reader:
+    def read(split: str) -> Data:
+        if path is None or known is None:
+            raise TaskError("task word2vec needs a text", fix="--data text:FILE")
+        if split not in ("train", "test"):
+            raise TaskError(f"split {split!r} is not known; known: train, test")
+        return skip_grams(path, known, windows, lower=lower, test=split == "test")
+
+    return read

@@ -1,0 +1,144 @@
+"""What word vectors are good for: nearest words, analogies (Mikolov et al., 2013), human judgements of similarity."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..task import TaskError
+
+PART = 256  # questions that are answered at once
+
+
+@dataclass(frozen=True)
+class Question:
+    """a is to b as c is to d, in a section of the file."""
+
+    section: str
+    words: tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Score:
+    """right of asked questions; those with a word that is not known were not asked."""
+
+    right: int = 0
+    asked: int = 0
+    unknown: int = 0
+
+    def __add__(self, other: "Score") -> "Score":
+        return Score(self.right + other.right, self.asked + other.asked, self.unknown + other.unknown)
+
+
+class WordVectors:
+    """Words with their vectors [words, dimension], which are compared by cosine."""
+
+    def __init__(self, words: Sequence[str], vectors: Tensor) -> None:
+        self.words = list(words)
+        self._place = {word: number for number, word in enumerate(self.words)}
+        if vectors.shape[0] != len(self.words):
+            raise ValueError(f"{vectors.shape[0]} vectors for {len(self.words)} words")
+        self._unit = torch.nn.functional.normalize(vectors.detach().to(torch.float32), dim=1)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._place
+
+    def nearest(self, word: str, count: int = 10) -> list[tuple[str, float]]:
+        """The words most like one, with their cosines; TaskError where it is not known."""
+        if word not in self:
+            raise TaskError(f"the word {word!r} is not in the vocabulary", fix="one that the text has more often")
+        own = self._place[word]
+        cosines = self._unit @ self._unit[own]
+        cosines[own] = -torch.inf
+        best = cosines.topk(min(count, len(self.words) - 1))
+        return [
+            (self.words[place], cosine)
+            for place, cosine in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def analogies(self, questions: Sequence[Question]) -> dict[str, Score]:
+        """By section: how often d is the word nearest to b - a + c, of all but these three."""
+        scores: dict[str, Score] = {}
+        known = [q for q in questions if all(word in self for word in q.words)]
+        for question in questions:
+            unknown = not all(word in self for word in question.words)
+            scores[question.section] = scores.get(question.section, Score()) + Score(unknown=int(unknown))
+        for start in range(0, len(known), PART):
+            part = known[start : start + PART]
+            for question, right in zip(part, self._answers(part), strict=True):
+                scores[question.section] += Score(right=int(right), asked=1)
+        return scores
+
+    def _answers(self, questions: Sequence[Question]) -> list[bool]:
+        places = torch.tensor([[self._place[word] for word in q.words] for q in questions])  # [questions, 4]
+        a, b, c = (self._unit[places[:, i]] for i in range(3))
+        cosines = (b - a + c) @ self._unit.T  # [questions, words]
+        cosines.scatter_(1, places[:, :3], -torch.inf)
+        right: list[bool] = (cosines.argmax(1) == places[:, 3]).tolist()
+        return right
+
+    def similarity(self, judged: Sequence[tuple[str, str, float]]) -> tuple[float | None, int]:
+        """Spearman's correlation of the cosines with judgements of pairs, and how many pairs are known.
+
+        None where fewer than two are, or where either side is all the same.
+        """
+        known = [(a, b, score) for a, b, score in judged if a in self and b in self]
+        cosines = [float(self._unit[self._place[a]] @ self._unit[self._place[b]]) for a, b, _ in known]
+        return spearman(cosines, [score for *_, score in known]), len(known)
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """The correlation of the ranks, of which equal values share the mean; None where there is none."""
+    if len(first) < 2 or len(set(first)) == 1 or len(set(second)) == 1:
+        return None
+    return float(torch.corrcoef(torch.stack([_ranks(first), _ranks(second)]))[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> Tensor:
+    flat = torch.tensor(list(values), dtype=torch.float64)
+    _, group, counts = torch.unique(flat, return_inverse=True, return_counts=True)
+    ranks: Tensor = counts.cumsum(0).to(torch.float64) - (counts - 1) / 2
+    return ranks[group]
+
+
+def read_questions(path: Path, *, lower: bool = True) -> list[Question]:
+    """Of a file like questions-words.txt: ": section", and four words a line; TaskError names a malformed one."""
+    questions, section = list[Question](), ""
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if line.startswith(":"):
+            section = line.removeprefix(":").strip()
+            continue
+        words = (line.lower() if lower else line).split()
+        if not words:
+            continue
+        if len(words) != 4:
+            raise TaskError(f"{path}:{number}: {len(words)} words; a question has four", fix="a b c d, on each line")
+        questions.append(Question(section, (words[0], words[1], words[2], words[3])))
+    return questions
+
+
+def read_judgements(path: Path, *, lower: bool = True) -> list[tuple[str, str, float]]:
+    """Of a file like wordsim353.tsv: two words and a number a line, "#" for comments; TaskError names a wrong line."""
+    found = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        parts = (line.lower() if lower else line).split()
+        if not parts or line.startswith("#"):
+            continue
+        try:
+            first, second, score = parts
+            found.append((first, second, float(score)))
+        except ValueError as error:
+            facts = f"{path}:{number}: {line[:60]!r} is not two words and a number"
+            raise TaskError(facts, fix="love sex 6.77") from error
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}", fix="check the path") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}", fix="convert it") from error

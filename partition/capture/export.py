@@ -1,0 +1,250 @@
+"""From a module to a `Graph`: torch.export on fake CPU tensors, the loss included, without allocating a weight.
+
+Training and evaluation are captured separately, since an exported module cannot change its mode. Operators are not
+decomposed.
+"""
+
+import contextlib
+import hashlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from ..ir.autocast import autocast as autocast_in
+from .leaf_wrapping import mark_blocks
+from ...errors import BadInput
+from ..operators.generator_state import hand_on
+from ..ir.graph import Graph
+from ..ir.empty_copy import empty_like, hollow
+from .leaf_selection import chosen
+from .custom_gradients import RefusesDropped, refuse_functions, refuse_hooks
+from .lowering import Recorder, draft_tensor
+from .axis_inference import Draft, resolve
+from .source_location import first_line, where
+from ..ir.pytree import first_tensor
+from .tracing_error import Untraceable, holding, offered
+
+KINDS = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "constant",
+}
+
+
+class _Step(nn.Module):
+    """The module and its loss as one: what a training step computes. Without a loss the first tensor of the output."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.criterion = loss  # a submodule where it is a module: its class weights are then captured like any buffer
+
+    def forward(self, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
+        output = self.model(*inputs)
+        if self.criterion is not None:
+            loss: Tensor = self.criterion(output, *targets)
+            return loss
+        first = first_tensor(output)
+        if first is None:
+            raise TypeError(f"the model gives a {type(output).__name__} without a tensor")
+        # A last operator of its own, so that the output can be collected on one machine whatever computed it.
+        collected: Tensor = torch.ops.aten.alias(first)
+        return collected
+
+
+def capture(
+    model: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    inputs: Sequence[Tensor],
+    targets: Sequence[Tensor] = (),
+    *,
+    blocks: Sequence[str] = (),
+    autocast: str = "",
+) -> tuple[Graph, dict[str, Tensor]]:
+    """The graph of a training step, or of evaluation where `loss` is None, and constants made by the model's code.
+
+    model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
+    shapes and dtypes count. blocks: globs; a module whose name matches one becomes one operator, whose inside is not
+    traced. autocast: the dtype in which torch.autocast computes model and loss ("bfloat16"); its casts become operators
+    of the graph. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced,
+    both naming the source line.
+    """
+    names = chosen(model, blocks).names
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    whole = _Step(model, loss)
+    with mode:
+        memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
+        example = (
+            tuple(empty_like(t) for t in inputs),
+            tuple(empty_like(t) for t in targets) if loss is not None else (),
+        )
+    step = hollow(whole, memo.__getitem__).train(loss is not None)
+    mark_blocks(step.get_submodule("model"), model, names)
+    try:
+        if loss is not None:
+            refuse_hooks(model, names)
+        with autocast_in(autocast, cached=False):
+            exported = _export(step, example, mode)
+        _check_constants(exported.constants, model)
+        with _quiet():
+            draft, constants = _draft(exported, step, autocast)
+    except Untraceable as error:
+        raise error.offering(offered(model, error.modules, names), blocks) from error
+    return hand_on(resolve(draft)), constants
+
+
+def _export(step: nn.Module, example: tuple[Any, ...], mode: FakeTensorMode) -> torch.export.ExportedProgram:
+    with _quiet():
+        with mode:
+            _try(step, example)
+        try:
+            return torch.export.export(step, example, strict=False)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise _untraceable(error, step) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's own words on what it makes of the model: what matters becomes an error of ours."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = before
+
+
+def state_values(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values of a graph's state by name: parameters and buffers of the model and a loss module, and constants."""
+    values = dict(constants)
+    for name, tensor in _named_state(_Step(model, loss)).items():
+        values.setdefault(_public(name), tensor.detach())
+    return values
+
+
+def _public(name: str) -> str:
+    """What a parameter or buffer of a step is called outside: as in the model, or marked as the loss's."""
+    return name.removeprefix("model.") if name.startswith("model.") else f"(loss).{name.removeprefix('criterion.')}"
+
+
+def _named_state(step: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers under every name they have."""
+    return {**dict(step.named_parameters(remove_duplicate=False)), **dict(step.named_buffers(remove_duplicate=False))}
+
+
+def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
+    """Run the step once without data, so that a plain mistake gets a plain answer."""
+    buffers = dict(step.named_buffers())
+    try:
+        with RefusesDropped():
+            result = step(*example)
+    except Untraceable as error:
+        raise error.at(holding(error, step.get_submodule("model"))) from error
+    except BadInput:
+        raise
+    except Exception as error:
+        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+            raise _untraceable(error, step) from error
+        shapes = ", ".join(str(tuple(t.shape)) for group in example for t in group)
+        said = f"the model does not run on the example batch of shapes {shapes}{where(error)}: {first_line(error)}"
+        raise _untraceable(error, step, example=said) from error
+    assigned = [name for name, tensor in step.named_buffers() if buffers.get(name) is not tensor]
+    if assigned:
+        name = assigned[0].removeprefix("model.")
+        module, _, own = name.rpartition(".")
+        raise Untraceable(
+            f"the model assigns its buffer {name}",
+            rewrite=f"write self.{own}.copy_(...)",
+            modules=[module] if module else [],
+        )
+    if step.criterion is None:
+        return
+    if not isinstance(result, Tensor) or result.dim() != 0:
+        shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
+    refuse_functions(result, step.get_submodule("model"), lambda: step(*example))
+
+
+def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Untraceable:
+    model = step.get_submodule("model")
+    held = holding(error, model)
+    there = f", in module {held[0]} ({type(model.get_submodule(held[0])).__name__})" if held else ""
+    facts = f"the model cannot be traced{where(error)}{there}: {first_line(error)}"
+    return Untraceable(facts, modules=held, example=example)
+
+
+def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: str) -> tuple[Draft, dict[str, Tensor]]:
+    draft = Draft()
+    recorder = Recorder(draft, autocast=getattr(torch, autocast) if autocast else None)
+    constants = _placeholders(exported, step, recorder)
+    outputs = list(zip(exported.graph_signature.output_specs, recorder.run(exported.graph.nodes), strict=True))
+    for spec, node in outputs:
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            recorder.assign(_first_names(step)[str(spec.target)], node)
+    recorder.store()
+    draft.results = [recorder.tensor(node) for spec, node in outputs if spec.kind == OutputKind.USER_OUTPUT]
+    return draft, constants
+
+
+def _check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
+    """Code that holds on to the caller's model would make constants of its parameters, without a gradient."""
+    memory = {p.untyped_storage()._cdata: name for name, p in model.named_parameters()}
+    for value in constants.values():
+        name = memory.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
+        if name is not None:
+            raise BadInput(
+                "E320",
+                f"the model's parameter {name} is used from outside of the model, by the loss for example",
+                fix="let the model return what the loss needs of it",
+            )
+
+
+def _first_names(step: nn.Module) -> dict[str, str]:
+    """Names of parameters and buffers in the model; a tied one goes by its first name."""
+    first: dict[int, str] = {}
+    state = _named_state(step)
+    for name, tensor in state.items():
+        first.setdefault(id(tensor), _public(name))
+    return {name: first[id(tensor)] for name, tensor in state.items()}
+
+
+def _placeholders(exported: torch.export.ExportedProgram, step: nn.Module, recorder: Recorder) -> dict[str, Tensor]:
+    """Enter parameters, buffers, constants and the batch."""
+    state, names = _named_state(step), _first_names(step)
+    constants: dict[str, Tensor] = {}
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    for spec in exported.graph_signature.input_specs:
+        if isinstance(spec.arg, ConstantArgument):
+            continue
+        node = nodes[spec.arg.name]
+        kind, name = KINDS.get(spec.kind, ""), spec.target or ""
+        if kind in ("parameter", "buffer"):
+            kind = "frozen" if kind == "parameter" and not state[name].requires_grad else kind
+            name = names[name]
+        elif kind == "constant":
+            value = exported.constants[name].detach().clone()
+            name = _constant_name(value)
+            constants[name] = value
+        else:
+            kind, _, position = node.name.partition("s_")  # "inputs_0", "targets_1"
+            name = f"{kind}.{position}"
+        recorder.enter(node, draft_tensor(name, node.meta["val"], kind))
+    return constants
+
+
+def _constant_name(value: Tensor) -> str:
+    """By content, so that the training and the evaluation graph call the same constant the same."""
+    content = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    described = f"{value.dtype} {tuple(value.shape)}".encode()
+    return f"constant.{hashlib.sha256(described + content).hexdigest()[:12]}"

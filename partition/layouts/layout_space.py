@@ -1,0 +1,170 @@
+"""`Choices`: all layouts that an operator may have on a mesh, at once; and the `Regions` that each reads and makes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir.box import volume
+from ..dataflow.cut import Placed, overlapping
+from ..ir.graph import Fixed, Follow, Op, Operand, Reading, TensorInfo, Window
+from .device_mesh import Ints, Layout, Mesh, as_boxes, layouts, scattered
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Regions:
+    """A box of one tensor on each machine, in each of several layouts. boxes: [p, m, a, 2]; there: [p, m], if any."""
+
+    boxes: Ints
+    there: Bools
+
+    def __getitem__(self, p: int) -> "Regions":
+        """Those of one layout, as the only one."""
+        return Regions(self.boxes[p : p + 1], self.there[p : p + 1])
+
+    @property
+    def points(self) -> Ints:
+        """How many points of the tensor each machine has: [p, m]."""
+        return np.where(self.there, _volumes(self.boxes), 0)
+
+    def common(self, other: "Regions") -> Ints:
+        """Points that a machine has in both, for all pairs of layouts: [layouts of these, layouts of the others, m]."""
+        both = self.there[:, None] & other.there[None]
+        return np.where(both, _met(self.boxes[:, None], other.boxes[None]), 0)
+
+    def beside(self, other: "Regions") -> Ints:
+        """Points that a machine has in both, layout by layout: [p, m]."""
+        return np.where(self.there & other.there, _met(self.boxes, other.boxes), 0)
+
+    def placed(self, p: int) -> list[Placed]:
+        """Those of one layout, as a cut has them."""
+        machines = np.flatnonzero(self.there[p]).tolist()
+        return [(tuple((a, b) for a, b in self.boxes[p, m].tolist()), m) for m in machines]
+
+    def once(self, info: TensorInfo) -> Bools:
+        """Whether every point of the tensor is on exactly one machine: [p]."""
+        complete = (self.points.sum(axis=1) == volume(info.box)).tolist()
+        return np.array([full and not overlapping([b for b, _ in self.placed(p)]) for p, full in enumerate(complete)])
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The layouts an operator may have. p: layouts, m: machines of the cluster, l: loops, a: axes of the output.
+
+    boxes: [p, m, l, 2]. made: what each machine has of the only output once sums are complete (see `made_by`). partial:
+    what it computes of it. parts: partial results that a point of the output has, [p].
+    """
+
+    op: Op
+    mesh: Mesh
+    layouts: tuple[Layout, ...]
+    boxes: Ints
+    made: Regions
+    partial: Regions
+    parts: Ints
+
+    @property
+    def active(self) -> Bools:
+        """Machines that have a box: [p, m]."""
+        return _spread(self.mesh, self.layouts) & _filled(self.boxes)
+
+    def __getitem__(self, p: int) -> "Choices":
+        """The same operator with one layout to choose from."""
+        one = slice(p, p + 1)
+        return Choices(
+            self.op, self.mesh, self.layouts[one], self.boxes[one], self.made[p], self.partial[p], self.parts[one]
+        )
+
+    def placed(self, p: int) -> list[Placed]:
+        """The boxes of one layout."""
+        return as_boxes(self.boxes[p]) if self.layouts[p] else [(self.op.nest.box, self.mesh.machines[0])]
+
+
+def choices(op: Op, mesh: Mesh, output: TensorInfo) -> Choices:
+    """All layouts of an operator on a mesh. output: its first output."""
+    sizes = [loop.size for loop in op.nest.loops]
+    found = layouts(op.nest.loops, mesh.shape)
+    boxes = np.stack([mesh.boxes(sizes, layout) for layout in found])
+    rank = len(output.extents) if len(op.outputs) == 1 else 0
+    summed = [i for i, loop in enumerate(op.nest.loops) if loop.kind == "reduction"]
+    parallel = [i for i in range(rank) if sizes[i] > 1]
+    parts = [math.prod(mesh.shape[d] for d, loop in layout if loop in summed) for layout in found]
+    owners = [
+        scattered(mesh, sizes, layout, parallel=parallel, summed=summed)
+        if any(loop in summed for _, loop in layout)
+        else layout
+        for layout in found
+    ]
+    active = _spread(mesh, found) & _filled(boxes)
+    partial = Regions(boxes[:, :, :rank], active)
+    made = _regions(mesh, sizes[:rank], owners)
+    return Choices(op, mesh, tuple(found), boxes, made, partial, np.array(parts, dtype=np.int64))
+
+
+def made_by(of: Choices, info: TensorInfo) -> Regions:
+    """What each machine has of an output, sums complete; several outputs are whole, on one machine."""
+    return of.made if len(of.op.outputs) == 1 else _regions(of.mesh, info.extents, [()] * len(of.layouts))
+
+
+def needed(of: Choices, operand: Operand, info: TensorInfo) -> Regions:
+    """What each machine reads of an operand."""
+    boxes, reads = of.boxes, of.active
+    out = np.zeros((*boxes.shape[:2], len(operand.readings), 2), dtype=np.int64)
+    for axis, (reading, extent) in enumerate(zip(operand.readings, info.extents, strict=True)):
+        out[:, :, axis] = _interval(reading, of, extent)
+    if operand.once:
+        for i in of.op.nest.gathering:
+            reads = reads & (boxes[:, :, i, 0] == 0)
+    return Regions(out, reads & _filled(out))
+
+
+def _regions(mesh: Mesh, extents: Sequence[int], found: Sequence[Layout]) -> Regions:
+    """A tensor of these extents in each layout."""
+    boxes = np.stack([mesh.boxes(extents, layout) for layout in found])
+    return Regions(boxes, _spread(mesh, found) & _filled(boxes))
+
+
+def _spread(mesh: Mesh, found: Sequence[Layout]) -> Bools:
+    """Machines that have a part: all of the mesh, or only its first where nothing is cut: [p, m]."""
+    out = np.zeros((len(found), mesh.total), dtype=bool)
+    for p, layout in enumerate(found):
+        out[p, list(mesh.machines) if layout else mesh.machines[0]] = True
+    return out
+
+
+def _filled(boxes: Ints) -> Bools:
+    """Whether a box has any points: of [..., axes, 2], [...]."""
+    return np.asarray((boxes[..., 1] > boxes[..., 0]).all(axis=-1))
+
+
+def _met(a: Ints, b: Ints) -> Ints:
+    """Points that boxes share: of [..., axes, 2], [...]."""
+    return _volumes(np.stack([np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])], axis=-1))
+
+
+def _volumes(boxes: Ints) -> Ints:
+    """Points of each box: of [..., axes, 2], [...]."""
+    return np.asarray(np.clip(boxes[..., 1] - boxes[..., 0], 0, None).prod(axis=-1))
+
+
+def _interval(reading: Reading, of: Choices, extent: int) -> Ints:
+    boxes = of.boxes
+    match reading:
+        case Follow(loop):
+            return boxes[:, :, loop]
+        case Window(loop, stride, offset, width, covers, divisor):
+            low, high = boxes[:, :, loop, 0], boxes[:, :, loop, 1]
+            start = np.maximum(0, (low * stride + offset) // divisor)
+            stop = np.minimum(extent, ((high - 1) * stride + offset + width - 1) // divisor + 1)
+            if covers:
+                uncut = (low == 0) & (high == of.op.nest.loops[loop].size)
+                start, stop = np.where(uncut, 0, start), np.where(uncut, extent, stop)
+            return np.stack([start, stop], axis=-1)
+        case Fixed(start_at, stop_at):
+            return np.broadcast_to(np.array([start_at, stop_at]), (*boxes.shape[:2], 2))
+        case _:
+            return np.broadcast_to(np.array([0, extent]), (*boxes.shape[:2], 2))

@@ -1,0 +1,242 @@
+"""`Placement`: a cut as a file - readable, versioned, checked against the model, with its predicted costs.
+
+The file is JSON with a published schema (`cutset schema`). The same model, cluster and seed give the same bytes.
+A box is one interval [start, stop) per loop of an operator, or per axis of a parameter.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import BadInput
+
+FORMAT = 2
+
+Interval = tuple[int, int]
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """One box on one machine."""
+
+    box: list[Interval]
+    machine: int
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """One loop of an operator. kind: "parallel" (in the output), "reduction" (summed) or "fixed" (never cut)."""
+
+    axis: str
+    size: int
+    kind: str
+
+
+class OpPlacement(msgspec.Struct, frozen=True):
+    """Where the boxes of one operator run. inputs: the operators that it reads. fold: owners of its summed output."""
+
+    name: str
+    op: str
+    module: str
+    inputs: list[str]
+    flops: float
+    loops: list[Loop]
+    boxes: list[Piece]
+    fold: list[Piece] = []
+
+
+class ParameterPlacement(msgspec.Struct, frozen=True):
+    """Owners of a parameter's regions. axes: name and size of each axis, outermost first."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    axes: list[tuple[str, int]]
+    boxes: list[Piece]
+
+
+class MachinePlacement(msgspec.Struct, frozen=True):
+    """A machine as planned for, and what the plan gives it in a step (forward and backward).
+
+    recomputes: stages of its segments whose activations are made again for backward, since it could not hold them.
+    """
+
+    name: str
+    flops_per_s: float
+    memory_bytes: int
+    flops: float
+    busy_s: float
+    memory_used_bytes: int
+    parameters: int
+    recomputes: list[int] = []
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes of one tensor from one machine to another in a forward pass; the backward pass returns as many."""
+
+    tensor: str
+    source: int
+    target: int
+    bytes: int
+
+
+class Span(msgspec.Struct, frozen=True):
+    """An interval of the predicted timeline. kind: "forward", "backward" or "send"."""
+
+    machine: int
+    kind: str
+    label: str
+    start_s: float
+    stop_s: float
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """What the simulator expects of one step; bytes and messages are those of one micro-batch."""
+
+    step_s: float
+    one_machine_s: float
+    bytes_forward: int
+    messages_forward: int
+    traffic: list[Traffic]
+    timeline: list[Span]
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One candidate plan. fits: no machine needs more memory than it has. least_share: the least work of a machine, as
+    a part of its even share; a plan that leaves a machine nearly idle is not chosen while another is there.
+    """
+
+    name: str
+    machines: int
+    step_s: float
+    bytes_forward: int
+    memory_max_bytes: int
+    fits: bool
+    least_share: float
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A candidate that could not be made, and why."""
+
+    name: str
+    reason: str
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """What the model must look like for the placement to apply. graph: sha256 of its operators and shapes."""
+
+    parameters: list[tuple[str, list[int], str]]
+    graph: str
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """The cut of one model over machines, as saved to a file.
+
+    batch: samples of a micro-batch; micro_batches: how many of them make a step. objective: "time", "bytes" or
+    "memory". blocks: globs of the modules that are blocks by hand. autocast: the dtype in which torch.autocast computes
+    the model and its loss, "" where it does not.
+    """
+
+    format: int
+    model: str
+    batch: int
+    micro_batches: int
+    fingerprint: Fingerprint
+    machines: list[MachinePlacement]
+    ops: list[OpPlacement]
+    parameters: list[ParameterPlacement]
+    winner: str
+    objective: str
+    verdict: str
+    predicted: Prediction
+    candidates: list[Score]
+    left_out: list[Skipped]
+    seed: int
+    versions: dict[str, str]
+    blocks: list[str] = []
+    autocast: str = ""
+
+    def save(self, path: str | Path) -> None:
+        """Write the file at once: it is complete or not there."""
+        path = Path(path)
+        temporary = path.with_name(path.name + ".tmp")
+        try:
+            temporary.write_text(to_json(self), encoding="utf-8")
+            os.replace(temporary, path)
+        except OSError as error:
+            raise BadInput("E330", f"cannot write the placement to {path}: {error.strerror}") from error
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the placement file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "cutset placement",
+        **msgspec.json.schema(Placement),
+    }
+
+
+def to_json(placement: Placement) -> str:
+    """Indented where a reader looks, one line where a list of numbers would sprawl."""
+    return _pretty(msgspec.to_builtins(placement)) + "\n"
+
+
+def _pretty(value: Any, indent: str = "") -> str:
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) + len(indent) <= 118 or not isinstance(value, dict | list):
+        return flat
+    inner = indent + " "
+    if isinstance(value, dict):
+        rows = [f"{inner}{json.dumps(key)}: {_pretty(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(inner + _pretty(item, inner) for item in value) + f"\n{indent}]"
+
+
+def load(path: str | Path) -> Placement:
+    """Read a placement file; BadInput where it is missing, damaged or of a newer format."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            "E331", f"cannot read the placement {path}: {error.strerror}", fix=f"cutset plan TASK -o {path}"
+        ) from error
+    try:
+        version = msgspec.json.decode(data).get("format")
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise BadInput(
+            "E332", f"the placement {path} is damaged: {error}", fix=f"cutset plan TASK -o {path}"
+        ) from error
+    if isinstance(version, int) and version != FORMAT:
+        raise BadInput(
+            "E333",
+            f"the placement {path} has format {version}; this cutset reads format {FORMAT}",
+            fix="pip install --upgrade cutset" if version > FORMAT else f"cutset plan TASK -o {path}",
+        )
+    try:
+        placement = msgspec.json.decode(data, type=Placement)
+        _demand_whole(placement)
+    except ValueError as error:  # msgspec's errors are such, too
+        raise BadInput(
+            "E332", f"the placement {path} is damaged: {error}", fix=f"cutset plan TASK -o {path}"
+        ) from error
+    return placement
+
+
+def _demand_whole(placement: Placement) -> None:
+    """ValueError where a box does not have an interval for each loop or axis, or names a machine that is not there."""
+    sized: list[tuple[str, list[int], list[Piece]]] = [
+        (op.name, [loop.size for loop in op.loops], op.boxes) for op in placement.ops
+    ]
+    sized += [(p.name, [size for _, size in p.axes], p.boxes) for p in placement.parameters]
+    for name, sizes, pieces in sized:
+        for piece in pieces:
+            if len(piece.box) != len(sizes) or any(
+                not 0 <= a < b <= n for (a, b), n in zip(piece.box, sizes, strict=True)
+            ):
+                raise ValueError(f"{name} has box {piece.box} for sizes {sizes}")
+    for name, pieces in [*((op.name, [*op.boxes, *op.fold]) for op in placement.ops), *((n, p) for n, _, p in sized)]:
+        for piece in pieces:
+            if not 0 <= piece.machine < len(placement.machines):
+                raise ValueError(f"{name} is on machine {piece.machine} of {len(placement.machines)}")

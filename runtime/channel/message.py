@@ -1,0 +1,329 @@
+"""`Message`: a typed header and raw tensor frames. Nothing is ever unpickled.
+
+On the wire a message is one msgpack header frame (msgspec) followed by the raw frames of its tensors. Nothing is
+copied: `encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory.
+
+Where frames are encrypted, a large tensor is divided into several, which the receiver puts together: a frame is
+encrypted as a whole before any of it is sent, so that one alone would be encrypted, sent and decrypted in turn.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ...errors import NetworkError
+
+WIRE_VERSION = 4
+MAX_HEADER_BYTES = 16 << 20
+DIMENSIONS_MOST = 64  # of a tensor
+FRAME_BYTES = 1 << 20  # of an encrypted tensor, at most
+
+Buffer = bytes | bytearray | memoryview
+_T = TypeVar("_T")
+
+# Every dtype with plain elements of whole bytes; not complex32, which torch itself warns of.
+DTYPES: dict[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.complex64, torch.complex128),
+        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    )
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where a tensor lies in memory that sender and receiver share (shared_memory.py). pooled: in the sender's pool."""
+
+    slot: int
+    offset: int
+    pooled: bool = False
+
+
+class Payload(msgspec.Struct, array_like=True, frozen=True):
+    """One tensor: its dtype's name, its shape, and where it lies; without a place it follows in raw frames.
+
+    frames: in how many; all have the same size but for the last, which has the rest.
+    """
+
+    dtype: str
+    shape: list[int]
+    place: Place | None = None
+    frames: int = 1
+
+
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    """What travels before the tensors, each of which `frames` describes."""
+
+    version: int
+    job: str
+    sender: str
+    sequence: int
+    kind: str
+    step: int
+    micro: int
+    edge: int
+    body: dict[str, Any]
+    frames: list[Payload]
+
+
+class _Origin(msgspec.Struct, array_like=True, frozen=True):
+    """The fields that a header of every wire version begins with."""
+
+    version: int
+    job: str
+    sender: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message as the roles see it.
+
+    kind says what it is ("forward", "backward", "fetch", ...); step, micro (micro-batch) and edge place it; body holds
+    plain values (numbers, strings, lists, maps); tensors are the payload. `sender` is filled in by the channel.
+
+    A tensor that was sent must not be written afterwards: the channel may still be reading it. Nor may one that was
+    received: it may be the sender's own. borrowed: the tensors will be written; whoever keeps them longer than a
+    call takes, as a channel that does not copy them anyway, copies them first (`owned`).
+    """
+
+    kind: str
+    step: int = 0
+    micro: int = 0
+    edge: int = 0
+    body: dict[str, Any] = msgspec.field(default_factory=dict)
+    tensors: tuple[Tensor, ...] = ()
+    sender: str = ""
+    borrowed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(t.nbytes for t in self.tensors)
+
+    def owned(self) -> "Message":
+        """The same message with tensors that nobody else writes."""
+        if not self.borrowed:
+            return self
+        return msgspec.structs.replace(self, tensors=tuple(t.clone() for t in self.tensors), borrowed=False)
+
+
+class MalformedError(NetworkError):
+    """Frames that are no message."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Header)
+_origin = msgspec.msgpack.Decoder(_Origin)
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Reader(Protocol):
+    """Finds tensors that a sender has put somewhere."""
+
+    def tensor(self, place: Place, dtype: str, shape: list[int]) -> Tensor:
+        """The tensor at a place; MalformedError where there is none."""
+        ...
+
+
+def encode(
+    message: Message,
+    *,
+    job: str,
+    sender: str,
+    sequence: int,
+    places: Sequence[Place | None] = (),
+    frame_bytes: int = sys.maxsize,
+) -> list[Buffer]:
+    """The frames of `message`: its header, then those of the tensors, over the tensors' memory and keeping it alive.
+
+    places: of the tensors that need not travel; where nothing is said, all do. frame_bytes: of a tensor in a frame, at
+    most. NetworkError where the header is too large; ValueError for a tensor that is not a dense CPU tensor.
+    """
+    places = places or [None] * len(message.tensors)
+    payloads = [
+        Payload(_dtype_name(t), list(t.shape), place, max(1, -(-t.nbytes // frame_bytes)) if place is None else 1)
+        for t, place in zip(message.tensors, places, strict=True)
+    ]
+    header = Header(
+        version=WIRE_VERSION,
+        job=job,
+        sender=sender,
+        sequence=sequence,
+        kind=message.kind,
+        step=message.step,
+        micro=message.micro,
+        edge=message.edge,
+        body=message.body,
+        frames=payloads,
+    )
+    head = _encoder.encode(header)
+    if len(head) > MAX_HEADER_BYTES:
+        raise NetworkError(
+            "E503",
+            f"{sender} has a header of {len(head)} bytes in a message {message.kind!r}; {MAX_HEADER_BYTES} are allowed",
+            fix="send large data as tensors, not in the body",
+        )
+    frames: list[Buffer] = [head]
+    for tensor, payload in zip(message.tensors, payloads, strict=True):
+        if payload.place is None:
+            frames += _divided(buffer_of(tensor), payload.frames)
+    return frames
+
+
+def _divided(buffer: Buffer, count: int) -> list[Buffer]:
+    if count == 1:
+        return [buffer]
+    view, size = memoryview(buffer), _part(len(buffer), count)
+    return [view[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _part(size: int, count: int) -> int:
+    """Bytes of every frame but the last."""
+    return -(-size // count)
+
+
+def decode(
+    frames: Sequence[Buffer], *, job: str, readers: Mapping[str, Reader] | None = None
+) -> tuple[Header, Message]:
+    """The message in `frames`, its tensors over the frames' memory where that is writable and aligned.
+
+    readers: by sender, of tensors that did not travel. MalformedError where the frames do not fit together;
+    NetworkError where the peer is of another version or job.
+    """
+    header = _header(frames, job)
+    expected = sum(payload.frames for payload in header.frames if payload.place is None)
+    if len(frames) - 1 != expected:
+        raise MalformedError(
+            "E504", f"{header.sender} sent {len(frames) - 1} tensor frames; the header says {expected}"
+        )
+    reader, travelled = (readers or {}).get(header.sender), iter(frames[1:])
+    tensors = tuple(
+        _tensor(payload, travelled, header.sender)
+        if payload.place is None
+        else _placed(payload, payload.place, reader, header.sender)
+        for payload in header.frames
+    )
+    message = Message(
+        header.kind, header.step, header.micro, header.edge, header.body, tensors=tensors, sender=header.sender
+    )
+    return header, message
+
+
+def _header(frames: Sequence[Buffer], job: str) -> Header:
+    if not frames:
+        raise MalformedError("E504", "a message without frames arrived")
+    size = len(frames[0])
+    if size > MAX_HEADER_BYTES:
+        raise MalformedError("E504", f"a header of {size} bytes arrived; {MAX_HEADER_BYTES} are allowed")
+    try:
+        header = _decoder.decode(frames[0])
+        if header.version == WIRE_VERSION and header.job == job:
+            return header
+    except _UNREADABLE:
+        pass
+    # Of another version the fields may be others, but for the first ones.
+    origin = _parse(_origin, frames[0])
+    if origin.version != WIRE_VERSION:
+        raise NetworkError(
+            "E505",
+            f"peer {origin.sender!r} speaks wire version {origin.version}, this is {WIRE_VERSION}",
+            fix="install the same version of cutset on every machine",
+        )
+    if origin.job != job:
+        raise NetworkError(
+            "E506",
+            f"peer {origin.sender!r} belongs to job {origin.job!r}, this is {job!r}",
+            fix="end the other job, or give each its own directory",
+        )
+    return _parse(_decoder, frames[0])
+
+
+def _parse(decoder: "msgspec.msgpack.Decoder[_T]", frame: Buffer) -> _T:
+    try:
+        return decoder.decode(frame)
+    except _UNREADABLE as error:
+        raise MalformedError("E504", f"a header arrived that cannot be read: {error}") from error
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    name = _NAMES.get(tensor.dtype)
+    if name is None or tensor.layout is not torch.strided or not tensor.is_cpu:
+        raise ValueError(
+            f"cannot send a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}: dense CPU tensors only"
+        )
+    return name
+
+
+def buffer_of(tensor: Tensor) -> Buffer:
+    """The bytes of a tensor in order, over its own memory where they lie in order there."""
+    if tensor.numel() == 0:
+        return b""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    flat = flat.as_strided((flat.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
+    return flat.view(torch.uint8).numpy().data
+
+
+def _placed(payload: Payload, place: Place, reader: Reader | None, sender: str) -> Tensor:
+    _checked(payload, sender)
+    if reader is None:
+        raise MalformedError("E504", f"{sender} sent a tensor in memory that is not shared with it")
+    return reader.tensor(place, payload.dtype, payload.shape)
+
+
+def _checked(payload: Payload, sender: str) -> torch.dtype:
+    """The dtype of a tensor that is possible."""
+    name, shape, count = payload.dtype, payload.shape, payload.frames
+    dtype = DTYPES.get(name)
+    if dtype is None:
+        raise MalformedError("E504", f"{sender} sent a tensor of unknown dtype {name!r}")
+    if len(shape) > DIMENSIONS_MOST:
+        raise MalformedError("E504", f"{sender} sent a tensor of {len(shape)} dimensions")
+    if min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= 1 << 62:
+        raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
+    size = math.prod(shape) * dtype.itemsize
+    if count != 1 and (count < 1 or payload.place is not None or (count - 1) * _part(size, count) >= size):
+        raise MalformedError("E504", f"{sender} sent a {name} tensor of shape {shape} in {count} frames")
+    return dtype
+
+
+def _tensor(payload: Payload, frames: Iterator[Buffer], sender: str) -> Tensor:
+    dtype, name, shape = _checked(payload, sender), payload.dtype, payload.shape
+    size, own = math.prod(shape) * dtype.itemsize, list(islice(frames, payload.frames))
+    part, sizes = _part(size, payload.frames), [len(frame) for frame in own]
+    if sum(sizes) != size or any(found != part for found in sizes[:-1]):
+        raise MalformedError(
+            "E504",
+            f"{sender} sent {' + '.join(map(str, sizes[:4]))} bytes for a {name} tensor of shape {shape}, which has "
+            f"{size}" + (f" in {len(own)} frames" if len(own) > 1 else ""),
+        )
+    if size == 0:
+        return torch.empty(shape, dtype=dtype)
+    flat = _flat(own[0], dtype) if len(own) == 1 else _joined(own, size).view(dtype)
+    return flat.view(shape)
+
+
+def _joined(frames: Sequence[Buffer], size: int) -> Tensor:
+    """The bytes of several frames in one piece of memory."""
+    whole = torch.empty(size, dtype=torch.uint8)
+    into, offset = whole.numpy().data, 0
+    for frame in frames:
+        into[offset : offset + len(frame)] = frame
+        offset += len(frame)
+    return whole
+
+
+def _flat(frame: Buffer, dtype: torch.dtype) -> Tensor:
+    """The frame's memory; a copy where it is read-only or not aligned, which the kernels of torch rely on."""
+    if memoryview(frame).readonly:
+        frame = bytearray(frame)
+    flat = torch.frombuffer(frame, dtype=dtype)
+    return flat if flat.data_ptr() % dtype.itemsize == 0 else torch.frombuffer(bytearray(frame), dtype=dtype)

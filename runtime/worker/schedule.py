@@ -1,0 +1,101 @@
+"""Schedules as data: in what order a machine computes its part of the micro-batches of a step. They print and parse.
+
+"2F0 1B3" is: forward of segment 2 of micro-batch 0, then backward of segment 1 of micro-batch 3; segments are counted
+within the machine's own program. Without a schedule a worker runs in dataflow order: what is ready, backward first.
+
+GPipe: Huang et al., NeurIPS 2019, section 2.3. 1F1B: Narayanan et al., PipeDream, SOSP 2019, section 3.2.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...errors import UsageError
+
+DATAFLOW, GPIPE, ONE_F_ONE_B = "dataflow", "gpipe", "1f1b"
+NAMES = (DATAFLOW, GPIPE, ONE_F_ONE_B)
+FORWARD, BACKWARD = "F", "B"
+_ACTION = re.compile(r"(\d+)([FB])(\d+)")
+
+
+class Action(NamedTuple):
+    """Forward or backward of one segment of one micro-batch."""
+
+    segment: int
+    kind: str
+    micro: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}{self.kind}{self.micro}"
+
+
+def text(actions: Iterable[Action]) -> str:
+    """A schedule as text, which `parse` reads."""
+    return " ".join(map(str, actions))
+
+
+def parse(written: str) -> list[Action]:
+    """The schedule in a text; UsageError names what is no action."""
+    actions = []
+    for word in written.split():
+        match = _ACTION.fullmatch(word)
+        if match is None:
+            raise UsageError(
+                "E270", f"{word!r} is no action of a schedule", fix="write 2F0 for a forward, 1B3 for a backward"
+            )
+        actions.append(Action(int(match[1]), match[2], int(match[3])))
+    return actions
+
+
+def schedule(name: str, *, segments: int, micros: int, depth: int) -> deque[Action] | None:
+    """The named schedule of a machine; None for dataflow, which is decided as messages arrive.
+
+    segments: of the machine; micros: micro-batches of a step; depth: see `Program.depth`.
+    """
+    if name == DATAFLOW:
+        return None
+    if name == GPIPE:
+        return deque(gpipe(segments, micros))
+    if name == ONE_F_ONE_B:
+        return deque(one_forward_one_backward(segments, micros, depth))
+    raise UsageError("E271", f"no schedule {name!r}; there are {', '.join(NAMES)}", fix=f"--schedule {DATAFLOW}")
+
+
+def gpipe(segments: int, micros: int) -> list[Action]:
+    """All micro-batches forward, then all backward: simple, and the activations of all are held at once."""
+    ahead = [action for micro in range(micros) for action in _forward(segments, micro)]
+    return ahead + [action for micro in range(micros) for action in _backward(segments, micro)]
+
+
+def one_forward_one_backward(segments: int, micros: int, depth: int) -> list[Action]:
+    """As many micro-batches forward as there are pipeline stages from here on, then one backward, one forward.
+
+    A machine never holds the activations of more than `depth` micro-batches.
+    """
+    ahead = min(depth, micros)
+    actions = [action for micro in range(ahead) for action in _forward(segments, micro)]
+    for micro in range(micros):
+        actions += _backward(segments, micro)
+        if micro + ahead < micros:
+            actions += _forward(segments, micro + ahead)
+    return actions
+
+
+def in_flight(actions: Iterable[Action]) -> int:
+    """The most micro-batches that are begun and not finished at one time."""
+    begun, most = set[int](), 0
+    for action in actions:
+        begun.add(action.micro)
+        most = max(most, len(begun))
+        if action.kind == BACKWARD and action.segment == 0:
+            begun.discard(action.micro)
+    return most
+
+
+def _forward(segments: int, micro: int) -> list[Action]:
+    return [Action(segment, FORWARD, micro) for segment in range(segments)]
+
+
+def _backward(segments: int, micro: int) -> list[Action]:
+    return [Action(segment, BACKWARD, micro) for segment in reversed(range(segments))]

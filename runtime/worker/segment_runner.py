@@ -1,0 +1,313 @@
+"""Runs one segment of one micro-batch, forward and backward. No channel here: what must travel is returned as tensors.
+
+Each segment is one autograd graph. What enters it from peers or earlier segments is a detached leaf whose gradient adds
+up; backward starts from the gradients of what left it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.task import Data
+from ...partition.ir.box import Box, intersect, relative, sizes, slices
+from ...errors import BadInput
+from ...partition.operators.generator_state import STATE
+from ...partition.ir.graph import Op
+from ...partition.operators.leaf_module import BLOCK, OwnModule
+from ...partition.operators.kernel import run_box
+from ...partition.capture.axis_inference import OPAQUE
+from .gather import add_up, gather
+from .dropout_masks import draw_on
+from .leaf_modules import OwnModules
+from .program import Link, Operand, Program, Segment, Step
+from .flat_parameters import States
+
+Turn = AbstractContextManager[Any]
+ONLY, FIRST, AGAIN = "only", "first", "again"  # passes of a segment forward; two where it is recomputed
+
+
+@dataclass
+class MicroBatch:
+    """One micro-batch on its way. forward, backward: segments done, backward counted from the last."""
+
+    index: int
+    batch: dict[str, Tensor]
+    masks: dict[str, Tensor]
+    forward: int = 0
+    backward: int = 0
+    loss: float = 0.0
+    made: dict[int, Tensor] = field(default_factory=dict)  # pieces as computed, with their autograd graph
+    inputs: dict[int, Tensor] = field(default_factory=dict)  # leaves: from peers, or kept from earlier segments
+    read: dict[tuple[str, Box], Tensor] = field(default_factory=dict)  # operands of the segment that runs
+    arrived: set[int] = field(default_factory=set)  # edges
+    drawn: set[str] = field(default_factory=set)  # states of the generator from which was drawn
+    returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
+    before: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # buffers before an operator overwrote them
+
+    @property
+    def progress(self) -> int:
+        """Segments done, forward and backward."""
+        return self.forward + self.backward
+
+    def release(self) -> None:
+        """Let go of all tensors."""
+        for held in (self.batch, self.masks, self.made, self.inputs, self.returned, self.before):
+            held.clear()
+
+
+def batch_tensors(program: Program, batch: Data, rows: slice) -> dict[str, Tensor]:
+    """The inputs and targets of some rows of a batch by name, in the shape of their axes.
+
+    BadInput where they are not what the model was planned for.
+    """
+    tensors = {}
+    for kind, given in (("input", batch.inputs), ("target", batch.targets)):
+        for i, tensor in enumerate(given):
+            info = program.tensors.get(f"{kind}.{i}")
+            if info is None:
+                continue
+            if tensor.shape[1:] != info.shape[1:] or tensor.dtype != getattr(torch, info.dtype):
+                raise BadInput(
+                    "E343",
+                    f"{kind} {i} has samples of {tensor.dtype} {tuple(tensor.shape[1:])}; "
+                    f"the model was planned for torch.{info.dtype} {info.shape[1:]}",
+                    fix="plan again with such a batch",
+                )
+            tensors[info.name] = tensor[rows].reshape(info.extents)
+    return tensors
+
+
+def flowing(program: Program, link: Link) -> list[int]:
+    """Positions of the frames of a link whose gradient comes back."""
+    return [i for i, piece in enumerate(link.pieces) if program.pieces[piece].gradient]
+
+
+class SegmentRunner:
+    """Runs segments of one program on one machine's state.
+
+    turn: held while torch's own generator is in use. own: the user's modules, for blocks by hand.
+    """
+
+    def __init__(
+        self, program: Program, states: States, *, turn: Turn | None = None, own: OwnModules | None = None
+    ) -> None:
+        self.program, self.states, self._own = program, states, own
+        self._turn: Turn = turn or nullcontext()
+        self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
+        self._pass = ONLY  # of the segment that runs
+        self._overwritten = {name for op in program.ops.values() for name in op.writes}
+        self._read_again = read_again(program)
+
+    def forward(self, micro: MicroBatch, segment: Segment) -> list[list[Tensor]]:
+        """Run the steps; the frames to send, one list a link of `segment.sends`."""
+        self._pass = FIRST if segment.recompute and self.program.training else ONLY
+        with torch.set_grad_enabled(self.program.training and self._pass == ONLY):
+            self._run(micro, segment)
+        for piece in segment.keeps:
+            self.enter(micro, piece, micro.made[piece].detach())
+        if self.program.training:
+            micro.loss += sum(float(micro.made[piece].detach()) for piece in self._results(segment))
+        frames = [self.frames(link, micro.made) for link in segment.sends]
+        if self._pass == FIRST:
+            self._forget(micro, segment)
+        return frames
+
+    def _run(self, micro: MicroBatch, segment: Segment) -> None:
+        for step in segment.steps:
+            self._execute(micro, step)
+        micro.read.clear()
+
+    def _recompute(self, micro: MicroBatch, segment: Segment) -> None:
+        """Forward once more, now for backward: of the same inputs, masks and buffers, which stay as they are."""
+        kept = {piece: micro.inputs.pop(piece) for piece in segment.keeps}  # here they are results, not leaves
+        self._pass = AGAIN
+        with torch.enable_grad():
+            self._run(micro, segment)
+        micro.inputs |= kept
+
+    def _forget(self, micro: MicroBatch, segment: Segment) -> None:
+        for step in segment.steps:
+            for piece in step.makes:
+                del micro.made[piece]
+
+    def enter(self, micro: MicroBatch, piece: int, tensor: Tensor) -> None:
+        """Make a tensor a leaf of this micro-batch."""
+        micro.inputs[piece] = self._leaf(piece, tensor, summed=piece in self._read_again)
+
+    def take(self, piece: int, tensor: Tensor) -> None:
+        """Make a copy of another machine's state a leaf of this step."""
+        self.taken[piece] = self._leaf(piece, tensor, summed=True)
+
+    def _leaf(self, piece: int, tensor: Tensor, *, summed: bool) -> Tensor:
+        """A leaf. Where several backward passes add to its gradient, that has memory of its own.
+
+        The first gradient of a leaf is often a view of the one that backward began with, and adding to it in place
+        would change that one, and whatever else is a view of it.
+        """
+        leaf = tensor.requires_grad_(self.program.pieces[piece].gradient)
+        if leaf.requires_grad and summed:
+            dense = torch.zeros_like(leaf)
+            leaf.grad = dense if dense.stride() == leaf.stride() else torch.zeros(leaf.shape, dtype=leaf.dtype)
+        return leaf
+
+    def frames(self, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
+        """The boxes of a link, cut out of the pieces that hold them."""
+        pairs = zip(link.pieces, link.boxes, strict=True)
+        return [held[p].detach()[slices(relative(box, self.program.pieces[p].box))] for p, box in pairs]
+
+    def _results(self, segment: Segment) -> list[int]:
+        made = {piece for step in segment.steps for piece in step.makes}
+        return [piece for piece in self.program.results if piece in made]
+
+    def _execute(self, micro: MicroBatch, step: Step) -> None:
+        if not step.op:
+            (operand,) = step.operands
+            micro.made[step.makes[0]] = add_up(step.box, self._held(micro, operand))
+            return
+        op = self.program.ops[step.op]
+        for operand in step.operands:
+            if operand.argument == STATE:
+                self._draw_on(micro, operand)
+        operands = {operand.argument: self._operand(micro, operand, step) for operand in step.operands}
+        draws_itself = op.target == BLOCK or (op.row == OPAQUE and "@noise" in operands)
+        with self._turn if draws_itself else nullcontext():
+            outputs = run_box(op, step.box, operands, self.program.tensors, own=self._module(op))
+        for operand in step.operands:
+            if operand.tensor in op.writes and operand.box is not None and self._pass != AGAIN:
+                self._write_back(operand, operand.box, operands[operand.argument])
+        for piece, output in zip(step.makes, outputs, strict=True):
+            micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
+
+    def _write_back(self, operand: Operand, box: Box, tensor: Tensor | None) -> None:
+        """A buffer was overwritten, or a copy of it where no view shows this box."""
+        assert tensor is not None
+        written = tensor.detach().reshape(sizes(box))
+        for source in operand.sources:
+            piece, held = self._piece_of_state(source), self.program.pieces[source].box
+            common = intersect(held, box)
+            if common is not None and piece.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
+                piece[slices(relative(common, held))] = written[slices(relative(common, box))]
+
+    def _module(self, op: Op) -> OwnModule | None:
+        if op.target != BLOCK or self._own is None:
+            return None
+        return self._own.block(op.arguments["name"], training=self.program.training)
+
+    def _draw_on(self, micro: MicroBatch, operand: Operand) -> None:
+        """Draw what this machine needs of the run of draws that begins with a state."""
+        if operand.tensor in micro.drawn:
+            return
+        micro.drawn.add(operand.tensor)
+        assert operand.box is not None
+        state = self._assembled(micro, operand, operand.box)
+        with self._turn:
+            micro.masks.update(draw_on(self.program, operand.tensor, state))
+
+    def _operand(self, micro: MicroBatch, operand: Operand, step: Step) -> Tensor | None:
+        """What a step reads, in the shape of its dimensions."""
+        if operand.box is None:
+            return None
+        if operand.tensor not in self._overwritten:
+            return self._shared(micro, operand, operand.box)
+        key = (f"{step.op} {step.box}", operand.argument)
+        if self._pass == AGAIN:
+            return micro.before.pop(key)
+        if self._pass == FIRST:
+            micro.before[key] = self._assembled(micro, operand, operand.box).clone()
+        if operand.tensor in self.program.ops[step.op].writes:
+            return self._shared(micro, operand, operand.box)
+        # What backward needs of a buffer must outlive the next micro-batch's forward.
+        return self._assembled(micro, operand, operand.box).clone()
+
+    def _shared(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
+        """One tensor for all readers of a box: their gradients are then added in the order of plain torch."""
+        key = (operand.tensor, box)
+        if key not in micro.read:
+            micro.read[key] = self._part(micro, operand, box)
+        return micro.read[key]
+
+    def _part(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
+        """A box, as a slice of what others read of the piece that holds it where its dimensions allow that."""
+        if len(operand.sources) == 1:
+            piece = self.program.pieces[operand.sources[0]].box
+            where = self.program.tensors[operand.tensor].dim_slices(box, piece)
+            if box != piece and where is not None:
+                return self._shared(micro, operand, piece)[where]
+        return self._assembled(micro, operand, box)
+
+    def _assembled(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
+        info = self.program.tensors[operand.tensor]
+        if info.kind == "noise":
+            tensor = micro.masks[info.name][slices(box)]
+        elif info.kind in ("input", "target"):
+            tensor = micro.batch[info.name][slices(box)]
+        elif not operand.sources:  # an empty box: nobody sends it
+            tensor = torch.empty(sizes(box), dtype=getattr(torch, info.dtype))
+        else:
+            tensor = gather(box, self._held(micro, operand))
+        return tensor.reshape(info.local_shape(box))
+
+    def _held(self, micro: MicroBatch, operand: Operand) -> list[tuple[Box, Tensor]]:
+        return [(self.program.pieces[i].box, self._piece(micro, i)) for i in operand.sources]
+
+    def _piece(self, micro: MicroBatch, index: int) -> Tensor:
+        for place in (micro.inputs, micro.made, self.taken):
+            if index in place:
+                return place[index]
+        return self._piece_of_state(index)
+
+    def _piece_of_state(self, index: int) -> Tensor:
+        info = self.program.pieces[index]
+        return self.states.pieces[info.tensor, info.box]
+
+    def backward(self, micro: MicroBatch, position: int, micros: int) -> None:
+        """Backward of the segment at `position`, once all gradients of what left it are there; frees what it made."""
+        segment = self.program.segments[position]
+        if segment.recompute:
+            self._recompute(micro, segment)
+        gradients = {piece: torch.full_like(micro.made[piece], 1.0 / micros) for piece in self._results(segment)}
+        for piece in segment.keeps:
+            gradient = micro.inputs[piece].grad
+            if gradient is not None:
+                gradients[piece] = gradient
+        for link in segment.sends:
+            returned = micro.returned.pop(link.edge, ())
+            for i, tensor in zip(flowing(self.program, link), returned, strict=True):
+                self._add(gradients, link.pieces[i], link.boxes[i], tensor)
+        roots = [piece for piece in gradients if micro.made[piece].requires_grad]
+        if roots:
+            torch.autograd.backward([micro.made[p] for p in roots], [gradients[p] for p in roots])
+        self._forget(micro, segment)
+
+    def _add(self, gradients: dict[int, Tensor], piece: int, box: Box, tensor: Tensor) -> None:
+        outer = self.program.pieces[piece].box
+        if box != outer:
+            padded = tensor.new_zeros(sizes(outer))
+            padded[slices(relative(box, outer))] = tensor
+            tensor = padded
+        gradients[piece] = gradients[piece] + tensor if piece in gradients else tensor
+
+
+def read_again(program: Program) -> set[int]:
+    """Pieces that more than one segment reads."""
+    readers: Counter[int] = Counter()
+    for segment in program.segments:
+        readers.update({i for step in segment.steps for operand in step.operands for i in operand.sources})
+    return {piece for piece, count in readers.items() if count > 1}
+
+
+def trains_again(program: Program) -> bool:
+    """Whether several segments add to the gradient of one piece of state."""
+    states = {state.piece for state in program.states} | {piece for link in program.takes for piece in link.pieces}
+    return any(program.pieces[piece].gradient for piece in states & read_again(program))
+
+
+def gradients_of(program: Program, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
+    """The gradients that go back over a link; zero where nothing downstream depended on the piece."""
+    tensors = [held[link.pieces[i]] for i in flowing(program, link)]
+    return [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]

@@ -1,0 +1,228 @@
+"""`EmulatedCluster`: machines that are network name spaces of this host, at one switch, each with a limited link.
+
+Every machine is a name space with one network card; the switch is a name space of its own, with a bridge and a port for
+each machine. Both ends of a cable send at the rate of the link and no faster (tc-tbf(8)), so that a machine has that
+rate each way, whoever it talks to. This process is at the switch, too, without a limit: a launcher here reaches all.
+
+A name space belongs to the process that its name tells. One that was killed leaves its name spaces behind, which the
+next cluster removes.
+"""
+
+import math
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ....errors import UsageError
+from ....partition.cluster.quantities import BANDWIDTH
+from ..planner.venue import Venue
+
+MACHINES_MOST = 64  # far more than a host has cores for
+SUBNETS = 512  # of 198.18.0.0/15, which is set aside for measuring networks (RFC 2544)
+NAMESPACES, INTERFACES = Path("/run/netns"), Path("/sys/class/net")
+PAYLOAD = (1500 - 52) / 1514  # of a full Ethernet frame what is not IP, TCP with time stamps, or Ethernet
+# What a link has not sent for so long it may catch up with, for it misses its turn where no core is free; but no faster
+# than so many times its rate, and hardly more at once than a packet, so that short messages take their time, too.
+SAVED_S, PEAK = 2e-3, 1.25
+PACKET_BYTES = 16_384  # that TCP hands over at once, to be cut up by the card
+AT_ONCE_S, AT_ONCE_LEAST = 2e-4, 24_000
+QUEUE_BYTES = 64 << 20  # nothing is ever dropped: a full link delays
+COMMAND_S = 20.0
+_NAME = re.compile(r"cutset-(\d+)-(\d+)-\d+-(?:switch|\d+)")
+
+
+def read_rate(text: str) -> float:
+    """Bytes/s of a rate as tc or a cluster file writes it: "1gbit", "100 Mbit/s". ValueError says what is wrong."""
+    plain = text.strip()
+    return BANDWIDTH.read(f"{plain}/s" if plain.lower().endswith(("bit", "b")) else plain)
+
+
+class EmulatedCluster:
+    """So many machines, while entered. rate: bytes/s on the wire, each way.
+
+    UsageError where this process may not make name spaces, or the system has not the tools.
+    """
+
+    def __init__(self, machines: int, *, rate: float) -> None:
+        if not 1 <= machines <= MACHINES_MOST:
+            raise UsageError(
+                "E242", f"{machines} emulated machines; there can be 1 to {MACHINES_MOST}", fix="--machines 4"
+            )
+        self.rate = rate
+        self._machines = machines
+        self._stack = ExitStack()
+        self._stem, self._subnet = "", ""
+
+    @property
+    def payload_rate(self) -> float:
+        """Bytes/s of the link that a TCP connection can carry."""
+        return self.rate * PAYLOAD
+
+    @property
+    def venue(self) -> Venue:
+        """The machines' places and this process's address at the switch."""
+        places = [(self._address(i), ("ip", "netns", "exec", self._name(i))) for i in range(self._machines)]
+        return Venue(self._address(self._machines), tuple(places))
+
+    def cut(self, machine: int) -> None:
+        """Pull a machine's cable: its card and the switch see at once that nothing is at the other end."""
+        _run("ip", "-n", self._switch, "link", "set", f"port{machine}", "down")
+
+    def black_hole(self, machine: int) -> None:
+        """Let everything to and from a machine vanish; cards and switch see nothing of that."""
+        _run("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "0")
+
+    def heal(self, machine: int) -> None:
+        """Undo `cut` and `black_hole`."""
+        _run("ip", "-n", self._switch, "link", "set", f"port{machine}", "up")
+        _run("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "3")
+
+    def __enter__(self) -> Self:
+        demand_possible()
+        clean()
+        with ExitStack() as building:
+            self._build_switch(building)
+            for machine in range(self._machines):
+                self._build_machine(machine, building)
+            self._stack = building.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def __repr__(self) -> str:
+        return f"EmulatedCluster({self._machines} machines at {self.rate:g} B/s, {self._stem or 'not entered'})"
+
+    @property
+    def _switch(self) -> str:
+        return f"{self._stem}-switch"
+
+    def _name(self, machine: int) -> str:
+        return f"{self._stem}-{machine}"
+
+    def _address(self, machine: int) -> str:
+        return f"{self._subnet}.{machine + 1}"
+
+    def _build_switch(self, building: ExitStack) -> None:
+        """The switch and this process's cable to it, whose name on this host says that the subnet is taken."""
+        taken = _addresses()
+        for offset in range(SUBNETS):
+            number = (os.getpid() + offset) % SUBNETS
+            cable, self._subnet = f"cutset{number}", f"198.{18 + number // 256}.{number % 256}"
+            if (INTERFACES / cable).exists() or any(a.startswith(f"{self._subnet}.") for a in taken):
+                continue
+            self._stem = f"cutset-{os.getpid()}-{_started(os.getpid())}-{number}"
+            self._add_namespace(self._switch, building)
+            building.callback(_remove_link, cable)
+            _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "uplink", "netns", self._switch)
+            _run("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
+            _run("ip", "-n", self._switch, "link", "set", "dev", "bridge", "up")
+            _run("ip", "-n", self._switch, "link", "set", "dev", "uplink", "master", "bridge", "up")
+            _run("ip", "address", "add", f"{self._address(self._machines)}/24", "dev", cable)
+            _run("ip", "link", "set", "dev", cable, "up")
+            return
+        raise UsageError("E243", f"all {SUBNETS} subnets for emulated clusters are in use here", fix="end the others")
+
+    def _build_machine(self, machine: int, building: ExitStack) -> None:
+        name, port = self._name(machine), f"port{machine}"
+        self._add_namespace(name, building)
+        _run("ip", "-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "card", "netns", name)
+        _run("ip", "-n", name, "address", "add", f"{self._address(machine)}/24", "dev", "card")
+        _run("ip", "-n", self._switch, "link", "set", "dev", port, "master", "bridge", "up")
+        for device in ("lo", "card"):
+            _run("ip", "-n", name, "link", "set", "dev", device, "up")
+        _limit(self._switch, port, self.rate)
+        _limit(name, "card", self.rate)
+
+    def _add_namespace(self, name: str, building: ExitStack) -> None:
+        building.callback(_remove_namespace, name)  # first, in case that adding it is interrupted
+        _run("ip", "netns", "add", name)
+
+
+def _limit(namespace: str, device: str, rate: float) -> None:
+    """Let a device send so many bytes/s."""
+    at_once = max(AT_ONCE_LEAST, math.ceil(rate * AT_ONCE_S))
+    burst = max(at_once, math.ceil(rate * SAVED_S))
+    how = ("rate", f"{math.ceil(rate * 8)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))
+    peak = ("peakrate", f"{math.ceil(rate * 8 * PEAK)}bit", "mtu", str(at_once))
+    _run("ip", "-n", namespace, "link", "set", "dev", device, "gso_max_size", str(PACKET_BYTES))
+    _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *how, *peak)
+
+
+def demand_possible() -> None:
+    """UsageError where this process may not make name spaces, or the system has not the tools."""
+    missing = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
+    if missing:
+        raise UsageError(
+            "E244",
+            f"an emulated cluster is made with Linux's ip, tc and bridge; not on the PATH: {', '.join(missing)}",
+            fix="apt install iproute2",
+        )
+    if os.geteuid() != 0:
+        raise UsageError(
+            "E245",
+            f"an emulated cluster is made of network name spaces, which only root can add; this is user {os.geteuid()}",
+            fix="sudo -E env PATH=$PATH cutset bench cluster --machines 4 --rate 1gbit",
+        )
+
+
+# What other processes have left ------------------------------------------------------------------------------------
+
+
+def clean() -> list[str]:
+    """Remove the name spaces of processes that are gone; their names."""
+    names = sorted(os.listdir(NAMESPACES)) if NAMESPACES.is_dir() else []
+    found = left_over(names, _started)
+    for name in found:
+        _remove_namespace(name)
+    return found
+
+
+def left_over(names: Sequence[str], started: Callable[[int], int | None]) -> list[str]:
+    """Those of the name spaces whose owner is gone. started: when a process began, None where there is none such."""
+    owned = [(name, match) for name in names if (match := _NAME.fullmatch(name))]
+    return [name for name, match in owned if started(int(match[1])) != int(match[2])]
+
+
+def _started(pid: int) -> int | None:
+    """When a process began, in clock ticks after the host did: with its number, it tells processes apart for good."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(status.rpartition(")")[2].split()[19])  # field 22 of proc(5); the second one may hold anything
+
+
+def _remove_namespace(name: str) -> None:
+    if (NAMESPACES / name).exists():
+        _run("ip", "netns", "delete", name)
+
+
+def _remove_link(name: str) -> None:
+    if (INTERFACES / name).exists():
+        _run("ip", "link", "delete", "dev", name)
+
+
+def _addresses() -> list[str]:
+    """All addresses of this host."""
+    return re.findall(r"inet (\S+)/\d+", _run("ip", "-4", "-oneline", "address"))
+
+
+def _run(*command: str) -> str:
+    """What a command prints; UsageError where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise UsageError(
+            "E246",
+            f"this system does not let a cluster be emulated: `{' '.join(command)}` said: {done.stderr.strip()}",
+            fix="use a Linux host with network name spaces, veth, bridge and sch_tbf, as root",
+        )
+    return done.stdout

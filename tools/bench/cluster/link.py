@@ -1,0 +1,122 @@
+"""What a link between two machines does: a raw connection, and messages as workers send them.
+
+One machine sends a message of some size and the other sends it back, as fast as it can. Half the time of a round is
+what a message takes; sizes make a line, whose slope is more than that of the wire: a tensor is encrypted before it is
+sent and decrypted when all of it is there.
+"""
+
+import socket
+import statistics
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from ....runtime.launcher.heartbeat import Beacon
+from ....runtime.channel.channel import Channel
+from ....runtime.launcher.launcher import Launcher, Role
+from ....runtime.channel.mailbox import Mailbox
+from ....runtime.channel.message import Message
+from ..planner.venue import Venue
+
+PROBING = "cutset.tools.bench.cluster.link:probing"
+SIZES = (1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
+ROUNDS, WARM_UP = 12, 3
+RAW_BYTES, CHUNK = 24 << 20, 1 << 20
+PEERS = ["probe-0", "probe-1"]
+PATIENCE_S = 30.0
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """machine: 0 or 1. host: the address that machine 1 listens on, for the raw connection."""
+
+    machine: int
+    host: str
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """What machine 0 measured: bytes/s of the raw connection, seconds of each round by bytes, and of handing over."""
+
+    raw: float
+    rounds: dict[int, list[float]]
+    sends: list[float]
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """raw: bytes/s of one TCP connection. points: (bytes, seconds that a message takes one way), medians.
+
+    message_s: what a worker spends on handing a message over, or on taking one.
+    """
+
+    raw: float
+    points: tuple[tuple[int, float], ...]
+    message_s: float
+
+
+def measure_link(venue: Venue) -> LinkTimes:
+    """Of machines 0 and 1, with nothing else on the network."""
+    host = venue.places[1][0] if venue.places else venue.host
+    roles = [venue.role(Role(name, PROBING, msgspec.to_builtins(Setup(i, host))), i) for i, name in enumerate(PEERS)]
+    with Launcher(roles, job=f"link-{uuid.uuid4().hex[:12]}", host=venue.host) as launcher:
+        first, _ = launcher.run()
+    timed = msgspec.convert(first, Timed, strict=False)
+    points = [(size, statistics.median(times[WARM_UP:]) / 2) for size, times in sorted(timed.rounds.items())]
+    return LinkTimes(timed.raw, tuple(points), statistics.median(timed.sends))
+
+
+def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
+    """The role of one of the two machines."""
+    given = msgspec.convert(setup, Setup)
+    mailbox = Mailbox(channel, timeout_s=PATIENCE_S)
+    raw = _receive_raw(mailbox, given) if given.machine else _send_raw(mailbox)
+    rounds, sends = dict[int, list[float]](), list[float]()
+    for number, size in enumerate(SIZES):
+        tensor = torch.zeros(size, dtype=torch.uint8)
+        rounds[size] = [_round(mailbox, given.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)]
+        beacon.progress = number + 1
+    return msgspec.to_builtins(Timed(raw, rounds, sends), str_keys=True)  # type: ignore[no-any-return]
+
+
+def _round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor, sends: list[float]) -> float:
+    """Seconds of there and back."""
+    peer, begin = PEERS[1 - machine], time.monotonic()
+    message = Message("ball", step, tensors=(tensor,))
+    if machine == 1:
+        mailbox.wait([(peer, "ball", step, 0, 0)])
+    busy = time.thread_time()
+    mailbox.send(peer, message)
+    sends.append(time.thread_time() - busy)
+    if machine == 0:
+        mailbox.wait([(peer, "ball", step, 0, 0)])
+    return time.monotonic() - begin
+
+
+def _receive_raw(mailbox: Mailbox, given: Setup) -> float:
+    """Bytes/s of what machine 0 sends, from the first byte to the last."""
+    buffer = bytearray(CHUNK)
+    with socket.create_server((given.host, 0)) as server:
+        server.settimeout(PATIENCE_S)
+        mailbox.send(PEERS[0], Message("raw", body={"address": list(server.getsockname())}))
+        connection = server.accept()[0]
+    with connection:
+        connection.settimeout(PATIENCE_S)
+        count, first = connection.recv_into(buffer), time.monotonic()
+        begin = count
+        while got := connection.recv_into(buffer):
+            count += got
+        rate = (count - begin) / (time.monotonic() - first)
+    mailbox.send(PEERS[0], Message("raw rate", body={"rate": rate}))
+    return rate
+
+
+def _send_raw(mailbox: Mailbox) -> float:
+    host, port = mailbox.wait([(PEERS[1], "raw", 0, 0, 0)]).body["address"]
+    with socket.create_connection((str(host), int(port)), timeout=PATIENCE_S) as connection:
+        piece = bytes(CHUNK)
+        for _ in range(RAW_BYTES // CHUNK):
+            connection.sendall(piece)
+    return float(mailbox.wait([(PEERS[1], "raw rate", 0, 0, 0)]).body["rate"])

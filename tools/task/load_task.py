@@ -1,0 +1,334 @@
+"""From a name to a `Task`: "pkg.module:factory" or "file.py:factory", which gives a Task or an nn.Module.
+
+factoryname.py reads the name, and the arguments that it may have.
+
+Whatever the user's code does wrong becomes BadInput that names the line; TaskError is the models' own word for it.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...errors import BadInput, UsageError
+from .factory_name import FactoryName, parse_factory
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ...models.task import Data, Task
+
+OWN = tuple(f"{Path(__file__).parent.parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools"))
+
+
+class TaskSpec(msgspec.Struct, frozen=True):
+    """How a task is named on the command line.
+
+    model: as factoryname.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
+    blocks: globs of modules that are blocks by hand, beside those that the task names. autocast: the dtype in which
+    torch.autocast computes the model and its loss ("bfloat16").
+    """
+
+    model: str
+    data: str | None = None
+    inputs: tuple[str, ...] = ()
+    batch: int | None = None
+    blocks: tuple[str, ...] = ()
+    autocast: str = ""
+
+
+def load_task(spec: TaskSpec) -> "Task":
+    """The task of a spec; UsageError or BadInput says what is wrong with it and where."""
+    from torch import nn
+
+    from ...models.task import Task
+
+    name = parse_factory(spec.model)
+    factory = _attribute(_module(name.module, name.factory), name.factory, name.module)
+    made = _make(factory, spec, name)
+    if isinstance(made, Task):
+        if spec.inputs:
+            raise UsageError(
+                "E214", f"{spec.model} is a task, which has an example of its own", fix="leave --input out"
+            )
+        return made
+    if not isinstance(made, nn.Module):
+        raise BadInput(
+            "E304",
+            f"{spec.model} gives {_article(made)}, not a cutset.Task or a torch.nn.Module",
+            fix="return one of these",
+        )
+    return _bare(spec, name, lambda: _make(factory, spec, name))
+
+
+def read_split(task: "Task", split: str) -> "Data":
+    """The samples of a split; BadInput where the task has none or its files are wrong."""
+    from ...models.task import Data
+
+    if task.data is None:
+        raise BadInput("E310", f"task {task.name} has no data to train on", fix="return a cutset.Task with data=...")
+    with blame("E311", f"data({split!r}) of task {task.name}"):
+        found = task.data(split)
+    if not isinstance(found, Data):
+        raise BadInput(
+            "E311",
+            f"data({split!r}) of task {task.name} gives {_article(found)}, not a cutset.Data",
+            fix="return cutset.Data((inputs,), (targets,))",
+        )
+    if not len(found):
+        raise BadInput("E311", f"data({split!r}) of task {task.name} has no samples", fix="give at least one")
+    return found
+
+
+def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
+    """The task's module; BadInput names the line where its factory fails."""
+    from torch import nn
+
+    if isinstance(task.model, nn.Module):
+        raise BadInput(
+            "E304",
+            f"the model of task {task.name} is {_article(task.model)}, not a function that makes one",
+            fix="model=lambda: ..., so that each process makes its own",
+        )
+    with blame("E303", f"the model of task {task.name}", stated="E304"):
+        return task.build(seed=seed, device=device)
+
+
+def example_batch(task: "Task", batch: int) -> "Data":
+    """The task's example batch; BadInput where the task's own code fails."""
+    from ...models.task import Data
+
+    with blame("E312", f"example({batch}) of task {task.name}"):
+        found = task.example(batch)
+    if not isinstance(found, Data):
+        raise BadInput(
+            "E312",
+            f"example({batch}) of task {task.name} gives {_article(found)}, not a cutset.Data",
+            fix="return cutset.Data((inputs,), (targets,))",
+        )
+    if len(found) != batch:
+        raise BadInput(
+            "E312",
+            f"example({batch}) of task {task.name} gives {len(found)} samples",
+            fix="let example(batch) give so many samples as it is asked for",
+        )
+    return found
+
+
+@contextmanager
+def blame(code: str, what: str, *, stated: str = "", fix: str = "correct it there") -> Iterator[None]:
+    """Whatever `what`, which is the user's own code, raises becomes BadInput that names its line.
+
+    stated: the code where it is a TaskError, which says itself what is wrong.
+    """
+    from ...models.task import TaskError
+
+    try:
+        yield
+    except TaskError as error:
+        raise BadInput(stated or code, error.facts, fix=error.fix or fix) from error
+    except (Exception, SystemExit) as error:
+        raise BadInput(code, f"{what} fails{_line(error)}: {_said(error)}", fix=fix) from error
+
+
+def _module(name: str, attribute: str) -> ModuleType:
+    if name.endswith(".py"):
+        return _file(Path(name).expanduser())
+    here = str(Path.cwd())
+    if here not in sys.path:  # as for `python -m`; a console script leaves it out
+        sys.path.insert(0, here)
+    file = Path(name + ".py").expanduser()
+    fix = f"{file}:{attribute}" if file.is_file() else "check the spelling, or name a file: path/to/file.py:FACTORY"
+    if "/" in name or name.startswith("."):
+        raise BadInput("E301", f"there is no module {name!r}", fix=fix)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise BadInput("E301", f"there is no module {error.name!r}", fix=fix) from error
+        raise _unimportable(name, error, f"python -m {name}") from error
+    except (Exception, SystemExit) as error:
+        raise _unimportable(name, error, f"python -m {name}") from error
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise BadInput("E301", f"there is no file {path}", fix="check the path")
+    name = f"cutset_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and torch look their module up by name
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise _unimportable(str(path), error, f"python {path}") from error
+    return module
+
+
+def _unimportable(name: str, error: BaseException, command: str) -> BadInput:
+    return BadInput(
+        "E303",
+        f"{name} cannot be imported{_line(error)}: {_said(error)}",
+        fix=f"correct it there; the whole traceback: {command}",
+    )
+
+
+def _attribute(module: ModuleType, name: str, module_name: str) -> Any:
+    if hasattr(module, name):
+        return getattr(module, name)
+    there = _offered(module)
+    near = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
+    raise BadInput(
+        "E302",
+        f"{module_name} has no {name!r}; it has {', '.join(there) or 'nothing to call'}",
+        fix=f"{module_name}:{near[0]}" if near else "check the spelling",
+    )
+
+
+def _offered(module: ModuleType) -> list[str]:
+    """What a module exports, or defines itself, and may be a factory."""
+    exported = getattr(module, "__all__", None)
+    names = [n for n in dir(module) if not n.startswith("_")] if exported is None else exported
+    own = [n for n in names if exported is not None or getattr(getattr(module, n), "__module__", "") == module.__name__]
+    return sorted(n for n in own if callable(getattr(module, n, None)))
+
+
+def _make(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
+    """What the factory gives; a Task or a module instance stands for itself."""
+    from torch import nn
+
+    from ...models.task import Task
+
+    if isinstance(factory, Task | nn.Module) or not callable(factory):
+        if name.arguments:
+            raise UsageError(
+                "E216", f"{name.factory} is {_article(factory)} and takes no arguments", fix="leave them out"
+            )
+        return factory
+    signature = _signature(factory)
+    _check_arguments(name, signature)
+    arguments = {"data": spec.data} if spec.data is not None else {}
+    if spec.data is not None and "data" not in signature.parameters:
+        raise UsageError(
+            "E211", f"{spec.model} takes no data, but --data {spec.data} was given", fix="leave --data out"
+        )
+    if arguments.keys() & name.arguments.keys():
+        raise UsageError("E216", f"{spec.model} has data, and --data {spec.data} was given", fix="leave --data out")
+    arguments |= name.arguments
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        given = ", ".join(arguments)
+        raise BadInput(
+            "E305",
+            f"{spec.model} cannot be called {f'with {given} alone' if given else 'without arguments'}: {error}",
+            fix="give them defaults, or name a function that needs none",
+        ) from error
+    with blame("E303", spec.model, stated="E312"):
+        return factory(**arguments)
+
+
+def _check_arguments(name: FactoryName, signature: inspect.Signature) -> None:
+    """UsageError, with the nearest name, where an argument is given that the factory does not have."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [p.name for p in signature.parameters.values() if p.kind in by_name]
+    if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
+        return
+    for argument in name.arguments:
+        if argument not in known:
+            near = difflib.get_close_matches(argument, known, n=1, cutoff=0.5)
+            raise UsageError(
+                "E216",
+                f"{name.factory} takes no argument {argument!r}; it takes {', '.join(known) or 'none'}",
+                fix=f"{near[0]}=..." if near else "leave it out",
+            )
+
+
+def _signature(factory: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(factory)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return inspect.Signature()
+
+
+def _bare(spec: TaskSpec, name: FactoryName, model: Callable[[], Any]) -> "Task":
+    """A task around a module: it can be planned, with the mean square of its output for a loss, not trained."""
+    from ...models.task import Data, Task
+
+    if not spec.inputs:
+        raise UsageError("E212", f"{spec.model} is a bare module: its input is unknown", fix="--input 32x3x224x224")
+    inputs = tuple(_example(text) for text in spec.inputs)
+
+    def example(batch: int) -> Data:
+        return Data(tuple(t[:1].expand(batch, *t.shape[1:]).contiguous() for t in inputs), ())
+
+    return Task(
+        name=name.factory,
+        model=model,
+        loss=mean_square,
+        example=example,
+        batch=inputs[0].shape[0],
+    )
+
+
+def mean_square(output: Any) -> "Tensor":
+    """The loss of a module that came without one."""
+    from ...partition.ir.pytree import first_tensor
+
+    first = first_tensor(output)
+    if first is None:
+        raise TypeError(f"the model gives {_article(output)} without a tensor")
+    return first.float().square().mean()
+
+
+def _example(text: str) -> "Tensor":
+    import torch
+
+    shape, _, dtype = text.partition(":")
+    kind = getattr(torch, dtype or "float32", None)
+    sizes = shape.lower().split("x")
+    if not isinstance(kind, torch.dtype) or not all(size.isdigit() and int(size) > 0 for size in sizes):
+        raise UsageError("E213", f"--input {text!r} is not a shape", fix="--input 32x3x224x224 or --input 32x128:int64")
+    return torch.zeros([int(size) for size in sizes], dtype=kind)
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line of the user's own code in a traceback."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" at {error.filename}:{error.lineno}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename)]
+    mine = [f for f in frames if "-packages" not in f.filename] or frames  # the user's own code may be installed, too
+    return f" at {mine[-1].filename}:{mine[-1].lineno} ({(mine[-1].line or '').strip()})" if mine else ""
+
+
+def _foreign(file: str) -> bool:
+    """Whether a source file is part of cutset, of torch or of Python."""
+    import torch
+
+    python = file.startswith(sysconfig.get_path("stdlib")) and "-packages" not in file
+    return python or file.startswith((*OWN, "<", str(Path(torch.__file__).parent)))
+
+
+def _said(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _article(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
