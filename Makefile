@@ -1,30 +1,32 @@
 # Every target makes the virtual environment and installs what is missing; the second time that takes no time.
-# PYTHON: the interpreter it is made with. INSTALL: arguments for pip, for example
-#   make test INSTALL='--extra-index-url https://download.pytorch.org/whl/cpu'
+# PYTHON: the interpreter it is made with. INSTALL: arguments for pip, as '--extra-index-url URL' for builds of torch
+# without CUDA. JOBS: test processes side by side; more than cores, since many tests wait for processes that start.
 
 PYTHON ?= python3
 INSTALL ?=
 OUTSIDE ?=
+JOBS ?= 3
 VENV := .venv
 STAMP := $(VENV)/.installed
 OUTSIDE_STAMP := $(VENV)/.installed-outside
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt $(INSTALL)
 TYPES := build/types/cutset
+PYTEST := $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup
 FOLDERS := models partition ps runtime tools
 
-.PHONY: demo test slow test-outside fuzz chaos lint types format clean
+.PHONY: demo test slow test-outside fuzz chaos lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
 	$(VENV)/bin/cutset demo
 
 test: $(STAMP)
-	$(VENV)/bin/python -m pytest
+	$(PYTEST)
 
 # More cases of what `make test` tests once, in real processes: some minutes
 slow: $(STAMP)
-	$(VENV)/bin/python -m pytest tests/slow
-	$(VENV)/bin/python -m pytest tests -m slow
+	$(PYTEST) -m 'slow or not slow' tests/slow
+	$(PYTEST) -m slow tests
 
 # Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
 #   make test-outside OUTSIDE='-m light'
@@ -33,7 +35,7 @@ test-outside: $(OUTSIDE_STAMP)
 
 # A million broken messages to the inbox of a worker, and as many to that of a shard: some minutes
 fuzz: $(STAMP)
-	CUTSET_FUZZ=1000000 $(VENV)/bin/python -m pytest tests/runtime/test_wire_fuzz.py
+	CUTSET_FUZZ=1000000 $(VENV)/bin/python -m pytest tests/runtime/channel/test_wire_fuzz.py
 
 # Processes killed and stopped, links cut and black-holed at random steps of real runs: some minutes
 chaos: $(STAMP)
@@ -42,6 +44,7 @@ chaos: $(STAMP)
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/python tests/support/house.py
 	$(MAKE) --no-print-directory types
 
 # mypy sees the folders under the names they are imported by
@@ -54,6 +57,11 @@ types: $(STAMP)
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# What the documentation takes from the code
+docs: $(STAMP)
+	$(VENV)/bin/python docs/draw_pictures.py
+	$(VENV)/bin/python docs/generate.py
 
 # keeps the virtual environment; `rm -r .venv` starts afresh
 clean:

@@ -7,26 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .models.tasks.locally_connected import LocallyConnected2d
-    from .models.task import Data, Task
     from .errors import CutsetError
+    from .models.task import Data, Task
+    from .models.tasks.locally_connected import LocallyConnected2d
     from .partition.placement.placement_file import Placement
     from .partition.placement.placement_file import load as load_placement
+    from .ps.checkpoint.read_checkpoint import load_checkpoint
     from .ps.methods.all_reduce import AllReduce
-    from .ps.methods.averaging import Averaging
-    from .ps.checkpoint.read_checkpoint import whole_state as load_checkpoint
-    from .ps.optimizers.delay_compensated import AdaDelay, DCAdaptive, DCConstant
-    from .ps.methods.diloco import DiLoCo
     from .ps.methods.downpour import Downpour
     from .ps.methods.easgd import EASGD
-    from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
     from .ps.methods.hogwild import Hogwild
-    from .ps.optimizers.registry import Scaled
+    from .ps.methods.local_sgd import Averaging, DiLoCo
     from .ps.methods.ssp import SSP
     from .ps.methods.sync import Sync
+    from .ps.optimizers.delay_compensated import AdaDelay, DCAdaptive, DCConstant
+    from .ps.optimizers.registry import Scaled
+    from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
     from .runtime.worker.replica import Replica
-    from .tools.task.plan_task import plan_model as plan
-    from .tools.task.plan_task import replica_of as replica
+    from .tools.task.in_process import make_replica as replica
+    from .tools.task.in_process import plan_model as plan
     from .tools.train import train
 
 __version__ = "0.1.0"
@@ -38,12 +37,12 @@ _HOME = {
     "AdamW": ("ps.optimizers.standard", "AdamW"),
     "Add": ("ps.optimizers.standard", "Add"),
     "AllReduce": ("ps.methods.all_reduce", "AllReduce"),
-    "Averaging": ("ps.methods.averaging", "Averaging"),
+    "Averaging": ("ps.methods.local_sgd", "Averaging"),
     "CutsetError": ("errors", "CutsetError"),
     "DCAdaptive": ("ps.optimizers.delay_compensated", "DCAdaptive"),
     "DCConstant": ("ps.optimizers.delay_compensated", "DCConstant"),
     "Data": ("models.task", "Data"),
-    "DiLoCo": ("ps.methods.diloco", "DiLoCo"),
+    "DiLoCo": ("ps.methods.local_sgd", "DiLoCo"),
     "Downpour": ("ps.methods.downpour", "Downpour"),
     "EASGD": ("ps.methods.easgd", "EASGD"),
     "Hogwild": ("ps.methods.hogwild", "Hogwild"),
@@ -57,10 +56,10 @@ _HOME = {
     "Sync": ("ps.methods.sync", "Sync"),
     "Task": ("models.task", "Task"),
     "TorchAdagrad": ("ps.optimizers.standard", "TorchAdagrad"),
-    "load_checkpoint": ("ps.checkpoint.read_checkpoint", "whole_state"),
+    "load_checkpoint": ("ps.checkpoint.read_checkpoint", "load_checkpoint"),
     "load_placement": ("partition.placement.placement_file", "load"),
-    "plan": ("tools.task.plan_task", "plan_model"),
-    "replica": ("tools.task.plan_task", "replica_of"),
+    "plan": ("tools.task.in_process", "plan_model"),
+    "replica": ("tools.task.in_process", "make_replica"),
     "train": ("tools.train", "train"),
 }
 

@@ -1,13 +1,15 @@
-"""The one tree of errors: each has a code, the facts, a line that fixes it, and the exit code of the command.
+"""The errors that users meet: each has a code, the facts, a line that fixes it, and the exit code of the command.
 
-Bugs are every other exception; the command line ends those with exit code 1.
+Every other exception is a bug, with which the command line exits with code 1. error_codes.py has the meaning of each
+code; docs/errors.md lists all.
 """
 
 
 class CutsetError(Exception):
-    """An error that a user can understand and mend.
+    """An error that a user can understand and fix.
 
-    code: short and stable, "E301"; facts: what happened, naming the culprit; fix: what to do, best as a line to copy.
+    code: short and stable, such as "E301". facts: what happened, naming the culprit. fix: what to do, best as a line to
+    copy.
     """
 
     exit_code = 1
@@ -23,13 +25,13 @@ class CutsetError(Exception):
 
 
 class UsageError(CutsetError):
-    """The command or call is put together wrongly."""
+    """The options of a command, or the arguments of a call, are wrong or do not fit together."""
 
     exit_code = 2
 
 
 class BadInput(CutsetError):  # noqa: N818 - named for what the user meets
-    """A model, data folder, placement or cluster that cannot be used."""
+    """A model, data set, placement or cluster file cannot be used."""
 
     exit_code = 3
 
@@ -47,18 +49,18 @@ class NetworkError(CutsetError):
 
 
 class ProcessLost(CutsetError):  # noqa: N818 - named for what the user meets
-    """A worker or shard died, or raised."""
+    """A process died, hangs, or raised an error."""
 
     exit_code = 6
 
 
 class Diverged(CutsetError):  # noqa: N818 - named for what the user meets
-    """Loss, gradient or parameters are no longer finite."""
+    """The loss, a gradient or parameters are no longer finite."""
 
     exit_code = 7
 
 
 class CheckpointError(CutsetError):
-    """A checkpoint that is damaged, incomplete, or of another model."""
+    """A checkpoint is damaged, incomplete, or of another model."""
 
     exit_code = 8

@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .sample_stream import SampleStream
+    from .task import Data, Task, TaskError
     from .tasks.alexnet import alexnet
     from .tasks.digits import digits, digits_local, digits_softmax
-    from .tasks.transformer import transformer
     from .tasks.distbelief_images import local_80m, local_330m, local_1700m, local_net
     from .tasks.locally_connected import LocallyConnected2d
     from .tasks.logistic import logistic
     from .tasks.mnist import mnist, mnist_conv, mnist_softmax
     from .tasks.resnet import resnet
     from .tasks.speech import speech
-    from .sample_stream import SampleStream
-    from .task import Data, Task, TaskError
+    from .tasks.transformer import transformer
     from .tasks.word2vec import word2vec
     from .tasks.word_vectors import WordVectors
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class TaskError(ValueError):
-    """Something the user brought cannot be used. facts: what is wrong; fix: what to do."""
+    """Raised for a task, a module or data of the user that cannot be used. facts: what is wrong; fix: what to do."""
 
     def __init__(self, facts: str, *, fix: str = "") -> None:
         super().__init__(facts)
@@ -40,8 +40,8 @@ class Data:
         return Data(tuple(inputs), tuple(targets))
 
 
-def correct_classes(outputs: Tensor, *targets: Tensor) -> int:
-    """How many samples have their largest output [batch, classes] at the target class [batch]."""
+def count_correct_classes(outputs: Tensor, *targets: Tensor) -> int:
+    """Count the samples whose largest output [batch, classes] is at the target class [batch]."""
     classes = targets[0] if targets else torch.empty(0)
     if outputs.dim() != 2 or classes.dim() != 1 or classes.is_floating_point():
         shapes = f"outputs {tuple(outputs.shape)} and {classes.dtype} targets {tuple(classes.shape)}"
@@ -57,7 +57,7 @@ class Task:
     loss: `loss(outputs, *targets)` gives a scalar, the mean over the batch.
     example: `example(batch)` gives a batch of the right shapes and dtypes; the values do not matter.
     data: `data(split)` with split "train" or "test"; None for a task that is only planned.
-    correct: `correct(outputs, *targets)` counts right answers in a batch, for test accuracy; outputs is the first
+    correct: `correct(outputs, *targets)` counts correct answers in a batch, for test accuracy; outputs is the first
         tensor of what the model gives, while `loss` gets all of it.
     batch: samples of a step and replica, where the command line names no other.
     blocks: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside is not
@@ -69,16 +69,16 @@ class Task:
     loss: Callable[..., Tensor]
     example: Callable[[int], Data]
     data: Callable[[str], Data] | None = None
-    correct: Callable[..., int] = field(default=correct_classes)
+    correct: Callable[..., int] = field(default=count_correct_classes)
     batch: int = 32
-    blocks: tuple[str, ...] = ()
+    leaf_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise TaskError(f"task {self.name!r} has batch {self.batch}", fix="give a batch of at least 1")
 
     def build(self, *, seed: int, device: str = "cpu") -> nn.Module:
-        """The module with weights drawn from `seed`, or without storage on device "meta"."""
+        """Build the module, with weights drawn from `seed`, or without storage on device "meta"."""
         with torch.random.fork_rng(devices=[]), torch.device(device):
             torch.manual_seed(seed)
             module = self.model()
@@ -90,10 +90,13 @@ class Task:
         return module
 
 
-def example_like(
+def make_example_batches(
     inputs: tuple[tuple[int, ...], ...], *, classes: int | None = None, dtype: torch.dtype = torch.float32
 ) -> Callable[[int], Data]:
-    """Example batches of zeros: inputs of these shapes (without the batch), and class labels if there are `classes`."""
+    """Make a function for `Task.example` that returns batches of zeros.
+
+    inputs: shapes without the batch. classes: if given, class labels are the targets. dtype: of the inputs.
+    """
 
     def example(batch: int) -> Data:
         tensors = tuple(torch.zeros((batch, *shape), dtype=dtype) for shape in inputs)

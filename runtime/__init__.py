@@ -1,1 +1,4 @@
-"""Executes a cut model: programs, channels, workers, and the launcher. The only folder that imports zmq."""
+"""Runs cut models: a launcher starts processes, channels carry their messages, workers run the programs of a cut.
+
+Packages, each importing only those before it: channel, deferred_init, launcher, worker.
+"""

@@ -10,23 +10,42 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
+
+# Before torch is loaded, and for the processes that tests start, as roles have it (`role_environment`): the bits of a
+# product depend neither on where its operands lie in memory nor on the thread that computes it.
+os.environ.setdefault("MKL_CBWR", "AUTO")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
 from training_command import start as start
 from training_command import training as training
 
 # Where checks are shared, a failure is to show values too.
 pytest.register_assert_rewrite(
-    "elastic", "exactly_once", "fault_checks", "launched", "local_steps", "one_host", "resumed", "told_shard"
+    "elastic", "exactly_once", "fault_checks", "launched", "local_steps", "one_host", "resumed", "scripted_shard"
 )
 
 settings.register_profile("cutset", deadline=None, derandomize=True, database=None)
 settings.load_profile("cutset")
 torch.set_num_threads(1)
 
+ROOT = Path(__file__).parent
 GRACE_S = 2.0
 SHARED_MEMORY = Path("/dev/shm")
 OUR_SEGMENTS = ("cutset", "psm_", "torch_", "sem.mp-")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests that share a fixture of their module run in one process, and whole runs begin first.
+
+    Where several processes divide the suite, a run that begins last would leave the others without work.
+    """
+    items.sort(key=lambda item: item.path.parent != ROOT)
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
+        if any(defined.scope == "module" for given in fixtures.values() for defined in given):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def children() -> set[int]:

@@ -9,19 +9,20 @@ import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
+from candidate_cuts import candidates
 from cutting import Outcome, Subject, assert_same, cuts, finest_cut, predict_cut, run_cut, run_plain, subject
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from marking import with_slow
 from torch import Tensor, nn
 from zoo import CASES, MORE_CASES, Case, images
 
-from cutset.models.task import Data
-from cutset.partition.planner.candidates import candidates
-from cutset.partition.capture.export import capture
-from cutset.partition.cluster.machines import alike
-from cutset.partition.dataflow.cut import one_machine
 from cutset.errors import BadInput, UsageError
-from cutset.tools.task.plan_task import plan_model, replica_of
+from cutset.models.task import Data
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.cut import one_machine_cut
+from cutset.tools.task.in_process import make_replica, plan_model
 
 TOLERANCE, FLOOR = 3e-2, 0.05
 ALL = [*CASES, *MORE_CASES]
@@ -29,7 +30,12 @@ MODELS = ("mlp", "conv", "transformer_dropout", "gpt")
 
 
 def of_bfloat16(name: str) -> Subject:
-    return subject(name, torch.float32, "bfloat16")
+    try:
+        return subject(name, torch.float32, "bfloat16")
+    except BadInput as error:
+        if "casts within itself" not in error.facts:
+            raise
+        pytest.skip("torch has a kernel on this processor that casts within itself, which is refused")
 
 
 def assert_near(cut: Outcome, plain: Outcome) -> None:
@@ -43,7 +49,7 @@ def assert_near(cut: Outcome, plain: Outcome) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_one_machine_gives_the_same_bits(name: str, micros: int) -> None:
     of = of_bfloat16(name)
-    cut = run_cut(of, one_machine(of.graph), micros=micros)
+    cut = run_cut(of, one_machine_cut(of.graph), micros=micros)
     assert_same(cut, run_plain(of, micros=micros), rtol=0.0 if of.exact else 1e-5)
     assert all(gradient.dtype == torch.float32 for gradient in cut.gradients.values())
 
@@ -60,13 +66,13 @@ def test_what_is_computed_is_of_lower_precision(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_planned_cut_trains_like_plain_autocast(name: str, machines: int) -> None:
     of = of_bfloat16(name)
-    for number, candidate in enumerate(candidates(of.graph, alike(machines), seed=0)):
+    for number, candidate in enumerate(candidates(of.graph, uniform_cluster(machines), seed=0)):
         micros = (1, 3)[number % 2]
         cut = run_cut(of, candidate.cut, micros=micros)
         assert_same(cut, run_plain(of, micros=micros), rtol=TOLERANCE, floor=FLOOR)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", with_slow(["mlp", "conv"], ["transformer_dropout", "gpt"]))
 def test_every_random_cut_trains_like_plain_autocast(name: str) -> None:
     of = of_bfloat16(name)
 
@@ -90,7 +96,7 @@ def test_a_cut_model_predicts_like_plain_autocast(name: str) -> None:
     model, _ = of.fresh()
     with torch.autocast("cpu", dtype=torch.bfloat16):  # without gradients torch has a kernel for a transformer's layer
         expected = model.eval()(*of.batch.inputs).detach()
-    assert torch.equal(predict_cut(of, one_machine(of.graph)), expected)
+    assert torch.equal(predict_cut(of, one_machine_cut(of.graph)), expected)
     found = predict_cut(of, finest_cut(of.graph, 2))
     assert found.dtype == torch.bfloat16
     assert (found - expected).abs().max() <= TOLERANCE * expected.abs().max()
@@ -120,7 +126,7 @@ def test_a_model_may_have_regions_of_its_own(outer: str) -> None:
     of = Subject(Case(Mixed, images(4, 6)), torch.float32, outer)
     for micros in (1, 3):
         plain = run_plain(of, micros=micros)
-        assert_same(run_cut(of, one_machine(of.graph), micros=micros), plain, rtol=0.0)
+        assert_same(run_cut(of, one_machine_cut(of.graph), micros=micros), plain, rtol=0.0)
         assert_same(run_cut(of, finest_cut(of.graph, 2), micros=micros), plain, rtol=TOLERANCE, floor=FLOOR)
 
 
@@ -135,12 +141,12 @@ class Branching(nn.Module):
         return self.inner(x) if x.sum() > 0 else self.inner(-x)
 
 
-def test_the_inside_of_a_block_by_hand_is_computed_so_too() -> None:
+def test_the_inside_of_a_leaf_module_is_computed_so_too() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6), Branching(), nn.Linear(6, 3))
     x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))
-    placement = plan_model(model, x, y, loss=F.cross_entropy, machines=1, blocks=["1"], autocast="bfloat16")
-    with replica_of(model, placement, x, y, loss=F.cross_entropy) as replica:
+    placement = plan_model(model, x, y, loss=F.cross_entropy, machines=1, leaf_modules=["1"], autocast="bfloat16")
+    with make_replica(model, placement, x, y, loss=F.cross_entropy) as replica:
         found = replica.step(Data((x,), (y,)), 0)
         gradients = replica.gradients()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -158,10 +164,10 @@ def test_a_placement_says_it_and_does_not_fit_the_model_without_it() -> None:
     placement = plan_model(model, x, y, loss=F.cross_entropy, autocast="bfloat16")
     assert placement.autocast == "bfloat16"
     assert plan_model(model, x, y, loss=F.cross_entropy).autocast == ""
-    with replica_of(model, placement, x, y, loss=F.cross_entropy) as replica:
+    with make_replica(model, placement, x, y, loss=F.cross_entropy) as replica:
         replica.step(Data((x,), (y,)), 0)
     with pytest.raises(BadInput, match="E340: the placement is for another model"):
-        replica_of(model, msgspec.structs.replace(placement, autocast=""), x, y, loss=F.cross_entropy)
+        make_replica(model, msgspec.structs.replace(placement, autocast=""), x, y, loss=F.cross_entropy)
 
 
 def test_a_dtype_that_there_is_no_autocast_for_is_named() -> None:

@@ -13,28 +13,30 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from marking import with_slow
+from places import USER_MODELS
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.models.sample_stream import SampleStream
 from cutset.models.task import Task
-from cutset.partition.capture.export import capture, state_values
-from cutset.partition.cluster.machines import alike
-from cutset.partition.dataflow.dataflow import flow
+from cutset.models.tasks.locally_connected import LocallyConnected2d
+from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.partition.ir.graph import Graph
-from cutset.partition.placement.to_cut import cut_of
+from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement, load
-from cutset.partition.planner.planner import plan
+from cutset.partition.placement.to_cut import cut_from_placement
 from cutset.ps.checkpoint import read_checkpoint as checkpoint
 from cutset.runtime.launcher.launcher import Launcher, Role
-from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
 from cutset.tools.commands.cli import cli
 from cutset.tools.task.load_task import TaskSpec, load_task
 
 HERE = Path(__file__).parent
-GOOD = HERE / "tools" / "user_models" / "good.py"
+GOOD = USER_MODELS / "good.py"
 CUTSET = Path(sys.executable).with_name("cutset")
 
 USER_TASK = """
@@ -90,7 +92,7 @@ def trained(task: Task, *, lr: float, epochs: int, seed: int) -> nn.Module:
     optimiser = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=lr)
     for step in range(stream.steps(epochs)):
         batch = data.rows(stream.indices(step))
-        torch.manual_seed(draw_seed(seed, step, 0))
+        torch.manual_seed(mask_seed(seed, step, 0))
         optimiser.zero_grad()
         task.loss(model(*batch.inputs), *batch.targets).backward()
         optimiser.step()
@@ -121,7 +123,7 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("run")
     (folder / "mine.py").write_text(textwrap.dedent(USER_TASK))
-    options = ["--machines", 2, "--replicas", 2, "--shards", 2, "--rule", "adagrad", "--lr", 0.1, "--epochs", 15]
+    options = ["--machines", 2, "--replicas", 2, "--shards", 2, "--optimizer", "adagrad", "--lr", 0.1, "--epochs", 15]
     printed = cutset("train", "mine.py:task", *options, "--target", 0.9, "--out", "run", "--json", cwd=folder)
     return Run(folder / "run", json.loads(printed), f"{folder / 'mine.py'}:task")
 
@@ -146,7 +148,7 @@ def test_pushes_and_links_of_every_worker_are_counted(run: Run) -> None:
     late = run.printed["staleness"]
     assert set(late) <= workers
     slices = json.loads((run.out / "checkpoint" / "manifest.json").read_text())["slices"]
-    steps = run.printed["settings"]["steps of each replica"]
+    steps = run.printed["settings"]["steps per replica"]
     for machine in (0, 1):
         held = sum(piece["machine"] == machine for piece in slices)
         pushes = [sum(late.get(f"worker-{replica}.{machine}", {}).values()) for replica in (0, 1)]
@@ -173,28 +175,31 @@ def test_plain_torch_loads_the_weights_and_finds_the_accuracy_that_is_reported(r
 
 
 def test_the_checkpoint_is_whole_and_has_the_same_weights(run: Run) -> None:
-    found = checkpoint.load(run.out / "checkpoint")
+    found = checkpoint.open_checkpoint(run.out / "checkpoint")
     assert [file.shard for file in found.manifest.files] == [0, 1]
-    assert {found.rule(shard).lr for shard in (0, 1)} == {0.1}
+    assert {found.read_optimizer(shard).lr for shard in (0, 1)} == {0.1}
     weights = load_file(run.out / "model.safetensors")
-    torch.testing.assert_close(checkpoint.whole_state(run.out / "checkpoint"), weights, rtol=0, atol=0)
+    torch.testing.assert_close(checkpoint.load_checkpoint(run.out / "checkpoint"), weights, rtol=0, atol=0)
 
 
 # One replica equals plain torch --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlap", [pytest.param("--overlap", marks=pytest.mark.slow), "--no-overlap"])
+@pytest.mark.parametrize("overlap", with_slow(["false"], ["true"]))
 def test_one_replica_of_a_cut_model_equals_plain_sgd(good: Callable[[str], Task], tmp_path: Path, overlap: str) -> None:
     """n_fetch = n_push = 1, 60 steps in float64."""
-    options = ["--machines", 2, "--rule", "sgd", "--lr", 0.1, "--epochs", 5, "--seed", 3, "--no-baseline", overlap]
+    options = ["--machines", 2, "--optimizer", "sgd", "--lr", 0.1, "--epochs", 5, "--seed", 3, "--no-baseline"]
+    options += ["--method", f"downpour:overlap={overlap}"]
     cutset("train", f"{GOOD}:exact", *options, "--shards", 2, "--out", tmp_path)
     expected = trained(good("exact"), lr=0.1, epochs=5, seed=3).state_dict()
     torch.testing.assert_close(load_file(tmp_path / "model.safetensors"), dict(expected), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_what_the_shards_do_not_hold_is_exported_too(good: Callable[[str], Task], tmp_path: Path) -> None:
     """Running statistics, dropout, and frozen, tied and unused tensors of a cut model, as plain torch leaves them."""
-    options = ["--machines", 2, "--rule", "sgd", "--lr", 0.1, "--epochs", 4, "--seed", 3, "--no-baseline", "--json"]
+    options = ["--machines", 2, "--optimizer", "sgd", "--lr", 0.1, "--epochs", 4, "--seed", 3]
+    options += ["--no-baseline", "--json"]
     printed = json.loads(cutset("train", f"{GOOD}:mixed", *options, "--out", tmp_path))
     weights, task = load_file(tmp_path / "model.safetensors"), good("mixed")
     expected = trained(task, lr=0.1, epochs=4, seed=3).state_dict()
@@ -206,9 +211,10 @@ def test_what_the_shards_do_not_hold_is_exported_too(good: Callable[[str], Task]
 # Placements ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_placement_file_is_followed(tmp_path: Path) -> None:
     file, out = tmp_path / "cut.json", tmp_path / "run"
-    here("plan", f"{GOOD}:task", "--machines", 2, "--only", "slices", "-o", file)
+    here("plan", f"{GOOD}:task", "--machines", 2, "--candidates", "slices", "-o", file)
     printed = json.loads(cutset("train", f"{GOOD}:task", "--placement", file, "--no-baseline", "--json", "--out", out))
     assert (out / "placement.json").read_bytes() == file.read_bytes()
     assert (printed["settings"]["machines"], printed["settings"]["placement"]) == (2, "slices")
@@ -216,6 +222,7 @@ def test_a_placement_file_is_followed(tmp_path: Path) -> None:
     assert {("worker-0.0", "worker-0.1"), ("worker-0.1", "worker-0.0")} <= links
 
 
+@pytest.mark.slow
 def test_a_plan_is_the_same_byte_for_byte_in_every_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / f"{seed}.json" for seed in (1, 2)]
     for seed, file in zip((1, 2), files, strict=True):
@@ -232,6 +239,7 @@ def test_a_plan_is_the_same_byte_for_byte_in_every_process(tmp_path: Path, capsy
 # A model that cannot be traced ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_cannot_be_traced_is_trained_data_parallel(good: Callable[[str], Task], tmp_path: Path) -> None:
     options = ["--machines", 1, "--replicas", 2, "--shards", 2, "--lr", 0.1, "--epochs", 4, "--no-baseline"]
     printed = json.loads(cutset("train", f"{GOOD}:gated", *options, "--json", "--out", tmp_path))
@@ -313,15 +321,15 @@ SEED, STEP, MACHINES = 5, 11, 2
 
 def planned(graph: Graph) -> Placement:
     """The plan by METIS in which most crosses, so that there is something to get wrong."""
-    return plan(graph, alike(MACHINES), model="case", only="metis units")
+    return plan_placement(graph, uniform_cluster(MACHINES), model="case", candidates="metis units")
 
 
 def one_step(case: Case, folder: Path) -> tuple[float, dict[str, Tensor]]:
     """Loss and whole gradients of a step by two worker processes."""
     model = case.build()
     graph, constants = capture(model, case.loss, case.inputs, case.targets)
-    made = programs(flow(graph, cut_of(planned(graph), graph)), training=True)
-    tensors = {name: value.clone() for name, value in state_values(model, case.loss, constants).items()}
+    made = programs(lower_cut(graph, cut_from_placement(planned(graph), graph)), training=True)
+    tensors = {name: value.clone() for name, value in collect_state(model, case.loss, constants).items()}
     batch = {f"{kind}.{i}": t for kind in ("inputs", "targets") for i, t in enumerate(getattr(case, kind))}
     save_file({**tensors, **batch}, folder / "step.safetensors")
     setup = {
@@ -349,12 +357,12 @@ def one_step(case: Case, folder: Path) -> tuple[float, dict[str, Tensor]]:
     return loss, gradients
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv", "local", "transformer"])
+@pytest.mark.parametrize("name", with_slow(["mlp", "transformer"], ["conv", "local"]))
 def test_a_step_of_a_cut_model_equals_plain_torch(name: str, tmp_path: Path) -> None:
     case = cases()[name]
     loss, gradients = one_step(case, tmp_path)
     model = case.build()
-    torch.manual_seed(draw_seed(SEED, STEP, 0))
+    torch.manual_seed(mask_seed(SEED, STEP, 0))
     expected = case.loss(model(*case.inputs), *case.targets)
     expected.backward()
     assert loss == pytest.approx(float(expected.detach()), rel=1e-5)

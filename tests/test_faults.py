@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from disturbed import Break, Fault, Signal, disturbed
 from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_other, check_killed, check_told_to_end
 from fault_checks import options as options
+from train_with_faults import Break, Fault, Signal, train_with_faults
 from training_command import INTERRUPTED, LOST, PROMISED_S, START_S, Run, Start, ended, gone, listening
 
 from cutset.errors import NetworkError, ProcessLost
-from cutset.tools.job.prepare import Options
+from cutset.tools.config.run_config import RunConfig
 
 pytestmark = NEEDS_PROC
 
@@ -76,10 +76,11 @@ def test_all_processes_end_when_the_command_is_killed(training: Run) -> None:
     assert not sockets & listening()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "role"), [pytest.param("allreduce", "worker-1.0", marks=pytest.mark.slow), ("hogwild", "shard-0")]
 )
-def test_where_all_need_each_other_a_killed_process_ends_the_run(start: Start, method: str, role: str) -> None:
+def test_a_killed_process_ends_a_run_that_needs_all_replicas(start: Start, method: str, role: str) -> None:
     check_all_need_each_other(start, method, role)
 
 
@@ -106,19 +107,19 @@ def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_p
         pytest.param(
             Signal("worker-0.1", signal.SIGKILL, 30), "worker-0.1 was killed by SIGKILL", marks=pytest.mark.slow
         ),
-        (Break("worker-1.0", "worker-1.1", "cut", 30), "the link from worker-1"),
+        (Break("worker-1.0", "worker-1.1", "cut", 30), "the connection from worker-1"),
     ],
 )
-def test_a_replica_that_was_lost_trains_again(options: Options, fault: Fault, why: str) -> None:
-    outcome = disturbed(options, [fault])
+def test_a_lost_replica_is_restarted(options: RunConfig, fault: Fault, why: str) -> None:
+    outcome = train_with_faults(options, [fault])
     assert outcome.error is None
     (restart,) = outcome.result["restarts"]
-    assert why in restart["why"]
+    assert why in restart["reason"]
     # The other replica may have done all that was left before it was back; but replica 0 tests.
     back = restart["seconds"] is not None
-    assert restart["seconds"] > 0 if back else restart["replica"] == 1
-    assert any(why in note and ("trained again" in note) == back for note in outcome.result["notes"])
-    said = [f"replica {restart['replica']} starts again at step {restart['step']}: {restart['why']}"]
+    assert restart["seconds"] > 0 if back else restart["role"] == "replica 1"
+    assert any(why in note and ("it was back after" in note) == back for note in outcome.result["notes"])
+    said = [f"{restart['role']} restarts at step {restart['step']}: {restart['reason']}"]
     assert outcome.notes == said + ([] if back else ["replica 1 has left"])
     curve = outcome.result["rows"][-1]["curve"]
     assert [point["seconds"] for point in curve] == sorted(point["seconds"] for point in curve)
@@ -126,34 +127,36 @@ def test_a_replica_that_was_lost_trains_again(options: Options, fault: Fault, wh
     assert not any("+" in name for name in (*outcome.result["staleness"], *outcome.result["work_s"]))
 
 
-def test_a_shard_that_was_lost_goes_on_from_its_journal(options: Options) -> None:
+def test_a_lost_shard_continues_from_its_journal(options: RunConfig) -> None:
     check_a_shard_goes_on(options, signal.SIGKILL)
 
 
-def test_a_black_hole_within_a_replica_ends_the_run_with_both_names(options: Options) -> None:
+@pytest.mark.slow
+def test_a_black_hole_within_a_replica_ends_the_run_with_both_names(options: RunConfig) -> None:
     """Both processes live, and both tell the launcher so; it is the link that is blamed."""
     fault = Break("worker-0.0", "worker-0.1", "swallow", 30)
-    outcome = disturbed(replace(options, replicas=1, epochs=1_000_000, restarts=0), [fault])
+    outcome = train_with_faults(replace(options, replicas=1, epochs=1_000_000, restarts=0), [fault])
     assert isinstance(outcome.error, NetworkError)
     assert outcome.error.code == "E514"
     assert re.match(
-        r"the link from worker-0\.(0 to worker-0\.1|1 to worker-0\.0) \(tcp://.*\) broke", outcome.error.facts
+        r"the connection from worker-0\.(0 to worker-0\.1|1 to worker-0\.0) \(tcp://.*\) broke", outcome.error.facts
     )
     assert outcome.seconds < PROMISED_S
 
 
-def test_a_replica_that_is_lost_too_often_ends_the_run(options: Options) -> None:
+@pytest.mark.slow
+def test_a_replica_at_the_restart_limit_ends_the_run(options: RunConfig) -> None:
     kills = [Signal("worker-1.0", signal.SIGKILL, step) for step in (30, 40)]
-    outcome = disturbed(replace(options, epochs=1_000_000, restarts=1), kills)
+    outcome = train_with_faults(replace(options, epochs=1_000_000, restarts=1), kills)
     assert isinstance(outcome.error, ProcessLost)
     assert "worker-1.0+1 was killed by SIGKILL" in outcome.error.facts
-    assert "; replica 1 was started again once before, and that is all that --restarts allows" in outcome.error.facts
+    assert "; replica 1 was restarted once before, the most that --restarts allows" in outcome.error.facts
 
 
-def test_a_replica_that_is_lost_after_a_shard_learns_where_that_is(options: Options) -> None:
+@pytest.mark.slow
+def test_a_replica_lost_after_a_shard_learns_the_new_name_of_the_shard(options: RunConfig) -> None:
     """What its workers send to the old name, before they hear of the new one, is to a role that is known to be gone."""
     kills = [Signal("shard-0", signal.SIGKILL, 30), Signal("worker-0.0", signal.SIGKILL, 150)]
-    outcome = disturbed(options, kills)
+    outcome = train_with_faults(options, kills)
     assert outcome.error is None
-    assert [restart["replica"] for restart in outcome.result["restarts"]] == [0]
-    assert len(outcome.result["shard_restarts"]) == 1
+    assert [restart["role"] for restart in outcome.result["restarts"]] == ["shard 0", "replica 0"]

@@ -3,16 +3,15 @@
 import ast
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from house import FOLDERS, Module, read_modules
 
-ROOT = Path(__file__).resolve().parent.parent
-CHAIN = ("models", "partition", "runtime", "ps", "tools", "api")
 ANYTHING_BUT_ZMQ = {"click", "msgspec", "networkx", "numpy", "pymetis", "rich", "safetensors", "torch"}
 
-# folder -> (folders of ours, packages of others) that it may import, beside itself and the standard library
+# folder -> (folders of ours, packages of others) that it may import, beside itself, errors and the standard library.
+# tests/support/house.py has the order of the packages within a folder.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "models": (set(), {"numpy", "torch"}),
     "partition": (set(), {"msgspec", "mtkahypar", "networkx", "numpy", "pymetis", "torch"}),
@@ -29,74 +28,42 @@ UNPICKLES = {"cloudpickle", "dill", "joblib", "marshal", "multiprocessing", "pic
 RUNS_TEXT = {"__import__", "compile", "eval", "exec"}
 UNPICKLING_CALLS = {"torch.load", "torch.save", "numpy.load", "np.load", "os.system", "os.popen"}
 UNPICKLING_METHODS = {"recv_pyobj", "send_pyobj"}
-READS_ENVIRONMENT = {"runtime/child.py", "runtime/launcher.py"}
+READS_ENVIRONMENT = {"runtime/launcher/child.py", "runtime/launcher/launcher.py"}
 VAGUE = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 
-@dataclass(frozen=True)
-class Source:
-    """One file: its path below the root, and its syntax tree."""
-
-    path: str
-    tree: ast.Module
-
-    @property
-    def folder(self) -> str:
-        return self.path.split("/")[0]
-
-    def imports(self) -> Iterator[tuple[str, int]]:
-        """(module, line) of every import, wherever it stands; ours begin with "cutset."."""
-        package = ["cutset", *self.path.removeprefix("api/").split("/")[:-1]]
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                yield from ((alias.name, node.lineno) for alias in node.names)
-            if isinstance(node, ast.ImportFrom):
-                above = package[: len(package) - node.level + 1] if node.level else []
-                module = ".".join([*above, *filter(None, [node.module])])
-                names = [f"cutset.{alias.name}" for alias in node.names] if module == "cutset" else [module]
-                yield from ((name, node.lineno) for name in names)
-
-    def calls(self) -> Iterator[tuple[str, ast.Call]]:
-        """("torch.load", node) of every call whose function is written as names."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                yield ast.unparse(node.func), node
+def calls(file: Module) -> Iterator[tuple[str, ast.Call]]:
+    """("torch.load", node) of every call whose function is written as names."""
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
 
 
-def source(path: str, text: str) -> Source:
-    return Source(path, ast.parse(text))
-
-
-def sources() -> list[Source]:
-    files = sorted(path for folder in CHAIN for path in (ROOT / folder).rglob("*.py"))
-    return [source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in files]
-
-
-def wrong_imports(file: Source) -> Iterator[str]:
-    ours, others = MAY_IMPORT[file.folder]
-    for module, line in file.imports():
-        top, _, rest = module.partition(".")
+def wrong_imports(file: Module) -> Iterator[str]:
+    folder = file.path.split("/")[0]
+    ours, others = MAY_IMPORT[folder]
+    for name, line in file.imports():
+        top, *rest = name.split(".")
         if top == "cutset":
-            folder = rest.partition(".")[0]
-            allowed = folder in {*ours, file.folder, "__version__"} or file.folder == "api"
+            allowed = rest[0] in {*ours, folder, "errors", "error_codes", "__version__"} or folder == "api"
         else:
-            pure = file.folder not in PURE or top not in NOT_PURE
+            pure = folder not in PURE or top not in NOT_PURE
             allowed = top in others or (top in sys.stdlib_module_names and top not in UNPICKLES and pure)
         if not allowed:
-            yield f"{file.path}:{line} imports {module}"
+            yield f"{file.path}:{line} imports {name}"
 
 
-def forbidden_calls(file: Source) -> Iterator[str]:
-    for name, call in file.calls():
+def forbidden_calls(file: Module) -> Iterator[str]:
+    for name, call in calls(file):
         shell = any(k.arg == "shell" and getattr(k.value, "value", True) for k in call.keywords)
-        prints = name == "print" and file.folder != "tools"
+        prints = name == "print" and file.path.split("/")[0] != "tools"
         runs = name in RUNS_TEXT | UNPICKLING_CALLS or name.rpartition(".")[2] in UNPICKLING_METHODS
         if shell or prints or runs:
             yield f"{file.path}:{call.lineno} calls {ast.unparse(call)}"
 
 
-def environment_reads(file: Source) -> Iterator[str]:
-    if file.folder == "tools" or file.path in READS_ENVIRONMENT:
+def environment_reads(file: Module) -> Iterator[str]:
+    if file.path.split("/")[0] == "tools" or file.path in READS_ENVIRONMENT:
         return
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"} and ast.unparse(node.value) == "os":
@@ -104,9 +71,9 @@ def environment_reads(file: Source) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def all_sources() -> list[Source]:
-    found = sources()
-    assert {file.folder for file in found} == set(CHAIN)
+def all_sources() -> list[Module]:
+    found = read_modules()
+    assert {file.path.split("/")[0] for file in found} == set(FOLDERS)
     return found
 
 
@@ -149,7 +116,7 @@ def test_every_module_is_named_for_an_idea(all_sources):
     ],
 )
 def test_a_wrong_import_is_found(path, text):
-    assert len(list(wrong_imports(source(path, text)))) == 1
+    assert len(list(wrong_imports(Module(path, text)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -163,7 +130,7 @@ def test_a_wrong_import_is_found(path, text):
     ],
 )
 def test_a_right_import_passes(path, text):
-    assert list(wrong_imports(source(path, text))) == []
+    assert list(wrong_imports(Module(path, text))) == []
 
 
 @pytest.mark.parametrize(
@@ -180,14 +147,14 @@ def test_a_right_import_passes(path, text):
     ],
 )
 def test_a_forbidden_call_is_found(text):
-    assert len(list(forbidden_calls(source("ps/a.py", text)))) == 1
+    assert len(list(forbidden_calls(Module("ps/a.py", text)))) == 1
 
 
 def test_allowed_calls_pass():
-    assert list(forbidden_calls(source("ps/a.py", "model.eval()\nre.compile('x')\nrun(['ls'], shell=False)"))) == []
-    assert list(forbidden_calls(source("tools/a.py", "print(1)"))) == []
+    assert list(forbidden_calls(Module("ps/a.py", "model.eval()\nre.compile('x')\nrun(['ls'], shell=False)"))) == []
+    assert list(forbidden_calls(Module("tools/a.py", "print(1)"))) == []
 
 
 def test_reading_the_environment_is_found():
-    assert len(list(environment_reads(source("ps/a.py", "os.environ['A']\nos.getenv('B')")))) == 2
-    assert list(environment_reads(source("tools/a.py", "os.environ['A']"))) == []
+    assert len(list(environment_reads(Module("ps/a.py", "os.environ['A']\nos.getenv('B')")))) == 2
+    assert list(environment_reads(Module("tools/a.py", "os.environ['A']"))) == []

@@ -69,13 +69,13 @@ def test_every_folder_with_code_is_a_package():
     table = setuptools_table()
     assert set(table["packages"]) == set(table["package-dir"])
     listed = {ROOT / folder for folder in table["package-dir"].values()}
-    holding = {
+    slice_state = {
         path.parent
         for top in ROOT.iterdir()
         if top.is_dir() and not top.name.startswith(".") and top.name not in NO_PACKAGES
         for path in top.rglob("*.py")
     }
-    assert holding == listed
+    assert slice_state == listed
 
 
 def test_the_wheel_holds_every_file_of_every_package(wheel):

@@ -14,18 +14,18 @@ import torch
 from in_threads import run_in_threads
 from torch import Tensor, nn
 
-from cutset.models.task import Data
-from cutset.partition.capture.export import capture, state_values
-from cutset.partition.dataflow.cut import Cut
 from cutset.errors import CutsetError
-from cutset.partition.dataflow.dataflow import flow
+from cutset.models.task import Data
+from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.dataflow.cut import Cut
+from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.ps.client.client import Client
 from cutset.ps.methods.downpour import Downpour
+from cutset.ps.methods.training_loop import TrainingLoop
 from cutset.ps.optimizers.standard import SGD
-from cutset.ps.slices.slicing import Slice, layout, of_machine, of_shard
-from cutset.ps.methods.method import Serving
+from cutset.ps.server.serving import ServingConfig
 from cutset.ps.server.shard import Shard
-from cutset.ps.methods.training_loop import Share
+from cutset.ps.slices.slicing import ParameterSlice, slice_parameters, slices_of_machine, slices_of_shard
 from cutset.runtime.channel.faults import Fault, random_faults
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
@@ -55,7 +55,7 @@ class Job:
     """What all runs have in common."""
 
     programs: list[Program]
-    slices: list[Slice]
+    slices: list[ParameterSlice]
     initial: dict[str, Tensor]
 
 
@@ -72,15 +72,15 @@ def job() -> Job:
         if loop is not None:
             parts = [(0, 10), (10, 20)]
             boxes[op.name] = [((*whole[:loop], part, *whole[loop + 1 :]), m) for m, part in enumerate(parts)]
-    made = programs(flow(graph, Cut(MACHINES, boxes)), training=True)
-    slices = layout([program.elements for program in made], SHARDS, align=4)
-    return Job(made, slices, state_values(mlp(), nn.functional.cross_entropy, constants))
+    made = programs(lower_cut(graph, Cut(MACHINES, boxes)), training=True)
+    slices = slice_parameters([program.elements for program in made], SHARDS, align=4)
+    return Job(made, slices, collect_state(mlp(), nn.functional.cross_entropy, constants))
 
 
 def run(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]]:
     """The shards after training, and the losses that replica 0 saw."""
     losses: list[float] = []
-    servers = [Shard(s, of_shard(job.slices, s), Serving(RULE)) for s in range(SHARDS)]
+    servers = [Shard(s, slices_of_shard(job.slices, s), ServingConfig(RULE)) for s in range(SHARDS)]
 
     def report(step: int, loss: float | None, samples: int) -> None:
         if loss is not None:
@@ -90,12 +90,12 @@ def run(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]]:
         mailbox = Mailbox(channel, timeout_s=SILENCE_S)
         one = Worker(job.programs[machine], mailbox, [f"worker-{replica}.{m}" for m in range(MACHINES)])
         one.states.load(lambda name: job.initial[name])
-        client = Client(mailbox, of_machine(job.slices, machine), one.values, local_rate=RULE.local_rate)
+        client = Client(mailbox, slices_of_machine(job.slices, machine), one.values, local_rate=RULE.local_rate)
         if replica == 0:
             client.put()
         batches = lambda step: batch_of(replica + step * REPLICAS) if step < STEPS else None  # noqa: E731
         told = report if replica == 0 else None
-        Downpour().train(Share(one, client, RULE, batches, replicas=REPLICAS, report=told))
+        Downpour().train(TrainingLoop(one, client, RULE, batches, replicas=REPLICAS, report=told))
 
     lives = {
         name: partial(worker, replica=place // MACHINES, machine=place % MACHINES) for place, name in enumerate(WORKERS)
@@ -135,7 +135,7 @@ def test_a_run_ends_soon_in_a_named_error_or_is_right(job: Job, seed: int) -> No
 def test_the_seeds_have_every_kind_of_fault(job: Job) -> None:
     """Else the test above would prove little."""
     harm = [random_faults(seed, ROLES, STEPS)[0] for seed in range(30)]
-    assert {type(fault).__name__ for fault in harm} == {"Kill", "Stop", "Cut", "BlackHole", "Drop"}
+    assert {type(fault).__name__ for fault in harm} == {"Kill", "Stop", "Disconnect", "BlackHole", "DropMessage"}
 
 
 def test_without_faults_the_result_is_right(job: Job) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from .idx import find_idx, read_idx
 from ..task import Data, TaskError
+from .idx import find_idx, read_idx
 
 Reader = Callable[[str], Data]
 MNIST = {"mnist": "DIR"}

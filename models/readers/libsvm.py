@@ -15,12 +15,12 @@ _NUMBER = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _LINE = re.compile(rb"[ \t]*%s(?:[ \t]+\d{1,9}:%s)*[ \t]*(?:#.*)?\r?" % (_NUMBER, _NUMBER))
 _PAIR = re.compile(rb"\d{1,9}:%s" % _NUMBER)
 _BLANK = re.compile(rb"[ \t\r]*(?:#.*)?")
-CLASSES_MOST = 1000
-_SHOWN = 40  # characters of a wrong line
+MAX_CLASSES = 1000
+_MAX_QUOTED = 40  # characters of a wrong line
 
 
 @dataclass(frozen=True)
-class Rows:
+class SparseSamples:
     """A file: label [n], and of all rows together index and value [entries]; row i has entries starts[i] to [i + 1].
 
     lines: the number of each row's line.
@@ -42,7 +42,7 @@ class Rows:
         return int(self.indices.max(initial=0))
 
     @property
-    def most(self) -> int:
+    def max_entries(self) -> int:
         """Entries of the longest row."""
         return int(np.diff(self.starts).max(initial=0))
 
@@ -53,23 +53,23 @@ class Rows:
     def classes(self) -> list[float]:
         """The labels that there are, ascending; TaskError where they are those of no classification."""
         found = [float(label) for label in np.unique(self.labels)]
-        if len(found) < 2 or len(found) > CLASSES_MOST:
+        if len(found) < 2 or len(found) > MAX_CLASSES:
             shown = f"label {found[0]:g} alone" if len(found) == 1 else f"{len(found)} different labels"
             raise TaskError(
-                f"{self.path} has {shown}; a classification has 2 to {CLASSES_MOST}", fix="check the file's labels"
+                f"{self.path} has {shown}; a classification has 2 to {MAX_CLASSES}", fix="check the file's labels"
             )
         return found
 
-    def padded(self, most: int) -> tuple[Tensor, Tensor]:
-        """Indices (int64) and values (float32), [n, most]; short rows end with index 0 and value 0."""
+    def pad(self, entries: int) -> tuple[Tensor, Tensor]:
+        """Indices (int64) and values (float32), [n, entries]; short rows end with index 0 and value 0."""
         sizes = np.diff(self.starts)
         column = np.arange(len(self.indices)) - np.repeat(self.starts[:-1], sizes)
         row = np.repeat(np.arange(len(self)), sizes)
-        indices, values = np.zeros((len(self), most), np.int64), np.zeros((len(self), most), np.float32)
+        indices, values = np.zeros((len(self), entries), np.int64), np.zeros((len(self), entries), np.float32)
         indices[row, column], values[row, column] = self.indices, self.values
         return torch.from_numpy(indices), torch.from_numpy(values)
 
-    def data(self, classes: list[float], *, features: int, most: int) -> Data:
+    def data(self, classes: list[float], *, features: int, entries: int) -> Data:
         """Padded indices and values, and the place of each label among `classes`, int64 [n].
 
         TaskError, with the line, for a label or an index that training has not seen.
@@ -77,21 +77,21 @@ class Rows:
         known = np.isin(self.labels, classes)
         if not known.all():
             at = int(np.argmin(known))
-            told = ", ".join(f"{label:g}" for label in classes[:10])
-            raise self._wrong(at, f"label {self.labels[at]:g} is none of the training file's: {told}")
+            listed = ", ".join(f"{label:g}" for label in classes[:10])
+            raise self._wrong(at, f"label {self.labels[at]:g} is none of the training file's: {listed}")
         far = self.indices > features
         if far.any():
             at = int(np.searchsorted(self.starts, int(np.argmax(far)), side="right")) - 1
             index = int(self.indices[np.argmax(far)])
             raise self._wrong(at, f"index {index}; there are {features} features", fix=f"features={index}")
-        indices, values = self.padded(most)
+        indices, values = self.pad(entries)
         return Data((indices, values), (torch.from_numpy(np.searchsorted(classes, self.labels)),))
 
     def _wrong(self, row: int, facts: str, fix: str = "correct the file") -> TaskError:
         return TaskError(f"{self.path}:{self.lines[row]}: {facts}", fix=fix)
 
 
-def read_libsvm(path: Path) -> Rows:
+def read_libsvm(path: Path) -> SparseSamples:
     """The rows of a file; TaskError names the line that is malformed."""
     try:
         lines = path.read_bytes().split(b"\n")
@@ -100,19 +100,21 @@ def read_libsvm(path: Path) -> Rows:
     kept = [(number, line) for number, line in enumerate(lines, 1) if not _BLANK.fullmatch(line)]
     for number, line in kept:
         if not _LINE.fullmatch(line):
-            raise TaskError(f"{path}:{number}: {_fault(line)}", fix="write it as: label index:value index:value ...")
+            raise TaskError(
+                f"{path}:{number}: {_describe_fault(line)}", fix="write it as: label index:value index:value ..."
+            )
     if not kept:
         raise TaskError(f"{path} has no samples", fix="check --data")
-    return _parsed(path, [line.partition(b"#")[0] for _, line in kept], np.array([number for number, _ in kept]))
+    return _parse(path, [line.partition(b"#")[0] for _, line in kept], np.array([number for number, _ in kept]))
 
 
-def _parsed(path: Path, lines: list[bytes], numbers: NDArray[np.int64]) -> Rows:
+def _parse(path: Path, lines: list[bytes], numbers: NDArray[np.int64]) -> SparseSamples:
     """All numbers at once: of lines that have the right form."""
     sizes = np.array([line.count(b":") for line in lines], np.int64)
     flat = np.array(b" ".join(lines).replace(b":", b" ").split(), dtype=np.float64)
     begins = np.concatenate([[0], np.cumsum(2 * sizes + 1)])[:-1]
     entries = np.delete(flat, begins).reshape(-1, 2)
-    rows = Rows(
+    rows = SparseSamples(
         path,
         flat[begins],
         np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]),
@@ -120,7 +122,7 @@ def _parsed(path: Path, lines: list[bytes], numbers: NDArray[np.int64]) -> Rows:
         entries[:, 1],
         numbers,
     )
-    _demand_ascending(rows)
+    _check_ascending(rows)
     for what, found in (("label", rows.labels), ("value", rows.values)):
         if not np.isfinite(found).all():
             at = int(np.argmin(np.isfinite(found)))
@@ -129,7 +131,7 @@ def _parsed(path: Path, lines: list[bytes], numbers: NDArray[np.int64]) -> Rows:
     return rows
 
 
-def _demand_ascending(rows: Rows) -> None:
+def _check_ascending(rows: SparseSamples) -> None:
     """TaskError where an index is 0, or not above the one before it in its row."""
     before = np.concatenate([np.zeros(1, np.int64), rows.indices])[:-1]
     before[rows.starts[:-1][np.diff(rows.starts) > 0]] = 0  # the first of a row
@@ -141,15 +143,15 @@ def _demand_ascending(rows: Rows) -> None:
         raise rows._wrong(row, facts, fix="let the indices of a line ascend from 1")
 
 
-def _fault(line: bytes) -> str:
+def _describe_fault(line: bytes) -> str:
     """What is wrong with a line."""
     words = line.partition(b"#")[0].split()
     if not words or not re.fullmatch(_NUMBER, words[0]):
-        return f"it begins with {_shown(words[0] if words else line)}, which is no label"
+        return f"it begins with {_quote(words[0] if words else line)}, which is no label"
     wrong = next((word for word in words[1:] if not _PAIR.fullmatch(word)), None)
-    return f"{_shown(line)} is no sample" if wrong is None else f"{_shown(wrong)} is no index:value"
+    return f"{_quote(line)} is no sample" if wrong is None else f"{_quote(wrong)} is no index:value"
 
 
-def _shown(text: bytes) -> str:
-    told = text.decode("utf-8", "replace")
-    return repr(told if len(told) <= _SHOWN else told[:_SHOWN] + "...")
+def _quote(text: bytes) -> str:
+    shown = text.decode("utf-8", "replace")
+    return repr(shown if len(shown) <= _MAX_QUOTED else shown[:_MAX_QUOTED] + "...")

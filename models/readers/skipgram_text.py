@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from ..task import Data, TaskError
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|<unk>")
-UNKNOWN = "<unk>"  # as some texts have it for words left out: it stands for none
+UNKNOWN = "<unk>"  # placeholder of some texts for left-out words; it is no word itself
 CHUNK = 1 << 18  # words that are turned into samples at a time
-TEST_EVERY = 20  # each 20th line is for tests
-TESTS_MOST = 20_000
+TEST_EVERY = 20  # every 20th line is for tests
+MAX_TEST_SAMPLES = 20_000
 POWER = 0.75  # of a word's count, in the draw of negatives
 _REDRAWS = 16
 
@@ -29,7 +29,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """words: the frequent first; counts: how often each is in the text."""
+    """The words of a text, the most frequent first, and how often each occurs."""
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
@@ -42,29 +42,32 @@ class Vocabulary:
 class Windows:
     """How samples are drawn from a text.
 
-    window: the furthest that a context is from its centre; each centre draws its own up to that. negatives: of each
-    sample. sample: t of the paper: a word of frequency f is kept with probability sqrt(t / f), 0 for always. most:
-    samples; of more, each is kept with the same probability. seed: of all that is drawn.
+    window: the largest distance of a context from its centre; each centre draws its own up to that. negatives: of each
+    sample. sample: t of the paper: a word of frequency f is kept with probability sqrt(t / f), 0 for always.
+    max_samples: where there are more, each is kept with the same probability. seed: of all random numbers.
     """
 
     window: int = 5
     negatives: int = 5
     sample: float = 1e-3
-    most: int = 1 << 21
+    max_samples: int = 1 << 21
     seed: int = 0
 
 
-def words_of(line: str, *, lower: bool = True) -> list[str]:
-    """The words of a line, without punctuation."""
+def split_words(line: str, *, lower: bool = True) -> list[str]:
+    """Split a line into its words, without punctuation."""
     found: list[str] = _WORD.findall(line.lower() if lower else line)
     return found
 
 
-def vocabulary(path: Path, *, min_count: int, lower: bool) -> Vocabulary:
-    """The words that are in a text at least so often; TaskError where they are fewer than two."""
+def read_vocabulary(path: Path, *, min_count: int, lower: bool) -> Vocabulary:
+    """Count the words of a text and keep those that occur at least `min_count` times.
+
+    TaskError where fewer than two are left.
+    """
     counts: Counter[str] = Counter()
     for line in _lines(path):
-        counts.update(words_of(line, lower=lower))
+        counts.update(split_words(line, lower=lower))
     counts.pop(UNKNOWN, None)
     kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
     if len(kept) < 2:
@@ -75,14 +78,15 @@ def vocabulary(path: Path, *, min_count: int, lower: bool) -> Vocabulary:
     return Vocabulary(tuple(kept), tuple(counts[word] for word in kept))
 
 
-def skip_grams(path: Path, known: Vocabulary, windows: Windows, *, lower: bool, test: bool) -> Data:
-    """Samples of the lines that train or test: centre [n], context [n], negatives [n, negatives], all int32.
+def read_skip_grams(path: Path, known: Vocabulary, windows: Windows, *, lower: bool, test: bool) -> Data:
+    """Read the samples of the lines for training or for tests: centre [n], context [n], negatives [n, negatives].
 
+    All are int32.
     Windows do not reach over the end of a line. The same arguments always give the same samples.
     """
     place = {word: number for number, word in enumerate(known.words)}
-    keep = _kept(known, windows.sample)
-    most = min(windows.most, TESTS_MOST) if test else windows.most
+    keep = _keep_probabilities(known, windows.sample)
+    max_samples = min(windows.max_samples, MAX_TEST_SAMPLES) if test else windows.max_samples
     generator = np.random.default_rng([windows.seed, test])
     pairs: list[Ids] = []
     share, count = 1.0, 0
@@ -91,8 +95,8 @@ def skip_grams(path: Path, known: Vocabulary, windows: Windows, *, lower: bool, 
         found = _pairs(words[kept], line[kept], windows.window, generator)
         pairs.append(found[generator.random(len(found)) < share])
         count += len(pairs[-1])
-        while count > most:  # whatever came before and will come is thinned out alike
-            pairs = [_half(part, generator) for part in pairs]
+        while count > max_samples:  # samples before and to come are thinned out alike
+            pairs = [_thin_out(part, generator) for part in pairs]
             share, count = share / 2, sum(map(len, pairs))
     together = np.concatenate([np.zeros((0, 2), np.int64), *pairs])
     if not len(together):
@@ -110,7 +114,7 @@ def _use(test: bool) -> str:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text; TaskError names the one that is none."""
+    """Yield the lines of a UTF-8 text; TaskError names a line that is not UTF-8."""
     number = 1
     try:
         with path.open("rb") as file:
@@ -127,13 +131,13 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _chunks(path: Path, place: dict[str, int], *, lower: bool, test: bool) -> Iterator[tuple[Ids, Ids]]:
-    """Known words of whole lines, and the number of each one's line."""
+    """Yield the known words of some whole lines, and the number of the line of each word."""
     words: list[int] = []
     lines: list[int] = []
     for number, line in enumerate(_lines(path)):
         if (number % TEST_EVERY == TEST_EVERY - 1) != test:
             continue
-        found = [place[word] for word in words_of(line, lower=lower) if word in place]
+        found = [place[word] for word in split_words(line, lower=lower) if word in place]
         words += found
         lines += [number] * len(found)
         if len(words) >= CHUNK:
@@ -142,8 +146,8 @@ def _chunks(path: Path, place: dict[str, int], *, lower: bool, test: bool) -> It
     yield np.array(words, np.int64), np.array(lines, np.int64)
 
 
-def _kept(known: Vocabulary, sample: float) -> NDArray[np.float64]:
-    """The probability of each word to be kept."""
+def _keep_probabilities(known: Vocabulary, sample: float) -> NDArray[np.float64]:
+    """The probability with which each word is kept (subsampling of frequent words)."""
     counts = np.array(known.counts, np.float64)
     if sample <= 0:
         return np.ones_like(counts)
@@ -152,7 +156,7 @@ def _kept(known: Vocabulary, sample: float) -> NDArray[np.float64]:
 
 
 def _pairs(words: Ids, line: Ids, window: int, generator: np.random.Generator) -> Ids:
-    """Centre and context of all windows, [pairs, 2], by place of the earlier of the two."""
+    """Centre and context of all windows, [pairs, 2], ordered by the position of the earlier of the two."""
     reach = generator.integers(1, window + 1, len(words))
     found, places = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
     for distance in range(1, min(window, len(words) - 1) + 1):
@@ -167,12 +171,12 @@ def _pairs(words: Ids, line: Ids, window: int, generator: np.random.Generator) -
     return np.concatenate(found)[np.argsort(np.concatenate(places), kind="stable")]
 
 
-def _half(pairs: Ids, generator: np.random.Generator) -> Ids:
+def _thin_out(pairs: Ids, generator: np.random.Generator) -> Ids:
     return pairs[generator.random(len(pairs)) < 0.5]
 
 
 def _negatives(known: Vocabulary, context: Ids, count: int, generator: np.random.Generator) -> Ids:
-    """Words drawn by count to the power of 0.75, none of them the context: [samples, count]."""
+    """Draw words with probabilities by their count to the power of 0.75, none of them the context: [samples, count]."""
     weights = np.array(known.counts, np.float64) ** POWER
     ends = np.cumsum(weights) / weights.sum()
     drawn = _draw(ends, (len(context), count), generator)

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..task import Data, TaskError
 
 SAMPLES = {"train": 256, "test": 64}
-SEEN = 10  # of all classes, those that occur
+MAX_CLASSES = 10  # classes that occur among the samples
 PATTERN_SEED = 0
 NOISE = 0.5
 
@@ -21,7 +21,7 @@ def synthetic_images(shape: tuple[int, ...], classes: int) -> Callable[[str], Da
 
     def read(split: str) -> Data:
         generator = _generator(split)
-        patterns = torch.randn(min(classes, SEEN), *shape, generator=torch.Generator().manual_seed(PATTERN_SEED))
+        patterns = torch.randn(min(classes, MAX_CLASSES), *shape, generator=torch.Generator().manual_seed(PATTERN_SEED))
         labels = torch.randint(len(patterns), (SAMPLES[split],), generator=generator)
         noise = torch.randn(len(labels), *shape, generator=generator)
         return Data((patterns[labels].add_(noise, alpha=NOISE),), (labels,))

@@ -3,22 +3,22 @@
 import torch.nn.functional as F
 from torch import nn
 
-from .check_sizes import demand_counts, demand_share
 from ..readers.synthetic import synthetic_images
-from ..task import Task, example_like
+from ..task import Task, make_example_batches
+from .check_sizes import check_counts, demand_fraction
 
 IMAGE = (3, 224, 224)
 
 
 def alexnet(classes: int = 1000, *, dropout: float = 0.5, batch: int = 64) -> Task:
     """Five convolutions and three linear layers, 61.1 million parameters; the images are synthetic."""
-    demand_counts(classes=classes, batch=batch)
-    demand_share(dropout=dropout)
+    check_counts(classes=classes, batch=batch)
+    demand_fraction(dropout=dropout)
     return Task(
         name="alexnet",
         model=lambda: layers(classes, dropout),
         loss=F.cross_entropy,
-        example=example_like((IMAGE,), classes=classes),
+        example=make_example_batches((IMAGE,), classes=classes),
         data=synthetic_images(IMAGE, classes),
         batch=batch,
     )

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .float64 import in_double, zeros
+from ..task import Data, Task, TaskError, make_example_batches
+from .float64 import to_float64, zero_weights
 from .locally_connected import LocallyConnected2d
-from ..task import Data, Task, TaskError, example_like
 
 TRAIN_SAMPLES = 1437
 SPLIT_SEED = 0
@@ -37,12 +37,12 @@ def digits_local() -> Task:
 def digits_softmax(double: bool = False) -> Task:
     """Softmax regression from zero weights, 650 parameters: convex, for batch methods. double: in float64."""
     task = _task("digits_softmax", softmax, (64,))
-    return in_double(task) if double else task
+    return to_float64(task) if double else task
 
 
 def softmax() -> nn.Module:
     """650 parameters, all zero; takes [b, 64]."""
-    return zeros(nn.Linear(64, 10))
+    return zero_weights(nn.Linear(64, 10))
 
 
 def mlp() -> nn.Module:
@@ -68,7 +68,7 @@ def _task(name: str, model: Callable[[], nn.Module], shape: tuple[int, ...]) -> 
         name=name,
         model=model,
         loss=nn.functional.cross_entropy,
-        example=example_like((shape,), classes=10),
+        example=make_example_batches((shape,), classes=10),
         data=lambda split: _read(split, shape),
         batch=20,
     )

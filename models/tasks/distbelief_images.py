@@ -23,15 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .locally_connected import LocallyConnected2d
-from .check_sizes import demand_count_list, demand_counts
 from ..readers.synthetic import synthetic_images
-from ..task import Task, TaskError, example_like
+from ..task import Task, TaskError, make_example_batches
+from .check_sizes import check_count_list, check_counts
+from .locally_connected import LocallyConnected2d
 
 IMAGE, CHANNELS, FILTER, POOL, NORMALISED = 100, 3, 10, 4, 5
 CLASSES = 21_000
 BATCH = 100
-LEAST = 1e-4  # of a mean square, so that a root has a gradient and nothing is divided by zero
+MIN_MEAN_SQUARE = 1e-4  # so that a root has a gradient and nothing is divided by zero
 
 
 def local_80m() -> Task:
@@ -53,8 +53,8 @@ def local_net(
     maps: int = 8, steps: Sequence[int] = (2, 2), image: int = 32, kernel: int = 5, classes: int = 10, batch: int = 32
 ) -> Task:
     """The same kind of net in any size, small by default; a stage for each of `steps`. The data are synthetic."""
-    demand_count_list(steps=steps)
-    demand_counts(maps=maps, image=image, kernel=kernel, classes=classes, batch=batch)
+    check_count_list(steps=steps)
+    check_counts(maps=maps, image=image, kernel=kernel, classes=classes, batch=batch)
     return _task("local_net", maps=maps, steps=steps, image=image, kernel=kernel, classes=classes, batch=batch)
 
 
@@ -73,7 +73,7 @@ def _task(
         name=name,
         model=lambda: LocalNet(image, maps, steps, kernel=kernel, classes=classes),
         loss=OneVersusAll(classes),
-        example=example_like((shape,), classes=classes),
+        example=make_example_batches((shape,), classes=classes),
         data=synthetic_images(shape, classes),
         batch=batch,
     )
@@ -112,24 +112,24 @@ class Stage(nn.Module):
         self.step = step
 
     def forward(self, x: Tensor) -> Tensor:
-        return normalised(pooled(self.filters(x), self.step))
+        return normalise(pool_l2(self.filters(x), self.step))
 
 
-def pooled(x: Tensor, step: int) -> Tensor:
+def pool_l2(x: Tensor, step: int) -> Tensor:
     """L2 pooling: the root of the mean square over windows of 4x4, each map by itself."""
-    return F.avg_pool2d(x.square(), POOL, step).clamp_min(LEAST).sqrt()
+    return F.avg_pool2d(x.square(), POOL, step).clamp_min(MIN_MEAN_SQUARE).sqrt()
 
 
-def normalised(x: Tensor) -> Tensor:
+def normalise(x: Tensor) -> Tensor:
     """Local contrast normalisation: less the mean, over the root of the mean square, of all maps in 5x5 points.
 
     Jarrett et al. (ICCV 2009), with a box for their Gaussian window. Beyond its edges an image counts as zero.
     """
-    centred = x - _around(x)
-    return centred / _around(centred.square()).clamp_min(LEAST).sqrt()
+    centred = x - _local_mean(x)
+    return centred / _local_mean(centred.square()).clamp_min(MIN_MEAN_SQUARE).sqrt()
 
 
-def _around(x: Tensor) -> Tensor:
+def _local_mean(x: Tensor) -> Tensor:
     """[b, 1, h, w]: the mean over all maps and 5x5 points."""
     return F.avg_pool2d(x.mean(1, keepdim=True), NORMALISED, 1, NORMALISED // 2)
 

@@ -1,4 +1,4 @@
-"""The same task in float64, for batch methods that go on where float32 ends."""
+"""Tasks in float64, for batch methods, which converge further than float32 can represent."""
 
 from dataclasses import replace
 
@@ -8,25 +8,25 @@ from torch import nn
 from ..task import Data, Task
 
 
-def in_double(task: Task) -> Task:
-    """Model, example and data with every float32 tensor in float64."""
+def to_float64(task: Task) -> Task:
+    """The same task with every float32 tensor of its model, example and data in float64."""
     read = task.data
     return replace(
         task,
         model=lambda: task.model().double(),
-        example=lambda batch: _wider(task.example(batch)),
-        data=None if read is None else lambda split: _wider(read(split)),
+        example=lambda batch: _widen(task.example(batch)),
+        data=None if read is None else lambda split: _widen(read(split)),
     )
 
 
-def zeros(linear: nn.Linear) -> nn.Linear:
-    """A linear layer that begins at zero, from where a convex loss goes down the same way in every run."""
+def zero_weights(linear: nn.Linear) -> nn.Linear:
+    """Set the weights of a linear layer to zero, so that a convex loss begins at the same point in every run."""
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)
     return linear
 
 
-def _wider(data: Data) -> Data:
+def _widen(data: Data) -> Data:
     inputs, targets = (
         tuple(t.double() if t.dtype == torch.float32 else t for t in part) for part in (data.inputs, data.targets)
     )

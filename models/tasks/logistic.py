@@ -11,16 +11,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .float64 import in_double
-from ..readers.libsvm import Rows, read_libsvm
 from ..readers.data_sources import Reader, parse_data
+from ..readers.libsvm import SparseSamples, read_libsvm
 from ..task import Data, Task, TaskError
+from .float64 import to_float64
 
 # b: samples, e: entries of a sample, c: columns of the table: one for two classes
 
 
 class Logistic(nn.Module):
-    """weight: a row for each feature, and row 0 of what is padded. shares [features + 1]: n / d_j of each."""
+    """The model: a table with a row of weights for each feature; row 0 is that of padding.
+
+    shares [features + 1]: n / d_j of each feature j.
+    """
 
     shares: Tensor
 
@@ -52,23 +55,23 @@ def logistic(
 
     data: "libsvm:FILE"; FILE.t, or for a name that ends in "train" the one that ends in "test", holds the test samples,
     else the training samples are tested. features, entries: the largest index and the most entries of a sample, by
-    default as in the files. l2: lambda of the penalty lambda / 2 |w|^2, by default 1 / n. bias: one that no penalty
-    holds back. double: in float64.
+    default as in the files. l2: lambda of the penalty lambda / 2 |w|^2, by default 1 / n. bias: whether to add one,
+    which has no penalty. double: in float64.
     """
-    files = None if data is None else _files(parse_data(data, {"libsvm": "FILE"})[1])
+    files = None if data is None else _read_files(parse_data(data, {"libsvm": "FILE"})[1])
     if files is not None:
         features = max(rows.features for rows in files) if features is None else features
-        entries = max(rows.most for rows in files) if entries is None else entries
+        entries = max(rows.max_entries for rows in files) if entries is None else entries
     features, entries = 123 if features is None else features, 14 if entries is None else entries  # as a9a has them
     _check(files, features, entries, l2)
     classes = 2 if files is None else len(files[0].classes())
     shares = torch.ones(features + 1) if files is None else _shares(files[0], features)
     lam = (1 / len(files[0]) if files is not None else 0.0) if l2 is None else l2
-    columns, most = 1 if classes == 2 else classes, entries
+    columns = 1 if classes == 2 else classes
 
     def example(batch: int) -> Data:
         return Data(
-            (torch.zeros(batch, most, dtype=torch.int64), torch.zeros(batch, most)),
+            (torch.zeros(batch, entries, dtype=torch.int64), torch.zeros(batch, entries)),
             (torch.zeros(batch, dtype=torch.int64),),
         )
 
@@ -77,11 +80,11 @@ def logistic(
         model=lambda: Logistic(shares, columns, l2=lam, bias=bias),
         loss=log_loss,
         example=example,
-        data=_reader(files, features, most),
-        correct=right,
+        data=_reader(files, features, entries),
+        correct=count_correct,
         batch=32,
     )
-    return in_double(task) if double else task
+    return to_float64(task) if double else task
 
 
 def log_loss(outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
@@ -92,13 +95,13 @@ def log_loss(outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
     return nn.functional.softplus(scores[:, 0] * (1 - 2 * labels)).mean() + penalty.mean()
 
 
-def right(scores: Tensor, labels: Tensor) -> int:
-    """Samples on whose side the score is."""
+def count_correct(scores: Tensor, labels: Tensor) -> int:
+    """Count the samples whose label has the highest score."""
     found = scores.argmax(1) if scores.shape[1] > 1 else (scores[:, 0] > 0).to(labels.dtype)
     return int((found == labels).sum())
 
 
-def _shares(rows: Rows, features: int) -> Tensor:
+def _shares(rows: SparseSamples, features: int) -> Tensor:
     counts = torch.from_numpy(rows.counts(features)).to(torch.float32)
     shares = len(rows) / counts.clamp(min=1)
     shares[0] = 0.0  # padding
@@ -106,8 +109,8 @@ def _shares(rows: Rows, features: int) -> Tensor:
 
 
 @lru_cache(maxsize=2)
-def _files(path: Path) -> tuple[Rows, Rows]:
-    """Training and test samples."""
+def _read_files(path: Path) -> tuple[SparseSamples, SparseSamples]:
+    """Read the training samples, and the test samples from the file beside it, if there is one."""
     train = read_libsvm(path)
     beside = [path.with_name(path.name + ".t")]
     if path.name.endswith("train"):
@@ -116,23 +119,23 @@ def _files(path: Path) -> tuple[Rows, Rows]:
     return train, train if test is None else read_libsvm(test)
 
 
-def _check(files: tuple[Rows, Rows] | None, features: int, entries: int, l2: float | None) -> None:
+def _check(files: tuple[SparseSamples, SparseSamples] | None, features: int, entries: int, l2: float | None) -> None:
     for name, value in (("features", features), ("entries", entries)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise TaskError(f"{name} is {value!r}; it must be a whole number of at least 1", fix=f"{name}=123")
-    longest = 0 if files is None else max(rows.most for rows in files)
+    longest = 0 if files is None else max(rows.max_entries for rows in files)
     if longest > entries:
         raise TaskError(f"a sample has {longest} entries; entries is {entries}", fix=f"entries={longest}")
     if l2 is not None and not 0 <= l2 < float("inf"):
         raise TaskError(f"l2 is {l2!r}; it must be 0 or more", fix="l2=1e-4")
 
 
-def _reader(files: tuple[Rows, Rows] | None, features: int, most: int) -> Reader:
+def _reader(files: tuple[SparseSamples, SparseSamples] | None, features: int, entries: int) -> Reader:
     def read(split: str) -> Data:
         if files is None:
             raise TaskError(f"task logistic needs its {split} samples", fix="--data libsvm:FILE")
         if split not in ("train", "test"):
             raise TaskError(f"split {split!r} is not known; known: train, test")
-        return files[split == "test"].data(files[0].classes(), features=features, most=most)
+        return files[split == "test"].data(files[0].classes(), features=features, entries=entries)
 
     return read

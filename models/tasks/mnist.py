@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from torch import nn
 
-from .float64 import in_double, zeros
 from ..readers.data_sources import Reader, open_data
-from ..task import Data, Task, TaskError, example_like
+from ..task import Data, Task, TaskError, make_example_batches
+from .float64 import to_float64, zero_weights
 
 FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)"
 
@@ -27,12 +27,12 @@ def mnist_conv(data: str | None = None) -> Task:
 def mnist_softmax(data: str | None = None, double: bool = False) -> Task:
     """Softmax regression from zero weights, 7,850 parameters: convex, for batch methods. double: in float64."""
     task = _task("mnist_softmax", softmax, data)
-    return in_double(task) if double else task
+    return to_float64(task) if double else task
 
 
 def softmax() -> nn.Module:
     """7,850 parameters, all zero; takes [b, 1, 28, 28]."""
-    return nn.Sequential(nn.Flatten(), zeros(nn.Linear(784, 10)))
+    return nn.Sequential(nn.Flatten(), zero_weights(nn.Linear(784, 10)))
 
 
 def mlp() -> nn.Module:
@@ -68,7 +68,7 @@ def _task(name: str, model: Callable[[], nn.Module], data: str | None) -> Task:
         name=name,
         model=model,
         loss=nn.functional.cross_entropy,
-        example=example_like(((1, 28, 28),), classes=10),
+        example=make_example_batches(((1, 28, 28),), classes=10),
         data=_nowhere(name) if data is None else open_data(data),
         batch=128,
     )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .check_sizes import demand_count_list, demand_counts
 from ..readers.synthetic import synthetic_images
-from ..task import Task, example_like
+from ..task import Task, make_example_batches
+from .check_sizes import check_count_list, check_counts
 
 LARGE = 112  # rows of an image from which on the net begins with a wide convolution and a pool, as for ImageNet
 
@@ -29,14 +29,14 @@ def resnet(
     resnet(blocks=(3,4,6,3), bottleneck=True) is ResNet-50; resnet(blocks=(3,3,3), width=16, image=32, classes=10) is
     close to the paper's ResNet-20 for CIFAR. The images are synthetic.
     """
-    demand_count_list(blocks=blocks)
-    demand_counts(width=width, image=image, classes=classes, batch=batch)
+    check_count_list(blocks=blocks)
+    check_counts(width=width, image=image, classes=classes, batch=batch)
     shape = (3, image, image)
     return Task(
         name="resnet",
         model=lambda: ResidualNet(blocks, width, classes, large=image >= LARGE, bottleneck=bottleneck),
         loss=F.cross_entropy,
-        example=example_like((shape,), classes=classes),
+        example=make_example_batches((shape,), classes=classes),
         data=synthetic_images(shape, classes),
         batch=batch,
     )

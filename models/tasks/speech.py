@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..readers.synthetic import synthetic_images
-from ..task import Task, example_like
+from ..task import Task, make_example_batches
 
 INPUTS = 440  # 11 frames of 40 log-energies
 HIDDEN, LAYERS = 2560, 4
@@ -19,7 +19,7 @@ def speech() -> Task:
         name="speech",
         model=acoustic_net,
         loss=F.cross_entropy,
-        example=example_like(((INPUTS,),), classes=STATES),
+        example=make_example_batches(((INPUTS,),), classes=STATES),
         data=synthetic_images((INPUTS,), STATES),
         batch=100,
     )

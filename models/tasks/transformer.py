@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .check_sizes import demand_counts, demand_share
 from ..readers.synthetic import synthetic_text
 from ..task import Data, Task, TaskError
+from .check_sizes import check_counts, demand_fraction
 
 SPREAD = 0.02  # of initial weights
 
@@ -35,10 +35,10 @@ def transformer(
     parameters. Accuracy is that of the last token of each sample.
     """
     hidden = 4 * width if hidden is None else hidden
-    demand_counts(
+    check_counts(
         layers=layers, width=width, heads=heads, context=context, vocabulary=vocabulary, hidden=hidden, batch=batch
     )
-    demand_share(dropout=dropout)
+    demand_fraction(dropout=dropout)
     if width % heads:
         raise TaskError(f"width={width} does not divide into heads={heads}", fix=f"as width={heads * 64}")
     return Task(
@@ -81,7 +81,7 @@ class Transformer(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
         self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
-        blocks = [Block(width, heads, hidden, dropout) for _ in range(layers)]
+        blocks = [TransformerBlock(width, heads, hidden, dropout) for _ in range(layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width)
         self.scores = nn.Linear(width, vocabulary, bias=False)
@@ -100,7 +100,7 @@ class Transformer(nn.Module):
         return scores
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a feed-forward layer, each after a norm and added to the stream [b, t, c]."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
@@ -115,11 +115,11 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop(self.mix(self._attended(self.norm_1(x))))
+        x = x + self.drop(self.mix(self._attend(self.norm_1(x))))
         y: Tensor = x + self.drop(self.down(F.gelu(self.up(self.norm_2(x)))))
         return y
 
-    def _attended(self, x: Tensor) -> Tensor:
+    def _attend(self, x: Tensor) -> Tensor:
         batch, tokens, width = x.shape
         joint = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         query, key, value = joint[0], joint[1], joint[2]  # [b, h, t, d]

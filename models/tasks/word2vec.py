@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..readers.data_sources import Reader, parse_data
+from ..readers.skipgram_text import Vocabulary, Windows, read_skip_grams, read_vocabulary
 from ..task import Data, Task, TaskError
-from ..readers.skipgram_text import Vocabulary, Windows, skip_grams, vocabulary
 
 PLANNED_WORDS = 30_000  # of a vocabulary that is not known, as a task without data is only planned
 TABLE = "centre.weight"  # the table that is kept
@@ -105,7 +105,7 @@ def _check(**counts: int) -> None:
 
 @lru_cache(maxsize=2)
 def _vocabulary(path: Path, min_count: int, lower: bool) -> Vocabulary:
-    return vocabulary(path, min_count=min_count, lower=lower)
+    return read_vocabulary(path, min_count=min_count, lower=lower)
 
 
 def _reader(path: Path | None, known: Vocabulary | None, windows: Windows, lower: bool) -> Reader:
@@ -114,6 +114,6 @@ def _reader(path: Path | None, known: Vocabulary | None, windows: Windows, lower
             raise TaskError("task word2vec needs a text", fix="--data text:FILE")
         if split not in ("train", "test"):
             raise TaskError(f"split {split!r} is not known; known: train, test")
-        return skip_grams(path, known, windows, lower=lower, test=split == "test")
+        return read_skip_grams(path, known, windows, lower=lower, test=split == "test")
 
     return read

@@ -13,7 +13,7 @@ PART = 256  # questions that are answered at once
 
 
 @dataclass(frozen=True)
-class Question:
+class AnalogyQuestion:
     """a is to b as c is to d, in a section of the file."""
 
     section: str
@@ -58,7 +58,7 @@ class WordVectors:
             for place, cosine in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
 
-    def analogies(self, questions: Sequence[Question]) -> dict[str, Score]:
+    def analogies(self, questions: Sequence[AnalogyQuestion]) -> dict[str, Score]:
         """By section: how often d is the word nearest to b - a + c, of all but these three."""
         scores: dict[str, Score] = {}
         known = [q for q in questions if all(word in self for word in q.words)]
@@ -71,7 +71,7 @@ class WordVectors:
                 scores[question.section] += Score(right=int(right), asked=1)
         return scores
 
-    def _answers(self, questions: Sequence[Question]) -> list[bool]:
+    def _answers(self, questions: Sequence[AnalogyQuestion]) -> list[bool]:
         places = torch.tensor([[self._place[word] for word in q.words] for q in questions])  # [questions, 4]
         a, b, c = (self._unit[places[:, i]] for i in range(3))
         cosines = (b - a + c) @ self._unit.T  # [questions, words]
@@ -103,9 +103,9 @@ def _ranks(values: Sequence[float]) -> Tensor:
     return ranks[group]
 
 
-def read_questions(path: Path, *, lower: bool = True) -> list[Question]:
+def read_questions(path: Path, *, lower: bool = True) -> list[AnalogyQuestion]:
     """Of a file like questions-words.txt: ": section", and four words a line; TaskError names a malformed one."""
-    questions, section = list[Question](), ""
+    questions, section = list[AnalogyQuestion](), ""
     for number, line in enumerate(_text(path).splitlines(), 1):
         if line.startswith(":"):
             section = line.removeprefix(":").strip()
@@ -115,7 +115,7 @@ def read_questions(path: Path, *, lower: bool = True) -> list[Question]:
             continue
         if len(words) != 4:
             raise TaskError(f"{path}:{number}: {len(words)} words; a question has four", fix="a b c d, on each line")
-        questions.append(Question(section, (words[0], words[1], words[2], words[3])))
+        questions.append(AnalogyQuestion(section, (words[0], words[1], words[2], words[3])))
     return questions
 
 

@@ -1,147 +1,118 @@
-"""From recorded operators to a `Graph`: equate axes through the operator table, then give every operator its loops.
+"""From a `Draft` to a `Graph`: equates axes by the sharding rules of all operators, then gives each operator its loops.
 
-First all rows state which dimensions are one axis; only when no axis splits any more are loops and readings final.
+First all rules state which dimensions are one axis. Only when no axis splits any more are loops and readings final.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from ..ir.arguments import decode, tensors_in
-from ..ir.axes import Axes
 from ...errors import BadInput
-from ..ir.graph import Graph, Op, TensorInfo
-from .loop_nests import nest, opaque
-from ..ir.random_ops import DRAWS_BY_VALUE, GENERATOR_BYTES, draws, noise_name
-from ..operators.movement import STORE
-from ..operators.signature import DraftTensor, Labels, Signature, Site
-from .dimension_labels import Spelling, align, spell
-from ..operators.registry import find
+from ..ir.arguments import decode, find_tensors
+from ..ir.axes import Axes
+from ..ir.empty_copy import dense_stride
+from ..ir.graph import OPAQUE, Graph, Op, TensorInfo
+from ..ir.random_ops import DRAWS_BY_VALUE, GENERATOR_BYTES, RANDOM_OPERAND, is_random, random_tensor_name
+from ..operators.registry import find_rule
+from ..operators.rules.movement import STORE
+from ..operators.sharding.signature import DraftTensor, Labels, Signature, Site
+from .dimension_labels import BoundSignature, align_chunks, bind_labels
+from .draft import Draft, DraftOp
+from .loop_nests import build_loop_nest, build_opaque_nest
 
-OPAQUE = "opaque"
-FLOATING = ("float", "double", "half", "bfloat", "complex")
-
-
-@dataclass(frozen=True)
-class DraftOp:
-    """An operator before its loops are known. writes: buffers that it overwrites."""
-
-    name: str
-    target: str
-    arguments: dict[str, Any]
-    outputs: tuple[str, ...]
-    module: str
-    source: str
-    writes: tuple[str, ...] = ()
-
-
-@dataclass
-class Draft:
-    """What capture recorded, in order."""
-
-    tensors: dict[str, DraftTensor] = field(default_factory=dict)
-    ops: list[DraftOp] = field(default_factory=list)
-    results: list[str] = field(default_factory=list)
+FLOATING_DTYPES = ("float", "double", "half", "bfloat", "complex")
 
 
 Dims = dict[str, list[tuple[int, ...]]]
 
 
-def resolve(draft: Draft) -> Graph:
-    """The graph of recorded operators; those that nothing needs are dropped."""
-    ops = _needed(draft)
+def build_graph(draft: Draft) -> Graph:
+    """Return the graph of a draft; operators that nothing needs are dropped. Adds the random tensors to the draft."""
+    ops = _drop_unneeded(draft)
     axes, dims = Axes(), Dims()
     for tensor in draft.tensors.values():
-        dims[tensor.name] = _fresh(axes, tensor)
-    spelled: dict[str, tuple[Signature, Spelling]] = {}
+        dims[tensor.name] = _new_axes(axes, tensor)
+    bound: dict[str, tuple[Signature, BoundSignature]] = {}
     for op in ops:
-        signature = _sign(op, draft)
-        noise = _noise(op, signature)
-        if noise is not None:
-            draft.tensors[noise.name] = noise
-            dims[noise.name] = _fresh(axes, noise)
+        signature = _infer_signature(op, draft)
+        random = _random_tensor(op, signature)
+        if random is not None:
+            draft.tensors[random.name] = random
+            dims[random.name] = _new_axes(axes, random)
         if signature is not None:
-            spelled[op.name] = signature, spell(op.name, _labelled(op, signature, dims), axes)
-        elif draws(op.target, op.arguments):
-            _check_count(op)
-            state = DraftTensor(noise_name(op.name), (GENERATOR_BYTES,), "uint8", "noise", (1,), 1)
-            draft.tensors[state.name] = state
-            dims[state.name] = _fresh(axes, state)
-    align(list(spelled.values()), axes)
-    return _finish(draft, ops, axes, dims, spelled)
+            bound[op.name] = signature, bind_labels(op.name, _pair_labels(op, signature, dims), axes)
+    align_chunks(list(bound.values()), axes)
+    return _number_axes(draft, ops, axes, dims, bound)
 
 
-def _noise(op: DraftOp, signature: Signature | None) -> DraftTensor | None:
-    """The tensor of the random numbers that a signature asks for."""
-    if signature is None or signature.noise is None:
+def _random_tensor(op: DraftOp, signature: Signature | None) -> DraftTensor | None:
+    """Return the dropout mask of a signature, or the state of the generator from which an opaque operator draws."""
+    name = random_tensor_name(op.name)
+    if signature is None and is_random(op.target, op.arguments):
+        _demand_fixed_count(op)
+        return DraftTensor(name, (GENERATOR_BYTES,), "uint8", "random", (1,), 1)
+    if signature is None or signature.mask is None:
         return None
-    noise = signature.noise
+    mask = signature.mask
     # torch draws into `empty_like(x)`, in memory order: the layout decides which number goes where.
-    stride = dense_stride(noise.shape, noise.stride)
-    size = getattr(torch, noise.dtype).itemsize
-    return DraftTensor(noise_name(op.name), noise.shape, noise.dtype, "noise", stride, size)
+    stride = dense_stride(mask.shape, mask.stride)
+    return DraftTensor(name, mask.shape, mask.dtype, "random", stride, getattr(torch, mask.dtype).itemsize)
 
 
-def dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The stride of `empty_like` a tensor of this shape and stride."""
-    return torch.empty_like(torch.empty_strided(shape, stride, device="meta")).stride()
-
-
-def _check_count(op: DraftOp) -> None:
+def _demand_fixed_count(op: DraftOp) -> None:
     if op.target.split(".")[1] not in DRAWS_BY_VALUE:
         return
     where = f" at {op.source}" if op.source else ""
     raise BadInput(
         "E324",
-        f"{op.target}{where} draws as many random numbers as its input makes it, which cannot be repeated",
+        f"{op.target}{where} draws a number of random numbers that depends on its input, which cannot be repeated",
         fix="use another operator; or train it uncut, data parallel only, with --machines 1",
     )
 
 
-def _fresh(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
+def _new_axes(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
     return [axes.new(f"{tensor.name}.{d}", size) for d, size in enumerate(tensor.shape)]
 
 
-def _needed(draft: Draft) -> list[DraftOp]:
-    """Operators that lead to a result, overwrite a buffer, or move torch's generator on."""
+def _drop_unneeded(draft: Draft) -> list[DraftOp]:
+    """Return the operators that lead to a result, overwrite a buffer, or advance torch's generator."""
     wanted, kept = set(draft.results), []
     for op in reversed(draft.ops):
-        if op.writes or wanted.intersection(op.outputs) or draws(op.target, op.arguments):
+        if op.writes or wanted.intersection(op.outputs) or is_random(op.target, op.arguments):
             kept.append(op)
-            wanted.update(tensors_in(op.arguments).values())
+            wanted.update(find_tensors(op.arguments).values())
     return kept[::-1]
 
 
-def _sign(op: DraftOp, draft: Draft) -> Signature | None:
-    row = find(op.target)
-    if row is None or len(op.outputs) != 1 or _has_empty(op, draft):
+def _infer_signature(op: DraftOp, draft: Draft) -> Signature | None:
+    """Return the signature of an operator; None where it is opaque."""
+    rule = find_rule(op.target)
+    if rule is None or len(op.outputs) != 1 or _has_empty(op, draft):
         return None
     arguments = {name: decode(value, draft.tensors.__getitem__) for name, value in op.arguments.items()}
-    return row.sign(Site(op.target, arguments, draft.tensors[op.outputs[0]]))
+    return rule.infer_signature(Site(op.target, arguments, draft.tensors[op.outputs[0]]))
 
 
 def _has_empty(op: DraftOp, draft: Draft) -> bool:
-    names = (*op.outputs, *tensors_in(op.arguments).values())
+    names = (*op.outputs, *find_tensors(op.arguments).values())
     return any(0 in draft.tensors[name].shape for name in names)
 
 
-def _labelled(op: DraftOp, signature: Signature, dims: Dims) -> list[tuple[Labels, list[tuple[int, ...]]]]:
-    """Labels beside dimensions for the output, every operand and the noise."""
-    tensors = tensors_in(op.arguments)
+def _pair_labels(op: DraftOp, signature: Signature, dims: Dims) -> list[tuple[Labels, list[tuple[int, ...]]]]:
+    """Return labels and the axes of the dimensions, for the output, every operand and the dropout mask."""
+    tensors = find_tensors(op.arguments)
     pairs = [(signature.output, dims[op.outputs[0]])]
     pairs += [(labels, dims[tensors[argument]]) for argument, labels in signature.operands.items()]
-    if signature.noise is not None:
-        pairs.append((signature.noise.labels, dims[noise_name(op.name)]))
+    if signature.mask is not None:
+        pairs.append((signature.mask.labels, dims[random_tensor_name(op.name)]))
     return pairs
 
 
-def _finish(
-    draft: Draft, ops: list[DraftOp], axes: Axes, dims: Dims, spelled: Mapping[str, tuple[Signature, Spelling]]
+def _number_axes(
+    draft: Draft, ops: list[DraftOp], axes: Axes, dims: Dims, bound: Mapping[str, tuple[Signature, BoundSignature]]
 ) -> Graph:
-    used = {name for op in ops for name in (*op.outputs, *tensors_in(op.arguments).values())}
-    used |= {noise_name(op.name) for op in ops} | set(draft.results)
+    used = {name for op in ops for name in (*op.outputs, *find_tensors(op.arguments).values())}
+    used |= {random_tensor_name(op.name) for op in ops} | set(draft.results)
     kept = [t for t in draft.tensors.values() if t.name in used or t.kind in ("parameter", "frozen", "buffer")]
     roots = sorted({axis for t in kept for dim in dims[t.name] for axis in axes.resolve(dim)})
     sizes = [axes[axis].size for axis in roots]
@@ -150,9 +121,9 @@ def _finish(
     def final(sequence: Sequence[int]) -> tuple[int, ...]:
         return tuple(number[axis] for axis in axes.resolve(sequence))
 
-    gradient = _flowing(draft, ops)
+    gradient = _find_gradients(draft, ops)
     tensors = {t.name: _info(t, [final(dim) for dim in dims[t.name]], sizes, t.name in gradient) for t in kept}
-    finished = {name: (signature, spelling.renumbered(final)) for name, (signature, spelling) in spelled.items()}
+    finished = {name: (signature, binding.renumber(final)) for name, (signature, binding) in bound.items()}
     batch = {axis for t in tensors.values() if t.kind in ("input", "target") and t.shape for axis in t.axes[0][:1]}
     return Graph(
         tensors=tensors,
@@ -179,26 +150,33 @@ def _info(tensor: DraftTensor, dims: Sequence[tuple[int, ...]], sizes: Sequence[
 
 def _op(
     op: DraftOp,
-    spelled: tuple[Signature, Spelling] | None,
+    bound: tuple[Signature, BoundSignature] | None,
     tensors: Mapping[str, TensorInfo],
     sizes: Sequence[int],
 ) -> Op:
-    named = tensors_in(op.arguments)
-    read = {argument: tensors[named[argument]] for argument in (spelled[0].operands if spelled else named)}
-    noise = tensors.get(noise_name(op.name))
-    if noise is not None:
-        read["@noise"] = noise
+    named = find_tensors(op.arguments)
+    read = {argument: tensors[named[argument]] for argument in (bound[0].operands if bound else named)}
+    random = tensors.get(random_tensor_name(op.name))
+    if random is not None:
+        read[RANDOM_OPERAND] = random
     outputs = [tensors[name] for name in op.outputs]
-    loops = nest(*spelled, read, sizes) if spelled else opaque(op.target, op.arguments, read, outputs, sizes)
-    row = op.target.rsplit(".", 1)[0] if spelled else OPAQUE
-    return Op(op.name, op.target, op.arguments, op.outputs, loops, row, op.module, op.source, op.writes)
+    if bound:
+        nest = build_loop_nest(*bound, read, sizes)
+    else:
+        nest = build_opaque_nest(op.target, op.arguments, read, outputs, sizes)
+    rule = op.target.rsplit(".", 1)[0] if bound else OPAQUE
+    return Op(op.name, op.target, op.arguments, op.outputs, nest, rule, op.module, op.source, op.writes)
 
 
-def _flowing(draft: Draft, ops: list[DraftOp]) -> set[str]:
-    """Names of the tensors through which a gradient flows."""
+def _find_gradients(draft: Draft, ops: list[DraftOp]) -> set[str]:
+    """Return the names of the tensors through which a gradient flows."""
     flowing = {t.name for t in draft.tensors.values() if t.kind == "parameter"}
     for op in ops:
-        if ".detach." in op.target or op.target == STORE or not flowing.intersection(tensors_in(op.arguments).values()):
+        if (
+            ".detach." in op.target
+            or op.target == STORE
+            or not flowing.intersection(find_tensors(op.arguments).values())
+        ):
             continue
-        flowing.update(name for name in op.outputs if draft.tensors[name].dtype.startswith(FLOATING))
+        flowing.update(name for name in op.outputs if draft.tensors[name].dtype.startswith(FLOATING_DTYPES))
     return flowing

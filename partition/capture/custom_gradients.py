@@ -1,4 +1,4 @@
-"""Gradients that are not those of the operators: torch.export drops them without a word, so they are refused here.
+"""Refuses gradients that are not those of the operators, since torch.export drops them without a word.
 
 These are autograd functions with a backward of their own, hooks on gradients, and `torch.no_grad` within an autocast.
 """
@@ -15,49 +15,49 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
 from ..ir.autocast import autocast_depth
-from .leaf_selection import inside
+from ..ir.pytree import iter_leaves
+from .leaf_selection import is_inside
 from .source_location import TORCH
-from ..ir.pytree import leaves_of
 from .tracing_error import Untraceable
 
 FIX = "write it with operators and detach()"
 
 
-class RefusesDropped(TorchFunctionMode):
+class RefuseDroppedGradients(TorchFunctionMode):
     """While it is active, `tensor.register_hook` raises Untraceable, and so does `torch.no_grad` within an autocast."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._outside = autocast_depth()
+        self._depth = autocast_depth()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.register_hook:
-            raise Untraceable(f"the model hooks a gradient at {_user_line()}", rewrite=FIX)
+            raise Untraceable(f"the model hooks a gradient at {_find_user_line()}", rewrite=FIX)
         if func is torch._C._set_grad_enabled and args[0] != torch.is_grad_enabled():
             self._demand_no_autocast()
         return func(*args, **(kwargs or {}))
 
     def _demand_no_autocast(self) -> None:
-        if autocast_depth() > self._outside:
+        if autocast_depth() > self._depth:
             raise Untraceable(
-                f"the model switches gradients on or off within torch.autocast at {_user_line()}",
+                f"the model switches gradients on or off within torch.autocast at {_find_user_line()}",
                 rewrite="write torch.autocast within torch.no_grad, or detach()",
             )
 
 
-def _user_line() -> str:
+def _find_user_line() -> str:
     frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith((TORCH, __file__))]
-    return _place(frames[-1].filename, frames[-1].lineno)
+    return _format_place(frames[-1].filename, frames[-1].lineno)
 
 
-def refuse_hooks(model: nn.Module, blocks: Sequence[str] = ()) -> None:
+def refuse_hooks(model: nn.Module, leaf_modules: Sequence[str] = ()) -> None:
     """Raise Untraceable where a module or a parameter has a hook on its gradients.
 
-    blocks: names of modules that are not traced: their hooks are called when they run.
+    leaf_modules: names of modules that are not traced, whose hooks are called when they run.
     """
     for name, module in model.named_modules():
-        own = any(name == block or inside(name, block) for block in blocks)
-        if (module._backward_hooks or module._backward_pre_hooks) and not own:
+        in_leaf = any(name == leaf or is_inside(name, leaf) for leaf in leaf_modules)
+        if (module._backward_hooks or module._backward_pre_hooks) and not in_leaf:
             raise Untraceable(
                 f"the module {name or 'itself'} has a backward hook", rewrite=FIX, modules=[name] if name else ()
             )
@@ -66,31 +66,31 @@ def refuse_hooks(model: nn.Module, blocks: Sequence[str] = ()) -> None:
             raise Untraceable(f"the parameter {name} has a hook on its gradient", rewrite=FIX)
 
 
-def refuse_functions(result: Tensor, model: nn.Module, again: Callable[[], object]) -> None:
+def refuse_functions(result: Tensor, model: nn.Module, rerun: Callable[[], object]) -> None:
     """Raise Untraceable where a result was computed by an autograd function that is not torch's own.
 
-    again: computes the result another time, to see which module of `model` does it.
+    rerun: computes the result another time, to find out which modules of `model` do it.
     """
-    function = _own_function(result)
+    function = _find_custom_function(result)
     if function is None:
         return
-    with _Locates(model) as located:
-        again()
+    with _ModuleLocator(model) as locator:
+        rerun()
     raise Untraceable(
-        f"the model computes gradients with {function.__name__}.backward{_defined(function)}",
+        f"the model computes gradients with {function.__name__}.backward{_describe_definition(function)}",
         rewrite=FIX,
-        modules=located.modules,
+        modules=locator.modules,
     )
 
 
-class _Locates:
-    """While it is active, finds the innermost module that uses a function of one's own, and those around it."""
+class _ModuleLocator:
+    """While it is active, finds the innermost module that uses a custom autograd function, and those around it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
         self.modules: list[str] = []
 
-    def __enter__(self) -> "_Locates":
+    def __enter__(self) -> "_ModuleLocator":
         self._handle = register_module_forward_hook(self._after)
         return self
 
@@ -99,17 +99,21 @@ class _Locates:
 
     def _after(self, module: nn.Module, given: Any, output: Any) -> None:
         name = self._names.get(id(module), "")
-        innermost = not self.modules and not _uses_own(given)
-        if name and _uses_own(output) and (innermost or any(inside(found, name) for found in self.modules)):
+        innermost = not self.modules and not _uses_custom_function(given)
+        if (
+            name
+            and _uses_custom_function(output)
+            and (innermost or any(is_inside(inner, name) for inner in self.modules))
+        ):
             self.modules.append(name)
 
 
-def _uses_own(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) and _own_function(leaf) is not None for leaf in leaves_of(value))
+def _uses_custom_function(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and _find_custom_function(leaf) is not None for leaf in iter_leaves(value))
 
 
-def _own_function(result: Tensor) -> Any:
-    """An autograd function that is not torch's own, among those that computed a result; None where there is none."""
+def _find_custom_function(result: Tensor) -> Any:
+    """Return an autograd function that is not torch's own, among those that computed a result, or None."""
     pending, seen = list[Any]([result.grad_fn]), set[Any]()
     while pending:
         node = pending.pop()
@@ -123,12 +127,35 @@ def _own_function(result: Tensor) -> Any:
     return None
 
 
-def _defined(function: Callable[..., Any]) -> str:
+def _describe_definition(function: Callable[..., Any]) -> str:
     try:
-        return f" at {_place(inspect.getsourcefile(function), inspect.getsourcelines(function)[1])}"
+        return f" at {_format_place(inspect.getsourcefile(function), inspect.getsourcelines(function)[1])}"
     except (OSError, TypeError):
         return ""
 
 
-def _place(file: str | None, line: int | None) -> str:
+def _format_place(file: str | None, line: int | None) -> str:
     return f"{os.path.basename(file or '')}:{line}"
+
+
+def is_outside(leaf: Tensor, known: Sequence[Tensor]) -> bool:
+    """Whether a tensor is none of those that are known."""
+    return not any(leaf is tensor for tensor in known)
+
+
+def find_gradient_leaves(result: Tensor) -> list[Tensor]:
+    """Return the tensors in whose `.grad` a backward pass from `result` would end."""
+    if not result.requires_grad:
+        return []
+    if result.grad_fn is None:
+        return [result]
+    pending, seen, leaves = list[Any]([result.grad_fn]), set[Any](), list[Tensor]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        pending += [before for before, _ in node.next_functions]
+    return leaves

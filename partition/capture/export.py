@@ -1,4 +1,4 @@
-"""From a module to a `Graph`: torch.export on fake CPU tensors, the loss included, without allocating a weight.
+"""From a module to a `Graph` by torch.export on fake CPU tensors, the loss included, without allocating a weight.
 
 Training and evaluation are captured separately, since an exported module cannot change its mode. Operators are not
 decomposed.
@@ -16,21 +16,22 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
-from ..ir.autocast import autocast as autocast_in
-from .leaf_wrapping import mark_blocks
 from ...errors import BadInput
-from ..operators.generator_state import hand_on
+from ..ir.autocast import autocast_context
+from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
-from ..ir.empty_copy import empty_like, hollow
-from .leaf_selection import chosen
-from .custom_gradients import RefusesDropped, refuse_functions, refuse_hooks
-from .lowering import Recorder, draft_tensor
-from .axis_inference import Draft, resolve
-from .source_location import first_line, where
 from ..ir.pytree import first_tensor
-from .tracing_error import Untraceable, holding, offered
+from ..operators.generator_state import thread_generator_state
+from .axis_inference import build_graph
+from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
+from .draft import Draft, draft_tensor
+from .leaf_selection import select_leaf_modules
+from .leaf_wrapping import wrap_leaf_modules
+from .lowering import Lowering
+from .source_location import describe_location, first_line
+from .tracing_error import Untraceable, find_leaf_globs, find_modules_of
 
-KINDS = {
+TENSOR_KINDS = {
     InputKind.PARAMETER: "parameter",
     InputKind.BUFFER: "buffer",
     InputKind.CONSTANT_TENSOR: "constant",
@@ -38,7 +39,7 @@ KINDS = {
 
 
 class _Step(nn.Module):
-    """The module and its loss as one: what a training step computes. Without a loss the first tensor of the output."""
+    """The module and its loss as one, which a training step computes; without a loss, the output's first tensor."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class _Step(nn.Module):
             return loss
         first = first_tensor(output)
         if first is None:
-            raise TypeError(f"the model gives a {type(output).__name__} without a tensor")
+            raise TypeError(f"the model returns a {type(output).__name__} without a tensor")
         # A last operator of its own, so that the output can be collected on one machine whatever computed it.
         collected: Tensor = torch.ops.aten.alias(first)
         return collected
@@ -64,18 +65,18 @@ def capture(
     inputs: Sequence[Tensor],
     targets: Sequence[Tensor] = (),
     *,
-    blocks: Sequence[str] = (),
+    leaf_modules: Sequence[str] = (),
     autocast: str = "",
 ) -> tuple[Graph, dict[str, Tensor]]:
-    """The graph of a training step, or of evaluation where `loss` is None, and constants made by the model's code.
+    """Return the graph of a training step, or of evaluation where `loss` is None, and the model code's constants.
 
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
-    shapes and dtypes count. blocks: globs; a module whose name matches one becomes one operator, whose inside is not
-    traced. autocast: the dtype in which torch.autocast computes model and loss ("bfloat16"); its casts become operators
-    of the graph. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced,
-    both naming the source line.
+    shapes and dtypes count. leaf_modules: globs; a module whose name matches one becomes one operator, whose inside
+    is not traced. autocast: the dtype in which torch.autocast computes model and loss ("bfloat16"); its casts become
+    operators of the graph. Raises BadInput where the example does not fit the model, and Untraceable where it cannot
+    be traced, both naming the source line.
     """
-    names = chosen(model, blocks).names
+    names = select_leaf_modules(model, leaf_modules).names
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     whole = _Step(model, loss)
     with mode:
@@ -84,25 +85,25 @@ def capture(
             tuple(empty_like(t) for t in inputs),
             tuple(empty_like(t) for t in targets) if loss is not None else (),
         )
-    step = hollow(whole, memo.__getitem__).train(loss is not None)
-    mark_blocks(step.get_submodule("model"), model, names)
+    step = empty_copy(whole, memo.__getitem__).train(loss is not None)
+    wrap_leaf_modules(step.get_submodule("model"), model, names)
     try:
         if loss is not None:
             refuse_hooks(model, names)
-        with autocast_in(autocast, cached=False):
+        with autocast_context(autocast, cached=False):
             exported = _export(step, example, mode)
         _check_constants(exported.constants, model)
         with _quiet():
             draft, constants = _draft(exported, step, autocast)
     except Untraceable as error:
-        raise error.offering(offered(model, error.modules, names), blocks) from error
-    return hand_on(resolve(draft)), constants
+        raise error.suggest(find_leaf_globs(model, error.modules, names), leaf_modules) from error
+    return thread_generator_state(build_graph(draft)), constants
 
 
 def _export(step: nn.Module, example: tuple[Any, ...], mode: FakeTensorMode) -> torch.export.ExportedProgram:
     with _quiet():
         with mode:
-            _try(step, example)
+            _try_step(step, example)
         try:
             return torch.export.export(step, example, strict=False)
         except BadInput:
@@ -113,7 +114,7 @@ def _export(step: nn.Module, example: tuple[Any, ...], mode: FakeTensorMode) -> 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's own words on what it makes of the model: what matters becomes an error of ours."""
+    """Silence torch's messages about the model; what matters becomes an error of ours."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.disabled
     log.disabled = True
@@ -125,40 +126,41 @@ def _quiet() -> Iterator[None]:
         log.disabled = before
 
 
-def state_values(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The values of a graph's state by name: parameters and buffers of the model and a loss module, and constants."""
+def collect_state(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the values of a graph's states by name: parameters and buffers of model and loss module, and constants."""
     values = dict(constants)
     for name, tensor in _named_state(_Step(model, loss)).items():
-        values.setdefault(_public(name), tensor.detach())
+        values.setdefault(_public_name(name), tensor.detach())
     return values
 
 
-def _public(name: str) -> str:
-    """What a parameter or buffer of a step is called outside: as in the model, or marked as the loss's."""
+def _public_name(name: str) -> str:
+    """Return the public name of a parameter or buffer of a step: the one in the model, or marked as the loss's."""
     return name.removeprefix("model.") if name.startswith("model.") else f"(loss).{name.removeprefix('criterion.')}"
 
 
 def _named_state(step: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers under every name they have."""
+    """Return parameters and buffers under every name that they have."""
     return {**dict(step.named_parameters(remove_duplicate=False)), **dict(step.named_buffers(remove_duplicate=False))}
 
 
-def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
-    """Run the step once without data, so that a plain mistake gets a plain answer."""
+def _try_step(step: nn.Module, example: tuple[Any, ...]) -> None:
+    """Run the step once without data, so that a plain mistake gets a plain error."""
     buffers = dict(step.named_buffers())
     try:
-        with RefusesDropped():
+        with RefuseDroppedGradients():
             result = step(*example)
     except Untraceable as error:
-        raise error.at(holding(error, step.get_submodule("model"))) from error
+        raise error.in_modules(find_modules_of(error, step.get_submodule("model"))) from error
     except BadInput:
         raise
     except Exception as error:
         if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
             raise _untraceable(error, step) from error
         shapes = ", ".join(str(tuple(t.shape)) for group in example for t in group)
-        said = f"the model does not run on the example batch of shapes {shapes}{where(error)}: {first_line(error)}"
-        raise _untraceable(error, step, example=said) from error
+        at = f"{describe_location(error)}: {first_line(error)}"
+        message = f"the model does not run on the example batch of shapes {shapes}{at}"
+        raise _untraceable(error, step, example=message) from error
     assigned = [name for name, tensor in step.named_buffers() if buffers.get(name) is not tensor]
     if assigned:
         name = assigned[0].removeprefix("model.")
@@ -178,27 +180,27 @@ def _try(step: nn.Module, example: tuple[Any, ...]) -> None:
 
 def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Untraceable:
     model = step.get_submodule("model")
-    held = holding(error, model)
-    there = f", in module {held[0]} ({type(model.get_submodule(held[0])).__name__})" if held else ""
-    facts = f"the model cannot be traced{where(error)}{there}: {first_line(error)}"
-    return Untraceable(facts, modules=held, example=example)
+    modules = find_modules_of(error, model)
+    there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
+    facts = f"the model cannot be traced{describe_location(error)}{there}: {first_line(error)}"
+    return Untraceable(facts, modules=modules, example=example)
 
 
 def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: str) -> tuple[Draft, dict[str, Tensor]]:
     draft = Draft()
-    recorder = Recorder(draft, autocast=getattr(torch, autocast) if autocast else None)
-    constants = _placeholders(exported, step, recorder)
-    outputs = list(zip(exported.graph_signature.output_specs, recorder.run(exported.graph.nodes), strict=True))
+    lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None)
+    constants = _enter_placeholders(exported, step, lowering)
+    outputs = list(zip(exported.graph_signature.output_specs, lowering.run(exported.graph.nodes), strict=True))
     for spec, node in outputs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
-            recorder.assign(_first_names(step)[str(spec.target)], node)
-    recorder.store()
-    draft.results = [recorder.tensor(node) for spec, node in outputs if spec.kind == OutputKind.USER_OUTPUT]
+            lowering.assign(_first_names(step)[str(spec.target)], node)
+    lowering.store()
+    draft.results = [lowering.tensor(node) for spec, node in outputs if spec.kind == OutputKind.USER_OUTPUT]
     return draft, constants
 
 
 def _check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
-    """Code that holds on to the caller's model would make constants of its parameters, without a gradient."""
+    """Refuse code that holds on to the caller's model: its parameters would be constants, without a gradient."""
     memory = {p.untyped_storage()._cdata: name for name, p in model.named_parameters()}
     for value in constants.values():
         name = memory.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
@@ -211,16 +213,18 @@ def _check_constants(constants: Mapping[str, Any], model: nn.Module) -> None:
 
 
 def _first_names(step: nn.Module) -> dict[str, str]:
-    """Names of parameters and buffers in the model; a tied one goes by its first name."""
+    """Return the public names of parameters and buffers; a tied one goes by its first name."""
     first: dict[int, str] = {}
     state = _named_state(step)
     for name, tensor in state.items():
-        first.setdefault(id(tensor), _public(name))
+        first.setdefault(id(tensor), _public_name(name))
     return {name: first[id(tensor)] for name, tensor in state.items()}
 
 
-def _placeholders(exported: torch.export.ExportedProgram, step: nn.Module, recorder: Recorder) -> dict[str, Tensor]:
-    """Enter parameters, buffers, constants and the batch."""
+def _enter_placeholders(
+    exported: torch.export.ExportedProgram, step: nn.Module, lowering: Lowering
+) -> dict[str, Tensor]:
+    """Enter parameters, buffers, constants and the batch, and return the constants by name."""
     state, names = _named_state(step), _first_names(step)
     constants: dict[str, Tensor] = {}
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
@@ -228,7 +232,7 @@ def _placeholders(exported: torch.export.ExportedProgram, step: nn.Module, recor
         if isinstance(spec.arg, ConstantArgument):
             continue
         node = nodes[spec.arg.name]
-        kind, name = KINDS.get(spec.kind, ""), spec.target or ""
+        kind, name = TENSOR_KINDS.get(spec.kind, ""), spec.target or ""
         if kind in ("parameter", "buffer"):
             kind = "frozen" if kind == "parameter" and not state[name].requires_grad else kind
             name = names[name]
@@ -239,12 +243,12 @@ def _placeholders(exported: torch.export.ExportedProgram, step: nn.Module, recor
         else:
             kind, _, position = node.name.partition("s_")  # "inputs_0", "targets_1"
             name = f"{kind}.{position}"
-        recorder.enter(node, draft_tensor(name, node.meta["val"], kind))
+        lowering.enter(node, draft_tensor(name, node.meta["val"], kind))
     return constants
 
 
 def _constant_name(value: Tensor) -> str:
-    """By content, so that the training and the evaluation graph call the same constant the same."""
+    """Name a constant by its content, so that it has the same name in the training and the evaluation graph."""
     content = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     described = f"{value.dtype} {tuple(value.shape)}".encode()
     return f"constant.{hashlib.sha256(described + content).hexdigest()[:12]}"

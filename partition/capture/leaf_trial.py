@@ -1,7 +1,7 @@
-"""Trial runs of a block by hand: what it returns, overwrites and draws, found by running it on made-up values.
+"""Trial runs of a leaf module on random inputs, which find out what it returns, overwrites and draws.
 
-Several runs on unlike values, so that a branch on a value goes both ways. Whatever the graph says of a block must be
-alike in all of them; what none of them met is refused when a worker meets it (hand_block.py).
+There are several runs on unlike values, so that a branch on a value goes both ways. Whatever the graph says of a leaf
+module must be alike in all of them; what none of them met is refused when a worker meets it (operators.leaf_module).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,48 +16,58 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten, treespec_dumps
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..ir.arguments import encode
-from ..ir.autocast import autocast_now
 from ...errors import BadInput
-from .gradient_leaves import leaves_of_gradient, outside
-from ..operators.leaf_module import Called, Form, OwnModule, Shape, is_tensor, operand_name, shape_of
-from .leaf_trial_inputs import STYLES, dense, made_up, untraced, untraced_copy
-from .source_location import first_line, where
+from ..ir.arguments import encode
+from ..ir.autocast import current_autocast
 from ..ir.pytree import Rebuild, flatten
+from ..operators.leaf_module import (
+    LeafForm,
+    LeafModule,
+    LeafResult,
+    TensorSpec,
+    describe_operand,
+    is_tensor_leaf,
+    tensor_spec,
+)
+from .custom_gradients import find_gradient_leaves, is_outside
+from .leaf_trial_inputs import STYLES, copy_untraced, dense_spec, make_trial_input, suspend_trace
+from .source_location import describe_location, first_line
 
 WAY_OUT = "name a larger or a smaller module; or train it uncut, data parallel only, with --machines 1"
 
 
 class TrialFailed(BadInput):
-    """No trial run of a block came to an end."""
+    """No trial run of a leaf module came to an end."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """A call as the trace meets it. operands: states first, then arguments; leaves: as in `Form`; spec: their nesting.
+class LeafCall:
+    """One call of a leaf module in the trace.
 
-    own: values of states that the caller's module has, by name. tensors: all states of the model.
+    operands: the module's states, then the tensors among its arguments. leaves: as in `LeafForm`; spec: the structure
+    of (args, kwargs) around them. values: of those states of the caller's module that have values, by name. tensors:
+    all states of the model.
     """
 
     name: str
-    module: OwnModule
+    module: LeafModule
     operands: Sequence[Tensor]
     leaves: Sequence[Any]
     spec: Any
-    own: Mapping[str, Tensor]
+    values: Mapping[str, Tensor]
     tensors: Sequence[Tensor]
 
     @property
     def states(self) -> list[str]:
-        """Names of the first operands."""
+        """Names of the states, which are the first operands."""
         return list(self.module.states)
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What was found. returns: the leaves of what the block returns; rebuild: puts such into its containers."""
+class LeafTrial:
+    """What the runs have found. returns: the leaves of what the module returns; rebuild: puts such into containers."""
 
-    form: Form
+    form: LeafForm
     draws: bool
     flops: int
     returns: Sequence[Any]
@@ -65,11 +75,11 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    nesting: str
-    found: Sequence[Any]
+class _TrialRun:
+    structure: str
+    leaves: Sequence[Any]
     returns: tuple[Any, ...]
-    tensors: tuple[Shape, ...]
+    tensors: tuple[TensorSpec, ...]
     changed: frozenset[int]
     drew: bool
     flops: int
@@ -77,103 +87,104 @@ class _Outcome:
 
     @property
     def described(self) -> str:
-        plain = [leaf for leaf in self.returns if not is_tensor(leaf) and leaf is not None]
+        plain = [leaf for leaf in self.returns if not is_tensor_leaf(leaf) and leaf is not None]
         return ", ".join([*(shape.described for shape in self.tensors), *map(str, plain)])
 
     @property
     def demanded(self) -> Any:
         """What must not depend on data."""
-        return self.nesting, self.returns, [(s.shape, _layout(s), s.dtype) for s in self.tensors]
+        return self.structure, self.returns, [(s.shape, _layout(s), s.dtype) for s in self.tensors]
 
 
-def _layout(shape: Shape) -> list[int]:
+def _layout(shape: TensorSpec) -> list[int]:
     return [stride for size, stride in zip(shape.shape, shape.stride, strict=True) if size > 1]
 
 
-def trial(request: Request) -> Trial:
-    """Run the block; BadInput where it fails, or where what it gives depends on data or is no tensor."""
-    outcomes, failures = _outcomes(request, {})
-    if not outcomes and request.own:  # it may need its own buffers: an index into a table, say
-        outcomes, failures = _outcomes(request, request.own)
-    if not outcomes:
-        raise _failed(request, failures[0]) from failures[0]
-    _demand_alike(request, outcomes)
-    first = outcomes[0]
-    changed = sorted(frozenset[int]().union(*(o.changed for o in outcomes), _statistics(request)))
-    form = Form(
+def try_leaf_module(request: LeafCall) -> LeafTrial:
+    """Run a leaf module; raise BadInput where it fails, or where what it returns depends on data or has no tensor."""
+    runs, failures = _run_all(request, {})
+    if not runs and request.values:  # it may need its own buffers, an index into a table for example
+        runs, failures = _run_all(request, request.values)
+    if not runs:
+        raise _explain_failure(request, failures[0]) from failures[0]
+    _demand_alike(request, runs)
+    first = runs[0]
+    changed = sorted(frozenset[int]().union(*(run.changed for run in runs), _find_statistics(request)))
+    form = LeafForm(
         states=tuple(request.states),
-        call=_nesting(request),
-        leaves=_encoded(request, request.leaves, "is called with"),
+        call=_dump_structure(request),
+        leaves=_encode_leaves(request, request.leaves, "is called with"),
         returns=first.returns,
-        tensors=(*first.tensors, *(dense(request.operands[i]) for i in changed)),
+        tensors=(*first.tensors, *(dense_spec(request.operands[i]) for i in changed)),
         overwritten=tuple(changed),
-        autocast=autocast_now(),
+        autocast=current_autocast(),
     )
     _demand_parameters_kept(request, form)
-    draws = any(o.drew for o in outcomes) or _has_dropout(request.module.module)
-    return Trial(form, draws, max(o.flops for o in outcomes), first.found, first.rebuild)
+    draws = any(run.drew for run in runs) or _has_dropout(request.module.module)
+    return LeafTrial(form, draws, max(run.flops for run in runs), first.leaves, first.rebuild)
 
 
-def _demand_alike(request: Request, outcomes: Sequence[_Outcome]) -> None:
-    first = outcomes[0]
-    other = next((o for o in outcomes if o.demanded != first.demanded), None)
+def _demand_alike(request: LeafCall, runs: Sequence[_TrialRun]) -> None:
+    first = runs[0]
+    other = next((run for run in runs if run.demanded != first.demanded), None)
     if other is None:
         return
-    if first.described == other.described and first.nesting == other.nesting:
+    if first.described == other.described and first.structure == other.structure:
         raise _refused(request, f"lays its results out as data has it: {first.described}", fix="return x.contiguous()")
-    raise _refused(request, f"gives results that depend on data: {first.described}; or {other.described}")
+    raise _refused(request, f"returns results that depend on data: {first.described}; or {other.described}")
 
 
-def _nesting(request: Request) -> str:
+def _dump_structure(request: LeafCall) -> str:
     try:
         return treespec_dumps(request.spec)
     except NotImplementedError as error:  # a named tuple, say
         raise _refused(request, f"is called with containers that cannot be sent: {first_line(error)}") from error
 
 
-def _outcomes(request: Request, own: Mapping[str, Tensor]) -> tuple[list[_Outcome], list[Exception]]:
-    outcomes, failures = list[_Outcome](), list[Exception]()
+def _run_all(request: LeafCall, values: Mapping[str, Tensor]) -> tuple[list[_TrialRun], list[Exception]]:
+    runs, failures = list[_TrialRun](), list[Exception]()
     for number in range(len(STYLES)):
-        with untraced(), torch.random.fork_rng(devices=[]):
+        with suspend_trace(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             try:
-                outcomes.append(_outcome(request, number, own))
+                runs.append(_run_once(request, number, values))
             except BadInput:
                 raise
             except Exception as error:  # whatever the user's code raises; values that do not suit it are no fault
                 failures.append(error)
-    return outcomes, failures
+    return runs, failures
 
 
-def _outcome(request: Request, number: int, own: Mapping[str, Tensor]) -> _Outcome:
+def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _TrialRun:
     states = request.states
     leaves, operands = list[Tensor](), list[Tensor]()
     for i, tensor in enumerate(request.operands):
-        known = own.get(states[i]) if i < len(states) else None
-        made = made_up(tensor, number, state=i < len(states)) if known is None else known.detach().clone()
-        leaves.append(made.requires_grad_(tensor.requires_grad))
-        operands.append(made.clone() if made.requires_grad and i >= len(states) else made)  # may be overwritten
+        known = values.get(states[i]) if i < len(states) else None
+        value = make_trial_input(tensor, number, state=i < len(states)) if known is None else known.detach().clone()
+        leaves.append(value.requires_grad_(tensor.requires_grad))
+        # An argument may be overwritten, which a leaf that asks for a gradient may not.
+        operands.append(value.clone() if value.requires_grad and i >= len(states) else value)
     module, before = (
-        OwnModule(untraced_copy(request.module.module, (*request.tensors, *request.operands))),
+        LeafModule(copy_untraced(request.module.module, (*request.tensors, *request.operands))),
         torch.get_rng_state(),
     )
-    given = [operands[leaf["tensor"]] if is_tensor(leaf) else leaf for leaf in request.leaves]
+    given = [operands[leaf["tensor"]] if is_tensor_leaf(leaf) else leaf for leaf in request.leaves]
     args, kwargs = tree_unflatten(given, request.spec)
     with FlopCounterMode(display=False) as counter:
         called = module.call(states, operands, args, kwargs)
     _demand_containers_kept(request, args, kwargs, given)
-    found, rebuild = flatten(called.output)
-    tensors = [leaf for leaf in found if isinstance(leaf, Tensor)]
+    outputs, rebuild = flatten(called.output)
+    tensors = [leaf for leaf in outputs if isinstance(leaf, Tensor)]
     if not tensors:
         raise _refused(request, f"returns {type(called.output).__name__} without a tensor")
     _demand_known(request, called, tensors, leaves)
     positions = iter(range(len(tensors)))
-    returns = [{"tensor": next(positions)} if isinstance(leaf, Tensor) else leaf for leaf in found]
-    return _Outcome(
+    returns = [{"tensor": next(positions)} if isinstance(leaf, Tensor) else leaf for leaf in outputs]
+    return _TrialRun(
         repr(tree_structure(called.output)),
         returns,
-        _encoded(request, returns, "returns"),
-        tuple(dense(tensor) for tensor in tensors),
+        _encode_leaves(request, returns, "returns"),
+        tuple(dense_spec(tensor) for tensor in tensors),
         frozenset(called.changed),
         not torch.equal(torch.get_rng_state(), before),
         int(counter.get_total_flops()),
@@ -181,19 +192,19 @@ def _outcome(request: Request, number: int, own: Mapping[str, Tensor]) -> _Outco
     )
 
 
-def _encoded(request: Request, leaves: Sequence[Any], how: str) -> tuple[Any, ...]:
-    """Leaves as plain data."""
+def _encode_leaves(request: LeafCall, leaves: Sequence[Any], how: str) -> tuple[Any, ...]:
+    """Return leaves as plain data; raise BadInput where one is not."""
     out: list[Any] = []
     for leaf in leaves:
         try:
-            out.append(leaf if is_tensor(leaf) else encode({"": leaf}, str)[""])
+            out.append(leaf if is_tensor_leaf(leaf) else encode({"": leaf}, str)[""])
         except BadInput as error:
             raise _refused(request, f"{how} {type(leaf).__name__}, not tensors and plain values") from error
     return tuple(out)
 
 
-def _statistics(request: Request) -> frozenset[int]:
-    """Running statistics, which a norm that no run met would overwrite."""
+def _find_statistics(request: LeafCall) -> frozenset[int]:
+    """Return the positions of running statistics, which a norm that no run met would overwrite."""
     norms = [m for m in request.module.module.modules() if isinstance(m, _NormBase)]
     kept = {id(b) for m in norms if m.training and m.track_running_stats for b in m.buffers(recurse=False)}
     return frozenset(i for i, t in enumerate(request.module.states.values()) if id(t) in kept)
@@ -204,19 +215,19 @@ def _has_dropout(module: nn.Module) -> bool:
     return any(isinstance(m, _DropoutNd) and m.training and m.p > 0 for m in module.modules())
 
 
-def _demand_parameters_kept(request: Request, form: Form) -> None:
+def _demand_parameters_kept(request: LeafCall, form: LeafForm) -> None:
     for i in form.overwritten:
         if i < len(form.states) and isinstance(request.operands[i], nn.Parameter):
-            raise _refused(request, f"overwrites {operand_name(form, i)}, a parameter")
+            raise _refused(request, f"overwrites {describe_operand(form, i)}, a parameter")
 
 
-def _demand_containers_kept(request: Request, args: Any, kwargs: Any, given: Sequence[Any]) -> None:
-    """Nobody outside would see what a block puts into a container that it is called with, a cache for example."""
+def _demand_containers_kept(request: LeafCall, args: Any, kwargs: Any, given: Sequence[Any]) -> None:
+    """Refuse to fill a container that the module is called with, such as a cache: nobody outside would see it."""
     left = list(given)
     for name, value in [*enumerate(args), *kwargs.items()]:
-        found = tree_leaves(value)
-        before, left = left[: len(found)], left[len(found) :]
-        if len(before) != len(found) or any(a is not b for a, b in zip(before, found, strict=True)):
+        after = tree_leaves(value)
+        before, left = left[: len(after)], left[len(after) :]
+        if len(before) != len(after) or any(a is not b for a, b in zip(before, after, strict=True)):
             raise _refused(
                 request,
                 f"changes its argument {name}, a container of type {type(value).__name__}",
@@ -224,21 +235,21 @@ def _demand_containers_kept(request: Request, args: Any, kwargs: Any, given: Seq
             )
 
 
-def _demand_known(request: Request, called: Called, results: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-    """What a block uses must be its operands: it would be missing where the block runs, or its gradient lost."""
+def _demand_known(request: LeafCall, called: LeafResult, results: Sequence[Tensor], known: Sequence[Tensor]) -> None:
+    """Refuse tensors that are no operands: they would be missing where the module runs, or their gradient lost."""
     if any(isinstance(tensor, FakeTensor) for tensor in (*results, *called.last)):
         raise _refused(request, "uses a tensor that is not its own", fix="pass it as an argument")
-    if any(outside(leaf, known) for tensor in results for leaf in leaves_of_gradient(tensor)):
+    if any(is_outside(leaf, known) for tensor in results for leaf in find_gradient_leaves(tensor)):
         raise _refused(request, "uses a tensor from outside of it that asks for a gradient")
 
 
-def _failed(request: Request, error: Exception) -> TrialFailed:
-    given = ", ".join(shape_of(t).described for t in request.operands[len(request.states) :]) or "no tensor"
-    said = f"{type(error).__name__}: {first_line(error)}"
-    facts = f"the block by hand {request.name} fails on made-up values of {given}{where(error)}: {said}"
+def _explain_failure(request: LeafCall, error: Exception) -> TrialFailed:
+    inputs = ", ".join(tensor_spec(t).described for t in request.operands[len(request.states) :]) or "no tensor"
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    facts = f"the leaf module {request.name} fails on trial inputs of {inputs}{describe_location(error)}: {reason}"
     return TrialFailed("E326", facts, fix=WAY_OUT)
 
 
-def _refused(request: Request, what: str, *, fix: str = "") -> BadInput:
+def _refused(request: LeafCall, what: str, *, fix: str = "") -> BadInput:
     ways = [fix, WAY_OUT] if fix else [WAY_OUT]
-    return BadInput("E326", f"the block by hand {request.name} {what}", fix="; or ".join(ways))
+    return BadInput("E326", f"the leaf module {request.name} {what}", fix="; or ".join(ways))

@@ -1,4 +1,4 @@
-"""What a trial run of a block by hand is made with: values out of thin air, a copy of the module, and no trace."""
+"""What a trial run of a leaf module needs: inputs of random values, a copy of the module, and no trace."""
 
 import contextlib
 import copy
@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..operators.leaf_module import TRACED_CALL, Shape, shape_of
-from .axis_inference import dense_stride
+from ..ir.empty_copy import dense_stride
+from ..operators.leaf_module import TRACED_CALL, TensorSpec, tensor_spec
 
-# What becomes of normally distributed values: signs and sizes that a branch may ask for.
+# Applied to normally distributed values, so that they have the signs and sizes that a branch may ask for.
 STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda values: values,
     lambda values: values.abs(),
@@ -24,9 +24,12 @@ STYLES: tuple[Callable[[Tensor], Tensor], ...] = (
 )
 
 
-def made_up(tensor: Tensor, number: int, *, state: bool) -> Tensor:
-    """Values for a tensor, laid out as it is. Buffers are positive (a variance), parameters small."""
-    out = torch.empty_strided(tensor.shape, dense(tensor).stride, dtype=tensor.dtype, device="cpu")
+def make_trial_input(tensor: Tensor, number: int, *, state: bool) -> Tensor:
+    """Return values for a tensor, laid out as it is. Buffers are positive (as variances are), parameters are small.
+
+    number: of the trial, an index into STYLES.
+    """
+    out = torch.empty_strided(tensor.shape, dense_spec(tensor).stride, dtype=tensor.dtype, device="cpu")
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return out.fill_(number % 2)
     if not state:
@@ -34,15 +37,15 @@ def made_up(tensor: Tensor, number: int, *, state: bool) -> Tensor:
     return out.copy_(0.1 * torch.randn(tensor.shape) if tensor.requires_grad else 0.5 + torch.rand(tensor.shape))
 
 
-def dense(tensor: Tensor) -> Shape:
-    """The shape, in a layout where no two elements share memory."""
-    shape = shape_of(tensor)
-    return Shape(shape.shape, dense_stride(shape.shape, shape.stride), shape.dtype)
+def dense_spec(tensor: Tensor) -> TensorSpec:
+    """Return the tensor's spec in a layout where no two elements share memory."""
+    spec = tensor_spec(tensor)
+    return TensorSpec(spec.shape, dense_stride(spec.shape, spec.stride), spec.dtype)
 
 
 @contextlib.contextmanager
-def untraced() -> Iterator[None]:
-    """Without what watches the trace."""
+def suspend_trace() -> Iterator[None]:
+    """Run without the modes that watch the trace."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_disable_current_modes())
         for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
@@ -50,7 +53,7 @@ def untraced() -> Iterator[None]:
         yield
 
 
-class _TracedStay(TorchFunctionMode):
+class _KeepTraced(TorchFunctionMode):
     """While it is active, tensors of the trace that a module holds on to are not copied either."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,15 +62,15 @@ class _TracedStay(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def untraced_copy(module: nn.Module, tensors: Iterable[Tensor]) -> nn.Module:
-    """A copy whose Python state a run may change, and which is traced by nobody.
+def copy_untraced(module: nn.Module, tensors: Iterable[Tensor]) -> nn.Module:
+    """Return a copy of a module whose Python state a run may change, and whose leaf modules are plain modules again.
 
-    No tensor of the trace is copied, as there is no memory behind it. tensors: what is not copied besides.
+    Tensors of the trace are not copied, as there is no memory behind them. tensors: others that are not copied.
     """
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     marks = [vars(inner).get(TRACED_CALL) for inner in module.modules()]
-    with _TracedStay():
-        made = copy.deepcopy(module, memo | {id(mark): mark for mark in marks})
-    for inner in made.modules():
+    with _KeepTraced():
+        copied = copy.deepcopy(module, memo | {id(mark): mark for mark in marks})
+    for inner in copied.modules():
         vars(inner).pop(TRACED_CALL, None)
-    return made
+    return copied

@@ -1,25 +1,27 @@
-"""A model that torch.export cannot trace: which line, which module holds it, and which blocks by hand get around it."""
+"""A model that torch.export cannot trace: which line, which module holds it, and which leaf modules get around it."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from torch import nn
+from torch.fx import Node
 
 from ...errors import BadInput
-from .leaf_selection import glob_for, inside
+from .leaf_selection import find_glob, is_inside
+from .source_location import module_paths, source_line
 
 UNCUT = "train it uncut, data parallel only, with --machines 1"
 REWRITE = "write branches on tensor values with torch.where"
-ATTEMPTS = 24  # captures in search of blocks that help: a model in which more modules fail is one for --machines 1
+MAX_ATTEMPTS = 24  # captures in search of leaf modules that help; if more modules fail, --machines 1 is the way
 
 
 class Untraceable(BadInput):
-    """A line that cannot be traced.
+    """The error E320: a line of the model that cannot be traced.
 
-    rewrite: what to write there instead. modules: names of those that hold the line, the innermost first; globs: what
-    of them may become blocks by hand. offered: blocks by hand to copy. example: what to say where the line may as well
-    be right and the example wrong; that is another error then, E321.
+    rewrite: what to write there instead. modules: names of those that hold the line, the innermost first. globs: those
+    of them that may become leaf modules. suggested: leaf modules that the error suggests. example: the message where
+    the line may as well be right and the example batch wrong, which makes it E321.
     """
 
     def __init__(
@@ -29,85 +31,95 @@ class Untraceable(BadInput):
         rewrite: str = REWRITE,
         modules: Sequence[str] = (),
         globs: Sequence[str] = (),
-        offered: Sequence[str] = (),
+        suggested: Sequence[str] = (),
         example: str = "",
     ) -> None:
-        ways = [f"{named(offered)}, whose inside is then not traced", rewrite] if offered else [rewrite]
+        ways = [rewrite]
+        if suggested:
+            ways.insert(0, f"{format_leaf_modules(suggested)}, whose inside is then not traced")
         fix = "check the example batch of the task, or --input" if example else "; or ".join([*ways, UNCUT])
         super().__init__("E321" if example else "E320", example or facts, fix=fix)
         self.traced, self.rewrite, self.example = facts, rewrite, example
         self.modules, self.globs = tuple(modules), tuple(globs)
 
-    def at(self, modules: Sequence[str]) -> "Untraceable":
-        """The same, raised in these modules."""
+    def in_modules(self, modules: Sequence[str]) -> "Untraceable":
+        """Return the same error, raised in these modules."""
         return Untraceable(self.traced, rewrite=self.rewrite, modules=modules, example=self.example)
 
-    def offering(self, globs: Sequence[str], blocks: Sequence[str]) -> "Untraceable":
-        """The same with the innermost module that may become a block, beside `blocks`, to copy."""
-        offered = (*blocks, *globs[:1]) if globs else ()
+    def suggest(self, globs: Sequence[str], leaf_modules: Sequence[str]) -> "Untraceable":
+        """Return the same error, suggesting `leaf_modules` and the innermost module that may become one."""
+        suggested = (*leaf_modules, *globs[:1]) if globs else ()
         return Untraceable(
             self.traced,
             rewrite=self.rewrite,
             modules=self.modules,
             globs=globs,
-            offered=offered,
+            suggested=suggested,
             example=self.example,
         )
 
-    def solved(self, blocks: Sequence[str] | None) -> "Untraceable":
-        """The same with blocks that were tried; None where none helped."""
-        if blocks is None:
-            rewrite = f"{self.rewrite}; or put it into a module whose results have fixed shapes, for --blocks"
+    def with_solution(self, leaf_modules: Sequence[str] | None) -> "Untraceable":
+        """Return the same error, suggesting leaf modules that were tried successfully; None where none helped."""
+        if leaf_modules is None:
+            rewrite = f"{self.rewrite}; or put it into a module whose results have fixed shapes, for --leaf-modules"
             return Untraceable(self.traced, rewrite=rewrite, modules=self.modules, example=self.example)
-        return Untraceable(self.traced, rewrite=self.rewrite, modules=self.modules, offered=blocks)
+        return Untraceable(self.traced, rewrite=self.rewrite, modules=self.modules, suggested=leaf_modules)
 
 
-def named(blocks: Sequence[str]) -> str:
-    """Blocks by hand as they stand on a command line."""
-    return " ".join(f"--blocks '{glob}'" for glob in blocks)
+def format_leaf_modules(leaf_modules: Sequence[str]) -> str:
+    """Return leaf modules as options of a command line."""
+    return " ".join(f"--leaf-modules '{glob}'" for glob in leaf_modules)
 
 
-def holding(error: BaseException, model: nn.Module) -> tuple[str, ...]:
-    """Names of the modules of `model` in which an error was raised, the innermost first."""
+def untraceable_node(node: Node, facts: str, *, fix: str) -> Untraceable:
+    """Return the error of a node of the trace that has no canonical form, with its source line and its modules."""
+    modules = [path for path in module_paths(node) if path]
+    there = f", in module {modules[0]}" if modules else ""
+    facts = f"the model cannot be traced at {source_line(node) or node.name}{there}: {facts}"
+    return Untraceable(facts, rewrite=fix, modules=modules)
+
+
+def find_modules_of(error: BaseException, model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the modules of `model` in which an error was raised, the innermost first."""
     names = {id(module): name for name, module in model.named_modules() if name}
-    found = dict.fromkeys(names[i] for i in _modules(error.__traceback__) if i in names)
+    running = dict.fromkeys(names[i] for i in _running_modules(error.__traceback__) if i in names)
     cause = error.__cause__ or error.__context__
-    if not found and cause is not None:
-        return holding(cause, model)
-    return tuple(reversed(found))
+    if not running and cause is not None:
+        return find_modules_of(cause, model)
+    return tuple(reversed(running))
 
 
-def offered(model: nn.Module, names: Sequence[str], blocks: Sequence[str]) -> tuple[str, ...]:
-    """Globs for modules that may become blocks: those that are none yet, nor part of one."""
-    free = [name for name in names if not any(name == block or inside(name, block) for block in blocks)]
-    return tuple(dict.fromkeys(glob_for(model, name) for name in free))
+def find_leaf_globs(model: nn.Module, names: Sequence[str], leaf_modules: Sequence[str]) -> tuple[str, ...]:
+    """Return globs for the modules `names` that may become leaf modules: those neither one yet nor part of one."""
+    free = [name for name in names if not any(name == leaf or is_inside(name, leaf) for leaf in leaf_modules)]
+    return tuple(dict.fromkeys(find_glob(model, name) for name in free))
 
 
-def _modules(traceback: TracebackType | None) -> list[int]:
-    """The modules whose methods were running, outermost first, by id."""
-    found: list[Any] = []
+def _running_modules(traceback: TracebackType | None) -> list[int]:
+    """Return the ids of the modules whose methods were running, outermost first."""
+    owners: list[Any] = []
     while traceback is not None:
-        found.append(traceback.tb_frame.f_locals.get("self"))
+        owners.append(traceback.tb_frame.f_locals.get("self"))
         traceback = traceback.tb_next
-    return [id(value) for value in found if isinstance(value, nn.Module)]
+    return [id(value) for value in owners if isinstance(value, nn.Module)]
 
 
-def way_out(
-    error: Untraceable, blocks: Sequence[str], attempt: Callable[[tuple[str, ...]], object]
+def find_leaf_modules(
+    error: Untraceable, leaf_modules: Sequence[str], attempt: Callable[[tuple[str, ...]], object]
 ) -> tuple[str, ...] | None:
-    """Blocks by hand with which the model can be traced, the innermost that do; None where none were found.
+    """Return the innermost leaf modules with which the model can be traced; None where none were found.
 
-    attempt: captures the model with blocks, and raises BadInput where it cannot.
+    attempt: captures the model with leaf modules, and raises BadInput where it cannot.
     """
-    found, candidates = tuple(blocks), list(error.globs)
-    for _ in range(ATTEMPTS):
+    accepted, candidates = tuple(leaf_modules), list(error.globs)
+    for _ in range(MAX_ATTEMPTS):
         if not candidates:
             return None
-        tried = (*found, candidates.pop(0))
+        tried = (*accepted, candidates.pop(0))
         try:
             attempt(tried)
         except Untraceable as again:
-            found, candidates = tried, list(again.globs)
+            accepted, candidates = tried, list(again.globs)
         except BadInput:  # this module does not suit; the one around it may
             continue
         else:

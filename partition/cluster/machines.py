@@ -1,27 +1,27 @@
-"""`Cluster`: the machines that a model is cut over - their speed and memory, and the network between them.
+"""`Cluster`: the machines that a model is cut over, their speed and memory, and the network between them.
 
-Every time that a step is made of is a constant here, so that `cutset probe` can measure it and a file can state it
-(cluster_file.py); cost.py and simulator.py say how they add up.
+Every time that a step consists of is a constant here, so that `cutset probe` can measure it and a file can state it
+(cluster_file.py). cost_model.py and simulator.py say how they add up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...errors import UsageError
 
-MACHINES_MAX = 4096
+MAX_MACHINES = 4096
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What one class of operators runs at: FLOP/s, forward and backward, as the operator table counts FLOPs.
+    """The speed of one class of operators: FLOP/s, forward and backward, as the operator table counts FLOPs.
 
-    start_s: what a box costs, however small, forward; gradient_s: what each gradient that it gives costs, backward.
+    start_s: overhead of a box, forward. gradient_s: overhead of each gradient that it computes, backward.
     """
 
     flops_per_s: float
-    back_flops_per_s: float
+    backward_flops_per_s: float
     start_s: float
     gradient_s: float
 
@@ -30,16 +30,16 @@ class Rate:
 class Machine:
     """One machine, or the cores that one worker has of it. The defaults are a desktop's core.
 
-    flops_per_s: sustained on large matrix products; memory_bytes: for weights, gradients and activations. rates: of
-    the classes of operators that run otherwise (cost.py says which classes there are). memory_bandwidth: bytes/s that
-    an operator reads and writes which hardly computes.
+    flops_per_s: sustained on large matrix products. memory_bytes: for weights, gradients and activations. rates: of
+    the classes of operators that run at another speed (operators/sharding/cost_class.py lists the classes).
+    memory_bandwidth: bytes/s that operators with little compute read and write.
 
-    operator_s, gradient_s: start costs of the classes without a rate, as in `Rate`. segment_s, segment_back_s: what
-    starting a segment costs, forward and backward. message_s: what the worker itself spends on a message, at either
-    end, before and after the network has it. step_s: what else a step costs. cold: how much longer starting operators
-    takes where a step waits for other machines, as a share: something else has had the core meanwhile.
+    operator_s, gradient_s: overheads of the classes without a rate, as in `Rate`. segment_s, segment_back_s: overhead
+    of a segment, forward and backward. message_s: time that a worker spends on a message, at either end. step_s: other
+    overhead of a step. cold: by which fraction starting operators takes longer in a step that waits for other machines,
+    since other work has had the core meanwhile.
 
-    bandwidth_out, bandwidth_in, latency_s: of its network card; None as the cluster's.
+    bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Link:
-    """What goes from one machine to another when it does not go through their network cards.
+class NetworkLink:
+    """A link from one machine to another that bypasses their network cards.
 
-    source, target: numbers of the machines; bandwidth in bytes/s, one way.
+    source, target: numbers of the machines. bandwidth: bytes/s, one way.
     """
 
     source: int
@@ -82,23 +82,32 @@ class Link:
 
 @dataclass(frozen=True)
 class Cluster:
-    """machines, and the link that each has to a switch: bandwidth each way (bytes/s), latency of a message (s).
+    """Machines, each with a link to a switch: bandwidth each way (bytes/s) and latency of a message (s).
 
-    links: pairs of machines that differ from that, each way apart. The defaults are gigabit Ethernet.
+    links: the pairs of machines that have a link of their own, in this direction. The defaults are gigabit Ethernet.
     """
 
     machines: tuple[Machine, ...]
     bandwidth: float = 110e6
     latency_s: float = 2e-4
-    links: tuple[Link, ...] = ()
+    links: tuple[NetworkLink, ...] = ()
 
     def __len__(self) -> int:
         return len(self.machines)
 
+    def select(self, numbers: Sequence[int]) -> "Cluster":
+        """The cluster of some of the machines, in the order given, with the links among them."""
+        position = {number: i for i, number in enumerate(numbers)}
+        links = tuple(
+            replace(link, source=position[link.source], target=position[link.target])
+            for link in self.links
+            if link.source in position and link.target in position
+        )
+        return replace(self, machines=tuple(self.machines[n] for n in numbers), links=links)
+
     def first(self, count: int) -> "Cluster":
         """The cluster of the first `count` machines."""
-        links = tuple(link for link in self.links if max(link.source, link.target) < count)
-        return replace(self, machines=self.machines[:count], links=links)
+        return self.select(range(count))
 
     def bandwidth_out(self, machine: int) -> float:
         """Bytes/s that a machine's card sends, to all others together."""
@@ -110,18 +119,18 @@ class Cluster:
         own = self.machines[machine].bandwidth_in
         return self.bandwidth if own is None else own
 
-    def bandwidth_of(self, source: int, target: int) -> float:
+    def bandwidth_between(self, source: int, target: int) -> float:
         """Bytes/s from one machine to another while nothing else travels."""
         link = self.link(source, target)
         return min(self.bandwidth_out(source), self.bandwidth_in(target)) if link is None else link.bandwidth
 
-    def latency_of(self, source: int, target: int) -> float:
-        """Seconds that an empty message takes: half of each card's latency, which is that between two such cards."""
+    def latency_between(self, source: int, target: int) -> float:
+        """Seconds that an empty message takes: the mean of both cards' latencies."""
         link = self.link(source, target)
         return (self._latency(source) + self._latency(target)) / 2 if link is None else link.latency_s
 
-    def link(self, source: int, target: int) -> Link | None:
-        """The link of its own that a pair of machines has, this way."""
+    def link(self, source: int, target: int) -> NetworkLink | None:
+        """The link that a pair of machines has of its own, in this direction."""
         return self._links.get((source, target))
 
     def _latency(self, machine: int) -> float:
@@ -129,12 +138,12 @@ class Cluster:
         return self.latency_s if own is None else own
 
     @cached_property
-    def _links(self) -> dict[tuple[int, int], Link]:
+    def _links(self) -> dict[tuple[int, int], NetworkLink]:
         return {(link.source, link.target): link for link in self.links}
 
 
-def alike(count: int) -> Cluster:
+def uniform_cluster(count: int) -> Cluster:
     """A cluster of `count` machines of the default kind."""
-    if not 1 <= count <= MACHINES_MAX:
-        raise UsageError("E201", f"{count} machines; a plan needs 1 to {MACHINES_MAX}", fix="--machines 2")
+    if not 1 <= count <= MAX_MACHINES:
+        raise UsageError("E201", f"{count} machines; a plan needs 1 to {MAX_MACHINES}", fix="--machines 2")
     return Cluster(tuple(Machine(f"machine {i}") for i in range(count)))

@@ -6,51 +6,51 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..ir.box import Box, cells, fuse, intersect, volume
 from ...errors import BadInput
-from ..ir.graph import Graph, Op, is_partial, output_box, reads
+from ..ir.box import Box, cells, fuse, intersect, volume
+from ..ir.graph import Graph, Op, is_partial, output_box, read_box
 
-Placed = tuple[Box, int]  # a box and its machine
+PlacedBox = tuple[Box, int]  # a box and its machine
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A block-to-machine assignment, fused to rectangles.
+    """An assignment of blocks to machines, merged to rectangles.
 
     boxes: operator -> disjoint boxes that cover its loops, each with its machine.
-    folds: operator whose reduction loops are cut -> boxes of its output with the machine that adds the parts.
+    folds: operator whose reduction loops are cut -> boxes of its output with the machine that adds the partial sums.
     owners: parameter, buffer or constant -> boxes with the machine that holds them.
-    recomputed: machines and stages (of their segments) whose activations are made again for backward, not held.
+    recomputed: (machine, stage) of the segments that recompute their activations in backward (checkpointing).
     """
 
     machines: int
-    boxes: Mapping[str, Sequence[Placed]]
-    folds: Mapping[str, Sequence[Placed]] = field(default_factory=dict)
-    owners: Mapping[str, Sequence[Placed]] = field(default_factory=dict)
+    boxes: Mapping[str, Sequence[PlacedBox]]
+    folds: Mapping[str, Sequence[PlacedBox]] = field(default_factory=dict)
+    owners: Mapping[str, Sequence[PlacedBox]] = field(default_factory=dict)
     recomputed: frozenset[tuple[int, int]] = frozenset()
 
 
-def fused(machines: int, placed: Mapping[str, Sequence[Placed]]) -> dict[str, list[Placed]]:
-    """The same assignment with the boxes of each machine merged to the largest rectangles."""
+def fuse_boxes(machines: int, placed: Mapping[str, Sequence[PlacedBox]]) -> dict[str, list[PlacedBox]]:
+    """Merge the boxes of each machine to the largest rectangles."""
     return {name: _fuse_per_machine(machines, pieces) for name, pieces in placed.items()}
 
 
-def _fuse_per_machine(machines: int, pieces: Sequence[Placed]) -> list[Placed]:
+def _fuse_per_machine(machines: int, pieces: Sequence[PlacedBox]) -> list[PlacedBox]:
     by_machine: list[list[Box]] = [[] for _ in range(machines)]
     for box, machine in pieces:
         by_machine[machine].append(box)
     return [(box, machine) for machine, boxes in enumerate(by_machine) for box in fuse(boxes)]
 
 
-def one_machine(graph: Graph) -> Cut:
-    """The uncut model."""
+def one_machine_cut(graph: Graph) -> Cut:
+    """The cut that runs the whole model on one machine."""
     return Cut(1, {op.name: [(op.nest.box, 0)] for op in graph.ops})
 
 
-def together(graph: Graph, boxes: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Placed]]:
-    """The same assignment with the operators that touch an overwritten buffer where the first of them is.
+def colocate_overwriters(graph: Graph, boxes: Mapping[str, Sequence[PlacedBox]]) -> dict[str, Sequence[PlacedBox]]:
+    """Move the operators that touch an overwritten buffer to where the first of them is.
 
-    They keep its boxes if they read the buffer alike, as a batch norm that is used twice does; else they stay whole.
+    They take its boxes if they read the buffer alike, as a batch norm that is used twice does; else they are whole.
     """
     out = dict(boxes)
     for name, ops in graph.overwritten.items():
@@ -68,7 +68,7 @@ def _reads_alike(a: Op, b: Op, name: str) -> bool:
     return loops[0] == loops[1] and readings[0] == readings[1]
 
 
-def check(graph: Graph, cut: Cut) -> None:
+def check_cut(graph: Graph, cut: Cut) -> None:
     """Raise BadInput, naming the operator, unless boxes cover every operator's loops exactly once."""
     for op in graph.ops:
         pieces = cut.boxes.get(op.name)
@@ -99,7 +99,7 @@ def _check_owned(graph: Graph, name: str, ops: Sequence[Op], cut: Cut) -> None:
     for op in ops:
         operands = [o for o in op.nest.operands if o.tensor == name]
         for (box, machine), operand in itertools.product(cut.boxes[op.name], operands):
-            region = reads(op.nest, operand, box, graph.tensors[name].extents)
+            region = read_box(op.nest, operand, box, graph.tensors[name].extents)
             here = [piece for piece, owner in owned if owner == machine]
             if region is not None and not any(intersect(piece, region) == region for piece in here):
                 raise BadInput("E341", f"{name} must be owned where {op.name} overwrites it, on machine {machine}")
@@ -116,7 +116,7 @@ def _check_together(name: str, ops: Sequence[Op], cut: Cut) -> None:
             )
 
 
-def _check_machines(name: str, pieces: Sequence[Placed], machines: int) -> None:
+def _check_machines(name: str, pieces: Sequence[PlacedBox], machines: int) -> None:
     for _, machine in pieces:
         if not 0 <= machine < machines:
             raise BadInput("E341", f"{name} is placed on machine {machine}; there are {machines}")
@@ -135,11 +135,11 @@ def _check_cover(what: str, boxes: Sequence[Box], whole_box: Box) -> None:
         return
     if any(len(box) != len(whole_box) or intersect(box, whole_box) != box for box in boxes):
         raise BadInput("E341", f"a box of {what} lies outside its loops {whole_box}")
-    if sum(volume(box) for box in boxes) != volume(whole_box) or overlapping(boxes):
+    if sum(volume(box) for box in boxes) != volume(whole_box) or boxes_overlap(boxes):
         raise BadInput("E341", f"the boxes of {what} do not cover {whole_box} exactly once")
 
 
-def overlapping(boxes: Sequence[Box]) -> bool:
+def boxes_overlap(boxes: Sequence[Box]) -> bool:
     """Whether any two boxes share a point."""
     if len(boxes) < 2:
         return False
@@ -150,35 +150,35 @@ def overlapping(boxes: Sequence[Box]) -> bool:
     return bool((marked > 1).any())
 
 
-def partial_ops(graph: Graph, boxes: Mapping[str, Sequence[Placed]]) -> list[Op]:
-    """Operators of which some box gives only a part of a sum."""
+def find_partial_ops(graph: Graph, boxes: Mapping[str, Sequence[PlacedBox]]) -> list[Op]:
+    """Operators of which some box gives only a partial sum."""
     return [op for op in graph.ops if any(is_partial(op.nest, box) for box, _ in boxes[op.name])]
 
 
-def with_folds(graph: Graph, cut: Cut) -> Cut:
-    """The cut with an owner for every sum: who reads it first, box by box, else the machine with most of the work."""
+def assign_fold_owners(graph: Graph, cut: Cut) -> Cut:
+    """Give every partial sum an owner: its first reader, box by box, else the machine with most of the work."""
     folds = dict(cut.folds)
-    for op in partial_ops(graph, cut.boxes):
+    for op in find_partial_ops(graph, cut.boxes):
         if op.name not in folds:
             folds[op.name] = _first_readers(graph, cut, op) or _busiest(graph, cut, op)
     return replace(cut, folds=folds)
 
 
-def _first_readers(graph: Graph, cut: Cut, op: Op) -> list[Placed]:
+def _first_readers(graph: Graph, cut: Cut, op: Op) -> list[PlacedBox]:
     name = op.outputs[0]
     info = graph.tensors[name]
     for reader in graph.ops:
         operand = next((o for o in reader.nest.operands if o.tensor == name), None)
         if operand is None:
             continue
-        regions = [(reads(reader.nest, operand, box, info.extents), m) for box, m in cut.boxes[reader.name]]
-        found = [(box, machine) for box, machine in regions if box is not None]
-        exact = sum(volume(b) for b, _ in found) == volume(info.box) and not overlapping([b for b, _ in found])
-        return _fuse_per_machine(cut.machines, found) if exact else []
+        regions = [(read_box(reader.nest, operand, box, info.extents), m) for box, m in cut.boxes[reader.name]]
+        read = [(box, machine) for box, machine in regions if box is not None]
+        exact = sum(volume(b) for b, _ in read) == volume(info.box) and not boxes_overlap([b for b, _ in read])
+        return _fuse_per_machine(cut.machines, read) if exact else []
     return []
 
 
-def _busiest(graph: Graph, cut: Cut, op: Op) -> list[Placed]:
+def _busiest(graph: Graph, cut: Cut, op: Op) -> list[PlacedBox]:
     work = [0] * cut.machines
     for box, machine in cut.boxes[op.name]:
         work[machine] += volume(box)

@@ -1,28 +1,35 @@
-"""From a cut to what each machine computes, holds, sends and receives: the `Flow`, with exact halos.
+"""Lowers a cut to what each machine computes, holds, sends and receives: the `Dataflow`, with exact halos.
 
-Expand: a region of a tensor goes from its owner to each other machine that reads it, once. Fold: partial sums go to the
-owner of the sum; those of one machine are added first. Backward is the transpose of both (DistBelief, section 3 and
-figure 1).
+As in parallel sparse matrix-vector products there are two kinds of exchange (Catalyurek and Aykanat, IEEE TPDS 1999,
+section 3; DistBelief, Dean et al., NIPS 2012, section 3 and figure 1, shows both):
 
-Segments: an instruction's stage is the number of exchanges before it; the instructions of one machine and stage run
-without waiting for anybody, and all that they send to one machine goes as one message, an edge.
+expand: a region of a tensor goes from its owner to each other machine that reads it, once.
+fold: partial sums go to the owner of the sum; those of one machine are added before they are sent.
+
+The backward pass is the transpose: gradients of what was expanded are folded, and the other way round.
+
+An instruction's stage is the number of exchanges before it. The instructions of one machine and stage, a segment, run
+without waiting for any other machine, and all that they send to one machine is one message, an edge.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from . import reduction_split as joining
 from ..ir.box import Box, as_array, cover, fuse, hull, intersect, overlaps, volume
-from .cut import Cut, Placed, with_folds
-from ..ir.graph import STATE_KINDS, Graph, Op, is_partial, output_box, reads
+from ..ir.graph import STATE_KINDS, Graph, Op, is_partial, output_box, read_box
+from . import reduction_split
+from .cut import Cut, PlacedBox, assign_fold_owners
 
 RUN, SUM = "run", "sum"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of a tensor on a machine. maker: the instruction that computes it, -1 for state and what was received."""
+    """A box of a tensor on a machine.
+
+    maker: the instruction that computes it; -1 for state and for copies of what other machines have.
+    """
 
     index: int
     tensor: str
@@ -34,7 +41,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Read:
-    """An operand of an instruction: the box that it needs and the pieces at hand that hold it; None reads nothing."""
+    """An operand of an instruction.
+
+    box: what it needs of the tensor, None for nothing. sources: the local pieces that hold this box.
+    """
 
     argument: str
     tensor: str
@@ -58,7 +68,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Edge:
-    """All pieces that one segment sends to one machine. pairs: (piece at the source, its copy at the target)."""
+    """All pieces that one segment sends to one machine, as one message.
+
+    pairs: (piece at the source, its copy at the target).
+    """
 
     index: int
     source: int
@@ -68,12 +81,12 @@ class Edge:
 
 
 @dataclass
-class Flow:
-    """A cut spelled out.
+class Dataflow:
+    """What every machine does in a step of a cut model.
 
-    model: the graph that was cut; graph: the one that runs, where a cut along joined loops is two operators.
-    shares: copies of state that are sent before a step, and folded back as gradients after it. results: pieces of the
-    graph's results.
+    model: the graph that was cut. graph: the graph that runs, in which an operator that is cut along a non-additive
+    reduction is two. shared_edges: copies of state that are sent before a step and whose gradients are folded back
+    after it. results: the pieces of the graph's results.
     """
 
     model: Graph
@@ -82,11 +95,11 @@ class Flow:
     pieces: list[Piece] = field(default_factory=list)
     instructions: list[Instruction] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    shares: list[Edge] = field(default_factory=list)
+    shared_edges: list[Edge] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
 
     def bytes(self, edge: Edge) -> int:
-        """Bytes of an edge, forward."""
+        """Bytes that an edge sends forward."""
         return sum(self.piece_bytes(copy) for _, copy in edge.pairs)
 
     def piece_bytes(self, index: int) -> int:
@@ -97,15 +110,15 @@ class Flow:
     @property
     def bytes_forward(self) -> int:
         """Bytes over the network in a forward pass, parameters that several machines use included."""
-        return sum(self.bytes(edge) for edge in (*self.edges, *self.shares))
+        return sum(self.bytes(edge) for edge in (*self.edges, *self.shared_edges))
 
 
-def flow(graph: Graph, cut: Cut) -> Flow:
-    """Spell out a cut. The boxes of the cut must cover every operator (see cut.check)."""
-    cut = with_folds(graph, cut)
-    runs, spelled = joining.spelled(graph, cut)
-    out = _Builder(Flow(graph, runs, cut), spelled)
-    for op in runs.ops:
+def lower_cut(graph: Graph, cut: Cut) -> Dataflow:
+    """Lower a cut, whose boxes must cover every operator (see `check_cut`)."""
+    cut = assign_fold_owners(graph, cut)
+    split_graph, split_cut = reduction_split.split_reductions(graph, cut)
+    out = _Builder(Dataflow(graph, split_graph, cut), split_cut)
+    for op in split_graph.ops:
         out.add(op)
     out.place_state()
     out.connect()
@@ -113,29 +126,29 @@ def flow(graph: Graph, cut: Cut) -> Flow:
 
 
 class _Builder:
-    def __init__(self, empty: Flow, spelled: Cut) -> None:
-        self.flow, self.graph, self.cut = empty, empty.graph, spelled
+    def __init__(self, empty: Dataflow, cut: Cut) -> None:
+        self.dataflow, self.graph, self.cut = empty, empty.graph, cut
         self.made: dict[str, list[int]] = defaultdict(list)  # complete pieces of a value, all machines
         self.needs: dict[tuple[str, int], list[Box]] = defaultdict(list)  # boxes of a tensor that a machine reads
         self.copies: dict[tuple[int, Box, int], int] = {}  # (piece, box, machine) -> its copy there
 
     def piece(self, tensor: str, box: Box, machine: int, maker: int, origin: int = -1) -> int:
-        self.flow.pieces.append(Piece(len(self.flow.pieces), tensor, box, machine, maker, origin))
-        return len(self.flow.pieces) - 1
+        self.dataflow.pieces.append(Piece(len(self.dataflow.pieces), tensor, box, machine, maker, origin))
+        return len(self.dataflow.pieces) - 1
 
     def add(self, op: Op) -> None:
-        """One instruction a box, then the additions that complete partial results."""
+        """Add one instruction for each box, then the additions that complete partial results (fold)."""
         partial: list[int] = []
         folded = op.name in self.cut.folds and any(is_partial(op.nest, box) for box, _ in self.cut.boxes[op.name])
         for box, machine in sorted(self.cut.boxes[op.name], key=lambda placed: (placed[1], placed[0])):
-            index = len(self.flow.instructions)
+            index = len(self.dataflow.instructions)
             makes = []
             for name in op.outputs:
                 made = self.piece(name, output_box(op, self.graph.tensors[name], box), machine, index)
                 makes.append(made)
                 (partial if folded else self.made[name]).append(made)
             operands = tuple(self._operand(op, i, box, machine) for i in range(len(op.nest.operands)))
-            self.flow.instructions.append(Instruction(index, op.name, RUN, box, machine, operands, tuple(makes)))
+            self.dataflow.instructions.append(Instruction(index, op.name, RUN, box, machine, operands, tuple(makes)))
         if folded:
             for box, machine in self.cut.folds[op.name]:
                 self.made[op.outputs[0]].append(self._fold(op, box, machine, partial))
@@ -143,63 +156,63 @@ class _Builder:
     def _operand(self, op: Op, position: int, box: Box, machine: int) -> Read:
         operand = op.nest.operands[position]
         info = self.graph.tensors[operand.tensor]
-        region = reads(op.nest, operand, box, info.extents)
+        region = read_box(op.nest, operand, box, info.extents)
         if region is not None and info.kind in ("value", *STATE_KINDS):
             self.needs[operand.tensor, machine].append(region)
         return Read(operand.argument, operand.tensor, region)
 
     def _fold(self, op: Op, box: Box, owner: int, partial: Sequence[int]) -> int:
-        """Add the parts of `box`: first those of each machine, then, at the owner, one part a machine."""
+        """Add the partial sums of `box`: first those of each machine, then, at the owner, one for each machine."""
         parts: dict[int, list[int]] = defaultdict(list)
         for index in partial:
-            if intersect(self.flow.pieces[index].box, box) is not None:
-                parts[self.flow.pieces[index].machine].append(index)
+            if intersect(self.dataflow.pieces[index].box, box) is not None:
+                parts[self.dataflow.pieces[index].machine].append(index)
         arrived = []
-        for machine, mine in sorted(parts.items()):
-            common = [self._common(index, box) for index in mine]
-            if len(mine) > 1 and machine != owner:
-                mine = [self._sum(op, hull(common), machine, mine)]
-                common = [self.flow.pieces[mine[0]].box]
+        for machine, local in sorted(parts.items()):
+            common = [self._common(index, box) for index in local]
+            if len(local) > 1 and machine != owner:
+                local = [self._sum(op, hull(common), machine, local)]
+                common = [self.dataflow.pieces[local[0]].box]
             if machine != owner:
-                mine = [self.copy(mine[0], common[0], owner)]
-            arrived += mine
+                local = [self.copy(local[0], common[0], owner)]
+            arrived += local
         return self._sum(op, box, owner, arrived)
 
     def _common(self, index: int, box: Box) -> Box:
-        common = intersect(self.flow.pieces[index].box, box)
+        common = intersect(self.dataflow.pieces[index].box, box)
         assert common is not None
         return common
 
     def _sum(self, op: Op, box: Box, machine: int, sources: Sequence[int]) -> int:
-        index = len(self.flow.instructions)
+        index = len(self.dataflow.instructions)
         made = self.piece(op.outputs[0], box, machine, index)
         read = Read("", op.outputs[0], box, tuple(sources))
-        self.flow.instructions.append(Instruction(index, op.name, SUM, box, machine, (read,), (made,)))
+        self.dataflow.instructions.append(Instruction(index, op.name, SUM, box, machine, (read,), (made,)))
         return made
 
     def copy(self, origin: int, box: Box, machine: int) -> int:
-        """The copy of a box of a piece on another machine."""
+        """The copy of a box of a piece on another machine, made once."""
         key = (origin, box, machine)
         if key not in self.copies:
-            self.copies[key] = self.piece(self.flow.pieces[origin].tensor, box, machine, -1, origin)
+            self.copies[key] = self.piece(self.dataflow.pieces[origin].tensor, box, machine, -1, origin)
         return self.copies[key]
 
     # State -------------------------------------------------------------------------------------------------------
 
     def place_state(self) -> None:
-        """Give every region of state one owner: its only user, else the user that owns least."""
+        """Give every region of state one owner: its only reader, else the reader that owns least so far."""
         owned = [0] * self.cut.machines
-        owners: dict[str, list[Placed]] = {}
+        owners: dict[str, list[PlacedBox]] = {}
         for info in self.graph.states:
-            given = self.cut.owners.get(info.name)
-            placed = list(given) if given else self._owners(info.name, owned)
+            planned = self.cut.owners.get(info.name)
+            placed = list(planned) if planned else self._owners(info.name, owned)
             owners[info.name] = placed
             for box, machine in placed:
                 owned[machine] += volume(box)
                 self.made[info.name].append(self.piece(info.name, box, machine, -1))
-        self.flow.cut = replace(self.flow.cut, owners=owners)
+        self.dataflow.cut = replace(self.dataflow.cut, owners=owners)
 
-    def _owners(self, name: str, owned: Sequence[int]) -> list[Placed]:
+    def _owners(self, name: str, owned: Sequence[int]) -> list[PlacedBox]:
         users = [m for m in range(self.cut.machines) if (name, m) in self.needs]
         if len(users) <= 1:
             return [(self.graph.tensors[name].box, (users or [0])[0])]
@@ -214,37 +227,41 @@ class _Builder:
     # Connections -------------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Copy to each machine what it reads of others' pieces, once, and tell every read where its box is at hand."""
-        at_hand: dict[tuple[str, int], list[int]] = defaultdict(list)
-        boxes = {tensor: as_array([self.flow.pieces[i].box for i in made]) for tensor, made in self.made.items()}
+        """Expand: copy to each machine what it reads of others' pieces, once, and give every read its local pieces."""
+        local_pieces: dict[tuple[str, int], list[int]] = defaultdict(list)
+        boxes = {tensor: as_array([self.dataflow.pieces[i].box for i in made]) for tensor, made in self.made.items()}
         for (tensor, machine), regions in self.needs.items():
             wanted = cover(regions)
             made, points = self.made[tensor], overlaps(boxes[tensor], as_array(wanted))
             shared = points.sum(axis=1)
             for row, index in enumerate(made):
-                if self.flow.pieces[index].machine == machine:
-                    at_hand[tensor, machine].append(index)
+                if self.dataflow.pieces[index].machine == machine:
+                    local_pieces[tensor, machine].append(index)
                 elif shared[row]:
-                    box = self.flow.pieces[index].box
+                    box = self.dataflow.pieces[index].box
                     hits = [intersect(box, wanted[column]) for column in points[row].nonzero()[0].tolist()]
-                    at_hand[tensor, machine] += [
+                    local_pieces[tensor, machine] += [
                         self.copy(index, box, machine) for box in fuse(hit for hit in hits if hit is not None)
                     ]
-        for i, instruction in enumerate(self.flow.instructions):
+        for i, instruction in enumerate(self.dataflow.instructions):
             if instruction.kind == RUN:
-                located = tuple(self._locate(read, at_hand, instruction.machine) for read in instruction.reads)
-                self.flow.instructions[i] = replace(instruction, reads=located)
+                located = tuple(self._locate(read, local_pieces, instruction.machine) for read in instruction.reads)
+                self.dataflow.instructions[i] = replace(instruction, reads=located)
 
-    def _locate(self, read: Read, at_hand: dict[tuple[str, int], list[int]], machine: int) -> Read:
-        if read.box is None or (read.tensor, machine) not in at_hand:
+    def _locate(self, read: Read, local_pieces: dict[tuple[str, int], list[int]], machine: int) -> Read:
+        if read.box is None or (read.tensor, machine) not in local_pieces:
             return read
-        hits = [i for i in at_hand[read.tensor, machine] if intersect(self.flow.pieces[i].box, read.box) is not None]
+        hits = [
+            i
+            for i in local_pieces[read.tensor, machine]
+            if intersect(self.dataflow.pieces[i].box, read.box) is not None
+        ]
         return replace(read, sources=tuple(hits))
 
     # Stages and edges --------------------------------------------------------------------------------------------
 
-    def finish(self) -> Flow:
-        out = self.flow
+    def finish(self) -> Dataflow:
+        out = self.dataflow
         stages: list[int] = []
         overwritten = self.graph.overwritten
         touched: dict[tuple[str, int], int] = defaultdict(int)  # stage of the last instruction that touched a buffer
@@ -264,13 +281,13 @@ class _Builder:
             (shared if stage < 0 else groups)[source.machine, stage, piece.machine].append((piece.origin, piece.index))
         out.results = [index for name in self.graph.results for index in self.made[name]]
         out.edges = _edges(groups)
-        out.shares = _edges(shared)
+        out.shared_edges = _edges(shared)
         return out
 
     def _ready(self, source: int, stages: list[int]) -> int:
-        piece = self.flow.pieces[source]
+        piece = self.dataflow.pieces[source]
         if piece.origin >= 0:
-            maker = self.flow.pieces[piece.origin].maker
+            maker = self.dataflow.pieces[piece.origin].maker
             return stages[maker] + 1 if maker >= 0 else 0
         return stages[piece.maker] if piece.maker >= 0 else 0
 
@@ -281,7 +298,7 @@ def _edges(groups: dict[tuple[int, int, int], list[tuple[int, int]]]) -> list[Ed
 
 
 def _cells(whole_box: Box, needs: dict[int, list[Box]]) -> list[tuple[Box, tuple[int, ...]]]:
-    """Regions of equal reader sets, those that nobody reads included."""
+    """Regions that the same machines read, with these machines; regions that none reads are included."""
     parts: list[tuple[Box, tuple[int, ...]]] = [(whole_box, ())]
     for machine, regions in sorted(needs.items()):
         for region in cover(regions):
@@ -290,7 +307,7 @@ def _cells(whole_box: Box, needs: dict[int, list[Box]]) -> list[tuple[Box, tuple
 
 
 def _mark(part: tuple[Box, tuple[int, ...]], region: Box, machine: int) -> list[tuple[Box, tuple[int, ...]]]:
-    """Split one part into what lies in `region`, read by `machine` too, and the rest."""
+    """Split a part into what lies in `region`, which `machine` reads too, and the rest."""
     box, readers = part
     common = intersect(box, region)
     if common is None:

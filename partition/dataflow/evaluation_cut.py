@@ -1,26 +1,26 @@
-"""Carries the cut of a training graph over to the evaluation graph, which is captured apart and has other operators."""
+"""Carries the cut of a training graph over to the evaluation graph, which is captured separately and may differ."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from ..ir.box import Box, volume
-from .cut import Cut, Placed, with_folds
 from ..ir.graph import Graph, Op
+from .cut import Cut, PlacedBox, assign_fold_owners
 
 
-def carry_over(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
-    """The cut of the evaluation graph that leaves every parameter where training has it.
+def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
+    """Derive the cut of the evaluation graph that leaves every parameter where training has it.
 
     An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes; another goes
     whole to the machine that computes most of what it reads. The output is collected where the loss is.
     """
-    cut = with_folds(train, cut)
-    known = {key: op for op, key in zip(train.ops, _keys(train), strict=True)}
+    cut = assign_fold_owners(train, cut)
+    known = {key: op for op, key in zip(train.ops, _operator_keys(train), strict=True)}
     home = cut.boxes[train.producers[train.results[0]]][0][1]
-    boxes: dict[str, Sequence[Placed]] = {}
-    folds: dict[str, Sequence[Placed]] = {}
+    boxes: dict[str, Sequence[PlacedBox]] = {}
+    folds: dict[str, Sequence[PlacedBox]] = {}
     producers = evaluation.producers
-    for op, key in zip(evaluation.ops, _keys(evaluation), strict=True):
+    for op, key in zip(evaluation.ops, _operator_keys(evaluation), strict=True):
         twin = known.get(key)
         if twin is not None and _same_loops(twin, op):
             boxes[op.name] = cut.boxes[twin.name]
@@ -28,7 +28,7 @@ def carry_over(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
                 folds[op.name] = cut.folds[twin.name]
             continue
         makers = [placed for name in op.inputs if name in producers for placed in boxes[producers[name]]]
-        boxes[op.name] = [(op.nest.box, _most(makers, home))]
+        boxes[op.name] = [(op.nest.box, _busiest_machine(makers, home))]
     boxes[evaluation.ops[-1].name] = [(evaluation.ops[-1].nest.box, home)]
     for name, ops in evaluation.overwritten.items():
         holder = cut.owners[name][0][1] if name in cut.owners else home
@@ -37,8 +37,8 @@ def carry_over(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
     return Cut(cut.machines, boxes, folds, owners)
 
 
-def _keys(graph: Graph) -> list[tuple[str, str, int]]:
-    """What an operator is called in both graphs: module, kind, and how many of these came before in the module."""
+def _operator_keys(graph: Graph) -> list[tuple[str, str, int]]:
+    """A key of every operator that is the same in both graphs: module, kind, and its number among these."""
     seen = Counter[tuple[str, str]]()
     keys = []
     for op in graph.ops:
@@ -57,7 +57,7 @@ def _cuttable(op: Op) -> set[int]:
     return {i for i, loop in enumerate(op.nest.loops) if loop.kind != "fixed"}
 
 
-def _most(makers: Sequence[tuple[Box, int]], home: int) -> int:
+def _busiest_machine(makers: Sequence[tuple[Box, int]], home: int) -> int:
     share = Counter[int]()
     for box, machine in makers:
         share[machine] += volume(box)

@@ -1,76 +1,82 @@
-"""Memory: what a machine holds during a step, and which activations are made again where it would be too much.
+"""The memory model: what a machine holds during a step, and which activations are recomputed where that is too much.
 
-Recomputation is that of Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), a segment at a time.
+A machine holds, for the whole step, its state: a parameter, its gradient and a copy on its way to other machines. For
+each micro-batch in flight it holds the batch, what it received, what later segments read, and the activations of each
+segment with their gradients. A segment that is recomputed holds its activations for one micro-batch at a time (Chen et
+al., "Training deep nets with sublinear memory cost", 2016, section 3, with segments as the parts).
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..ir.box import volume
+from ..cluster.cost_model import class_of, is_cast
 from ..cluster.machines import Cluster
-from ..cluster.cost_model import VIEW, class_of, is_cast
-from .dataflow import Flow
+from ..ir.box import volume
 from ..ir.graph import STATE_KINDS
-from ..operators.leaf_module import BLOCK
+from ..operators.leaf_module import LEAF_MODULE
+from ..operators.sharding.cost_class import VIEW
+from .dataflow import Dataflow
 
 
 @dataclass
-class _Machine:
-    """Bytes. steady: state and the batch; held: what is there for every micro-batch in flight; made: by stage, for
-    every micro-batch too, unless it is made again: then for one at a time.
+class _MemoryUse:
+    """Bytes of one machine.
+
+    steady: state. held: what is there for every micro-batch in flight. made: by stage, activations and gradients, for
+    every micro-batch in flight, or for one where the stage is recomputed. fixed: stages that cannot run twice.
     """
 
     steady: int = 0
     held: int = 0
     made: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    fixed: set[int] = field(default_factory=set)  # stages that cannot run twice
+    fixed: set[int] = field(default_factory=set)
 
-    def bytes(self, in_flight: int, again: set[int]) -> int:
-        always = sum(size for stage, size in self.made.items() if stage not in again)
-        largest = max((self.made[stage] for stage in again), default=0)
-        return self.steady + in_flight * (self.held + always) + largest
-
-
-def memory(flow: Flow, *, in_flight: int = 1) -> list[int]:
-    """Bytes a machine needs: parameters, their gradients and a copy on its way, other state, activations in flight."""
-    again = _by_machine(flow)
-    return [machine.bytes(in_flight, again[number]) for number, machine in enumerate(_machines(flow))]
+    def bytes(self, in_flight: int, recomputed: set[int]) -> int:
+        kept = sum(size for stage, size in self.made.items() if stage not in recomputed)
+        largest = max((self.made[stage] for stage in recomputed), default=0)
+        return self.steady + in_flight * (self.held + kept) + largest
 
 
-def fitted(flow: Flow, cluster: Cluster, *, in_flight: int = 1) -> Flow:
-    """The same cut, on the machines that have too little memory with as few segments recomputed as will do.
+def peak_memory(dataflow: Dataflow, *, in_flight: int = 1) -> list[int]:
+    """Bytes that each machine needs with `in_flight` micro-batches at a time."""
+    recomputed = _recomputed_stages(dataflow)
+    return [machine.bytes(in_flight, recomputed[number]) for number, machine in enumerate(_memory_use(dataflow))]
 
-    Where even all would not do, nothing is recomputed.
+
+def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1) -> Dataflow:
+    """Recompute as few segments as will do on the machines that have too little memory.
+
+    The segments with the largest activations go first. Where even all of them are not enough, none is recomputed.
     """
     recomputed: set[tuple[int, int]] = set()
-    for number, machine in enumerate(_machines(flow)):
-        most, again = cluster.machines[number].memory_bytes, set[int]()
+    for number, machine in enumerate(_memory_use(dataflow)):
+        available, chosen = cluster.machines[number].memory_bytes, set[int]()
         candidates = sorted(machine.made.keys() - machine.fixed, key=lambda stage: (-machine.made[stage], stage))
-        while machine.bytes(in_flight, again) > most and candidates:
-            again.add(candidates.pop(0))
-        if machine.bytes(in_flight, again) <= most:
-            recomputed |= {(number, stage) for stage in again}
+        while machine.bytes(in_flight, chosen) > available and candidates:
+            chosen.add(candidates.pop(0))
+        if machine.bytes(in_flight, chosen) <= available:
+            recomputed |= {(number, stage) for stage in chosen}
     if not recomputed:
-        return flow
-    return replace(flow, cut=replace(flow.cut, recomputed=frozenset(recomputed)))
+        return dataflow
+    return replace(dataflow, cut=replace(dataflow.cut, recomputed=frozenset(recomputed)))
 
 
-def _by_machine(flow: Flow) -> Sequence[set[int]]:
-    again: list[set[int]] = [set() for _ in range(flow.cut.machines)]
-    for machine, stage in flow.cut.recomputed:
-        again[machine].add(stage)
-    return again
+def _recomputed_stages(dataflow: Dataflow) -> Sequence[set[int]]:
+    stages: list[set[int]] = [set() for _ in range(dataflow.cut.machines)]
+    for machine, stage in dataflow.cut.recomputed:
+        stages[machine].add(stage)
+    return stages
 
 
-def _machines(flow: Flow) -> list[_Machine]:
-    machines = [_Machine() for _ in range(flow.cut.machines)]
-    tensors = flow.graph.tensors
-    seen = [op for op in flow.graph.ops if class_of(op) == VIEW and not is_cast(op, tensors)]
+def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
+    machines = [_MemoryUse() for _ in range(dataflow.cut.machines)]
+    tensors = dataflow.graph.tensors
+    seen = [op for op in dataflow.graph.ops if class_of(op) == VIEW and not is_cast(op, tensors)]
     views = {name for op in seen for name in op.outputs}
-    later = _read_later(flow)
-    stages = {i.index: i.stage for i in flow.instructions}
-    for piece in flow.pieces:
+    later = _read_later(dataflow)
+    stages = {i.index: i.stage for i in dataflow.instructions}
+    for piece in dataflow.pieces:
         info, machine = tensors[piece.tensor], machines[piece.machine]
         size = volume(piece.box) * info.element_bytes
         if piece.tensor in views and piece.origin < 0:
@@ -81,9 +87,9 @@ def _machines(flow: Flow) -> list[_Machine]:
             machine.held += (2 if info.gradient else 1) * size
         else:
             machine.made[stages[piece.maker]] += (2 if info.gradient else 1) * size
-    by_hand = {op.name for op in flow.graph.ops if op.target == BLOCK}
-    for i in flow.instructions:
-        if i.op in by_hand:  # the user's own code, which may remember how often it ran
+    leaf_modules = {op.name for op in dataflow.graph.ops if op.target == LEAF_MODULE}
+    for i in dataflow.instructions:
+        if i.op in leaf_modules:  # the user's own code, which may remember how often it ran
             machines[i.machine].fixed.add(i.stage)
     batch = sum(volume(t.box) * t.element_bytes for t in tensors.values() if t.kind in ("input", "target"))
     for machine in machines:
@@ -91,13 +97,13 @@ def _machines(flow: Flow) -> list[_Machine]:
     return machines
 
 
-def _read_later(flow: Flow) -> set[int]:
-    """Pieces that a later segment of the machine that made them reads: leaves there, held as what comes from others."""
-    stages = {i.index: i.stage for i in flow.instructions}
+def _read_later(dataflow: Dataflow) -> set[int]:
+    """Pieces that a later segment of the same machine reads; they are held as what comes from other machines."""
+    stages = {i.index: i.stage for i in dataflow.instructions}
     return {
         source
-        for i in flow.instructions
+        for i in dataflow.instructions
         for read in i.reads
         for source in read.sources
-        if flow.pieces[source].maker >= 0 and stages[flow.pieces[source].maker] < i.stage
+        if dataflow.pieces[source].maker >= 0 and stages[dataflow.pieces[source].maker] < i.stage
     }

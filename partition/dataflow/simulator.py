@@ -1,9 +1,15 @@
-"""Plays one step of a cut as events: compute per segment, latency and bytes per message.
+"""Simulates one step of a cut, event by event: compute per segment, latency and bytes per message.
 
-Machines do what workers do: shared state first; then the segments of every micro-batch as their inputs arrive, backward
-before forward, no micro-batch ahead of an older one, and no more in flight than `cap`; then the gradients of shared
-state. A machine has one network card each way; a link of its own bypasses them. The backward pass sends each gradient
-back the way its tensor came.
+The schedule is that of the workers, 1F1B (one forward, one backward; PipeDream, Narayanan et al., SOSP 2019, section
+3.2) with a flush at the end of a step (PipeDream-Flush, Narayanan et al., ICML 2021, section 3.2):
+
+1. Shared state is sent to the machines that read it.
+2. A machine runs the segments of every micro-batch as their inputs arrive: backward before forward, no micro-batch
+   ahead of an older one, and no more in flight than there are machines (`max_in_flight`).
+3. The gradients of shared state go back when the last micro-batch is done.
+
+A machine has one network card each way, which messages take in turn; a pair with a link of its own bypasses them. The
+backward pass sends each gradient back the way its tensor came.
 """
 
 import heapq
@@ -12,20 +18,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from . import reduction_split as joining
-from ..ir.box import volume
+from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, sum_seconds
 from ..cluster.machines import Cluster
-from ..cluster.cost_model import Costs, gather_seconds, noise_seconds, sum_seconds
-from .dataflow import RUN, Edge, Flow, Instruction
+from ..ir.box import volume
 from ..ir.graph import Op
-from .memory_model import memory
+from .dataflow import RUN, Dataflow, Edge, Instruction
+from .memory_model import peak_memory
+from .reduction_split import split_operators
 
 FORWARD, BACKWARD, SEND = "forward", "backward", "send"
 
 
 @dataclass(frozen=True)
 class Activity:
-    """An interval of the timeline; `machine` computes or sends."""
+    """An interval of the timeline in which a machine computes or sends."""
 
     machine: int
     kind: str
@@ -36,7 +42,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a step costs. Per machine: flops and busy_s (forward and backward), memory_bytes."""
+    """The predicted cost of a step. flops, busy_s (forward and backward) and memory_bytes are per machine."""
 
     step_s: float
     flops: tuple[float, ...]
@@ -46,45 +52,45 @@ class Simulation:
 
 
 def simulate(
-    flow: Flow,
+    dataflow: Dataflow,
     cluster: Cluster,
     *,
     micro_batches: int = 1,
-    costs: Costs | None = None,
+    costs: CostModel | None = None,
     slowdown: Sequence[float] = (),
 ) -> Simulation:
-    """One step, forward and backward, of as many micro-batches of the graph's size.
+    """Simulate one step, forward and backward, of `micro_batches` batches of the graph's size.
 
-    costs: what boxes of this graph cost, where they are worked out already; slowdown: how many times longer each
-    machine computes than it should, 1 by default.
+    costs: the cost model of this graph, if there is one already. slowdown: factors by which machines compute more
+    slowly than the cluster says, 1 by default.
     """
-    costs = costs or Costs(flow.model.tensors)
-    if flow.graph is not flow.model:
-        costs = Costs(flow.graph.tensors, costs, joining.changed(flow.graph))
-    roles = _roles(flow, cluster, costs, slowdown or [1.0] * len(cluster), micro_batches)
-    timeline = _Play(roles, flow, cluster, micro_batches).run()
+    costs = costs or CostModel(dataflow.model.tensors)
+    if dataflow.graph is not dataflow.model:
+        costs = CostModel(dataflow.graph.tensors, costs, split_operators(dataflow.graph))
+    roles = _machine_schedules(dataflow, cluster, costs, slowdown or [1.0] * len(cluster), micro_batches)
+    timeline = _StepSimulation(roles, dataflow, cluster, micro_batches).run()
     busy = [0.0] * len(cluster)
     for activity in timeline:
         if activity.kind != SEND:
             busy[activity.machine] += activity.stop_s - activity.start_s
-    ops, flops = {op.name: op for op in flow.graph.ops}, [0.0] * len(cluster)
-    for i in flow.instructions:
+    ops, flops = {op.name: op for op in dataflow.graph.ops}, [0.0] * len(cluster)
+    for i in dataflow.instructions:
         flops[i.machine] += micro_batches * _flops(ops[i.op], i, costs)
     return Simulation(
         max((a.stop_s for a in timeline), default=0.0) + max(m.step_s for m in cluster.machines),
         tuple(flops),
         tuple(busy),
-        tuple(memory(flow, in_flight=min(micro_batches, len(cluster)))),
+        tuple(peak_memory(dataflow, in_flight=min(micro_batches, len(cluster)))),
         tuple(timeline),
     )
 
 
-def _flops(op: Op, instruction: Instruction, costs: Costs) -> float:
+def _flops(op: Op, instruction: Instruction, costs: CostModel) -> float:
     """Forward and backward FLOPs of an instruction."""
     if instruction.kind != RUN:
         return float(volume(instruction.box) * len(instruction.reads[0].sources))
     work = costs.work(op, instruction.box)
-    return work.flops + work.flops_back
+    return work.flops + work.backward_flops
 
 
 # What each machine does --------------------------------------------------------------------------------------------
@@ -92,7 +98,7 @@ def _flops(op: Op, instruction: Instruction, costs: Costs) -> float:
 
 @dataclass
 class _Send:
-    """A message that leaves when a segment ends. wakes: position of the segment at the target that waits for it."""
+    """A message that leaves when a segment ends. wakes: position of the segment that waits for it at the target."""
 
     target: int
     bytes: int
@@ -101,7 +107,7 @@ class _Send:
 
 @dataclass
 class _Segment:
-    """One segment, in one direction. waits: messages that it needs for each micro-batch."""
+    """One segment in one direction. waits: messages that it needs for each micro-batch."""
 
     label: str
     kind: str
@@ -111,7 +117,7 @@ class _Segment:
 
 
 @dataclass
-class _Role:
+class _MachineSchedule:
     """A machine's segments: forward in order, then backward in reverse."""
 
     segments: list[_Segment]
@@ -124,9 +130,11 @@ class _Role:
         return len(self.segments) - 1 - self.at[stage]
 
 
-def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float], micro_batches: int) -> list[_Role]:
-    """The segments of a step and how they hang together: backward is the mirror image of forward."""
-    seconds = segment_seconds(flow, cluster, costs)
+def _machine_schedules(
+    dataflow: Dataflow, cluster: Cluster, costs: CostModel, slowdown: Sequence[float], micro_batches: int
+) -> list[_MachineSchedule]:
+    """The segments of a step and the messages between them; backward is the mirror image of forward."""
+    seconds = segment_seconds(dataflow, cluster, costs)
     roles = []
     for machine, spec in enumerate(cluster.machines):
         stages = sorted(stage for m, stage in seconds if m == machine)
@@ -136,38 +144,40 @@ def _roles(flow: Flow, cluster: Cluster, costs: Costs, slowdown: Sequence[float]
             slow = slowdown[machine]
             forward.append(_Segment(f"forward {stage}", FORWARD, slow * (spec.segment_s + ahead)))
             backward.append(_Segment(f"backward {stage}", BACKWARD, slow * (spec.segment_back_s + back)))
-        roles.append(_Role([*forward, *reversed(backward)], {stage: i for i, stage in enumerate(stages)}))
-    readers = _first_readers(flow)
-    for edge in flow.edges:
+        roles.append(_MachineSchedule([*forward, *reversed(backward)], {stage: i for i, stage in enumerate(stages)}))
+    readers = _first_readers(dataflow)
+    for edge in dataflow.edges:
         first = readers[edge.index]
-        _connect(roles, edge.source, edge.target, flow.bytes(edge), FORWARD, (edge.stage, first))
-        back = gradient_bytes(flow, edge)
+        _connect(roles, edge.source, edge.target, dataflow.bytes(edge), FORWARD, (edge.stage, first))
+        back = gradient_bytes(dataflow, edge)
         if back:
             _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
     for machine, spec in enumerate(cluster.machines):
         for segment in roles[machine].segments:
             segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
-    _prepare(flow, cluster, roles, micro_batches)
+    _add_shared_state(dataflow, cluster, roles, micro_batches)
     return roles
 
 
-def _prepare(flow: Flow, cluster: Cluster, roles: list[_Role], micro_batches: int) -> None:
-    """What a machine does besides: it draws for each micro-batch, and sends and takes shared state once a step."""
-    tensors = flow.graph.tensors
+def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[_MachineSchedule], micro_batches: int) -> None:
+    """Add what machines do besides: draw dropout masks for each micro-batch, exchange shared state once a step."""
+    tensors = dataflow.graph.tensors
     drawn: dict[int, set[str]] = defaultdict(set)
-    for i in flow.instructions:
-        drawn[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "noise")
+    for i in dataflow.instructions:
+        drawn[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "random")
     for machine, spec in enumerate(cluster.machines):
         segments = roles[machine].segments
         if not segments:
             continue
-        shared = [edge for edge in flow.shares if machine in (edge.source, edge.target)]
+        shared = [edge for edge in dataflow.shared_edges if machine in (edge.source, edge.target)]
         messages_s = spec.message_s / micro_batches
-        segments[0].seconds += noise_seconds(flow.graph, drawn[machine], spec) + messages_s * len(shared)
-        segments[-1].seconds += messages_s * sum(gradient_bytes(flow, edge) > 0 for edge in shared)
+        segments[0].seconds += mask_seconds(dataflow.graph, drawn[machine], spec) + messages_s * len(shared)
+        segments[-1].seconds += messages_s * sum(gradient_bytes(dataflow, edge) > 0 for edge in shared)
 
 
-def _connect(roles: list[_Role], source: int, target: int, size: int, kind: str, stages: tuple[int, int]) -> None:
+def _connect(
+    roles: list[_MachineSchedule], source: int, target: int, size: int, kind: str, stages: tuple[int, int]
+) -> None:
     left, right = roles[source], roles[target]
     if kind == FORWARD:
         begin, end = left.forward(stages[0]), right.forward(stages[1])
@@ -177,22 +187,24 @@ def _connect(roles: list[_Role], source: int, target: int, size: int, kind: str,
     right.segments[end].waits += 1
 
 
-def _first_readers(flow: Flow) -> dict[int, int]:
-    """Edge -> the earliest stage at its target that reads it."""
-    edge_of = {copy: e.index for e in flow.edges for _, copy in e.pairs}
+def _first_readers(dataflow: Dataflow) -> dict[int, int]:
+    """The earliest stage that reads each edge at its target."""
+    edge_of = {copy: e.index for e in dataflow.edges for _, copy in e.pairs}
     readers: dict[int, int] = {}
-    for i in flow.instructions:
+    for i in dataflow.instructions:
         for edge in {edge_of[s] for read in i.reads for s in read.sources if s in edge_of}:
             readers[edge] = min(readers.get(edge, i.stage), i.stage)
     return readers
 
 
-def segment_seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[int, int], tuple[float, float]]:
-    """Forward and backward seconds by (machine, stage)."""
+def segment_seconds(
+    dataflow: Dataflow, cluster: Cluster, costs: CostModel
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Forward and backward seconds of each segment, by (machine, stage)."""
     out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    ops, tensors = {op.name: op for op in flow.graph.ops}, flow.graph.tensors
-    waiting = {machine for edge in (*flow.edges, *flow.shares) for machine in (edge.source, edge.target)}
-    for i in flow.instructions:
+    ops, tensors = {op.name: op for op in dataflow.graph.ops}, dataflow.graph.tensors
+    waiting = {machine for edge in (*dataflow.edges, *dataflow.shared_edges) for machine in (edge.source, edge.target)}
+    for i in dataflow.instructions:
         machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
         if i.kind == RUN:
             work = costs.work(ops[i.op], i.box)
@@ -210,14 +222,14 @@ def segment_seconds(flow: Flow, cluster: Cluster, costs: Costs) -> dict[tuple[in
             parts = [sum_seconds(i.box, len(read.sources), machine, element_bytes=tensors[read.tensor].element_bytes)]
         for forward, backward in parts:
             total[0] += forward
-            total[1] += backward + (forward if (i.machine, i.stage) in flow.cut.recomputed else 0.0)
+            total[1] += backward + (forward if (i.machine, i.stage) in dataflow.cut.recomputed else 0.0)
     return {key: (forward, backward) for key, (forward, backward) in out.items()}
 
 
-def gradient_bytes(flow: Flow, edge: Edge) -> int:
-    """What goes back over an edge."""
-    gradient = flow.graph.tensors
-    return sum(flow.piece_bytes(copy) for _, copy in edge.pairs if gradient[flow.pieces[copy].tensor].gradient)
+def gradient_bytes(dataflow: Dataflow, edge: Edge) -> int:
+    """Bytes of the gradients that go back over an edge."""
+    tensors = dataflow.graph.tensors
+    return sum(dataflow.piece_bytes(copy) for _, copy in edge.pairs if tensors[dataflow.pieces[copy].tensor].gradient)
 
 
 # The clock ---------------------------------------------------------------------------------------------------------
@@ -225,12 +237,12 @@ def gradient_bytes(flow: Flow, edge: Edge) -> int:
 START, ARRIVED, DONE, FOLDED = "start", "arrived", "done", "folded"
 
 
-class _Play:
-    """The events of a step. An event is (time, number, what, machine, position, micro-batch)."""
+class _StepSimulation:
+    """The event loop of a step. An event is (time, number, kind, machine, position, micro-batch)."""
 
-    def __init__(self, roles: list[_Role], flow: Flow, cluster: Cluster, micro_batches: int) -> None:
-        self.roles, self.flow, self.cluster, self.micro_batches = roles, flow, cluster, micro_batches
-        self.cap = len(cluster)
+    def __init__(self, roles: list[_MachineSchedule], dataflow: Dataflow, cluster: Cluster, micro_batches: int) -> None:
+        self.roles, self.dataflow, self.cluster, self.micro_batches = roles, dataflow, cluster, micro_batches
+        self.max_in_flight = len(cluster)
         count = len(roles)
         self.timeline: list[Activity] = []
         self.events: list[tuple[float, int, str, int, int, int]] = []
@@ -238,20 +250,22 @@ class _Play:
         self.out_free, self.in_free = [0.0] * count, [0.0] * count
         self.link_free: dict[tuple[int, int], float] = {}
         self.busy = [False] * count
-        self.shares = [sum(e.target == m for e in flow.shares) for m in range(count)]  # still to arrive before the step
+        self.shared_edges = [
+            sum(e.target == m for e in dataflow.shared_edges) for m in range(count)
+        ]  # still to arrive before the step
         self.progress = [[0] * micro_batches for _ in range(count)]
         self.oldest = [0] * count
         self.missing = [[[s.waits for s in role.segments] for _ in range(micro_batches)] for role in roles]
 
     def run(self) -> list[Activity]:
-        for edge in self.flow.shares:
-            self._send(edge.source, edge.target, self.flow.bytes(edge), 0.0, START)
+        for edge in self.dataflow.shared_edges:
+            self._send(edge.source, edge.target, self.dataflow.bytes(edge), 0.0, START)
         for machine in range(len(self.roles)):
             self._next(machine, 0.0)
         while self.events:
             time, _, what, machine, position, micro = heapq.heappop(self.events)
             if what == START:
-                self.shares[machine] -= 1
+                self.shared_edges[machine] -= 1
             elif what == ARRIVED:
                 self.missing[machine][micro][position] -= 1
             elif what == DONE:
@@ -264,8 +278,8 @@ class _Play:
         heapq.heappush(self.events, (time, self.number, what, machine, position, micro))
 
     def _next(self, machine: int, now: float) -> None:
-        """Start the most urgent segment that has all it needs."""
-        if self.busy[machine] or self.shares[machine]:
+        """Start the most urgent segment whose inputs are there."""
+        if self.busy[machine] or self.shared_edges[machine]:
             return
         progress, missing, segments = self.progress[machine], self.missing[machine], self.roles[machine].segments
         for micro in self._by_urgency(machine):
@@ -280,9 +294,9 @@ class _Play:
                 return
 
     def _by_urgency(self, machine: int) -> list[int]:
-        """Micro-batches that may run: backward before forward, the oldest first, none ahead of an older one."""
+        """Micro-batches that may run, 1F1B: backward before forward, the oldest first, none ahead of an older one."""
         first = self.oldest[machine]
-        active = list(range(first, min(first + self.cap, self.micro_batches)))
+        active = list(range(first, min(first + self.max_in_flight, self.micro_batches)))
         progress, half = self.progress[machine], len(self.roles[machine].segments) // 2
         allowed = active[:1] + [m for before, m in pairwise(active) if progress[m] < progress[before]]
         return sorted(allowed, key=lambda m: (progress[m] < half, m))
@@ -296,8 +310,8 @@ class _Play:
         while self.oldest[machine] < self.micro_batches and self._complete(machine, self.oldest[machine]):
             self.oldest[machine] += 1
         if self.oldest[machine] == self.micro_batches and micro == self.micro_batches - 1:
-            for edge in self.flow.shares:
-                back = gradient_bytes(self.flow, edge) if edge.target == machine else 0
+            for edge in self.dataflow.shared_edges:
+                back = gradient_bytes(self.dataflow, edge) if edge.target == machine else 0
                 if back:
                     self._send(machine, edge.source, back, now, FOLDED)
 
@@ -307,9 +321,9 @@ class _Play:
     def _send(
         self, source: int, target: int, size: int, now: float, what: str, position: int = 0, micro: int = 0
     ) -> None:
-        """A message goes when the card, or the link, is free; it is there when its last byte is."""
-        cluster, latency = self.cluster, self.cluster.latency_of(source, target)
-        seconds = size / cluster.bandwidth_of(source, target)
+        """Send when the card, or the link, is free; the message arrives with its last byte."""
+        cluster, latency = self.cluster, self.cluster.latency_between(source, target)
+        seconds = size / cluster.bandwidth_between(source, target)
         if cluster.link(source, target) is not None:
             begin = max(now, self.link_free.get((source, target), 0.0))
             self.link_free[source, target] = begin + seconds

@@ -1,7 +1,8 @@
 """`Axis`: an index range that tensors share, found by union-find with splitting.
 
 Every dimension of every tensor is a sequence of axes, outermost first. An operator equates axes of its operands; where
-an axis of 64 meets (4, 16) it splits in two. Axes of size one do not exist: such dimensions are empty sequences.
+an axis of size 64 meets axes of (4, 16), it splits in two. Axes of size one do not exist: such dimensions are empty
+sequences.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Axis:
-    """name: where the axis was first seen, as "tensor.dimension"; size: its length."""
+    """An index range. name: where it was first seen, as "tensor.dimension"; size: its length."""
 
     name: str
     size: int
@@ -25,7 +26,7 @@ class Axes:
         self._stands_for: list[tuple[int, ...]] = []
 
     def new(self, name: str, size: int) -> tuple[int, ...]:
-        """A fresh axis as a sequence: empty for size one."""
+        """Add an axis and return it as a sequence, which is empty for size one."""
         if size == 1:
             return ()
         self._axes.append(Axis(name, size))
@@ -36,7 +37,7 @@ class Axes:
         return self._axes[axis]
 
     def resolve(self, sequence: Sequence[int]) -> tuple[int, ...]:
-        """The sequence in axes that stand for themselves."""
+        """Return the sequence in axes that stand for themselves."""
         out: list[int] = []
         for axis in sequence:
             meaning = self._stands_for[axis]
@@ -44,12 +45,12 @@ class Axes:
         return tuple(out)
 
     def sizes(self, sequence: Sequence[int]) -> tuple[int, ...]:
-        """Sizes of the resolved sequence."""
+        """Return the sizes of the resolved sequence."""
         return tuple(self._axes[axis].size for axis in self.resolve(sequence))
 
     def equate(self, a: Sequence[int], b: Sequence[int]) -> bool:
-        """Make two sequences mean the same index range. False, and nothing changed, where their sizes do not divide."""
-        if not _divisible(self.sizes(a), self.sizes(b)):
+        """Make two sequences mean the same index range; return False, and change nothing, where sizes do not divide."""
+        if not _have_common_refinement(self.sizes(a), self.sizes(b)):
             return False
         left, right = deque(a), deque(b)
         while left and right:
@@ -65,7 +66,7 @@ class Axes:
         return True
 
     def _head(self, pending: deque[int]) -> int:
-        """The first axis of `pending` that stands for itself; `pending` is resolved that far."""
+        """Return the first axis of `pending` that stands for itself; `pending` is resolved that far."""
         while meaning := self._stands_for[pending[0]]:
             pending.popleft()
             pending.extendleft(reversed(meaning))
@@ -82,7 +83,7 @@ class Axes:
             self._stands_for[newer] = (older,)
 
 
-def _divisible(a: Sequence[int], b: Sequence[int]) -> bool:
+def _have_common_refinement(a: Sequence[int], b: Sequence[int]) -> bool:
     """Whether two sequences of sizes have a common refinement, outermost first."""
     left, right = deque(a), deque(b)
     while left and right:

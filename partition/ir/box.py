@@ -1,4 +1,4 @@
-"""Boxes: products of half-open intervals, one per axis; the arithmetic that cuts, halos and messages are made of.
+"""Boxes: products of half-open intervals, one for each axis, of which cuts, halos and messages are made.
 
 A box is a tuple of (start, stop). The box of a scalar is the empty tuple, with volume one.
 """
@@ -15,12 +15,12 @@ Ints = npt.NDArray[np.int64]
 
 
 def whole(sizes: Sequence[int]) -> Box:
-    """The box that covers axes of these sizes."""
+    """Return the box that covers axes of these sizes."""
     return tuple((0, size) for size in sizes)
 
 
 def volume(box: Box) -> int:
-    """Number of points."""
+    """Return the number of points in a box."""
     points = 1
     for start, stop in box:
         points *= stop - start
@@ -28,7 +28,7 @@ def volume(box: Box) -> int:
 
 
 def intersect(a: Box, b: Box) -> Box | None:
-    """The common points, or None where there are none."""
+    """Return the box of the common points, or None where there are none."""
     common = []
     for (start, stop), (other_start, other_stop) in zip(a, b, strict=True):
         low, high = max(start, other_start), min(stop, other_stop)
@@ -39,22 +39,22 @@ def intersect(a: Box, b: Box) -> Box | None:
 
 
 def hull(boxes: Sequence[Box]) -> Box:
-    """The smallest box that holds all of `boxes`."""
+    """Return the smallest box that holds all of `boxes`."""
     return tuple((min(i[0] for i in axis), max(i[1] for i in axis)) for axis in zip(*boxes, strict=True))
 
 
 def relative(inner: Box, outer: Box) -> Box:
-    """`inner` in coordinates that start at the corner of `outer`."""
+    """Return `inner` in coordinates that start at the corner of `outer`."""
     return tuple((a - o, b - o) for (a, b), (o, _) in zip(inner, outer, strict=True))
 
 
 def slices(box: Box) -> tuple[slice, ...]:
-    """The index that cuts `box` out of a tensor."""
+    """Return the index that cuts `box` out of a tensor."""
     return tuple(slice(start, stop) for start, stop in box)
 
 
 def sizes(box: Box) -> tuple[int, ...]:
-    """Length of each interval."""
+    """Return the length of each interval."""
     return tuple(stop - start for start, stop in box)
 
 
@@ -85,7 +85,7 @@ def _touches(a: Box, b: Box, axis: int) -> bool:
 
 
 def cells(boxes: Sequence[Box]) -> tuple[list[list[int]], list[tuple[slice, ...]]]:
-    """The grid on which every box is a block of cells: break points per axis, and each box's index into the grid."""
+    """Return the grid on which every box is a block of cells: break points for each axis, and each box's index."""
     if not boxes:
         return [], []
     breaks = [sorted({edge for interval in axis for edge in interval}) for axis in zip(*boxes, strict=True)]
@@ -95,12 +95,12 @@ def cells(boxes: Sequence[Box]) -> tuple[list[list[int]], list[tuple[slice, ...]
 
 
 def cell_box(breaks: list[list[int]], cell: Sequence[int]) -> Box:
-    """The box of one cell of a grid."""
+    """Return the box of one cell of a grid."""
     return tuple((axis[i], axis[i + 1]) for axis, i in zip(breaks, cell, strict=True))
 
 
 def cover(boxes: Sequence[Box]) -> list[Box]:
-    """Disjoint fused boxes with the same points as `boxes`, which may overlap."""
+    """Return disjoint fused boxes with the same points as `boxes`, which may overlap."""
     distinct = sorted(set(boxes))
     if len(distinct) <= 1:
         return distinct
@@ -115,19 +115,19 @@ def cover(boxes: Sequence[Box]) -> list[Box]:
 
 
 def split_evenly(size: int, parts: int) -> list[Interval]:
-    """At most `parts` intervals that cover [0, size) and differ in length by at most one."""
+    """Return at most `parts` intervals that cover [0, size) and differ in length by at most one."""
     parts = max(1, min(parts, size))
     edges = [size * i // parts for i in range(parts + 1)]
     return list(pairwise(edges))
 
 
 def as_array(boxes: Sequence[Box]) -> Ints:
-    """Boxes of one rank as int64 [boxes, rank, 2]."""
+    """Return boxes of one rank as an int64 array [boxes, rank, 2]."""
     return np.array(boxes, dtype=np.int64).reshape(len(boxes), len(boxes[0]) if boxes else 0, 2)
 
 
 def overlaps(a: Sequence[Box] | Ints, b: Sequence[Box] | Ints) -> Ints:
-    """Points that every box of `a` shares with every box of `b`: int64 [len(a), len(b)]."""
+    """Return how many points every box of `a` shares with every box of `b`, as int64 [len(a), len(b)]."""
     if not len(a) or not len(b):
         return np.zeros((len(a), len(b)), dtype=np.int64)
     left, right = (boxes if isinstance(boxes, np.ndarray) else as_array(boxes) for boxes in (a, b))

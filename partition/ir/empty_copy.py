@@ -1,7 +1,7 @@
-"""Copies of modules without values: parameters and buffers are made anew, empty, and the caller's stay as they are."""
+"""Copies of modules and tensors without their values."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,18 +9,23 @@ from torch import Tensor, nn
 
 
 def empty_like(tensor: Tensor, device: str = "cpu") -> Tensor:
-    """A tensor of the same shape, layout and dtype."""
+    """Return a tensor without values of the same shape, stride and dtype."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
-def hollow(module: nn.Module, empty: Callable[[Tensor], Tensor]) -> nn.Module:
-    """A copy whose parameters and buffers are those that `empty` makes for them; tied ones stay tied."""
+def empty_copy(module: nn.Module, empty: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Return a copy of a module whose parameters and buffers are made by `empty`; tied ones stay tied."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        made = empty(tensor)
-        memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+        copied = empty(tensor)
+        memo[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copied
     for submodule in module.modules():
         for value in vars(submodule).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # left by a computation, of weight_norm for example
                 memo[id(value)] = value.detach()
     return copy.deepcopy(module, memo)
+
+
+def dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Return the stride that `torch.empty_like` gives a tensor of this shape and stride, in elements."""
+    return torch.empty_like(torch.empty_strided(shape, stride, device="meta")).stride()

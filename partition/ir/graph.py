@@ -1,8 +1,8 @@
 """`Graph`: a model's operators and tensors as plain data - shapes, axes, loops, FLOPs and bytes, without any weight.
 
-An operator is a loop nest over axes. Its first loops are those of its output ("parallel", one per axis of the output);
-the others are summed over ("reduction"). A "fixed" loop is never cut. How an operand is read is given per axis of the
-operand: `Follow` a loop, a `Window` of a loop (convolution, pooling, offsets), or whole (None).
+An operator is a loop nest over axes. Its first loops are "parallel", one for each axis of its output; the others are
+summed over ("reduction"). A "fixed" loop is never cut. How an operand is read is said for each of its axes: it follows
+a loop (`Follow`), is a window that moves with a loop (`Window`, as of a convolution), or is read whole (None).
 """
 
 import hashlib
@@ -13,14 +13,16 @@ import msgspec
 
 from .box import Box, volume, whole
 
+OPAQUE = "opaque"  # stands for the sharding rule of an operator that has none
+
 
 class TensorInfo(msgspec.Struct, frozen=True):
     """A tensor of the graph.
 
-    kind: "input", "target", "parameter", "frozen" (a parameter without gradient), "buffer", "constant", "noise" (random
-    numbers of an operator) or "value" (computed). axes: per dimension the axis numbers, outermost first; sizes: their
-    lengths.
-    stride: as torch would lay it out (elements). gradient: whether a gradient flows through it.
+    kind: "input", "target", "parameter", "frozen" (a parameter without gradient), "buffer", "constant", "random" (an
+    operator's dropout mask or generator state) or "value" (computed). axes: for each dimension the axis numbers,
+    outermost first; sizes: their lengths. stride: as torch would lay it out, in elements. gradient: whether a gradient
+    flows through it.
     """
 
     name: str
@@ -44,7 +46,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
         return whole(self.extents)
 
     def local_shape(self, box: Box) -> tuple[int, ...]:
-        """The shape of a box of this tensor with its axes merged back to dimensions."""
+        """Return the shape of a box of this tensor with its axes merged back to dimensions."""
         shape, at = [], 0
         for dim in self.sizes:
             extent = 1
@@ -55,7 +57,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
         return tuple(shape)
 
     def dim_slices(self, inner: Box, outer: Box) -> tuple[slice, ...] | None:
-        """The index that cuts `inner` out of `outer` in the shape of their dimensions; None where none does."""
+        """Return the index that cuts `inner` out of `outer` in the shape of their dimensions; None where none does."""
         out, at = [], 0
         for dim in self.sizes:
             here = slice(at, at + len(dim))
@@ -70,7 +72,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
         return tuple(out)
 
     def dim_interval(self, box: Box, dim: int) -> tuple[int, int]:
-        """The interval of `box` along dimension `dim`, which must have one axis at most."""
+        """Return the interval of `box` along dimension `dim`, which must have at most one axis."""
         at = sum(len(sizes) for sizes in self.sizes[:dim])
         return box[at] if self.sizes[dim] else (0, 1)
 
@@ -115,7 +117,7 @@ Reading = Follow | Window | Fixed | None
 
 
 class Operand(msgspec.Struct, frozen=True):
-    """How one argument of an operator is read. once: by one part of a sum only, which adds it (a bias) or writes it."""
+    """How one argument of an operator is read. once: only by the first part of a reduction, which adds or writes it."""
 
     argument: str
     tensor: str
@@ -123,40 +125,43 @@ class Operand(msgspec.Struct, frozen=True):
     once: bool
 
 
-class Nest(msgspec.Struct, frozen=True):
-    """The loops of an operator, how each operand is read, and `work`: FLOPs per point of the nest.
+class LoopNest(msgspec.Struct, frozen=True):
+    """The loops of an operator, how each operand is read, and `work`, the FLOPs for each point of the nest.
 
-    joined: loops whose parts must know of each other, as those of a softmax; if one is cut, see joining.py.
+    non_additive: loops of a non-additive reduction, as of a softmax, whose parts must know of each other; where one is
+    cut, dataflow.reduction_split makes two operators of the one.
     """
 
     loops: tuple[LoopInfo, ...]
     operands: tuple[Operand, ...]
     work: float
-    joined: tuple[int, ...] = ()
+    non_additive: tuple[int, ...] = ()
 
     @property
     def box(self) -> Box:
-        """All points."""
+        """The box of all points."""
         return whole([loop.size for loop in self.loops])
 
     @property
-    def gathering(self) -> frozenset[int]:
+    def reduction_loops(self) -> frozenset[int]:
         """Loops of which only the first part adds what is added once, and writes what is written once."""
-        return frozenset(i for i, loop in enumerate(self.loops) if loop.kind == "reduction").union(self.joined)
+        return frozenset(i for i, loop in enumerate(self.loops) if loop.kind == "reduction").union(self.non_additive)
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One operator. arguments: by name as plain data, a tensor as {"tensor": name}; source: file and line of the model.
+    """One operator.
 
-    writes: buffers that it overwrites.
+    target: torch's name, "aten.linear.default". arguments: by name as plain data, a tensor as {"tensor": name}.
+    sharding_rule: the name of its rule, or OPAQUE. module, source: where in the model it stands, the latter as
+    "file:line". writes: buffers that it overwrites.
     """
 
     name: str
     target: str
     arguments: dict[str, Any]
     outputs: tuple[str, ...]
-    nest: Nest
-    row: str
+    nest: LoopNest
+    sharding_rule: str
     module: str
     source: str
     writes: tuple[str, ...] = ()
@@ -172,7 +177,7 @@ class Op(msgspec.Struct, frozen=True):
         return self.nest.work * volume(self.nest.box)
 
     @property
-    def cuttable(self) -> bool:
+    def is_cuttable(self) -> bool:
         """Whether any loop can be cut."""
         return any(loop.kind != "fixed" for loop in self.nest.loops)
 
@@ -198,19 +203,19 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def overwritten(self) -> dict[str, tuple["Op", ...]]:
-        """Buffers that a step overwrites, and the operators that touch them, which must see each other's writes."""
+        """Buffers that a step overwrites, with the operators that read or write them and must see all writes."""
         written = {name for op in self.ops for name in op.writes}
         touching = [(op, written.intersection(op.inputs)) for op in self.ops]
         return {name: tuple(op for op, touched in touching if name in touched) for name in sorted(written)}
 
     @cached_property
     def producers(self) -> dict[str, str]:
-        """Operator that computes each value."""
+        """The operator that computes each value."""
         return {output: op.name for op in self.ops for output in op.outputs}
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over operators and shapes, but not over where in the source they stand."""
+        """The sha256 of operators and shapes, but not of where in the source they stand."""
         bare = [(op.name, op.target, op.arguments, op.outputs, op.nest) for op in self.ops]
         return hashlib.sha256(msgspec.json.encode([bare, self.tensors, self.results], order="sorted")).hexdigest()
 
@@ -218,9 +223,12 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 STATE_KINDS = ("parameter", "frozen", "buffer", "constant")
 
 
-def reads(nest: Nest, operand: Operand, box: Box, extents: tuple[int, ...]) -> Box | None:
-    """The box of the operand that a box of the nest reads; None where it reads nothing (another part of a `cat`)."""
-    if operand.once and not at_origin(nest, box):
+def read_box(nest: LoopNest, operand: Operand, box: Box, extents: tuple[int, ...]) -> Box | None:
+    """Return the box of an operand that a box of the nest reads; None where it reads nothing (another part of `cat`).
+
+    extents: the lengths of the operand's axes.
+    """
+    if operand.once and not is_at_origin(nest, box):
         return None
     out = []
     for reading, extent in zip(operand.readings, extents, strict=True):
@@ -231,7 +239,7 @@ def reads(nest: Nest, operand: Operand, box: Box, extents: tuple[int, ...]) -> B
     return tuple(out)
 
 
-def _interval(reading: Reading, nest: Nest, box: Box, extent: int) -> tuple[int, int]:
+def _interval(reading: Reading, nest: LoopNest, box: Box, extent: int) -> tuple[int, int]:
     match reading:
         case Follow(loop):
             return box[loop]
@@ -248,22 +256,22 @@ def _interval(reading: Reading, nest: Nest, box: Box, extent: int) -> tuple[int,
 
 
 def output_box(op: Op, tensor: TensorInfo, box: Box) -> Box:
-    """The box of an output that a box of the nest computes; several outputs are always whole."""
+    """Return the box of an output that a box of the nest computes; several outputs are always whole."""
     return tensor.box if len(op.outputs) != 1 else box[: len(tensor.extents)]
 
 
-def is_partial(nest: Nest, box: Box) -> bool:
-    """Whether a box of the nest gives only a part of a sum."""
+def is_partial(nest: LoopNest, box: Box) -> bool:
+    """Whether a box of the nest computes only a part of a sum."""
     return any(
         loop.kind == "reduction" and interval != (0, loop.size) for loop, interval in zip(nest.loops, box, strict=True)
     )
 
 
-def at_origin(nest: Nest, box: Box) -> bool:
-    """Whether a box holds the first point of every loop that gathers: it adds what is added once."""
-    return all(box[i][0] == 0 for i in nest.gathering)
+def is_at_origin(nest: LoopNest, box: Box) -> bool:
+    """Whether a box has the first point of every reduction loop, so that it adds what is added once."""
+    return all(box[i][0] == 0 for i in nest.reduction_loops)
 
 
-def is_joined(nest: Nest, box: Box) -> bool:
-    """Whether a box has only a part of what must be joined."""
-    return any(box[i] != (0, nest.loops[i].size) for i in nest.joined)
+def cuts_non_additive(nest: LoopNest, box: Box) -> bool:
+    """Whether a box has only a part of a non-additive loop."""
+    return any(box[i] != (0, nest.loops[i].size) for i in nest.non_additive)

@@ -1,7 +1,6 @@
-"""What modules take and give: tensors and plain values in nested containers - lists, tuples, dicts, and dataclasses.
+"""The arguments and results of modules: tensors and plain values in nested lists, tuples, dicts and dataclasses.
 
-Torch's pytree knows the containers, those that libraries have registered included; plain dataclasses it takes for
-leaves.
+Torch's pytree knows these containers, and those that libraries have registered, but takes plain dataclasses for leaves.
 """
 
 import copy
@@ -16,7 +15,7 @@ Rebuild = Callable[[Sequence[Any]], Any]
 
 
 def flatten(value: Any) -> tuple[list[Any], Rebuild]:
-    """The leaves of nested containers, and what puts others in their places."""
+    """Return the leaves of nested containers, and a function that puts others in their places."""
     tops, spec = tree_flatten(value)
     parts = [_open(top) for top in tops]
 
@@ -50,15 +49,15 @@ def _fields(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def leaves_of(value: Any) -> Iterator[Any]:
-    """The leaves alone."""
+def iter_leaves(value: Any) -> Iterator[Any]:
+    """Iterate over the leaves of nested containers."""
     for top in tree_leaves(value):
         if _is_container(top):
-            yield from leaves_of(_fields(top))
+            yield from iter_leaves(_fields(top))
         else:
             yield top
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The first tensor of what a module gives; None where it gives none."""
-    return next((leaf for leaf in leaves_of(output) if isinstance(leaf, Tensor)), None)
+    """Return the first tensor of a module's output; None where it has none."""
+    return next((leaf for leaf in iter_leaves(output) if isinstance(leaf, Tensor)), None)

@@ -1,4 +1,5 @@
-"""`Mesh`: machines in a grid of one or two dimensions, and `Layout`: which loop of an operator each dimension cuts.
+"""`DeviceMesh`: machines in a grid of one or two dimensions, and `Layout`: which loop of an operator each dimension
+cuts.
 
 A box a machine: the machines of a row share an interval of one loop, those of a column one of another, as in GSPMD
 (Xu et al., 2021, section 3). Both dimensions on the image's rows and columns give tiles; heads and hidden units give
@@ -23,7 +24,7 @@ Layout = tuple[tuple[int, int], ...]  # (dimension of the mesh, loop that it cut
 
 
 @dataclass(frozen=True)
-class Mesh:
+class DeviceMesh:
     """shape: machines along each dimension; machines: their numbers, row by row; speeds: FLOP/s of each.
 
     total: machines of the cluster, in the mesh or not.
@@ -36,12 +37,12 @@ class Mesh:
 
     @cached_property
     def digits(self) -> Ints:
-        """Where each machine of the mesh stands: [machines, dimensions]."""
+        """Coordinates of each machine of the mesh: [machines, dimensions]."""
         return np.array(list(itertools.product(*(range(n) for n in self.shape))), dtype=np.int64)
 
     @cached_property
     def _known(self) -> dict[tuple[tuple[int, ...], Layout], Ints]:
-        """Boxes that were worked out; many operators of a model have loops of the same sizes."""
+        """Boxes that were computed; many operators of a model have loops of the same sizes."""
         return {}
 
     @cached_property
@@ -57,31 +58,33 @@ class Mesh:
 
     def _boxes(self, sizes: tuple[int, ...], layout: Layout) -> Ints:
         out = np.zeros((self.total, len(sizes), 2), dtype=np.int64)
-        mine = np.zeros((len(self.machines), len(sizes), 2), dtype=np.int64)
-        mine[:, :, 1] = sizes
+        intervals = np.zeros((len(self.machines), len(sizes), 2), dtype=np.int64)
+        intervals[:, :, 1] = sizes
         if not layout:
-            out[self.machines[0]] = mine[0]
+            out[self.machines[0]] = intervals[0]
             return out
         for at, (dimension, loop) in enumerate(layout):
             before = tuple(d for d, _ in layout[:at])
-            least = math.prod(self.shape[d] for d, other in layout[at + 1 :] if other == loop)
-            mine[:, loop] = self._cut(mine[:, loop], dimension, before, least)
-        out[list(self.machines)] = mine
+            min_length = math.prod(self.shape[d] for d, other in layout[at + 1 :] if other == loop)
+            intervals[:, loop] = self._cut(intervals[:, loop], dimension, before, min_length)
+        out[list(self.machines)] = intervals
         return out
 
-    def _cut(self, intervals: Ints, dimension: int, before: tuple[int, ...], least: int) -> Ints:
+    def _cut(self, intervals: Ints, dimension: int, before: tuple[int, ...], min_length: int) -> Ints:
         """Each machine's part of its interval, by its place along `dimension`; no part is empty, however slow.
 
-        least: into how many parts each part is cut afterwards, which it must be long enough for.
+        min_length: into how many parts each part is cut afterwards.
         """
         if (dimension, before) not in self._shares:
             self._shares[dimension, before] = self._share(dimension, before)
         parts = self.shape[dimension]
         start, stop = np.moveaxis(intervals.reshape(*self.shape, 2).take([0], axis=dimension), -1, 0)
-        least_to = least * np.arange(parts + 1).reshape([-1 if d == dimension else 1 for d in range(len(self.shape))])
+        min_edges = min_length * np.arange(parts + 1).reshape(
+            [-1 if d == dimension else 1 for d in range(len(self.shape))]
+        )
         edges = np.floor((stop - start) * self._shares[dimension, before] + 1e-9).astype(np.int64)
-        spare = np.clip(edges - least_to, 0, stop - start - parts * least)
-        edges = start + least_to + np.maximum.accumulate(spare, axis=dimension)
+        spare = np.clip(edges - min_edges, 0, stop - start - parts * min_length)
+        edges = start + min_edges + np.maximum.accumulate(spare, axis=dimension)
         sides = [edges.take(range(side, parts + side), axis=dimension) for side in (0, 1)]
         return np.stack([np.broadcast_to(side, self.shape).reshape(-1) for side in sides], axis=1)
 
@@ -93,10 +96,13 @@ class Mesh:
         return np.asarray(up_to / up_to.take([-1], axis=dimension))
 
 
-def layouts(loops: Sequence[LoopInfo], shape: Sequence[int]) -> list[Layout]:
-    """All ways to give each dimension of a mesh a loop that is long enough; one machine where there is none."""
+def enumerate_layouts(loops: Sequence[LoopInfo], shape: Sequence[int]) -> list[Layout]:
+    """Enumerate all ways to give each dimension of a mesh a loop that is long enough.
+
+    One machine where there is none.
+    """
     free = [i for i, loop in enumerate(loops) if loop.kind != "fixed" and loop.size > 1]
-    found: list[Layout] = []
+    layouts: list[Layout] = []
     for chosen in itertools.product(free, repeat=len(shape)):
         parts = dict.fromkeys(chosen, 1)
         for dimension, loop in enumerate(chosen):
@@ -104,16 +110,16 @@ def layouts(loops: Sequence[LoopInfo], shape: Sequence[int]) -> list[Layout]:
         if any(loops[loop].size < count for loop, count in parts.items()):
             continue
         pairs = list(enumerate(chosen))
-        found.append(tuple(pairs))
+        layouts.append(tuple(pairs))
         if len(set(chosen)) == 1 and len(chosen) > 1:  # the other dimension outermost is another order of the machines
-            found.append(tuple(reversed(pairs)))
-    return found or [()]
+            layouts.append(tuple(reversed(pairs)))
+    return layouts or [()]
 
 
-def scattered(
-    mesh: Mesh, sizes: Sequence[int], layout: Layout, *, parallel: Sequence[int], summed: Sequence[int]
+def reduce_scatter_layout(
+    mesh: DeviceMesh, sizes: Sequence[int], layout: Layout, *, parallel: Sequence[int], summed: Sequence[int]
 ) -> Layout:
-    """The layout of a sum's owners: dimensions of the mesh that cut `summed` loops cut `parallel` ones instead.
+    """The layout of the owners of partial sums: mesh dimensions that cut `summed` loops cut `parallel` ones instead.
 
     sizes: of all loops. Parts of one region then end on the machines that made them, a share each (reduce-scatter).
     """
@@ -133,8 +139,11 @@ def scattered(
     return kept
 
 
-def as_boxes(intervals: Ints) -> list[tuple[Box, int]]:
-    """Boxes and their machines, of [machines, axes, 2] as `Mesh.boxes` gives; machines without a part are left out."""
+def placed_boxes(intervals: Ints) -> list[tuple[Box, int]]:
+    """Boxes and their machines, of [machines, axes, 2] as `DeviceMesh.boxes` gives.
+
+    Machines without a part are left out.
+    """
     rows = intervals.tolist()
     return [
         (tuple((a, b) for a, b in row), machine)

@@ -1,4 +1,4 @@
-"""`Choices`: all layouts that an operator may have on a mesh, at once; and the `Regions` that each reads and makes."""
+"""`LayoutSpace`: all layouts that an operator may have on a mesh; and the `Regions` that each reads and makes."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..dataflow.cut import PlacedBox, boxes_overlap
 from ..ir.box import volume
-from ..dataflow.cut import Placed, overlapping
 from ..ir.graph import Fixed, Follow, Op, Operand, Reading, TensorInfo, Window
-from .device_mesh import Ints, Layout, Mesh, as_boxes, layouts, scattered
+from .device_mesh import DeviceMesh, Ints, Layout, enumerate_layouts, placed_boxes, reduce_scatter_layout
 
 Bools = npt.NDArray[np.bool_]
 
@@ -23,7 +23,7 @@ class Regions:
     there: Bools
 
     def __getitem__(self, p: int) -> "Regions":
-        """Those of one layout, as the only one."""
+        """The regions of one layout."""
         return Regions(self.boxes[p : p + 1], self.there[p : p + 1])
 
     @property
@@ -32,27 +32,29 @@ class Regions:
         return np.where(self.there, _volumes(self.boxes), 0)
 
     def common(self, other: "Regions") -> Ints:
-        """Points that a machine has in both, for all pairs of layouts: [layouts of these, layouts of the others, m]."""
+        """Points that a machine has in both, for all pairs of layouts: [layouts of self, layouts of other, m]."""
         both = self.there[:, None] & other.there[None]
-        return np.where(both, _met(self.boxes[:, None], other.boxes[None]), 0)
+        return np.where(both, _overlap_volumes(self.boxes[:, None], other.boxes[None]), 0)
 
     def beside(self, other: "Regions") -> Ints:
         """Points that a machine has in both, layout by layout: [p, m]."""
-        return np.where(self.there & other.there, _met(self.boxes, other.boxes), 0)
+        return np.where(self.there & other.there, _overlap_volumes(self.boxes, other.boxes), 0)
 
-    def placed(self, p: int) -> list[Placed]:
-        """Those of one layout, as a cut has them."""
+    def boxes_of(self, p: int) -> list[PlacedBox]:
+        """The boxes of one layout, with their machines."""
         machines = np.flatnonzero(self.there[p]).tolist()
         return [(tuple((a, b) for a, b in self.boxes[p, m].tolist()), m) for m in machines]
 
     def once(self, info: TensorInfo) -> Bools:
         """Whether every point of the tensor is on exactly one machine: [p]."""
         complete = (self.points.sum(axis=1) == volume(info.box)).tolist()
-        return np.array([full and not overlapping([b for b, _ in self.placed(p)]) for p, full in enumerate(complete)])
+        return np.array(
+            [full and not boxes_overlap([b for b, _ in self.boxes_of(p)]) for p, full in enumerate(complete)]
+        )
 
 
 @dataclass(frozen=True)
-class Choices:
+class LayoutSpace:
     """The layouts an operator may have. p: layouts, m: machines of the cluster, l: loops, a: axes of the output.
 
     boxes: [p, m, l, 2]. made: what each machine has of the only output once sums are complete (see `made_by`). partial:
@@ -60,7 +62,7 @@ class Choices:
     """
 
     op: Op
-    mesh: Mesh
+    mesh: DeviceMesh
     layouts: tuple[Layout, ...]
     boxes: Ints
     made: Regions
@@ -70,78 +72,78 @@ class Choices:
     @property
     def active(self) -> Bools:
         """Machines that have a box: [p, m]."""
-        return _spread(self.mesh, self.layouts) & _filled(self.boxes)
+        return _machines_used(self.mesh, self.layouts) & _has_points(self.boxes)
 
-    def __getitem__(self, p: int) -> "Choices":
-        """The same operator with one layout to choose from."""
+    def __getitem__(self, p: int) -> "LayoutSpace":
+        """The operator with this layout alone."""
         one = slice(p, p + 1)
-        return Choices(
+        return LayoutSpace(
             self.op, self.mesh, self.layouts[one], self.boxes[one], self.made[p], self.partial[p], self.parts[one]
         )
 
-    def placed(self, p: int) -> list[Placed]:
+    def boxes_of(self, p: int) -> list[PlacedBox]:
         """The boxes of one layout."""
-        return as_boxes(self.boxes[p]) if self.layouts[p] else [(self.op.nest.box, self.mesh.machines[0])]
+        return placed_boxes(self.boxes[p]) if self.layouts[p] else [(self.op.nest.box, self.mesh.machines[0])]
 
 
-def choices(op: Op, mesh: Mesh, output: TensorInfo) -> Choices:
-    """All layouts of an operator on a mesh. output: its first output."""
+def layout_space(op: Op, mesh: DeviceMesh, output: TensorInfo) -> LayoutSpace:
+    """All layouts of an operator on a mesh (GSPMD, Xu et al., 2021, section 3). output: its first output."""
     sizes = [loop.size for loop in op.nest.loops]
-    found = layouts(op.nest.loops, mesh.shape)
-    boxes = np.stack([mesh.boxes(sizes, layout) for layout in found])
+    layouts = enumerate_layouts(op.nest.loops, mesh.shape)
+    boxes = np.stack([mesh.boxes(sizes, layout) for layout in layouts])
     rank = len(output.extents) if len(op.outputs) == 1 else 0
     summed = [i for i, loop in enumerate(op.nest.loops) if loop.kind == "reduction"]
     parallel = [i for i in range(rank) if sizes[i] > 1]
-    parts = [math.prod(mesh.shape[d] for d, loop in layout if loop in summed) for layout in found]
+    parts = [math.prod(mesh.shape[d] for d, loop in layout if loop in summed) for layout in layouts]
     owners = [
-        scattered(mesh, sizes, layout, parallel=parallel, summed=summed)
+        reduce_scatter_layout(mesh, sizes, layout, parallel=parallel, summed=summed)
         if any(loop in summed for _, loop in layout)
         else layout
-        for layout in found
+        for layout in layouts
     ]
-    active = _spread(mesh, found) & _filled(boxes)
+    active = _machines_used(mesh, layouts) & _has_points(boxes)
     partial = Regions(boxes[:, :, :rank], active)
-    made = _regions(mesh, sizes[:rank], owners)
-    return Choices(op, mesh, tuple(found), boxes, made, partial, np.array(parts, dtype=np.int64))
+    made = _layout_regions(mesh, sizes[:rank], owners)
+    return LayoutSpace(op, mesh, tuple(layouts), boxes, made, partial, np.array(parts, dtype=np.int64))
 
 
-def made_by(of: Choices, info: TensorInfo) -> Regions:
+def output_regions(of: LayoutSpace, info: TensorInfo) -> Regions:
     """What each machine has of an output, sums complete; several outputs are whole, on one machine."""
-    return of.made if len(of.op.outputs) == 1 else _regions(of.mesh, info.extents, [()] * len(of.layouts))
+    return of.made if len(of.op.outputs) == 1 else _layout_regions(of.mesh, info.extents, [()] * len(of.layouts))
 
 
-def needed(of: Choices, operand: Operand, info: TensorInfo) -> Regions:
+def input_regions(of: LayoutSpace, operand: Operand, info: TensorInfo) -> Regions:
     """What each machine reads of an operand."""
     boxes, reads = of.boxes, of.active
     out = np.zeros((*boxes.shape[:2], len(operand.readings), 2), dtype=np.int64)
     for axis, (reading, extent) in enumerate(zip(operand.readings, info.extents, strict=True)):
         out[:, :, axis] = _interval(reading, of, extent)
     if operand.once:
-        for i in of.op.nest.gathering:
+        for i in of.op.nest.reduction_loops:
             reads = reads & (boxes[:, :, i, 0] == 0)
-    return Regions(out, reads & _filled(out))
+    return Regions(out, reads & _has_points(out))
 
 
-def _regions(mesh: Mesh, extents: Sequence[int], found: Sequence[Layout]) -> Regions:
+def _layout_regions(mesh: DeviceMesh, extents: Sequence[int], layouts: Sequence[Layout]) -> Regions:
     """A tensor of these extents in each layout."""
-    boxes = np.stack([mesh.boxes(extents, layout) for layout in found])
-    return Regions(boxes, _spread(mesh, found) & _filled(boxes))
+    boxes = np.stack([mesh.boxes(extents, layout) for layout in layouts])
+    return Regions(boxes, _machines_used(mesh, layouts) & _has_points(boxes))
 
 
-def _spread(mesh: Mesh, found: Sequence[Layout]) -> Bools:
+def _machines_used(mesh: DeviceMesh, layouts: Sequence[Layout]) -> Bools:
     """Machines that have a part: all of the mesh, or only its first where nothing is cut: [p, m]."""
-    out = np.zeros((len(found), mesh.total), dtype=bool)
-    for p, layout in enumerate(found):
+    out = np.zeros((len(layouts), mesh.total), dtype=bool)
+    for p, layout in enumerate(layouts):
         out[p, list(mesh.machines) if layout else mesh.machines[0]] = True
     return out
 
 
-def _filled(boxes: Ints) -> Bools:
+def _has_points(boxes: Ints) -> Bools:
     """Whether a box has any points: of [..., axes, 2], [...]."""
     return np.asarray((boxes[..., 1] > boxes[..., 0]).all(axis=-1))
 
 
-def _met(a: Ints, b: Ints) -> Ints:
+def _overlap_volumes(a: Ints, b: Ints) -> Ints:
     """Points that boxes share: of [..., axes, 2], [...]."""
     return _volumes(np.stack([np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])], axis=-1))
 
@@ -151,7 +153,7 @@ def _volumes(boxes: Ints) -> Ints:
     return np.asarray(np.clip(boxes[..., 1] - boxes[..., 0], 0, None).prod(axis=-1))
 
 
-def _interval(reading: Reading, of: Choices, extent: int) -> Ints:
+def _interval(reading: Reading, of: LayoutSpace, extent: int) -> Ints:
     boxes = of.boxes
     match reading:
         case Follow(loop):

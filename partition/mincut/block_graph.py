@@ -1,90 +1,130 @@
 """The block graph: vertices are blocks, weighted by FLOPs; an edge weighs the bytes that cross if its blocks part.
 
-A `Block` is a box of one operator's loops, the unit that is placed (splitting.py); a set of cut axes and a granularity
-(axis_sets.py) say which there are.
+A `Block` is a box of one operator's loops, the unit that is placed (blocks.py). A set of cut axes with a granularity
+(cut_axes.py) says which blocks there are.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import numpy as np
 
-from .csr_graph import Adjacency, Floats, adjacency
-from .cut_axes import CutAxes, paired_axes, parts_by_op, spatial_axes, unit_axes, whole_axes
+from ..cluster.cost_model import class_of
 from ..ir.box import Box, Ints
-from ..ir.graph import STATE_KINDS, Op, Operand, TensorInfo
-from .block_grid import require_room
-from .levels import level_groups
-from .blocks import Block, Blocks, blocks, homes
+from ..ir.graph import STATE_KINDS, Graph, Op, Operand, TensorInfo
+from ..operators.sharding.cost_class import EMBEDDING
+from .block_grid import check_graph_size
+from .blocks import Block, Blocks, find_anchors
+from .csr_graph import CsrGraph, Floats, build_csr_graph
+from .cut_axes import HEAVY, is_view
+from .metis import MAX_LEVELS
 
-__all__ = [
-    "Block",
-    "Blocks",
-    "CutAxes",
-    "block_graph",
-    "blocks",
-    "level_groups",
-    "paired_axes",
-    "parts_by_op",
-    "placed",
-    "spatial_axes",
-    "unit_axes",
-    "whole_axes",
-]
-
-Edges = tuple[Ints, Ints, Floats]  # one end, the other, bytes
+WeightedEdges = tuple[Ints, Ints, Floats]  # one end, the other, bytes
 
 
-def block_graph(found: Blocks) -> Adjacency:
-    """The undirected graph of blocks 0..n-1.
+def build_block_graph(blocks: Blocks) -> CsrGraph:
+    """Build the undirected graph of blocks 0..n-1.
 
-    A block that reads what another computes is joined to it; blocks that read the same parameter region are joined to
-    the first of them, since the region then travels and its gradient returns. Raises Infeasible (E405) where there are
-    too many blocks or edges.
+    A block has an edge to each block whose result it reads. Blocks that read the same region of a parameter have an
+    edge to the first of them, since the region must travel and its gradient return. Raises Infeasible (E405) where
+    there are too many blocks or edges.
     """
-    require_room(0, blocks=len(found))
-    tensors = found.graph.tensors
-    edges: list[Edges] = []
-    for name, readers in found.readers.items():
+    check_graph_size(0, blocks=len(blocks))
+    tensors = blocks.graph.tensors
+    edges: list[WeightedEdges] = []
+    for name, readers in blocks.readers.items():
         info = tensors[name]
         if info.kind == "value":
-            edges += [_value(found, info, reader, operand) for reader, operand in readers]
+            edges += [_value_edges(blocks, info, reader, operand) for reader, operand in readers]
         elif info.kind in STATE_KINDS:
-            edges.append(_state(found, info, readers))
-        require_room(sum(len(size) for _, _, size in edges))
+            edges.append(_state_edges(blocks, info, readers))
+        check_graph_size(sum(len(size) for _, _, size in edges))
     a, b, size = (
         np.concatenate([np.zeros(0, dtype=kind), *(edge[i] for edge in edges)]) for i, kind in enumerate(KINDS)
     )
-    return adjacency(found.flops, a, b, size, homes(found))
+    return build_csr_graph(blocks.flops, a, b, size, find_anchors(blocks))
 
 
 KINDS = (np.int64, np.int64, np.float64)
 
 
-def _value(found: Blocks, info: TensorInfo, reader: Op, operand: Operand) -> Edges:
-    made, parts = found.made(info)
-    met = found.meetings(reader, operand, made)
-    require_room(len(met.cells) * parts)
-    first = found.first[found.producers[info.name].name]
+def _value_edges(blocks: Blocks, info: TensorInfo, reader: Op, operand: Operand) -> WeightedEdges:
+    made, parts = blocks.find_makers(info)
+    met = blocks.find_reads(reader, operand, made)
+    check_graph_size(len(met.cells) * parts)
+    first = blocks.first[blocks.producers[info.name].name]
     makers: Ints = np.add.outer(first + met.cells * parts, np.arange(parts)).reshape(-1)
     size: Floats = np.repeat(met.points, parts).astype(np.float64) * info.element_bytes
     return makers, np.repeat(met.blocks, parts), size
 
 
-def _state(found: Blocks, info: TensorInfo, readers: Iterable[tuple[Op, Operand]]) -> Edges:
-    """Every region's first reader, joined to the others."""
+def _state_edges(blocks: Blocks, info: TensorInfo, readers: Iterable[tuple[Op, Operand]]) -> WeightedEdges:
+    """Edges from the first reader of every region to its other readers."""
     readers = list(readers)
-    cells = found.cells(info, readers)
-    met = [found.meetings(op, operand, cells) for op, operand in readers]
+    cells = blocks.cells(info, readers)
+    met = [blocks.find_reads(op, operand, cells) for op, operand in readers]
     block: Ints = np.concatenate([m.blocks for m in met])
     size = np.concatenate([m.points for m in met]).astype(np.float64) * info.element_bytes
     _, begin, number = np.unique(np.concatenate([m.cells for m in met]), return_index=True, return_inverse=True)
     return block[begin[number.reshape(-1)]], block, size
 
 
-def placed(found: Iterable[Block], machine_of: Iterable[int]) -> Mapping[str, list[tuple[Box, int]]]:
-    """Blocks and their machines, by operator."""
+def boxes_by_operator(blocks: Iterable[Block], machine_of: Iterable[int]) -> Mapping[str, list[tuple[Box, int]]]:
+    """Group blocks and their machines by operator."""
     out: dict[str, list[tuple[Box, int]]] = defaultdict(list)
-    for block, machine in zip(found, machine_of, strict=True):
+    for block, machine in zip(blocks, machine_of, strict=True):
         out[block.op].append((block.box, machine))
     return out
+
+
+MIN_LEVEL_FRACTION = 1e-3  # of all FLOPs; an operator below this makes no level of its own
+
+
+def level_groups(graph: Graph, limit: int = MAX_LEVELS) -> dict[str, int]:
+    """The level group of every operator, from 0; -1 for operators that only move data.
+
+    A level is a topological depth, counted over operators with real work; neighbouring levels are merged to groups of
+    similar work. Within a group of several levels a pipeline is even, so the more groups the better. Light operators,
+    if there are any, are a group of their own, the last. At most `limit` groups.
+    """
+    heavy = heavy_ops(graph)
+    depth = _depths(graph, heavy)
+    light = [op.name for op in graph.ops if op.name not in heavy and not is_view(op) and op.flops > 0]
+    work: dict[int, float] = defaultdict(float)
+    for op in graph.ops:
+        if op.name in heavy:
+            work[depth[op.name]] += op.flops
+    group = _merge_levels(work, max(1, limit - 1 if light else limit))
+    last = min(max(group.values(), default=-1) + 1, limit - 1)
+    out = dict.fromkeys((op.name for op in graph.ops), -1) | dict.fromkeys(light, last)
+    return out | {name: group[depth[name]] for name in heavy}
+
+
+def heavy_ops(graph: Graph) -> set[str]:
+    """Operators with real work: products, convolutions and attention that are not negligible in this graph."""
+    minimum = MIN_LEVEL_FRACTION * math.fsum(op.flops for op in graph.ops)
+    return {op.name for op in graph.ops if class_of(op) in HEAVY - {EMBEDDING} and op.flops > minimum}
+
+
+def _depths(graph: Graph, heavy: Container[str]) -> dict[str, int]:
+    """Operators with real work on the longest path to each operator, itself included."""
+    out: dict[str, int] = {}
+    producers = graph.producers
+    for op in graph.ops:
+        before = max((out[producers[name]] for name in op.inputs if name in producers), default=0)
+        out[op.name] = before + (op.name in heavy)
+    return out
+
+
+def _merge_levels(work: Mapping[int, float], limit: int) -> dict[int, int]:
+    """Merge levels in order to at most `limit` groups; each goes where the middle of its work falls."""
+    if len(work) <= limit:
+        return {level: i for i, level in enumerate(sorted(work))}
+    total, before = math.fsum(work.values()), 0.0
+    place: dict[int, int] = {}
+    for level in sorted(work):
+        place[level] = min(limit - 1, int(limit * (before + work[level] / 2) / total))
+        before += work[level]
+    number = {old: new for new, old in enumerate(sorted(set(place.values())))}
+    return {level: number[old] for level, old in place.items()}

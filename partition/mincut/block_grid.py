@@ -1,4 +1,4 @@
-"""`Grid`: all blocks of one operator, as products of intervals, and which of them meet the boxes of a tensor.
+"""`BlockGrid`: all blocks of one operator, as products of intervals, and which of them meet the boxes of a tensor.
 
 What a block reads along an axis of a tensor depends on one loop at most. So meetings are products too, found axis by
 axis: they take as long as there are of them, not as there are pairs of blocks.
@@ -12,25 +12,25 @@ from functools import cached_property
 
 import numpy as np
 
-from ..ir.box import Box, Interval, Ints
 from ...errors import Infeasible
-from ..ir.graph import Fixed, Follow, Nest, Operand, Reading, Window
+from ..ir.box import Box, Interval, Ints
+from ..ir.graph import Fixed, Follow, LoopNest, Operand, Reading, Window
 
-# Beyond, a graph of blocks takes gigabytes and METIS minutes.
-BLOCKS_MAX = 200_000
-MEETINGS_MAX = 20_000_000
+# Beyond these numbers a graph of blocks takes gigabytes, and METIS takes minutes.
+MAX_BLOCKS = 200_000
+MAX_READS = 20_000_000
 
 
 @dataclass(frozen=True)
-class Grid:
+class BlockGrid:
     """intervals: per loop (or axis) the intervals it is cut into, in order, [n, 2]. The last one runs fastest."""
 
     intervals: tuple[Ints, ...]
 
     @staticmethod
-    def of(intervals: Sequence[Sequence[Interval]]) -> "Grid":
+    def of(intervals: Sequence[Sequence[Interval]]) -> "BlockGrid":
         """From plain intervals."""
-        return Grid(tuple(np.array(line, dtype=np.int64).reshape(-1, 2) for line in intervals))
+        return BlockGrid(tuple(np.array(line, dtype=np.int64).reshape(-1, 2) for line in intervals))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ class Grid:
             out = np.multiply.outer(out, line[:, 1] - line[:, 0]).reshape(-1)
         return out
 
-    def holding(self, cells: "Grid") -> Ints:
+    def holding(self, cells: "BlockGrid") -> Ints:
         """The block that holds each of `cells`, whose edges are these and others: [cells]."""
         out = np.zeros(1, dtype=np.int64)
         for coarse, fine in zip(self.intervals, cells.intervals, strict=True):
@@ -64,8 +64,8 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Meetings:
-    """Which cell of a tensor's grid is read by which block, and how many points of it."""
+class BlockReads:
+    """Which cell of a tensor's grid is read by which block, and how many points of it: [reads] each."""
 
     cells: Ints
     blocks: Ints
@@ -73,8 +73,8 @@ class Meetings:
 
 
 @dataclass(frozen=True)
-class _Line:
-    """Meetings along one axis: positions of cells, positions of intervals of the loop (-1: of none), lengths."""
+class AxisIntervals:
+    """BlockReads along one axis: positions of cells, positions of intervals of the loop (-1: of none), lengths."""
 
     loop: int
     cells: Ints
@@ -82,12 +82,12 @@ class _Line:
     lengths: Ints
 
 
-def regions(nest: Nest, operand: Operand, grid: Grid, extents: Sequence[int]) -> list[tuple[int, Ints]]:
+def read_intervals(nest: LoopNest, operand: Operand, grid: BlockGrid, extents: Sequence[int]) -> list[tuple[int, Ints]]:
     """Per axis of an operand: the loop that it follows (-1: none), and what each interval of the loop reads, [n, 2]."""
-    return [_region(r, nest, grid, extent) for r, extent in zip(operand.readings, extents, strict=True)]
+    return [_read_interval(r, nest, grid, extent) for r, extent in zip(operand.readings, extents, strict=True)]
 
 
-def _region(reading: Reading, nest: Nest, grid: Grid, extent: int) -> tuple[int, Ints]:
+def _read_interval(reading: Reading, nest: LoopNest, grid: BlockGrid, extent: int) -> tuple[int, Ints]:
     match reading:
         case Follow(loop):
             return loop, grid.intervals[loop]
@@ -104,19 +104,21 @@ def _region(reading: Reading, nest: Nest, grid: Grid, extent: int) -> tuple[int,
             return -1, np.array([[0, extent]], dtype=np.int64)
 
 
-def meetings(cells: Grid, nest: Nest, operand: Operand, grid: Grid, extents: Sequence[int]) -> Meetings:
-    """Which cells of a tensor are read by which blocks of an operator, along one operand.
+def find_reads(
+    cells: BlockGrid, nest: LoopNest, operand: Operand, grid: BlockGrid, extents: Sequence[int]
+) -> BlockReads:
+    """Find which cells of a tensor are read by which blocks of an operator, through one operand.
 
     cells: a grid over the tensor's axes. Raises Infeasible where there are too many to be held.
     """
-    origin = nest.gathering if operand.once else frozenset()
+    origin = nest.reduction_loops if operand.once else frozenset()
     lines = [
-        _line(line, region, loop, first=loop in origin)
-        for line, (loop, region) in zip(cells.intervals, regions(nest, operand, grid, extents), strict=True)
+        _axis_intervals(line, region, loop, first=loop in origin)
+        for line, (loop, region) in zip(cells.intervals, read_intervals(nest, operand, grid, extents), strict=True)
     ]
     free = [i for i in range(len(nest.loops)) if i not in {line.loop for line in lines}]
     digits_of_free = {i: np.arange(1 if i in origin else grid.shape[i], dtype=np.int64) for i in free}
-    require_room(math.prod(len(line.cells) for line in lines) * math.prod(len(d) for d in digits_of_free.values()))
+    check_graph_size(math.prod(len(line.cells) for line in lines) * math.prod(len(d) for d in digits_of_free.values()))
     cell, points = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     digits: dict[int, Ints] = {}
     for axis, line in enumerate(lines):
@@ -136,11 +138,11 @@ def meetings(cells: Grid, nest: Nest, operand: Operand, grid: Grid, extents: Seq
     block = np.zeros(len(cell), dtype=np.int64)
     for loop, size in enumerate(grid.shape):
         block = block * size + digits[loop]
-    return Meetings(cell, block, points)
+    return BlockReads(cell, block, points)
 
 
-def _line(cells: Ints, region: Ints, loop: int, *, first: bool) -> _Line:
-    """Meetings of the intervals of one axis, which are in order and apart, with what is read of it."""
+def _axis_intervals(cells: Ints, region: Ints, loop: int, *, first: bool) -> AxisIntervals:
+    """BlockReads of the intervals of one axis, which are in order and apart, with what is read of it."""
     low, high = region[:, 0], region[:, 1]
     begin = np.searchsorted(cells[:, 1], low, side="right")
     end = np.searchsorted(cells[:, 0], high, side="left")
@@ -151,19 +153,19 @@ def _line(cells: Ints, region: Ints, loop: int, *, first: bool) -> _Line:
     before = np.repeat(np.cumsum(count) - count, count)
     at = np.arange(len(digits), dtype=np.int64) - before + np.repeat(begin, count)
     lengths = np.minimum(cells[at, 1], high[digits]) - np.maximum(cells[at, 0], low[digits])
-    return _Line(loop, at, digits, lengths)
+    return AxisIntervals(loop, at, digits, lengths)
 
 
-def require_room(meetings: int, *, blocks: int = 0) -> None:
-    """Raise Infeasible where a graph would have so many edges or pins, or blocks, that a partitioner takes minutes."""
-    for number, most, what in ((meetings, MEETINGS_MAX, "edges"), (blocks, BLOCKS_MAX, "blocks")):
-        if number > most:
-            facts = f"a block graph of {number:.3g} {what}; {most:.3g} is the most that a partitioner is given"
+def check_graph_size(reads: int, *, blocks: int = 0) -> None:
+    """Raise Infeasible where a graph would have so many edges, pins or blocks that a partitioner takes minutes."""
+    for number, limit, what in ((reads, MAX_READS, "edges"), (blocks, MAX_BLOCKS, "blocks")):
+        if number > limit:
+            facts = f"a block graph of {number:.3g} {what}; a partitioner gets {limit:.3g} at most"
             raise Infeasible("E405", facts, fix="cut into fewer parts")
 
 
-def refined(lines: Sequence[Ints]) -> Ints:
-    """The intervals between all edges of all these intervals of one axis, [n, 2]."""
+def refine_intervals(lines: Sequence[Ints]) -> Ints:
+    """The intervals between all edges of several lists of intervals of one axis: [n, 2]."""
     edges = np.unique(np.concatenate([line.reshape(-1) for line in lines]))
     if len(edges) < 2:
         return np.array([[0, 0]], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""`Blocks`: every operator of a graph split into a grid of blocks, along a set of cut axes.
+"""`Blocks`: every operator of a graph, split into a grid of blocks along a set of cut axes.
 
-Operators that only move data are split as what they read is, so that each of their blocks can stay with one of it; or,
-where that is an input or parts of a sum, as what reads them.
+An operator that only moves data, a view, is split as what it reads is, so that each of its blocks can stay with one
+block of that, its anchor. Where it reads an input or partial sums, it is split as its first reader is.
 """
 
 from collections import defaultdict
@@ -11,11 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
-from .csr_graph import Floats
-from .cut_axes import CutAxes, is_view, parts_by_op
 from ..ir.box import Box, Ints, split_evenly
 from ..ir.graph import Follow, Graph, Op, Operand, TensorInfo, Window
-from .block_grid import Grid, Meetings, meetings, refined, regions
+from .block_grid import BlockGrid, BlockReads, find_reads, read_intervals, refine_intervals
+from .csr_graph import Floats
+from .cut_axes import CutAxes, is_view, parts_by_op
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Blocks:
-    """All blocks of a graph, in the order of its operators; each is made only when one goes through them.
+    """All blocks of a graph, in the order of its operators. A `Block` exists only while one iterates.
 
     grids: by operator.
     """
 
     graph: Graph
-    grids: Mapping[str, Grid]
+    grids: Mapping[str, BlockGrid]
 
     def __len__(self) -> int:
         return sum(grid.count for grid in self.grids.values())
@@ -74,73 +74,75 @@ class Blocks:
                 out[operand.tensor].append((op, operand))
         return out
 
-    def made(self, info: TensorInfo) -> tuple[Grid, int]:
-        """The boxes of a value that are made, and how many blocks make a part of the sum of each.
+    def find_makers(self, info: TensorInfo) -> tuple[BlockGrid, int]:
+        """The boxes in which a value is made, and how many blocks make a partial sum of each.
 
-        The blocks of a box have successive numbers. Several outputs are each made whole.
+        The blocks of a box have successive numbers. Of several outputs each is made whole.
         """
         op = self.producers[info.name]
         if len(op.outputs) != 1:
-            return Grid.of([[(0, size)] for size in info.extents]), self.grids[op.name].count
-        grid = Grid(self.grids[op.name].intervals[: len(info.extents)])
+            return BlockGrid.of([[(0, size)] for size in info.extents]), self.grids[op.name].count
+        grid = BlockGrid(self.grids[op.name].intervals[: len(info.extents)])
         return grid, self.grids[op.name].count // max(1, grid.count)
 
-    def meetings(self, reader: Op, operand: Operand, cells: Grid) -> Meetings:
-        """Which cells of an operand are read by which blocks, which are numbered over all operators."""
+    def find_reads(self, reader: Op, operand: Operand, cells: BlockGrid) -> BlockReads:
+        """Which cells of an operand are read by which blocks; blocks are numbered over all operators."""
         extents = self.graph.tensors[operand.tensor].extents
-        found = meetings(cells, reader.nest, operand, self.grids[reader.name], extents)
-        return Meetings(found.cells, found.blocks + self.first[reader.name], found.points)
+        reads = find_reads(cells, reader.nest, operand, self.grids[reader.name], extents)
+        return BlockReads(reads.cells, reads.blocks + self.first[reader.name], reads.points)
 
-    def cells(self, info: TensorInfo, readers: Iterable[tuple[Op, Operand]], *made: Grid) -> Grid:
-        """The grid of a tensor on which everything that is made or read of it is a block of cells."""
+    def cells(self, info: TensorInfo, readers: Iterable[tuple[Op, Operand]], *made: BlockGrid) -> BlockGrid:
+        """The coarsest grid of a tensor on which all that is made or read of it consists of whole cells."""
         lines: list[list[Ints]] = [[np.array([[0, size]], dtype=np.int64)] for size in info.extents]
         for grid in made:
             for line, intervals in zip(lines, grid.intervals, strict=True):
                 line.append(intervals)
         for op, operand in readers:
-            found = regions(op.nest, operand, self.grids[op.name], info.extents)
-            for line, (_, region) in zip(lines, found, strict=True):
+            regions = read_intervals(op.nest, operand, self.grids[op.name], info.extents)
+            for line, (_, region) in zip(lines, regions, strict=True):
                 line.append(region[region[:, 0] < region[:, 1]])
-        return Grid(tuple(refined(line) for line in lines))
+        return BlockGrid(tuple(refine_intervals(line) for line in lines))
 
 
-def blocks(graph: Graph, cut: CutAxes) -> Blocks:
-    """All blocks, in the order of the operators."""
+def split_into_blocks(graph: Graph, cut: CutAxes) -> Blocks:
+    """Split all operators of a graph into blocks."""
     intervals = parts_by_op(graph, cut)
-    grids: dict[str, Grid] = {}
-    found = Blocks(graph, grids)
-    adrift: dict[str, Op] = {}
+    grids: dict[str, BlockGrid] = {}
+    blocks = Blocks(graph, grids)
+    unanchored_views: dict[str, Op] = {}
     for op in graph.ops:
         parts = [intervals[op.name].get(loop.axis, 1) if loop.kind != "fixed" else 1 for loop in op.nest.loops]
-        grids[op.name] = Grid.of([split_evenly(loop.size, n) for loop, n in zip(op.nest.loops, parts, strict=True)])
-        roots = _roots(found, op, adrift)
+        grids[op.name] = BlockGrid.of(
+            [split_evenly(loop.size, n) for loop, n in zip(op.nest.loops, parts, strict=True)]
+        )
+        roots = _anchoring_operands(blocks, op, unanchored_views)
         if roots:
-            grids[op.name] = _like_producers(found, op, roots)
+            grids[op.name] = _like_producers(blocks, op, roots)
         elif is_view(op):
-            adrift[op.name] = op
-    for op in reversed(adrift.values()):
-        grids[op.name] = _like_reader(found, op)
-    return found
+            unanchored_views[op.name] = op
+    for op in reversed(unanchored_views.values()):
+        grids[op.name] = _like_reader(blocks, op)
+    return blocks
 
 
-def _roots(found: Blocks, op: Op, adrift: Container[str]) -> list[Operand]:
-    """What a view reads that its blocks can stay with: a value made in full by the blocks of an operator.
+def _anchoring_operands(blocks: Blocks, op: Op, unanchored_views: Container[str]) -> list[Operand]:
+    """The operands of a view that its blocks can stay with: values whose boxes are each made by one block.
 
-    adrift: the views before it that have no such operand. Operators that are no views have none.
+    unanchored_views: the views before it that have no such operand. Operators that are no views have none.
     """
-    tensors = found.graph.tensors
+    tensors = blocks.graph.tensors
     if not is_view(op):
         return []
     made = [o for o in op.nest.operands if tensors[o.tensor].kind == "value"]
-    there = [o for o in made if found.producers[o.tensor].name not in adrift]
-    return [o for o in there if found.made(tensors[o.tensor])[1] == 1]
+    there = [o for o in made if blocks.producers[o.tensor].name not in unanchored_views]
+    return [o for o in there if blocks.find_makers(tensors[o.tensor])[1] == 1]
 
 
-def _like_producers(found: Blocks, op: Op, roots: Iterable[Operand]) -> Grid:
-    """A view's grid: what each loop runs over is cut where the producers are."""
+def _like_producers(blocks: Blocks, op: Op, roots: Iterable[Operand]) -> BlockGrid:
+    """The grid of a view that is cut where its producers are."""
     lines: dict[int, list[Ints]] = defaultdict(list)
     for operand in roots:
-        made, _ = found.made(found.graph.tensors[operand.tensor])
+        made, _ = blocks.find_makers(blocks.graph.tensors[operand.tensor])
         for reading, intervals in zip(operand.readings, made.intervals, strict=True):
             match reading:
                 case Follow(loop):
@@ -149,72 +151,72 @@ def _like_producers(found: Blocks, op: Op, roots: Iterable[Operand]) -> Grid:
                     lines[loop].append(-((offset - intervals) // stride))
                 case _:
                     pass
-    return _with_lines(found, op, lines)
+    return _grid_with_edges(blocks, op, lines)
 
 
-def _like_reader(found: Blocks, op: Op) -> Grid:
-    """A view's grid: cut as the first that reads it is."""
+def _like_reader(blocks: Blocks, op: Op) -> BlockGrid:
+    """The grid of a view that is cut as its first reader is."""
     lines: dict[int, list[Ints]] = {}
-    for reader, operand in found.readers[op.outputs[0]][:1]:
+    for reader, operand in blocks.readers[op.outputs[0]][:1]:
         for axis, reading in enumerate(operand.readings):
             if isinstance(reading, Follow):
-                lines[axis] = [found.grids[reader.name].intervals[reading.loop]]
-    return _with_lines(found, op, lines)
+                lines[axis] = [blocks.grids[reader.name].intervals[reading.loop]]
+    return _grid_with_edges(blocks, op, lines)
 
 
-def _with_lines(found: Blocks, op: Op, lines: Mapping[int, list[Ints]]) -> Grid:
-    """The grid of an operator, these of its loops cut at these edges."""
-    out = list(found.grids[op.name].intervals)
+def _grid_with_edges(blocks: Blocks, op: Op, lines: Mapping[int, list[Ints]]) -> BlockGrid:
+    """The grid of an operator with some of its loops cut at other edges."""
+    out = list(blocks.grids[op.name].intervals)
     for at, line in lines.items():
         loop = op.nest.loops[at]
         if loop.kind == "parallel":
-            out[at] = refined([np.array([[0, loop.size]]), *(np.clip(edges, 0, loop.size) for edges in line)])
-    return Grid(tuple(out))
+            out[at] = refine_intervals([np.array([[0, loop.size]]), *(np.clip(edges, 0, loop.size) for edges in line)])
+    return BlockGrid(tuple(out))
 
 
-def homes(found: Blocks) -> Ints:
-    """The block that each is to stay with: those of views with the one that they read or are read by; [blocks].
+def find_anchors(blocks: Blocks) -> Ints:
+    """Find the anchor of each block, [blocks]: for a view's block the one that it reads, or that reads it.
 
-    A view's block that meets several blocks is free, as every block of other operators is.
+    A view's block that meets several blocks is its own anchor, that is, free; so is every block of other operators.
     """
-    home = np.arange(len(found), dtype=np.int64)
-    adrift: set[str] = set()
-    for op in found.graph.ops:
+    anchor = np.arange(len(blocks), dtype=np.int64)
+    unanchored_views: set[str] = set()
+    for op in blocks.graph.ops:
         if not is_view(op):
             continue
-        roots = _roots(found, op, adrift)
+        roots = _anchoring_operands(blocks, op, unanchored_views)
         if not roots:
-            adrift.add(op.name)
-        _link(home, [_sources(found, op, operand) for operand in roots] or [_targets(found, op)])
+            unanchored_views.add(op.name)
+        _anchor_blocks(anchor, [_maker_reads(blocks, op, operand) for operand in roots] or [_reader_reads(blocks, op)])
     while True:
-        further = home[home]
-        if (further == home).all():
-            return home
-        home = further
+        further = anchor[anchor]
+        if (further == anchor).all():
+            return anchor
+        anchor = further
 
 
-def _link(home: Ints, ways: Iterable[Meetings]) -> None:
-    """Set the home of blocks that meet exactly one cell in some way; of several ways, that with the most points."""
+def _anchor_blocks(anchor: Ints, ways: Iterable[BlockReads]) -> None:
+    """Set the anchor of blocks that meet exactly one cell; of several operands, that with the most points counts."""
     best: dict[int, int] = {}
     for way in ways:
         own, at, count = np.unique(way.blocks, return_index=True, return_counts=True)
         for block, i in zip(own[count == 1].tolist(), at[count == 1].tolist(), strict=True):
             if best.get(block, 0) < way.points[i]:
                 best[block] = int(way.points[i])
-                home[block] = way.cells[i]
+                anchor[block] = way.cells[i]
 
 
-def _sources(found: Blocks, view: Op, operand: Operand) -> Meetings:
-    """Blocks of a view, and the blocks that made what they read, in the place of cells."""
-    info = found.graph.tensors[operand.tensor]
-    way = found.meetings(view, operand, found.made(info)[0])
-    return Meetings(way.cells + found.first[found.producers[info.name].name], way.blocks, way.points)
+def _maker_reads(blocks: Blocks, view: Op, operand: Operand) -> BlockReads:
+    """The blocks of a view, and in the place of cells the blocks that made what they read."""
+    info = blocks.graph.tensors[operand.tensor]
+    way = blocks.find_reads(view, operand, blocks.find_makers(info)[0])
+    return BlockReads(way.cells + blocks.first[blocks.producers[info.name].name], way.blocks, way.points)
 
 
-def _targets(found: Blocks, view: Op) -> Meetings:
-    """Blocks of a view, and the blocks of its first reader, in the place of cells."""
+def _reader_reads(blocks: Blocks, view: Op) -> BlockReads:
+    """The blocks of a view, and in the place of cells the blocks of its first reader."""
     none = np.zeros(0, dtype=np.int64)
-    for reader, operand in found.readers[view.outputs[0]][:1]:
-        way = found.meetings(reader, operand, found.made(found.graph.tensors[view.outputs[0]])[0])
-        return Meetings(way.blocks, way.cells + found.first[view.name], way.points)
-    return Meetings(none, none, none)
+    for reader, operand in blocks.readers[view.outputs[0]][:1]:
+        way = blocks.find_reads(reader, operand, blocks.find_makers(blocks.graph.tensors[view.outputs[0]])[0])
+        return BlockReads(way.blocks, way.cells + blocks.first[view.name], way.points)
+    return BlockReads(none, none, none)

@@ -1,6 +1,6 @@
-"""Sets of axes to cut along, found in the graph: image rows and columns, hidden units, every other hidden axis, tokens.
+"""Sets of axes to cut along: image rows and columns, hidden units, every other hidden axis, tokens.
 
-`CutAxes` is such a set with a granularity; an operator is cut along those of its loops whose axis is in the set. A
+`CutAxes` is such a set with a granularity. An operator is cut along those of its loops whose axis is in the set; a
 light operator that has none of them is cut along tokens, rows or the batch.
 """
 
@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..cluster.cost_model import class_of
 from ..ir.box import volume
-from ..cluster.cost_model import ATTENTION, CONTRACTION, CONVOLUTION, COPY, EMBEDDING, LOCAL, OPAQUE, VIEW, class_of
 from ..ir.graph import STATE_KINDS, Fixed, Graph, Op, Window
+from ..operators.sharding.cost_class import ATTENTION, CONTRACTION, CONVOLUTION, COPY, EMBEDDING, LOCAL, OPAQUE, VIEW
 
 HEAVY = frozenset({ATTENTION, CONTRACTION, CONVOLUTION, EMBEDDING, LOCAL, OPAQUE})
 
@@ -44,7 +45,7 @@ def is_view(op: Op) -> bool:
 
 
 def is_light(graph: Graph, op: Op) -> bool:
-    """Few FLOPs and no parameters of weight: norms, residual adds, dropout, pooling, losses."""
+    """Whether an operator has few FLOPs and few parameters: norms, residual adds, dropout, pooling, losses."""
     if class_of(op) in HEAVY or is_view(op):
         return False
     read = {name for name in op.inputs if graph.tensors[name].kind in STATE_KINDS}
@@ -66,9 +67,9 @@ def spatial_axes(graph: Graph) -> frozenset[int]:
 
 def unit_axes(graph: Graph) -> frozenset[int]:
     """Axes of parameters other than spatial ones: hidden units, heads, channels."""
-    own = {axis for t in graph.parameters for dim in t.axes for axis in dim}
+    parameter_axes = {axis for t in graph.parameters for dim in t.axes for axis in dim}
     looped = {loop.axis for op in graph.ops for loop in op.nest.loops}
-    return frozenset(own & looped) - spatial_axes(graph) - frozenset(graph.batch_axes)
+    return frozenset(parameter_axes & looped) - spatial_axes(graph) - frozenset(graph.batch_axes)
 
 
 def whole_axes(graph: Graph) -> frozenset[int]:
@@ -104,17 +105,17 @@ def paired_axes(graph: Graph) -> frozenset[int]:
 
 
 def parts_by_op(graph: Graph, cut: CutAxes) -> dict[str, dict[int, int]]:
-    """Per operator the axes that it is cut along, and into how many intervals each.
+    """The axes that each operator is cut along, and into how many intervals.
 
-    They are those of the set, else, if the operator is light, one of tokens, rows or batch.
+    These are the axes of the set or, if a light operator has none of them, one of tokens, rows or batch.
     """
     dimension, whole = _dimensions(graph), whole_axes(graph)
     out: dict[str, dict[int, int]] = {}
     for op in graph.ops:
-        found = [x for x in op.nest.loops if x.kind in cut.kinds and x.axis in cut.axes]
+        loops = [x for x in op.nest.loops if x.kind in cut.kinds and x.axis in cut.axes]
         left: dict[int, int] = {}
         out[op.name] = {}
-        for loop in sorted(found, key=lambda x: (x.axis in whole, -x.size, x.axis)):
+        for loop in sorted(loops, key=lambda x: (x.axis in whole, -x.size, x.axis)):
             group = dimension.get(loop.axis, loop.axis)
             parts = min(loop.size, left.get(group, cut.parts))
             left[group] = -(-left.get(group, cut.parts) // parts)
@@ -126,7 +127,7 @@ def parts_by_op(graph: Graph, cut: CutAxes) -> dict[str, dict[int, int]]:
 
 
 def _dimensions(graph: Graph) -> dict[int, int]:
-    """Axes that stand in one dimension of some parameter, by axis: a number that they share."""
+    """A number for each axis that is equal for axes of one dimension of some parameter."""
     out: dict[int, int] = {}
     for info in graph.parameters:
         for dim in info.axes:
@@ -137,23 +138,23 @@ def _dimensions(graph: Graph) -> dict[int, int]:
 
 
 def _token_axes(graph: Graph, light: Sequence[Op], parts: int) -> dict[str, int]:
-    """One axis that is no unit for each operator: first the one that divides most of them, and so on."""
+    """One axis for each operator that is not a hidden unit; greedily the axis that divides most of them comes first."""
     units = unit_axes(graph)
     pending: dict[str, tuple[Op, dict[int, int]]] = {}
     for op in light:
         sizes = {loop.axis: loop.size for loop in op.nest.loops if loop.kind != "fixed" and loop.axis not in units}
         pending[op.name] = (op, sizes)
     out: dict[str, int] = {}
-    while worth := _worth(graph, list(pending.values()), parts):
-        best = max(worth, key=lambda axis: (worth[axis], axis in graph.batch_axes, -axis))
+    while values := _value_of_axes(graph, list(pending.values()), parts):
+        best = max(values, key=lambda axis: (values[axis], axis in graph.batch_axes, -axis))
         for name in [name for name, (_, sizes) in pending.items() if best in sizes]:
             out[name] = best
             del pending[name]
     return out
 
 
-def _worth(graph: Graph, ops: Sequence[tuple[Op, dict[int, int]]], parts: int) -> dict[int, float]:
-    """By axis: points of the operators that it divides, less the state that each part would then need whole."""
+def _value_of_axes(graph: Graph, ops: Sequence[tuple[Op, dict[int, int]]], parts: int) -> dict[int, float]:
+    """The value of each axis: points of the operators that it divides, less the state that each part needs whole."""
     out: dict[int, float] = defaultdict(float)
     for op, sizes in ops:
         for axis, size in sizes.items():

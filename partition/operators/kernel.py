@@ -1,4 +1,4 @@
-"""Runs one box of one operator on local tensors: the whole operator as torch has it, else the row's local form."""
+"""Runs one box of one operator on local tensors, by torch's operator or by the local form of its sharding rule."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,15 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ir.arguments import call, decode
+from ..ir.arguments import call_operator, decode
 from ..ir.box import Box
-from ..ir.graph import Op, TensorInfo, at_origin
-from .leaf_module import BLOCK, OwnModule, run
-from ..ir.random_ops import drawing
-from ..capture.axis_inference import OPAQUE, dense_stride
-from .sharding_rule import PART, PARTS
-from .signature import Call
+from ..ir.empty_copy import dense_stride
+from ..ir.graph import OPAQUE, Op, TensorInfo, is_at_origin
+from ..ir.random_ops import RANDOM_OPERAND, run_with_generator
+from .leaf_module import LEAF_MODULE, LeafModule, run_leaf_module
 from .registry import TABLE
+from .sharding.sharding_rule import SUMMARIES, SUMMARY_SUFFIX
+from .sharding.signature import Call
+
+_WHOLE = "@whole"  # ends the name of an argument that is read whole besides
 
 
 def run_box(
@@ -23,56 +25,66 @@ def run_box(
     operands: Mapping[str, Tensor | None],
     tensors: Mapping[str, TensorInfo],
     *,
-    own: OwnModule | None = None,
+    leaf_module: LeafModule | None = None,
 ) -> Sequence[Tensor]:
-    """The outputs of a box of `op`, each in the shape of its dimensions.
+    """Return the outputs of a box of `op`, each in the shape of its dimensions.
 
-    operands: by argument name, in the shape of their dimensions; None where the box reads nothing of it.
-    Partial results are returned as they are, to be added up by the caller. own: the user's module, for a block by hand.
+    operands: by argument name, in the shape of their dimensions; None where the box reads nothing of it. leaf_module:
+    the user's module that the operator calls, if it is one. Partial results of a sum are returned as they are, to be
+    added up by the caller.
     """
-    noise = operands.get("@noise")
-    if op.row == OPAQUE:
+    random = operands.get(RANDOM_OPERAND)  # a dropout mask, or the generator's state where the operator has no rule
+    if op.sharding_rule == OPAQUE:
         operands = {o.argument: _as_traced(operands[o.argument], tensors[o.tensor]) for o in op.nest.operands}
-    arguments = _arguments(op, box, operands)
-    if op.target == BLOCK:
-        assert own is not None
-        return run(own, arguments, noise)
-    if op.row == OPAQUE:
-        return _opaque(op, arguments) if noise is None else drawing(noise, lambda: _opaque(op, arguments))[0]
-    row = TABLE[op.row.removesuffix(PART)]
-    one_box = Call(
+    arguments = _decode_arguments(op, box, operands)
+    if op.target == LEAF_MODULE:
+        assert leaf_module is not None
+        return run_leaf_module(leaf_module, arguments, random)
+    if op.sharding_rule == OPAQUE:
+        if random is None:
+            return _run_opaque(op, arguments)
+        return run_with_generator(random, lambda: _run_opaque(op, arguments))[0]
+    call = Call(
         op,
         box,
         arguments,
         tensors,
-        lambda changed: _result(op, changed),
-        noise,
-        operands.get(PARTS),
-        {name.removesuffix("@whole"): t for name, t in operands.items() if name.endswith("@whole") and t is not None},
+        lambda changed: _run_torch(op, changed),
+        random,
+        operands.get(SUMMARIES),
+        {name.removesuffix(_WHOLE): t for name, t in operands.items() if name.endswith(_WHOLE) and t is not None},
     )
-    if row.summary is not None and op.row.endswith(PART):
-        return [row.summary.part(one_box)]
-    if row.summary is not None and one_box.parts is not None:
-        return [row.summary.join(one_box)]
-    if row.local is None or (one_box.uncut and noise is None and not row.moves):
-        return [one_box.plain()]
-    return [row.local(one_box)]
+    return [_run_by_rule(call)]
+
+
+def _run_by_rule(call: Call) -> Tensor:
+    rule = TABLE[call.op.sharding_rule.removesuffix(SUMMARY_SUFFIX)]
+    if rule.summary is not None and call.op.sharding_rule.endswith(SUMMARY_SUFFIX):
+        return rule.summary.summarise(call)
+    if rule.summary is not None and call.summaries is not None:
+        return rule.summary.combine(call)
+    if rule.local is None or (call.is_uncut and call.mask is None and not rule.moves_data):
+        return call.run_torch()
+    return rule.local(call)
 
 
 def _as_traced(tensor: Tensor | None, info: TensorInfo) -> Tensor | None:
-    """An operand laid out as in the trace: an operator may draw, or look, in the order of memory."""
+    """Lay an operand out as in the trace, since an operator may draw, or compare, in the order of memory."""
     if tensor is None or tensor.stride() == info.stride:
         return tensor
     stride = dense_stride(info.shape, info.stride)
     return torch.empty_strided(info.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
-def rehearse(op: Op, state: Tensor, tensors: Mapping[str, TensorInfo]) -> Tensor:
-    """The generator's state after an operator without a row has drawn from it, found by running it on any values."""
+def advance_generator(op: Op, state: Tensor, tensors: Mapping[str, TensorInfo]) -> Tensor:
+    """Return the generator's state after an operator without a rule has drawn from `state`.
+
+    The operator is run on arbitrary values: how much it draws does not depend on them (see `DRAWS_BY_VALUE`).
+    """
     operands = {o.argument: _any_values(tensors[o.tensor]) for o in op.nest.operands}
-    arguments = _arguments(op, op.nest.box, operands)
+    arguments = _decode_arguments(op, op.nest.box, operands)
     with torch.no_grad():
-        return drawing(state, lambda: _opaque(op, arguments))[1]
+        return run_with_generator(state, lambda: _run_opaque(op, arguments))[1]
 
 
 def _any_values(info: TensorInfo) -> Tensor:
@@ -80,20 +92,21 @@ def _any_values(info: TensorInfo) -> Tensor:
     return torch.full(info.shape, 0.5 if dtype.is_floating_point else 0, dtype=dtype)
 
 
-def _opaque(op: Op, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
-    result = _result(op, arguments)
+def _run_opaque(op: Op, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
+    result = _run_torch(op, arguments)
     return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
 
 
-def _result(op: Op, arguments: Mapping[str, Any]) -> Any:
-    """What torch gives; of several results the one that the operator stands for, if it stands for one."""
-    result = call(op.target, arguments)
+def _run_torch(op: Op, arguments: Mapping[str, Any]) -> Any:
+    """Return torch's result; of several results the one that this operator stands for, if it stands for one."""
+    result = call_operator(op.target, arguments)
     return result if "@output" not in arguments else result[arguments["@output"]]
 
 
-def _arguments(op: Op, box: Box, operands: Mapping[str, Tensor | None]) -> dict[str, Any]:
+def _decode_arguments(op: Op, box: Box, operands: Mapping[str, Tensor | None]) -> dict[str, Any]:
+    """Return the arguments with operands in place; None for what another part of the reduction adds."""
     once = {operand.argument for operand in op.nest.operands if operand.once}
-    kept = at_origin(op.nest, box)
+    kept = is_at_origin(op.nest, box)
     out: dict[str, Any] = {}
     for name, value in op.arguments.items():
         if isinstance(value, list):

@@ -1,49 +1,46 @@
-"""The operator table: one row per ATen operator says how its loops run over axes, and how to run one box of it.
+"""The operator table: for each ATen operator the sharding rule that says how it is cut and how one box of it is run.
 
-An operator without a row is opaque: one block, always correct. Coverage grows by adding rows; each is tested by running
-random boxes against the whole operator (tests/partition/test_rows_*.py). Importing a file of rows enters them.
+An operator without a rule is opaque: one box, which is always correct. Coverage grows by adding rules; each is tested
+by running random boxes against the whole operator (tests/partition/operators/rules). Importing a module of rules
+enters them.
 """
 
-from . import (
-    reduction as rows_along,
-    attention as rows_attention,
-    contraction as rows_contraction,
-    rows_dropout,
-    elementwise as rows_elementwise,
-    indexing as rows_indexing,
-    split_reductions as rows_joined,
-    loss as rows_loss,
-    creation as rows_making,
-    movement as rows_moving,
-    normalisation as rows_normalisation,
-    pooling as rows_pooling,
-    rows_reduction,
-    resampling as rows_resampling,
-    convolution as rows_window,
+from .rules import (
+    attention,
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    loss,
+    movement,
+    normalisation,
+    pooling,
+    reduction,
+    resampling,
+    split_reductions,
 )
-from .sharding_rule import TABLE, Row
+from .sharding.sharding_rule import TABLE, ShardingRule
 
-__all__ = ["FILES_OF_ROWS", "TABLE", "find"]
+__all__ = ["RULE_MODULES", "TABLE", "find_rule"]
 
-FILES_OF_ROWS = (
-    rows_elementwise,
-    rows_moving,
-    rows_indexing,
-    rows_making,
-    rows_contraction,
-    rows_window,
-    rows_pooling,
-    rows_resampling,
-    rows_normalisation,
-    rows_dropout,
-    rows_attention,
-    rows_reduction,
-    rows_along,
-    rows_joined,
-    rows_loss,
+RULE_MODULES = (
+    elementwise,
+    movement,
+    indexing,
+    creation,
+    contraction,
+    convolution,
+    pooling,
+    resampling,
+    normalisation,
+    attention,
+    reduction,
+    split_reductions,
+    loss,
 )
 
 
-def find(target: str) -> Row | None:
-    """The row of "aten.linear.default"."""
+def find_rule(target: str) -> ShardingRule | None:
+    """Return the rule of an operator such as "aten.linear.default", or None where it has none."""
     return TABLE.get(target.rsplit(".", 1)[0])

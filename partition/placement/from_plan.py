@@ -1,156 +1,109 @@
-"""A planner's outcome as a placement: the winner's boxes, what it is predicted to cost, and the others' scores."""
+"""Turns a planning result into a placement: the winner's boxes, its predicted cost, and the scores of the others."""
 
 import platform
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from ..ir.box import volume
 from ..cluster.machines import Cluster
-from ..dataflow.cut import Cut, Placed
-from ..dataflow.dataflow import Flow
+from ..dataflow.cut import Cut, PlacedBox
+from ..dataflow.dataflow import Dataflow
+from ..dataflow.simulator import SEND, Simulation
+from ..ir.box import volume
 from ..ir.graph import Graph
-from .to_cut import fingerprint
+from ..operators.sharding.sharding_rule import SUMMARY_SUFFIX
+from ..planner.plan import PlanningOptions, PlanningResult, ScoredPlan
+from ..planner.planner import find_plan
 from .placement_file import (
     FORMAT,
+    BoxPlacement,
+    CandidateScore,
     Loop,
     MachinePlacement,
     OpPlacement,
     ParameterPlacement,
-    Piece,
     Placement,
     Prediction,
-    Score,
-    Skipped,
-    Span,
+    RejectedCandidate,
+    TimelineSpan,
     Traffic,
 )
-from ..operators.sharding_rule import PART
-from ..dataflow.simulator import SEND, Simulation
+from .to_cut import fingerprint
+from .verdict import write_verdict
 
-if TYPE_CHECKING:
-    from ..planner.planner import Judged, Outcome
-
-SPANS_MAX = 20_000  # intervals of a timeline; of a longer one only what is computed is kept
+MAX_SPANS = 20_000  # intervals of a timeline; of a longer one the sends are left out
 
 
-def written(outcome: "Outcome", *, model: str) -> Placement:
-    """The placement of an outcome. model: the import string to note."""
-    winner, alone, question = outcome.winner, outcome.alone, outcome.question
-    graph, cut, simulation = winner.flow.model, winner.flow.cut, winner.simulation
-    others = outcome.judged if len(outcome.judged) == 1 else _once(alone, outcome.judged)
+def placement_of_plan(result: PlanningResult, *, model: str) -> Placement:
+    """The placement of a planning result. model: the import string to note in the file."""
+    winner, one_machine, problem = result.winner, result.one_machine, result.problem
+    graph, cut, simulation = winner.dataflow.model, winner.dataflow.cut, winner.simulation
+    plans = result.plans if len(result.plans) == 1 else _one_machine_first(one_machine, result.plans)
     return Placement(
         format=FORMAT,
         model=model,
         batch=next((t.shape[0] for t in graph.tensors.values() if t.kind == "input" and t.shape), 1),
-        micro_batches=question.micro_batches,
+        micro_batches=problem.micro_batches,
         fingerprint=fingerprint(graph),
         machines=_machines(winner, winner.cluster),
         ops=_ops(graph, cut),
         parameters=_parameters(graph, cut),
         winner=winner.name,
-        objective=outcome.objective,
-        verdict=_verdict(outcome),
+        objective=result.objective,
+        verdict=write_verdict(result),
         predicted=Prediction(
             step_s=simulation.step_s,
-            one_machine_s=alone.simulation.step_s,
-            bytes_forward=winner.flow.bytes_forward,
-            messages_forward=len(winner.flow.edges) + len(winner.flow.shares),
-            traffic=_traffic(winner.flow),
+            one_machine_s=one_machine.simulation.step_s,
+            bytes_forward=winner.dataflow.bytes_forward,
+            messages_forward=len(winner.dataflow.edges) + len(winner.dataflow.shared_edges),
+            traffic=_traffic_by_tensor(winner.dataflow),
             timeline=_timeline(simulation),
         ),
-        candidates=[_score(judged) for judged in others],
-        left_out=[Skipped(left.name, left.reason) for left in outcome.left_out],
-        seed=question.seed,
+        candidates=[_score(plan) for plan in plans],
+        rejected=[RejectedCandidate(rejected.name, rejected.reason) for rejected in result.rejected],
+        seed=problem.seed,
         versions=_versions(),
     )
 
 
 def _versions() -> dict[str, str]:
-    """Of all that a plan depends on."""
-    found = {name: version(name) for name in ("cutset", "torch", "pymetis")}
+    """Versions of everything that a plan depends on."""
+    versions = {name: version(name) for name in ("cutset", "torch", "pymetis")}
     if find_spec("mtkahypar") is not None:
-        found["mtkahypar"] = version("mtkahypar")
-    return found | {"python": platform.python_version()}
+        versions["mtkahypar"] = version("mtkahypar")
+    return versions | {"python": platform.python_version()}
 
 
-def _once(alone: "Judged", judged: "Sequence[Judged]") -> "list[Judged]":
-    return [alone, *(other for other in judged if other is not alone)]
+def _one_machine_first(one_machine: ScoredPlan, plans: Sequence[ScoredPlan]) -> list[ScoredPlan]:
+    return [one_machine, *(plan for plan in plans if plan is not one_machine)]
 
 
-def _score(judged: "Judged") -> Score:
-    simulation = judged.simulation
-    return Score(
-        judged.name,
-        judged.flow.cut.machines,
+def _score(plan: ScoredPlan) -> CandidateScore:
+    simulation = plan.simulation
+    return CandidateScore(
+        plan.name,
+        plan.dataflow.cut.machines,
         simulation.step_s,
-        judged.flow.bytes_forward,
+        plan.dataflow.bytes_forward,
         max(simulation.memory_bytes),
-        judged.fits,
-        judged.least_share,
+        plan.fits,
+        plan.min_load,
     )
 
 
-def _timeline(simulation: Simulation) -> list[Span]:
+def _timeline(simulation: Simulation) -> list[TimelineSpan]:
     kept = simulation.timeline
-    if len(kept) > SPANS_MAX:
+    if len(kept) > MAX_SPANS:
         kept = tuple(activity for activity in kept if activity.kind != SEND)
-    return [Span(a.machine, a.kind, a.label, a.start_s, a.stop_s) for a in kept]
+    return [TimelineSpan(a.machine, a.kind, a.label, a.start_s, a.stop_s) for a in kept]
 
 
-def _verdict(outcome: "Outcome") -> str:
-    """In words: how much faster the plan is than one machine, or how much slower more of them would be."""
-    winner, alone = outcome.winner, outcome.alone
-    machines, seconds, single = winner.flow.cut.machines, winner.simulation.step_s, alone.simulation.step_s
-    if machines == 1:
-        return f"{_what_more_take(outcome)}One machine: {_time(seconds)} a step."
-    sent = f"{winner.flow.bytes_forward * outcome.question.micro_batches / 1024:.1f} KiB forward{_again(winner)}"
-    if not alone.fits:
-        return f"One machine is too small; {machines} machines take {_time(seconds)} a step and send {sent}."
-    ratio = single / seconds
-    if ratio > 1:
-        most = max(len(judged.cluster) for judged in outcome.judged)
-        of = f"Of {most} machines {machines}" if machines < most else f"{machines} machines"
-        return f"{of} pay: {_time(seconds)} a step, {ratio:.2f} times as fast as one; they send {sent}."
-    return (
-        f"More machines do not pay: {machines} take {_time(seconds)} a step, one takes {_time(single)} "
-        f"and is {1 / ratio:.1f} times as fast; the network carries {sent}."
-    )
-
-
-def _again(winner: "Judged") -> str:
-    """What is computed twice, in words."""
-    cut = winner.flow.cut
-    if not cut.recomputed:
-        return ""
-    segments = {(i.machine, i.stage) for i in winner.flow.instructions}
-    return f"; to fit in memory, {len(cut.recomputed)} of {len(segments)} segments make their activations again"
-
-
-def _what_more_take(outcome: "Outcome") -> str:
-    """What the fastest plan for several machines would take, where there were some to choose from."""
-    several = [judged for judged in outcome.judged if len(judged.cluster) > 1 and judged.fits]
-    if not several:
-        return ""
-    best = min(several, key=lambda judged: judged.simulation.step_s)
-    count, seconds = len(best.cluster), best.simulation.step_s
-    times = seconds / outcome.winner.simulation.step_s
-    if times < 1:  # something else than time was asked for
-        return f"{count} machines would be {1 / times:.1f} times as fast, with {_time(seconds)} a step. "
-    return f"More machines do not pay: {count} take {_time(seconds)}, {times:.1f} times as long. "
-
-
-def _time(seconds: float) -> str:
-    """Three digits, in seconds or milliseconds."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def _machines(winner: "Judged", cluster: Cluster) -> list[MachinePlacement]:
+def _machines(winner: ScoredPlan, cluster: Cluster) -> list[MachinePlacement]:
     parameters = Counter[int]()
-    for info in winner.flow.graph.parameters:
-        for box, machine in winner.flow.cut.owners[info.name]:
+    for info in winner.dataflow.graph.parameters:
+        for box, machine in winner.dataflow.cut.owners[info.name]:
             parameters[machine] += volume(box)
     simulation = winner.simulation
     return [
@@ -162,7 +115,7 @@ def _machines(winner: "Judged", cluster: Cluster) -> list[MachinePlacement]:
             simulation.busy_s[i],
             simulation.memory_bytes[i],
             parameters[i],
-            sorted(stage for machine, stage in winner.flow.cut.recomputed if machine == i),
+            sorted(stage for machine, stage in winner.dataflow.cut.recomputed if machine == i),
         )
         for i, m in enumerate(cluster.machines)
     ]
@@ -198,17 +151,25 @@ def _parameters(graph: Graph, cut: Cut) -> list[ParameterPlacement]:
     ]
 
 
-def _pieces(pieces: Sequence[Placed]) -> list[Piece]:
-    return [Piece(list(box), machine) for box, machine in pieces]
+def _pieces(pieces: Sequence[PlacedBox]) -> list[BoxPlacement]:
+    return [BoxPlacement(list(box), machine) for box, machine in pieces]
 
 
-def _traffic(spelled: Flow) -> list[Traffic]:
-    """Bytes by producing operator (or parameter) and link."""
-    producers = spelled.graph.producers
+def _traffic_by_tensor(dataflow: Dataflow) -> list[Traffic]:
+    """Bytes sent forward, by the producing operator (or parameter) and the pair of machines."""
+    producers = dataflow.graph.producers
     total: dict[tuple[str, int, int], int] = defaultdict(int)
-    for edge in (*spelled.shares, *spelled.edges):
+    for edge in (*dataflow.shared_edges, *dataflow.edges):
         for _, copy in edge.pairs:
-            tensor = spelled.pieces[copy].tensor
-            name = producers[tensor].removesuffix(PART) if tensor in producers else tensor
-            total[name, edge.source, edge.target] += spelled.piece_bytes(copy)
+            tensor = dataflow.pieces[copy].tensor
+            name = producers[tensor].removesuffix(SUMMARY_SUFFIX) if tensor in producers else tensor
+            total[name, edge.source, edge.target] += dataflow.piece_bytes(copy)
     return [Traffic(name, source, target, size) for (name, source, target), size in total.items()]
+
+
+def plan_placement(graph: Graph, cluster: Cluster, *, model: str, **options: Unpack[PlanningOptions]) -> Placement:
+    """Plan a graph over the machines of a cluster, and return the best cut as a placement.
+
+    model: the import string to note in the file. Raises as `find_plan`.
+    """
+    return placement_of_plan(find_plan(graph, cluster, **options), model=model)

@@ -18,7 +18,7 @@ FORMAT = 2
 Interval = tuple[int, int]
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class BoxPlacement(msgspec.Struct, frozen=True, array_like=True):
     """One box on one machine."""
 
     box: list[Interval]
@@ -34,7 +34,7 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class OpPlacement(msgspec.Struct, frozen=True):
-    """Where the boxes of one operator run. inputs: the operators that it reads. fold: owners of its summed output."""
+    """Where the boxes of one operator run. inputs: the operators that it reads. fold: who adds its partial sums."""
 
     name: str
     op: str
@@ -42,8 +42,8 @@ class OpPlacement(msgspec.Struct, frozen=True):
     inputs: list[str]
     flops: float
     loops: list[Loop]
-    boxes: list[Piece]
-    fold: list[Piece] = []
+    boxes: list[BoxPlacement]
+    fold: list[BoxPlacement] = []
 
 
 class ParameterPlacement(msgspec.Struct, frozen=True):
@@ -53,13 +53,13 @@ class ParameterPlacement(msgspec.Struct, frozen=True):
     shape: list[int]
     dtype: str
     axes: list[tuple[str, int]]
-    boxes: list[Piece]
+    boxes: list[BoxPlacement]
 
 
 class MachinePlacement(msgspec.Struct, frozen=True):
     """A machine as planned for, and what the plan gives it in a step (forward and backward).
 
-    recomputes: stages of its segments whose activations are made again for backward, since it could not hold them.
+    recomputes: stages of its segments whose activations are recomputed in backward, since they would not fit.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Traffic(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Span(msgspec.Struct, frozen=True):
+class TimelineSpan(msgspec.Struct, frozen=True):
     """An interval of the predicted timeline. kind: "forward", "backward" or "send"."""
 
     machine: int
@@ -99,24 +99,24 @@ class Prediction(msgspec.Struct, frozen=True):
     bytes_forward: int
     messages_forward: int
     traffic: list[Traffic]
-    timeline: list[Span]
+    timeline: list[TimelineSpan]
 
 
-class Score(msgspec.Struct, frozen=True):
-    """One candidate plan. fits: no machine needs more memory than it has. least_share: the least work of a machine, as
-    a part of its even share; a plan that leaves a machine nearly idle is not chosen while another is there.
+class CandidateScore(msgspec.Struct, frozen=True):
+    """One candidate plan. fits: no machine needs more memory than it has. min_load: the work of the
+    least loaded machine, as a fraction of its even share; a plan with a nearly idle machine is chosen only if all have.
     """
 
     name: str
     machines: int
     step_s: float
     bytes_forward: int
-    memory_max_bytes: int
+    peak_memory_bytes: int
     fits: bool
-    least_share: float
+    min_load: float
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class RejectedCandidate(msgspec.Struct, frozen=True):
     """A candidate that could not be made, and why."""
 
     name: str
@@ -134,7 +134,7 @@ class Placement(msgspec.Struct, frozen=True):
     """The cut of one model over machines, as saved to a file.
 
     batch: samples of a micro-batch; micro_batches: how many of them make a step. objective: "time", "bytes" or
-    "memory". blocks: globs of the modules that are blocks by hand. autocast: the dtype in which torch.autocast computes
+    "memory". leaf_modules: globs of the leaf modules. autocast: the dtype in which torch.autocast computes
     the model and its loss, "" where it does not.
     """
 
@@ -150,15 +150,15 @@ class Placement(msgspec.Struct, frozen=True):
     objective: str
     verdict: str
     predicted: Prediction
-    candidates: list[Score]
-    left_out: list[Skipped]
+    candidates: list[CandidateScore]
+    rejected: list[RejectedCandidate]
     seed: int
     versions: dict[str, str]
-    blocks: list[str] = []
+    leaf_modules: list[str] = []
     autocast: str = ""
 
     def save(self, path: str | Path) -> None:
-        """Write the file at once: it is complete or not there."""
+        """Write the file atomically: it is complete or not there."""
         path = Path(path)
         temporary = path.with_name(path.name + ".tmp")
         try:
@@ -179,18 +179,18 @@ def schema() -> dict[str, Any]:
 
 def to_json(placement: Placement) -> str:
     """Indented where a reader looks, one line where a list of numbers would sprawl."""
-    return _pretty(msgspec.to_builtins(placement)) + "\n"
+    return _format_json(msgspec.to_builtins(placement)) + "\n"
 
 
-def _pretty(value: Any, indent: str = "") -> str:
+def _format_json(value: Any, indent: str = "") -> str:
     flat = json.dumps(value, ensure_ascii=False)
     if len(flat) + len(indent) <= 118 or not isinstance(value, dict | list):
         return flat
     inner = indent + " "
     if isinstance(value, dict):
-        rows = [f"{inner}{json.dumps(key)}: {_pretty(item, inner)}" for key, item in value.items()]
+        rows = [f"{inner}{json.dumps(key)}: {_format_json(item, inner)}" for key, item in value.items()]
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    return "[\n" + ",\n".join(inner + _pretty(item, inner) for item in value) + f"\n{indent}]"
+    return "[\n" + ",\n".join(inner + _format_json(item, inner) for item in value) + f"\n{indent}]"
 
 
 def load(path: str | Path) -> Placement:
@@ -216,7 +216,7 @@ def load(path: str | Path) -> Placement:
         )
     try:
         placement = msgspec.json.decode(data, type=Placement)
-        _demand_whole(placement)
+        _check_boxes(placement)
     except ValueError as error:  # msgspec's errors are such, too
         raise BadInput(
             "E332", f"the placement {path} is damaged: {error}", fix=f"cutset plan TASK -o {path}"
@@ -224,9 +224,9 @@ def load(path: str | Path) -> Placement:
     return placement
 
 
-def _demand_whole(placement: Placement) -> None:
+def _check_boxes(placement: Placement) -> None:
     """ValueError where a box does not have an interval for each loop or axis, or names a machine that is not there."""
-    sized: list[tuple[str, list[int], list[Piece]]] = [
+    sized: list[tuple[str, list[int], list[BoxPlacement]]] = [
         (op.name, [loop.size for loop in op.loops], op.boxes) for op in placement.ops
     ]
     sized += [(p.name, [size for _, size in p.axes], p.boxes) for p in placement.parameters]

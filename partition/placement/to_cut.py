@@ -1,12 +1,12 @@
-"""From a placement file back to a cut, refusing one that does not match the model, with the first difference named."""
+"""Turns a placement file back into a cut, and refuses one of another model by naming the first difference."""
 
 import shlex
 from collections.abc import Sequence
 
-from ..dataflow.cut import Cut, Placed, check
 from ...errors import BadInput
+from ..dataflow.cut import Cut, PlacedBox, check_cut
 from ..ir.graph import Graph, Op
-from .placement_file import Fingerprint, OpPlacement, Piece, Placement
+from .placement_file import BoxPlacement, Fingerprint, OpPlacement, Placement
 
 
 def fingerprint(graph: Graph) -> Fingerprint:
@@ -14,25 +14,28 @@ def fingerprint(graph: Graph) -> Fingerprint:
     return Fingerprint([(p.name, list(p.shape), p.dtype) for p in graph.parameters], graph.digest)
 
 
-def cut_of(placement: Placement, graph: Graph) -> Cut:
-    """The cut that a placement describes, checked against the model's graph. BadInput names the first difference."""
-    _compare(placement, graph)
+def cut_from_placement(placement: Placement, graph: Graph) -> Cut:
+    """The cut that a placement describes, checked against the model's graph.
+
+    Raises BadInput, which names the first difference between the placement and the model.
+    """
+    _check_fingerprint(placement, graph)
     cut = Cut(
         len(placement.machines),
-        {op.name: _placed(op.boxes) for op in placement.ops},
-        {op.name: _placed(op.fold) for op in placement.ops if op.fold},
-        {p.name: _placed(p.boxes) for p in placement.parameters},
+        {op.name: _placed_boxes(op.boxes) for op in placement.ops},
+        {op.name: _placed_boxes(op.fold) for op in placement.ops if op.fold},
+        {p.name: _placed_boxes(p.boxes) for p in placement.parameters},
         frozenset((number, stage) for number, m in enumerate(placement.machines) for stage in m.recomputes),
     )
-    check(graph, cut)
+    check_cut(graph, cut)
     return cut
 
 
-def _placed(pieces: Sequence[Piece]) -> list[Placed]:
+def _placed_boxes(pieces: Sequence[BoxPlacement]) -> list[PlacedBox]:
     return [(tuple((start, stop) for start, stop in piece.box), piece.machine) for piece in pieces]
 
 
-def _compare(placement: Placement, graph: Graph) -> None:
+def _check_fingerprint(placement: Placement, graph: Graph) -> None:
     ours, theirs = fingerprint(graph), placement.fingerprint
     fix = f"cutset plan {shlex.quote(placement.model)} -o NEW.json"
     here = {name: (tuple(shape), dtype) for name, shape, dtype in ours.parameters}
@@ -41,8 +44,8 @@ def _compare(placement: Placement, graph: Graph) -> None:
         if here.get(name) != there.get(name):
             raise BadInput(
                 "E340",
-                f"the placement is for another model: parameter {name} is {_described(there.get(name))} "
-                f"in the placement, {_described(here.get(name))} in the model",
+                f"the placement is for another model: parameter {name} is {_describe_parameter(there.get(name))} "
+                f"in the placement, {_describe_parameter(here.get(name))} in the model",
                 fix=fix,
             )
     for i in range(max(len(placement.ops), len(graph.ops))):
@@ -63,7 +66,7 @@ def _compare(placement: Placement, graph: Graph) -> None:
         )
 
 
-def _described(parameter: tuple[tuple[int, ...], str] | None) -> str:
+def _describe_parameter(parameter: tuple[tuple[int, ...], str] | None) -> str:
     return "missing" if parameter is None else f"{parameter[1]}{list(parameter[0])}"
 
 

@@ -1,262 +1,235 @@
-"""The portfolio: ways to cut a graph over a cluster, each of which the simulator then judges.
+"""Proposes candidates: ways to cut a graph over a cluster, each of which the simulator then scores.
 
-The best layouts on every mesh of the machines, in one piece and in stages; slices of every layer, grid tiles,
-contiguous stages by dynamic programming; METIS on block graphs of several sets of cut axes.
+mesh AxB                 the best layouts on a mesh of the machines (layout_search.py)
+mesh AxB by bytes        the same where bytes count four times
+mesh AxB by memory       the same with shares by the machines' memory
+stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own
+slices                   every layer cut along its hidden units
+stages, even stages      contiguous stages by dynamic programming, with and without traffic
+tiles AxB                image rows and columns along a grid
+metis AXES               METIS on the graph of blocks along a set of axes (cut_axes.py)
+metis levels AXES        the same with every level of the model balanced
+kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 """
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
-from ..mincut.block_graph import (
-    CutAxes,
-    block_graph,
-    blocks,
-    level_groups,
-    paired_axes,
-    placed,
-    spatial_axes,
-    unit_axes,
-)
-from ..cluster.machines import Cluster
-from ..cluster.cost_model import Costs
-from ..dataflow.cut import Cut, Placed, fused, one_machine, partial_ops, together
 from ...errors import Infeasible
-from ..mincut.reduction_owners import folds
+from ..cluster.cost_model import CostModel
+from ..cluster.machines import Cluster
+from ..dataflow.cut import Cut, PlacedBox, colocate_overwriters, find_partial_ops, fuse_boxes, one_machine_cut
 from ..ir.graph import Graph
-from ..mincut.kahypar import KahyparMissing, kahypar
-from ..layouts.resharding_cost import EVEN, Weights
-from ..layouts.layout_search import grid, meshed, shapes
-from ..mincut.metis import LEVELS_MAX, metis, metis_levels
-from ..mincut.metis_ctypes import MetisMissing
-from ..mincut.block_hypergraph import net_graph
-from ..layouts.regular import slices, tiles
-from ..layouts.standard_cuts import stage_of
+from ..layouts.layout_search import mesh_of_machines, mesh_shapes, search_layouts
+from ..layouts.resharding_cost import EQUAL_WEIGHTS, TrafficWeights
+from ..layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
+from ..mincut.block_graph import boxes_by_operator, build_block_graph, level_groups
+from ..mincut.block_hypergraph import build_block_hypergraph
+from ..mincut.blocks import split_into_blocks
+from ..mincut.cut_axes import CutAxes, paired_axes, spatial_axes, unit_axes
+from ..mincut.kahypar import KahyparUnavailable, partition_kahypar
+from ..mincut.metis import MAX_LEVELS, partition_metis, partition_metis_levels
+from ..mincut.metis_ctypes import MetisUnavailable
+from ..mincut.reduction_owners import reduction_owners
+from .plan import Candidate, PlanningProblem, Rejected
 
-BLOCKS_MAX = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes then have to do
-LEVEL_BLOCKS_MAX = 4_000  # the same where every level is balanced
-MEMORY_ALIKE = 1.25  # of memory for speed, the most to the least
-# Latencies overlap where several messages leave at once, which the sum over pairs of operators does not see; and who
-# asks for few bytes gives time for them.
-BYTES_FIRST = Weights(network=4.0, latency=0.0)
-FINE_MAX = 16  # machines up to which several blocks an axis and machine are worth their time
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A named cut of a graph over a cluster."""
-
-    name: str
-    cut: Cut
+MAX_BLOCKS = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes must do then
+MAX_LEVEL_BLOCKS = 4_000  # the same where every level is balanced
+MAX_MEMORY_RATIO = 1.25  # largest to smallest memory per FLOP/s; beyond, shares by memory are tried too
+# The sum over pairs of operators does not see that latencies overlap where several messages leave at once.
+BYTES_FIRST = TrafficWeights(network=4.0, latency=0.0)
+MAX_FINE_MACHINES = 16  # machines up to which several blocks an axis and machine are worth their time
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A candidate that there is not, and why."""
-
-    name: str
-    reason: str
+Boxes = Mapping[str, Sequence[PlacedBox]]
+CutOrReason = tuple[Boxes, Boxes] | str  # boxes and folds, or why there is no cut
+CutMaker = Callable[[], CutOrReason]
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is to be cut over what. pins: operator -> the machine that must run it whole. micro_batches: in a step."""
+def propose_candidates(
+    problem: PlanningProblem, costs: CostModel | None = None, *, prefix: str = ""
+) -> Iterator[Candidate | Rejected]:
+    """Yield all candidates in a fixed order; those that cannot be made or leave a machine idle as `Rejected`.
 
-    graph: Graph
-    cluster: Cluster
-    seed: int = 0
-    micro_batches: int = 1
-    pins: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def machines(self) -> range:
-        """Numbers of the machines."""
-        return range(len(self.cluster))
-
-
-Boxes = Mapping[str, Sequence[Placed]]
-Made = tuple[Boxes, Boxes] | str  # boxes and folds, or why there are none
-Maker = Callable[[], Made]
-
-
-def candidates(graph: Graph, cluster: Cluster, *, seed: int = 0) -> Iterator[Candidate]:
-    """All candidates that use every machine of a cluster, in a fixed order."""
-    return (found for found in answers(Question(graph, cluster, seed)) if isinstance(found, Candidate))
-
-
-def answers(question: Question, costs: Costs | None = None, *, only: str = "") -> Iterator[Candidate | LeftOut]:
-    """All candidates in a fixed order, and those that cannot be made or leave a machine without work.
-
-    costs: what boxes of the graph cost, where they are worked out already. only: those whose name begins so.
+    costs: the cost model of the graph, if there is one already. prefix: only candidates whose name begins so.
     """
-    count = len(question.cluster)
+    count = len(problem.cluster)
     if count == 1:
-        yield Candidate("one machine", one_machine(question.graph))
+        yield Candidate("one machine", one_machine_cut(problem.graph))
         return
-    for name, make in _makers(question, costs or Costs(question.graph.tensors)):
-        if not name.startswith(only):
+    for name, make in _makers(problem, costs or CostModel(problem.graph.tensors)):
+        if not name.startswith(prefix):
             continue
-        made = make()
-        if isinstance(made, str):
-            yield LeftOut(name, made)
+        boxes_and_folds = make()
+        if isinstance(boxes_and_folds, str):
+            yield Rejected(name, boxes_and_folds)
             continue
-        cut = _whole(question, *made)
+        cut = _complete_cut(problem, *boxes_and_folds)
         used = {machine for pieces in cut.boxes.values() for _, machine in pieces}
         if len(used) == count:
             yield Candidate(name, cut)
         else:
-            yield LeftOut(name, f"it uses {len(used)} of {count} machines")
+            yield Rejected(name, f"it uses {len(used)} of {count} machines")
 
 
-def names(question: Question) -> list[str]:
-    """Of all candidates that may be there."""
-    return [name for name, _ in _makers(question, Costs(question.graph.tensors))]
+def candidate_names(problem: PlanningProblem) -> list[str]:
+    """The names of all candidates that there may be."""
+    return [name for name, _ in _makers(problem, CostModel(problem.graph.tensors))]
 
 
-def _whole(question: Question, boxes: Boxes, folds: Boxes) -> Cut:
-    """The cut with pinned operators where they are pinned, and what touches an overwritten buffer together."""
-    graph, count = question.graph, len(question.cluster)
-    pinned = {name: [(graph_box(graph, name), machine)] for name, machine in question.pins.items()}
-    joined = together(graph, {**boxes, **pinned})
-    summed = {op.name for op in partial_ops(graph, joined)}
-    return Cut(count, fused(count, joined), {name: pieces for name, pieces in folds.items() if name in summed})
+def _complete_cut(problem: PlanningProblem, boxes: Boxes, folds: Boxes) -> Cut:
+    """The cut with operators where they are pinned, and those that touch an overwritten buffer together."""
+    graph, count = problem.graph, len(problem.cluster)
+    pinned = {name: [(operator_box(graph, name), machine)] for name, machine in problem.pins.items()}
+    placed = colocate_overwriters(graph, {**boxes, **pinned})
+    partial_ops = {op.name for op in find_partial_ops(graph, placed)}
+    return Cut(
+        count, fuse_boxes(count, placed), {name: pieces for name, pieces in folds.items() if name in partial_ops}
+    )
 
 
-def graph_box(graph: Graph, name: str) -> tuple[tuple[int, int], ...]:
+def operator_box(graph: Graph, name: str) -> tuple[tuple[int, int], ...]:
     """All points of an operator."""
     return next(op.nest.box for op in graph.ops if op.name == name)
 
 
-def _makers(question: Question, costs: Costs) -> Iterator[tuple[str, Maker]]:
-    machines = question.machines
-    for shape in shapes(len(machines)):
-        yield f"mesh {_text(shape)}", partial(_on_mesh, question, [(machines, shape)], costs)
-        yield f"mesh {_text(shape)} by bytes", partial(_on_mesh, question, [(machines, shape)], costs, BYTES_FIRST)
-        if _memory_differs(question.cluster):
-            yield f"mesh {_text(shape)} by memory", partial(_by_memory, question, shape, costs)
-    for stages, shape in _staged_shapes(question):
+def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, CutMaker]]:
+    machines = problem.machines
+    for shape in mesh_shapes(len(machines)):
+        yield f"mesh {format_shape(shape)}", partial(_on_mesh, problem, [(machines, shape)], costs)
+        yield (
+            f"mesh {format_shape(shape)} by bytes",
+            partial(_on_mesh, problem, [(machines, shape)], costs, BYTES_FIRST),
+        )
+        if _memory_differs(problem.cluster):
+            yield f"mesh {format_shape(shape)} by memory", partial(_by_memory, problem, shape, costs)
+    for stages, shape in _staged_shapes(problem):
         size = len(machines) // stages
         groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
-        yield f"stages x mesh {stages}x{_text(shape)}", partial(_on_mesh, question, groups, costs)
-    yield "slices", partial(_slices, question)
+        yield f"stages x mesh {stages}x{format_shape(shape)}", partial(_on_mesh, problem, groups, costs)
+    yield "slices", partial(_slices, problem)
     for name, traffic in (("stages", True), ("even stages", False)):
-        yield name, partial(_contiguous, question, traffic=traffic)
-    for shape in shapes(len(machines))[::-1][:2]:
-        yield f"tiles {_text(shape)}", partial(_tiles, question, shape)
-    for axes in cut_axes(question.graph, len(machines)):
-        yield f"metis {axes.name}", partial(_by_metis, question, axes, levels=False)
+        yield name, partial(_contiguous, problem, traffic=traffic)
+    for shape in mesh_shapes(len(machines))[::-1][:2]:
+        yield f"tiles {format_shape(shape)}", partial(_tiles, problem, shape)
+    for axes in cut_axis_sets(problem.graph, len(machines)):
+        yield f"metis {axes.name}", partial(_by_metis, problem, axes, levels=False)
         if axes.axes and axes.parts <= len(machines):
-            yield f"metis levels {axes.name}", partial(_by_metis, question, axes, levels=True)
-            yield f"kahypar {axes.name}", partial(_by_kahypar, question, axes)
+            yield f"metis levels {axes.name}", partial(_by_metis, problem, axes, levels=True)
+            yield f"kahypar {axes.name}", partial(_by_kahypar, problem, axes)
 
 
-def _text(shape: Sequence[int]) -> str:
+def format_shape(shape: Sequence[int]) -> str:
     return "x".join(str(n) for n in shape)
 
 
-def _slices(question: Question) -> Made:
-    line = grid(question.cluster, question.machines, (len(question.cluster),))
-    boxes = slices(question.graph, line)
+def _slices(problem: PlanningProblem) -> CutOrReason:
+    line = mesh_of_machines(problem.cluster, problem.machines, (len(problem.cluster),))
+    boxes = slice_layers(problem.graph, line)
     return "no operator is wide enough" if boxes is None else (boxes, {})
 
 
-def _tiles(question: Question, shape: tuple[int, ...]) -> Made:
-    boxes = tiles(question.graph, grid(question.cluster, question.machines, shape))
+def _tiles(problem: PlanningProblem, shape: tuple[int, ...]) -> CutOrReason:
+    boxes = tile_images(problem.graph, mesh_of_machines(problem.cluster, problem.machines, shape))
     return "no operator slides over an image of that size" if boxes is None else (boxes, {})
 
 
-def _staged_shapes(question: Question) -> list[tuple[int, tuple[int, ...]]]:
-    """Stages of several machines each: worth it where micro-batches fill the pipeline."""
-    count = len(question.cluster)
-    if question.micro_batches == 1:
+def _staged_shapes(problem: PlanningProblem) -> list[tuple[int, tuple[int, ...]]]:
+    """(stages, shape of each stage's mesh), where micro-batches fill a pipeline."""
+    count = len(problem.cluster)
+    if problem.micro_batches == 1:
         return []
-    found = [s for s in range(2, count) if count % s == 0 and s <= len(question.graph.ops)]
-    return [(stages, shape) for stages in found for shape in shapes(count // stages)]
+    counts = [s for s in range(2, count) if count % s == 0 and s <= len(problem.graph.ops)]
+    return [(stages, shape) for stages in counts for shape in mesh_shapes(count // stages)]
 
 
 def _on_mesh(
-    question: Question,
+    problem: PlanningProblem,
     groups: Sequence[tuple[Sequence[int], tuple[int, ...]]],
-    costs: Costs,
-    weights: Weights = EVEN,
-) -> Made:
+    costs: CostModel,
+    weights: TrafficWeights = EQUAL_WEIGHTS,
+) -> CutOrReason:
     """The best layouts, the operators in as many stages as there are groups of machines."""
-    graph, cluster = question.graph, question.cluster
-    meshes = [grid(cluster, machines, shape) for machines, shape in groups]
-    stages = stage_of(graph, cluster, [sum(mesh.speeds) for mesh in meshes])
+    graph, cluster = problem.graph, problem.cluster
+    meshes = [mesh_of_machines(cluster, machines, shape) for machines, shape in groups]
+    stages = contiguous_stages(graph, cluster, [sum(mesh.speeds) for mesh in meshes])
     if stages is None:
         return f"{len(graph.ops)} operators for {len(groups)} stages"
     mesh_of = {op.name: meshes[stage] for op, stage in zip(graph.ops, stages, strict=True)}
-    mesh_of |= {name: grid(cluster, [machine], (1,)) for name, machine in question.pins.items()}
-    return meshed(graph, cluster, lambda op: mesh_of[op.name], weights=weights, costs=costs)
+    mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
+    return search_layouts(graph, cluster, lambda op: mesh_of[op.name], weights=weights, costs=costs)
 
 
 def _memory_differs(cluster: Cluster) -> bool:
-    """Whether machines have less memory for their speed than others: shares by speed may then not fit."""
+    """Whether some machines have less memory for their speed than others, so that shares by speed may not fit."""
     ratios = [machine.memory_bytes / machine.flops_per_s for machine in cluster.machines]
-    return max(ratios) > MEMORY_ALIKE * min(ratios)
+    return max(ratios) > MAX_MEMORY_RATIO * min(ratios)
 
 
-def _by_memory(question: Question, shape: tuple[int, ...], costs: Costs) -> Made:
-    """The best layouts when every machine gets a share by its memory, not by its speed."""
-    graph, cluster = question.graph, question.cluster
+def _by_memory(problem: PlanningProblem, shape: tuple[int, ...], costs: CostModel) -> CutOrReason:
+    """The best layouts where every machine's share is by its memory in place of its speed."""
+    graph, cluster = problem.graph, problem.cluster
     mesh = replace(
-        grid(cluster, question.machines, shape), speeds=tuple(float(m.memory_bytes) for m in cluster.machines)
+        mesh_of_machines(cluster, problem.machines, shape),
+        speeds=tuple(float(m.memory_bytes) for m in cluster.machines),
     )
-    pins = {name: grid(cluster, [machine], (1,)) for name, machine in question.pins.items()}
-    return meshed(graph, cluster, lambda op: pins.get(op.name, mesh), costs=costs)
+    pins = {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
+    return search_layouts(graph, cluster, lambda op: pins.get(op.name, mesh), costs=costs)
 
 
-def _contiguous(question: Question, *, traffic: bool) -> Made:
-    graph, cluster = question.graph, question.cluster
-    stages = stage_of(graph, cluster, [m.flops_per_s for m in cluster.machines], traffic=traffic)
+def _contiguous(problem: PlanningProblem, *, traffic: bool) -> CutOrReason:
+    graph, cluster = problem.graph, problem.cluster
+    stages = contiguous_stages(graph, cluster, [m.flops_per_s for m in cluster.machines], traffic=traffic)
     if stages is None:
         return f"{len(graph.ops)} operators for {len(cluster)} stages"
     return {op.name: [(op.nest.box, stage)] for op, stage in zip(graph.ops, stages, strict=True)}, {}
 
 
-def _by_metis(question: Question, axes: CutAxes, *, levels: bool) -> Made:
-    """METIS' cut of a block graph; with `levels` what runs at the same time is shared out evenly by itself."""
-    graph, cluster = question.graph, question.cluster
-    most = LEVEL_BLOCKS_MAX if levels else BLOCKS_MAX
+def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool) -> CutOrReason:
+    """METIS' cut of the block graph; with `levels`, the work of every level is balanced on its own."""
+    graph, cluster = problem.graph, problem.cluster
+    limit = MAX_LEVEL_BLOCKS if levels else MAX_BLOCKS
     try:
-        vertices = blocks(graph, axes)
-        if not len(cluster) <= len(vertices) <= most:
-            return f"{len(vertices)} blocks; it takes {len(cluster)} to {most}"
-        joined = block_graph(vertices)
+        vertices = split_into_blocks(graph, axes)
+        if not len(cluster) <= len(vertices) <= limit:
+            return f"{len(vertices)} blocks; it takes {len(cluster)} to {limit}"
+        block_graph = build_block_graph(vertices)
         shares = [machine.flops_per_s for machine in cluster.machines]
         if not levels:
-            found = metis(joined, len(cluster), seed=question.seed, shares=shares)
-            return placed(vertices, found), folds(vertices, found)
-        groups = level_groups(graph, LEVELS_MAX)
+            part_of = partition_metis(block_graph, len(cluster), seed=problem.seed, shares=shares)
+            return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
+        groups = level_groups(graph, MAX_LEVELS)
         level_of = [groups[block.op] for block in vertices]
-        found = metis_levels(joined, len(cluster), level_of=level_of, seed=question.seed, shares=shares)
-        return placed(vertices, found), folds(vertices, found)
-    except (Infeasible, MetisMissing) as error:
+        part_of = partition_metis_levels(block_graph, len(cluster), level_of=level_of, seed=problem.seed, shares=shares)
+        return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
+    except (Infeasible, MetisUnavailable) as error:
         return error.facts if isinstance(error, Infeasible) else str(error)
 
 
-def _by_kahypar(question: Question, axes: CutAxes) -> Made:
+def _by_kahypar(problem: PlanningProblem, axes: CutAxes) -> CutOrReason:
     """Mt-KaHyPar's cut of the hypergraph of blocks, whose connectivity is the traffic."""
-    cluster = question.cluster
+    cluster = problem.cluster
     try:
-        vertices = blocks(question.graph, axes)
-        if not len(cluster) <= len(vertices) <= LEVEL_BLOCKS_MAX:
-            return f"{len(vertices)} blocks; it takes {len(cluster)} to {LEVEL_BLOCKS_MAX}"
+        vertices = split_into_blocks(problem.graph, axes)
+        if not len(cluster) <= len(vertices) <= MAX_LEVEL_BLOCKS:
+            return f"{len(vertices)} blocks; it takes {len(cluster)} to {MAX_LEVEL_BLOCKS}"
         shares = [machine.flops_per_s for machine in cluster.machines]
-        fixed = {i: question.pins[block.op] for i, block in enumerate(vertices) if block.op in question.pins}
-        found = kahypar(net_graph(vertices), len(cluster), seed=question.seed, shares=shares, fixed=fixed)
-        return placed(vertices, found), folds(vertices, found)
-    except (Infeasible, KahyparMissing) as error:
+        fixed = {i: problem.pins[block.op] for i, block in enumerate(vertices) if block.op in problem.pins}
+        part_of = partition_kahypar(
+            build_block_hypergraph(vertices), len(cluster), seed=problem.seed, shares=shares, fixed=fixed
+        )
+        return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
+    except (Infeasible, KahyparUnavailable) as error:
         return error.facts if isinstance(error, Infeasible) else str(error)
 
 
-def cut_axes(graph: Graph, count: int) -> list[CutAxes]:
-    """The sets of axes to start METIS from: none gives a pipeline, units slices, pairs Megatron's, space tiles."""
+def cut_axis_sets(graph: Graph, count: int) -> list[CutAxes]:
+    """The sets of axes for METIS: none gives a pipeline, units slices, pairs Megatron-LM's cut, space tiles."""
     units, space, pairs = unit_axes(graph), spatial_axes(graph), paired_axes(graph)
     sets = [CutAxes("layers", frozenset(), 1)]
-    for parts in (count, 4 * count) if count <= FINE_MAX else (count,):
+    for parts in (count, 4 * count) if count <= MAX_FINE_MACHINES else (count,):
         sets.append(CutAxes(f"units/{parts}", units, parts))
         sets.append(CutAxes(f"pairs/{parts}", pairs, parts, reductions=True))
     for parts in sorted({_side(count), 2 * _side(count)}):
@@ -273,7 +246,7 @@ def _side(count: int) -> int:
     return next(side for side in itertools.count(1) if side * side >= count)
 
 
-def most_machines(graph: Graph) -> int:
+def max_machines(graph: Graph) -> int:
     """An upper bound on the machines that a cut can use: the points of all loops that may be cut."""
     total = 0
     for op in graph.ops:
@@ -284,10 +257,10 @@ def most_machines(graph: Graph) -> int:
     return total
 
 
-def require(graph: Graph, count: int) -> None:
+def check_divisible(graph: Graph, count: int) -> None:
     """Raise Infeasible where the model has fewer blocks than there are machines."""
-    most = most_machines(graph)
-    if count > most:
+    limit = max_machines(graph)
+    if count > limit:
         raise Infeasible(
-            "E402", f"{count} machines for a model that divides into {most} blocks at most", fix=f"--machines {most}"
+            "E402", f"{count} machines for a model that divides into {limit} blocks at most", fix=f"--machines {limit}"
         )

@@ -1,92 +1,93 @@
-"""Local search: an operator, and the light ones that go with it, take another layout while that makes the plan better.
+"""Local search: an operator, and the light ones that follow it, take another layout while that makes the plan better.
 
-Every trial is spelled out and simulated, so only as many are made as a fixed budget of instructions allows.
+This is hill climbing on the simulator: a move that improves the rank is kept at once. Every trial is lowered and
+simulated, so a fixed budget of instructions limits their number.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from .candidates import Question
-from ..dataflow.cut import Cut, Placed, fused, partial_ops, together
+from ..dataflow.cut import Cut, PlacedBox, colocate_overwriters, find_partial_ops, fuse_boxes
 from ..ir.graph import Graph, Op
-from ..layouts.device_mesh import Layout, Mesh, layouts
-from ..layouts.layout_search import grid, shapes
-from ..layouts.regular import laid
+from ..layouts.device_mesh import DeviceMesh, Layout, enumerate_layouts
+from ..layouts.layout_search import mesh_of_machines, mesh_shapes
+from ..layouts.standard_cuts import boxes_of_layout
+from .plan import PlanningProblem
 
-INSTRUCTIONS_MAX = 10_000  # simulated by one search, all trials together
-TRIALS_MAX = 60
+MAX_INSTRUCTIONS = 10_000  # that one search simulates, over all trials
+MAX_TRIALS = 60
 Rank = TypeVar("Rank", bound=tuple)  # type: ignore[type-arg]
 
 
-def polished(question: Question, cut: Cut, rank: Callable[[Cut], Rank]) -> Cut | None:
-    """A better cut by `rank`, smaller being better, or None where none was found."""
-    best, least, found = cut, rank(cut), False
-    trials = min(TRIALS_MAX, INSTRUCTIONS_MAX // max(1, sum(len(pieces) for pieces in cut.boxes.values())))
-    moves = _moves(question)
+def improve_cut(problem: PlanningProblem, cut: Cut, rank: Callable[[Cut], Rank]) -> Cut | None:
+    """Search for a better cut by `rank`, where smaller is better; None where there is none."""
+    best, best_rank, improved = cut, rank(cut), False
+    trials = min(MAX_TRIALS, MAX_INSTRUCTIONS // max(1, sum(len(pieces) for pieces in cut.boxes.values())))
+    moves = _enumerate_moves(problem)
     for _ in range(trials):
         move = next(moves, None)
         if move is None:
             break
-        trial = _moved(question, best, move)
-        if _used(trial) < _used(best):  # fewer machines are a question of their own
+        trial = _apply_move(problem, best, move)
+        if _machines_in_use(trial) < _machines_in_use(best):  # fewer machines are another planning problem
             continue
-        score = rank(trial)
-        if score < least:
-            best, least, found = trial, score, True
-    return best if found else None
+        trial_rank = rank(trial)
+        if trial_rank < best_rank:
+            best, best_rank, improved = trial, trial_rank, True
+    return best if improved else None
 
 
-def _used(cut: Cut) -> int:
+def _machines_in_use(cut: Cut) -> int:
     return len({machine for pieces in cut.boxes.values() for _, machine in pieces})
 
 
-Move = Mapping[str, Sequence[Placed]]
+Move = Mapping[str, Sequence[PlacedBox]]
 
 
-def _moved(question: Question, cut: Cut, move: Move) -> Cut:
-    boxes = together(question.graph, {**cut.boxes, **move})
-    partial = {op.name for op in partial_ops(question.graph, boxes)}
+def _apply_move(problem: PlanningProblem, cut: Cut, move: Move) -> Cut:
+    boxes = colocate_overwriters(problem.graph, {**cut.boxes, **move})
+    partial = {op.name for op in find_partial_ops(problem.graph, boxes)}
     folds = {name: pieces for name, pieces in cut.folds.items() if name in partial and name not in move}
-    return Cut(cut.machines, fused(cut.machines, boxes), folds)
+    return Cut(cut.machines, fuse_boxes(cut.machines, boxes), folds)
 
 
-def _moves(question: Question) -> Iterator[Move]:
-    """Other boxes for the operators with most work, in turn."""
-    graph = question.graph
-    meshes = [grid(question.cluster, question.machines, shape) for shape in shapes(len(question.cluster))]
-    heavy = sorted((op for op in graph.ops if op.name not in question.pins), key=lambda op: (-op.flops, op.name))
-    turns = deque(_options(graph, op, meshes, question) for op in heavy)
-    while turns:  # one move of each operator in turn: a small budget then reaches all the heavy ones
-        options = turns.popleft()
+def _enumerate_moves(problem: PlanningProblem) -> Iterator[Move]:
+    """Other boxes for the operators, those with most work first, one move of each in turn."""
+    graph = problem.graph
+    meshes = [mesh_of_machines(problem.cluster, problem.machines, shape) for shape in mesh_shapes(len(problem.cluster))]
+    heavy = sorted((op for op in graph.ops if op.name not in problem.pins), key=lambda op: (-op.flops, op.name))
+    pending = deque(_operator_moves(graph, op, meshes, problem) for op in heavy)
+    while pending:  # in turn, so that a small budget reaches all heavy operators
+        options = pending.popleft()
         move = next(options, None)
         if move is not None:
             yield move
-            turns.append(options)
+            pending.append(options)
 
 
-def _options(graph: Graph, op: Op, meshes: Sequence[Mesh], question: Question) -> Iterator[Move]:
+def _operator_moves(graph: Graph, op: Op, meshes: Sequence[DeviceMesh], problem: PlanningProblem) -> Iterator[Move]:
     for mesh in meshes:
-        for layout in layouts(op.nest.loops, mesh.shape):
+        for layout in enumerate_layouts(op.nest.loops, mesh.shape):
             if layout:
-                yield _with_followers(graph, op, mesh, layout, question)
-    for machine in question.machines:
+                yield _move_with_followers(graph, op, mesh, layout, problem)
+    for machine in problem.machines:
         yield {op.name: [(op.nest.box, machine)]}
 
 
-def _with_followers(graph: Graph, op: Op, mesh: Mesh, layout: Layout, question: Question) -> Move:
-    """The operator in a layout, and after it those without parameters of their own that can have the same one."""
-    out = {op.name: laid(op, mesh, layout)}
+def _move_with_followers(graph: Graph, op: Op, mesh: DeviceMesh, layout: Layout, problem: PlanningProblem) -> Move:
+    """An operator in a layout, and the light operators after it that can have the same layout."""
+    out = {op.name: boxes_of_layout(op, mesh, layout)}
     axes = [(dimension, op.nest.loops[loop].axis) for dimension, loop in layout]
     made = set(op.outputs)
     for other in graph.ops[graph.ops.index(op) + 1 :]:
-        light = other.flops < op.flops / 16 and other.name not in question.pins
+        light = other.flops < op.flops / 16 and other.name not in problem.pins
         if not light or not made.intersection(other.inputs):
             continue
         loops = {loop.axis: i for i, loop in enumerate(other.nest.loops) if loop.kind == "parallel"}
         if all(axis in loops for _, axis in axes):
             same = tuple((dimension, loops[axis]) for dimension, axis in axes)
-            if same in layouts(other.nest.loops, mesh.shape):
-                out[other.name] = laid(other, mesh, same)
+            if same in enumerate_layouts(other.nest.loops, mesh.shape):
+                out[other.name] = boxes_of_layout(other, mesh, same)
                 made.update(other.outputs)
     return out

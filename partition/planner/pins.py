@@ -5,41 +5,43 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ..ir.box import volume
-from ..cluster.machines import Cluster
 from ...errors import Infeasible, UsageError
+from ..cluster.machines import Cluster
+from ..ir.box import volume
 from ..ir.graph import STATE_KINDS, Graph, Op
 
 
-def pinned(graph: Graph, cluster: Cluster, pins: Sequence[str]) -> dict[str, int]:
-    """Operator -> machine, of pins as they are written.
+def resolve_pins(graph: Graph, cluster: Cluster, pins: Sequence[str]) -> dict[str, int]:
+    """Resolve pins to operator -> machine.
 
-    UsageError where a pin is no pin, matches nothing, names no machine, or contradicts another one; Infeasible where
-    a machine cannot even hold the parameters that are pinned to it.
+    Raises UsageError where a pin has the wrong form, matches nothing, names no machine or contradicts another pin, and
+    Infeasible where a machine cannot even hold the parameters that are pinned to it.
     """
     out: dict[str, int] = {}
-    said: dict[str, str] = {}
+    pin_of: dict[str, str] = {}
     for pin in pins:
         glob, separator, name = pin.rpartition("=")
         if not separator or not glob or not name:
             raise UsageError("E204", f"{pin!r} is no pin", fix="--pin 'encoder.*=machine 1', or its number: 'head=0'")
-        machine = _machine(cluster, name, pin)
-        found = [op.name for op in graph.ops if any(fnmatchcase(known, glob) for known in _names(graph, op))]
-        if not found:
-            raise _unmatched(graph, glob, pin)
-        for op in found:
+        machine = _find_machine(cluster, name, pin)
+        matching = [
+            op.name for op in graph.ops if any(fnmatchcase(known, glob) for known in _operator_names(graph, op))
+        ]
+        if not matching:
+            raise _unmatched_error(graph, glob, pin)
+        for op in matching:
             if out.get(op, machine) != machine:
                 raise UsageError(
-                    "E206", f"pins {said[op]!r} and {pin!r} put operator {op} on two machines", fix="leave one out"
+                    "E206", f"pins {pin_of[op]!r} and {pin!r} put operator {op} on two machines", fix="leave one out"
                 )
-            out[op], said[op] = machine, pin
-    _bind(graph, out, said)
-    _demand_room(graph, cluster, out)
+            out[op], pin_of[op] = machine, pin
+    _extend_to_overwriters(graph, out, pin_of)
+    _check_memory(graph, cluster, out)
     return out
 
 
-def _bind(graph: Graph, pins: dict[str, int], said: dict[str, str]) -> None:
-    """Operators that touch an overwritten buffer run together: a pin of one is a pin of all of them."""
+def _extend_to_overwriters(graph: Graph, pins: dict[str, int], pin_of: dict[str, str]) -> None:
+    """Extend pins to all operators that touch the same overwritten buffer, since these run together."""
     groups = graph.overwritten.items()
     for _ in groups:  # as often as there are groups, since one may hand its machine on to another
         for buffer, ops in groups:
@@ -50,14 +52,14 @@ def _bind(graph: Graph, pins: dict[str, int], said: dict[str, str]) -> None:
                 if pins.setdefault(op.name, pins[first]) != pins[first]:
                     raise UsageError(
                         "E206",
-                        f"pins {said[first]!r} and {said[op.name]!r} put {first} and {op.name} on two machines; both "
-                        f"touch {buffer}, which the step overwrites",
+                        f"pins {pin_of[first]!r} and {pin_of[op.name]!r} put {first} and {op.name} on two machines; "
+                        f"both touch {buffer}, which the step overwrites",
                         fix="leave one out",
                     )
-                said.setdefault(op.name, said[first])
+                pin_of.setdefault(op.name, pin_of[first])
 
 
-def _machine(cluster: Cluster, name: str, pin: str) -> int:
+def _find_machine(cluster: Cluster, name: str, pin: str) -> int:
     names = [machine.name for machine in cluster.machines]
     if name in names:
         return names.index(name)
@@ -67,15 +69,15 @@ def _machine(cluster: Cluster, name: str, pin: str) -> int:
     raise UsageError("E205", f"pin {pin!r} names no machine of the cluster; there are {known}", fix=f"use {names[0]!r}")
 
 
-def _names(graph: Graph, op: Op) -> list[str]:
-    """What an operator goes by: its modules from the outermost to its own, its name, and the state it reads."""
+def _operator_names(graph: Graph, op: Op) -> list[str]:
+    """Names that a pin may match: the operator's modules, outermost first, its own name, and the state it reads."""
     path = op.module.split(".") if op.module else []
     modules = [".".join(path[: i + 1]) for i in range(len(path))]
     return [*modules, op.name, *(name for name in op.inputs if graph.tensors[name].kind in STATE_KINDS)]
 
 
-def _unmatched(graph: Graph, glob: str, pin: str) -> UsageError:
-    known = sorted({name for op in graph.ops for name in _names(graph, op)})
+def _unmatched_error(graph: Graph, glob: str, pin: str) -> UsageError:
+    known = sorted({name for op in graph.ops for name in _operator_names(graph, op)})
     near = difflib.get_close_matches(glob.strip("*."), known, n=1, cutoff=0.4)
     some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
     return UsageError(
@@ -85,16 +87,16 @@ def _unmatched(graph: Graph, glob: str, pin: str) -> UsageError:
     )
 
 
-def _demand_room(graph: Graph, cluster: Cluster, pins: Mapping[str, int]) -> None:
+def _check_memory(graph: Graph, cluster: Cluster, pins: Mapping[str, int]) -> None:
     held: dict[int, dict[str, int]] = {}
     for op in graph.ops:
         if op.name in pins:
-            mine = held.setdefault(pins[op.name], {})
+            sizes = held.setdefault(pins[op.name], {})
             for name in op.inputs:
                 info = graph.tensors[name]
                 if info.kind in STATE_KINDS:
                     copies = 3 if info.kind == "parameter" else 1
-                    mine[name] = copies * volume(info.box) * info.element_bytes
+                    sizes[name] = copies * volume(info.box) * info.element_bytes
     for number, tensors in sorted(held.items()):
         machine, need = cluster.machines[number], sum(tensors.values())
         if need > machine.memory_bytes:

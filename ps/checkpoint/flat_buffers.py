@@ -1,4 +1,4 @@
-"""`FlatBuffers`: the flat parameters of every machine, read a range at a time from the shard files of a checkpoint."""
+"""`FlatBuffers`: the flat parameters of every machine, read a range at a time from a checkpoint's shard files."""
 
 from bisect import bisect_right
 from pathlib import Path
@@ -8,39 +8,39 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ..slices.slicing import of_machine
+from ..slices.slicing import slices_of_machine
 from .manifest import Manifest, ShardFile
 from .streamed_safetensors import TensorReader
 
 
 class FlatBuffers:
-    """While entered, reads shard files; CheckpointError where they do not hold what is asked for."""
+    """Reads shard files while entered as a context. CheckpointError E803 if they lack what is asked for."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder = folder
         self._files = {file.shard: file for file in manifest.files}
         machines = range(len(manifest.regions))
-        self._slices = [sorted(of_machine(manifest.slices, m), key=lambda piece: piece.start) for m in machines]
+        self._slices = [sorted(slices_of_machine(manifest.slices, m), key=lambda piece: piece.start) for m in machines]
         self._readers: dict[int, TensorReader] = {}
 
     @property
     def elements(self) -> list[int]:
-        """Of the buffer of each machine."""
+        """The number of elements of each machine's buffer."""
         return [slices[-1].stop if slices else 0 for slices in self._slices]
 
     def dtype(self, machine: int) -> torch.dtype:
-        """Of the elements of a machine's buffer."""
+        """Return the dtype of a machine's buffer."""
         return self.read(machine, 0, 1).dtype
 
-    def read(self, machine: int, start: int, stop: int, *, memory: str = "") -> Tensor:
-        """Elements [start, stop) of a machine's buffer, or of a memory that the rule has of it."""
+    def read(self, machine: int, start: int, stop: int, *, state: str = "") -> Tensor:
+        """Return elements [start, stop) of a machine's buffer, or of its optimizer state of this name."""
         slices, parts, at = self._slices[machine], list[Tensor](), start
         first = bisect_right(slices, start, key=lambda piece: piece.start) - 1
         for piece in slices[max(0, first) :]:
             if at >= stop or piece.start > at:
                 break
             end = min(piece.stop, stop)
-            name = f"slice-{piece.number}/" + (f"state/{memory}" if memory else "value")
+            name = f"slice-{piece.number}/" + (f"state/{state}" if state else "value")
             reader = self._reader(piece.shard, machine)
             if [piece.size] != list(reader.layouts.get(name, (torch.uint8, ()))[1]):
                 raise self._incomplete(machine)
@@ -59,15 +59,15 @@ class FlatBuffers:
         for reader in self._readers.values():
             reader.close()
 
-    def memories(self) -> list[str]:
-        """Names of what the rule remembers of every slice."""
+    def state_names(self) -> list[str]:
+        """Return the names of the optimizer state that every slice has."""
         names: set[str] | None = None
         for machine, slices in enumerate(self._slices):
             for piece in slices:
-                begin = f"slice-{piece.number}/state/"
+                prefix = f"slice-{piece.number}/state/"
                 layouts = self._reader(piece.shard, machine).layouts
-                found = {name.removeprefix(begin) for name in layouts if name.startswith(begin)}
-                names = found if names is None else names & found
+                here = {name.removeprefix(prefix) for name in layouts if name.startswith(prefix)}
+                names = here if names is None else names & here
         return sorted(names or ())
 
     def _reader(self, shard: int, machine: int) -> TensorReader:

@@ -1,8 +1,8 @@
-"""`Keeper`: when a shard is written to the disk, and what of it is there.
+"""`Journal`: writes a shard's state to disk while it serves, as a journal and as its part of checkpoints.
 
-It is written every few seconds, so that whoever takes its place when it is lost goes on from there (the journal);
-sooner where clients keep many pushes until then; and, for good, whenever so many updates were made (checkpoints), or
-after as many of those as somebody asks for ahead.
+The journal is one file, replaced every few seconds, from which a role that replaces a lost shard continues; it is
+written sooner when clients have many pushes in their replay buffers. A push is durable once a written journal contains
+it. Checkpoints stay: they are made every so many updates, or only those among them that were requested in advance.
 """
 
 import shutil
@@ -13,179 +13,194 @@ from pathlib import Path
 import msgspec
 
 from ...errors import CheckpointError
-from .write_checkpoint import checked_in, settle
-from ..slices.slice_state import Holding
+from ..optimizers.optimizer import Optimizer
+from ..slices.slice_state import SliceState
 from .manifest import ShardFile
-from ..optimizers.optimizer import Rule
-from .snapshot import Snapshot
+from .snapshot import Clocks, Snapshot
+from .write_checkpoint import add_to_checkpoint, rename_durably
 
 INTERVAL_S = 5.0
 
 
-class Keeping(msgspec.Struct, frozen=True):
-    """What a shard is asked to write. folder: of the run. every: updates between two checkpoints, 0 for none.
+class JournalConfig(msgspec.Struct, frozen=True):
+    """What a shard writes.
 
-    asked: of those, only the ones that are asked for.
+    folder: of the run. checkpoint_every: updates between two checkpoints, 0 for none. on_request: whether only those
+    checkpoints are made that were requested before they were due. interval_s: seconds between two journals.
     """
 
     folder: str
-    every: int = 0
-    asked: bool = False
+    checkpoint_every: int = 0
+    on_request: bool = False
     interval_s: float = INTERVAL_S
 
 
-class Written(msgspec.Struct, frozen=True):
-    """What came of a snapshot. checkpoint: its number from 1, 0 for the journal. why: it could not be written.
+class WriteResult(msgspec.Struct, frozen=True):
+    """The outcome of writing a journal or a checkpoint.
 
-    late: it was asked for when the shard had passed it, and none was made.
+    checkpoint: its number from 1, 0 for the journal. file: the entry of a checkpoint's manifest. failure: why nothing
+    was written, "" after success. missed: the checkpoint was requested when the shard had passed it, so none was made.
     """
 
     checkpoint: int = 0
     file: ShardFile | None = None
-    why: str = ""
-    late: bool = False
+    failure: str = ""
+    missed: bool = False
 
 
-class Keeper:
-    """Of one shard. safe: whether all of it has been on the disk once, so that nothing that builds on it is lost."""
+class Journal:
+    """The journal and checkpoints of one shard.
 
-    def __init__(self, keeping: Keeping, index: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.keeping, self.index, self.safe = keeping, index, False
+    safe: whether all slices have been written once, so that nothing built on them is lost. Until then the shard answers
+    no fetch.
+    """
+
+    def __init__(self, config: JournalConfig, index: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config, self.index, self.safe = config, index, False
         self._clock = clock
-        self._journal: Snapshot[None] | None = None
-        self._checkpoints: dict[int, Snapshot[ShardFile]] = {}
-        self._durable: Mapping[int, Mapping[str, int]] = {}
-        self._hurried = False
-        self._changed = True
-        self._last_s = -float("inf")
-        self._reached: int | None = None  # the last checkpoint that was due; not known before slices have values
-        self._asked = 0  # the number of the checkpoint that was asked for, until it is due
+        self._snapshot: Snapshot[None] | None = None  # of the journal, while it is written
+        self._checkpoints: dict[int, Snapshot[ShardFile]] = {}  # by number, while they are written
+        self._durable: Mapping[int, Mapping[str, int]] = {}  # by slice and client, the last push in the journal
+        self._flush_requested = False
+        self._changed = True  # since the last journal was begun
+        self._last_s = -float("inf")  # when that was
+        self._last_due: int | None = None  # the last checkpoint that was due; unknown before slices have values
+        self._requested = 0  # the number of the requested checkpoint until it is due
 
     @property
     def path(self) -> Path:
-        """Of the journal."""
-        return journal_path(self.keeping.folder, self.index)
+        """The path of the journal."""
+        return journal_path(self.config.folder, self.index)
 
     @property
     def busy(self) -> bool:
-        """Whether something is being written, or will be at the next turn."""
-        return self._journal is not None or bool(self._checkpoints) or (self._hurried and self._changed)
+        """Whether something is being written, or will be at the next `poll`."""
+        return self._snapshot is not None or bool(self._checkpoints) or (self._flush_requested and self._changed)
 
-    def goes_on_from(self, holdings: Iterable[Holding]) -> None:
-        """The shard begins with what a journal has."""
-        held = list(holdings)
-        self._durable = {holding.slice.number: dict(holding.applied) for holding in held}
-        self._reached = self._number(held)
+    def restore_from(self, slice_states: Iterable[SliceState]) -> None:
+        """Continue from the slices that were read from this journal."""
+        states = list(slice_states)
+        self._durable = {state.slice.number: dict(state.applied) for state in states}
+        self._last_due = self._due_checkpoint(states)
         self.safe, self._changed = True, False
 
-    def durable(self, number: int, client: str) -> int:
-        """The last push of a client to a slice that is on the disk."""
+    def durable_push(self, number: int, client: str) -> int:
+        """Return the number of a client's last push to slice `number` that is durable; 0 for none."""
         return self._durable.get(number, {}).get(client, 0)
 
-    def hurry(self) -> None:
-        """Write again soon."""
-        self._hurried = True
+    def request_flush(self) -> None:
+        """Write the journal at the next `poll`, without waiting for the interval to pass."""
+        self._flush_requested = True
 
-    def ask(self, number: int) -> None:
-        """A checkpoint is to be made when it is due; one that was asked for before and is not due yet is not."""
-        self._asked = number
+    def request_checkpoint(self, number: int) -> None:
+        """Make this checkpoint when it is due. It replaces a requested one that is not due yet."""
+        self._requested = number
 
-    def before(self, number: int) -> None:
-        """A slice is about to change."""
+    def before_change(self, number: int) -> None:
+        """Save what snapshots still need of a slice that is about to change."""
         self._changed = True
-        for snapshot in self._all:
-            snapshot.before(number)
+        for snapshot in self._snapshots:
+            snapshot.before_change(number)
 
-    def turn(self, holdings: list[Holding], rule: Rule, clocks: Mapping[int, Mapping[int, int]]) -> list[Written]:
-        """Begin what is due, go on with what was begun; what came to its end."""
-        number, late = self._due(self._number(holdings))
+    def poll(self, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks) -> list[WriteResult]:
+        """Begin to write what is due and continue what was begun. Return the outcome of what has ended."""
+        number, missed = self._next_checkpoint(self._due_checkpoint(slice_states))
         if number:
-            self._checkpoints[number] = self._checkpoint(number, holdings, rule, clocks)
+            self._checkpoints[number] = self._begin_checkpoint(number, slice_states, optimizer, clocks)
         now = self._clock()
-        due = self._hurried or not self.safe or now - self._last_s >= self.keeping.interval_s
-        if self._journal is None and self._changed and due:
-            self._last_s, self._hurried, self._changed = now, False, False
-            temporary = self.path.with_suffix(".tmp")
-            self._journal = Snapshot(temporary, holdings, rule, lambda path: settle(path, self.path), clocks=clocks)
-        for snapshot in self._all:
-            snapshot.go_on()
-        return [*late, *self._ended()]
+        due = self._flush_requested or not self.safe or now - self._last_s >= self.config.interval_s
+        if self._snapshot is None and self._changed and due:
+            self._last_s, self._flush_requested, self._changed = now, False, False
+            temporary, path = self.path.with_suffix(".tmp"), self.path
+            self._snapshot = Snapshot(
+                temporary, slice_states, optimizer, lambda written: rename_durably(written, path), clocks=clocks
+            )
+        for snapshot in self._snapshots:
+            snapshot.copy_next()
+        return [*missed, *self._collect_results()]
 
-    def close(self) -> list[Written]:
-        """Wait for what is being written; what came of it."""
-        for snapshot in self._all:
+    def close(self) -> list[WriteResult]:
+        """Wait until everything begun is written. Return the outcome."""
+        for snapshot in self._snapshots:
             snapshot.finish()
-        return self._ended()
+        return self._collect_results()
 
     @property
-    def _all(self) -> list[Snapshot[None] | Snapshot[ShardFile]]:
-        return [*([self._journal] if self._journal is not None else []), *self._checkpoints.values()]
+    def _snapshots(self) -> list[Snapshot[None] | Snapshot[ShardFile]]:
+        return [*([self._snapshot] if self._snapshot is not None else []), *self._checkpoints.values()]
 
-    def _number(self, holdings: list[Holding]) -> int:
-        """Of the last checkpoint that is due."""
-        every = self.keeping.every
-        return min(holding.version for holding in holdings) // every if every and holdings else 0
+    def _due_checkpoint(self, slice_states: list[SliceState]) -> int:
+        """Return the number of the last checkpoint that is due, as all slices have reached its version."""
+        every = self.config.checkpoint_every
+        return min(state.version for state in slice_states) // every if every and slice_states else 0
 
-    def _due(self, reached: int) -> tuple[int, list[Written]]:
-        """The number of the checkpoint to make now, 0 for none, and what is told of one that is too late."""
-        before = reached if self._reached is None else self._reached  # training may begin with what another run wrote
-        self._reached = reached
-        if not self.keeping.asked:
-            return (reached if reached > before else 0), []
-        if not self._asked or reached < self._asked:
+    def _next_checkpoint(self, due: int) -> tuple[int, list[WriteResult]]:
+        """Return the number of the checkpoint to make now, 0 for none, and the outcome of one that was missed."""
+        before = (
+            due if self._last_due is None else self._last_due
+        )  # training may continue from another run's checkpoint
+        self._last_due = due
+        if not self.config.on_request:
+            return (due if due > before else 0), []
+        if not self._requested or due < self._requested:
             return 0, []
-        number, self._asked = self._asked, 0
-        return (number, []) if number > before else (0, [Written(number, late=True)])
+        number, self._requested = self._requested, 0
+        return (number, []) if number > before else (0, [WriteResult(number, missed=True)])
 
-    def _checkpoint(
-        self, number: int, holdings: list[Holding], rule: Rule, clocks: Mapping[int, Mapping[int, int]]
+    def _begin_checkpoint(
+        self, number: int, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks
     ) -> Snapshot[ShardFile]:
-        folder = unfinished_path(self.keeping.folder, number)
-        temporary = folder / f"shard-{self.index}.tmp"
-        entry = lambda sha, size: ShardFile(self.index, sha, size)  # noqa: E731
-        return Snapshot(temporary, holdings, rule, lambda path: checked_in(path, folder, entry), clocks=clocks)
+        folder = checkpoint_path(self.config.folder, number)
 
-    def _ended(self) -> list[Written]:
-        found = []
-        if self._journal is not None and self._journal.ended:
-            journal, self._journal = self._journal, None
-            written = Written(why=_why(journal))
-            if not written.why:
-                self._durable = journal.applied
-            self._changed = self._changed or bool(written.why)
-            self.safe = True  # where it cannot be written the run goes on without
-            found.append(written)
-        for number in [number for number, snapshot in self._checkpoints.items() if snapshot.ended]:
-            snapshot = self._checkpoints.pop(number)
-            why = _why(snapshot)
-            found.append(Written(number, None if why else snapshot.result(), why))
-        return found
+        def make_entry(sha256: str, size: int) -> ShardFile:
+            return ShardFile(self.index, sha256, size)
+
+        def publish(written: Path) -> ShardFile:
+            return add_to_checkpoint(written, folder, make_entry)
+
+        return Snapshot(folder / f"shard-{self.index}.tmp", slice_states, optimizer, publish, clocks=clocks)
+
+    def _collect_results(self) -> list[WriteResult]:
+        results = []
+        if self._snapshot is not None and self._snapshot.has_ended:
+            snapshot, self._snapshot = self._snapshot, None
+            failure = _failure_of(snapshot)
+            if not failure:
+                self._durable = snapshot.applied
+            self._changed = self._changed or bool(failure)
+            self.safe = True  # if it cannot be written, the run continues without
+            results.append(WriteResult(failure=failure))
+        for number in [number for number, checkpoint in self._checkpoints.items() if checkpoint.has_ended]:
+            checkpoint = self._checkpoints.pop(number)
+            failure = _failure_of(checkpoint)
+            results.append(WriteResult(number, None if failure else checkpoint.result(), failure))
+        return results
 
 
 def journal_path(folder: str | Path, index: int) -> Path:
-    """The file from which whoever takes the place of a shard goes on."""
+    """Return the path of the journal of shard `index` in a run's folder."""
     return Path(folder) / "journal" / f"shard-{index}.safetensors"
 
 
 def remove_journals(folder: str | Path) -> None:
-    """Those of a run that is over, or was before; OSError where they cannot be removed."""
+    """Remove the journals of a run that is over. OSError if they cannot be removed."""
     journals = Path(folder) / "journal"
     if journals.exists():
         shutil.rmtree(journals)
 
 
-def unfinished_path(folder: str | Path, number: int) -> Path:
-    """The folder of a checkpoint, before it has a manifest."""
+def checkpoint_path(folder: str | Path, number: int) -> Path:
+    """Return the folder of a checkpoint, which is complete once it has a checkpoint manifest."""
     return Path(folder) / "checkpoints" / f"{number:06d}"
 
 
-def checkpoint_folders(folder: str | Path) -> list[Path]:
-    """Those that a run has begun to write, in their order."""
+def list_checkpoint_folders(folder: str | Path) -> list[Path]:
+    """Return the folders of the checkpoints that a run has begun to write, in their order."""
     return sorted((Path(folder) / "checkpoints").glob("[0-9]*"))
 
 
-def _why(snapshot: Snapshot[None] | Snapshot[ShardFile]) -> str:
-    """Why a snapshot that has ended was not written; nothing where it was."""
+def _failure_of(snapshot: Snapshot[None] | Snapshot[ShardFile]) -> str:
+    """Return why a snapshot that has ended was not written; "" if it was."""
     try:
         snapshot.result()
     except (OSError, CheckpointError) as error:

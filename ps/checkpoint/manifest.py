@@ -1,13 +1,13 @@
-"""`Manifest`: what a checkpoint consists of - the files of shards and of machines, and where every parameter lies."""
+"""`Manifest`: the checkpoint manifest, `manifest.json` - the files of a checkpoint, and where every parameter lies."""
 
 from typing import Annotated, Any
 
 import msgspec
 
-from ..slices.slicing import Slice
 from ..slices.region import Region
+from ..slices.slicing import ParameterSlice
 
-FORMAT = 2
+FORMAT = 3  # of the manifest and of the headers of shard files
 MANIFEST = "manifest.json"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -15,7 +15,7 @@ Hash = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class ShardFile(msgspec.Struct, frozen=True):
-    """A shard's file as the manifest lists it."""
+    """The manifest's entry of a shard's file."""
 
     shard: Count
     sha256: Hash
@@ -28,9 +28,9 @@ class ShardFile(msgspec.Struct, frozen=True):
 
 
 class StateFile(msgspec.Struct, frozen=True):
-    """What a machine holds that is not trained: buffers and frozen parameters.
+    """The manifest's entry of a file with what a machine holds that is not trained: buffers and frozen parameters.
 
-    pieces: boxes of them; the tensor of each is called by its position here. Their offsets say nothing.
+    pieces: their regions, whose offsets mean nothing here; the file names the tensor of each by its position.
     """
 
     machine: Count
@@ -45,13 +45,13 @@ class StateFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a checkpoint consists of.
+    """The contents of a checkpoint.
 
-    regions: by machine, where its trained parameters lie; states: files of what is not trained, of replica 0; about:
-    facts for the reader.
+    slices: of all shards. regions: by machine, where its trained parameters lie in its flat buffer. files: of the
+    shards. states: of what is not trained, as replica 0 has it. about: facts about the run, for whoever resumes it.
     """
 
-    slices: list[Slice]
+    slices: list[ParameterSlice]
     regions: list[list[Region]]
     files: list[ShardFile]
     states: list[StateFile] = []
@@ -60,5 +60,5 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def all_files(self) -> list[ShardFile | StateFile]:
-        """Of shards and of machines."""
+        """The files of shards and of machines."""
         return [*self.files, *self.states]

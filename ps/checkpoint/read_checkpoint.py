@@ -1,5 +1,7 @@
-"""`Checkpoint`: everything needed to go on, as files - one safetensors file a shard, one of the other state of each
-machine, and a manifest, written last. The manifest names every file with its size and sha256 (checkpoint_files.py).
+"""`Checkpoint`: reads a checkpoint, whatever cut of the model it was written from.
+
+A checkpoint has one safetensors file per shard, one per machine for what is not trained, and the checkpoint manifest,
+which is written last and lists every file with its size and sha256 (write_checkpoint.py).
 """
 
 import math
@@ -13,85 +15,85 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...partition.ir.box import Box, intersect, relative, sizes, slices, volume, whole
 from ...errors import CheckpointError
-from .write_checkpoint import sha256_of
+from ...partition.ir.box import Box, intersect, relative, sizes, slices, volume, whole
+from ..optimizers.registry import AnyOptimizer, from_plain
+from ..slices.region import Region, check_regions
+from ..slices.slice_state import SliceState
 from .flat_buffers import FlatBuffers
-from ..slices.slice_state import Holding
 from .manifest import FORMAT, MANIFEST, Manifest, ShardFile, StateFile
-from ..slices.region import Region, check
-from ..optimizers.registry import AnyRule, from_plain
 from .shard_file import read_header, read_shard
 from .streamed_safetensors import TensorReader, fill_box
+from .write_checkpoint import hash_file
 
-Part = tuple[Box, Tensor]
+Part = tuple[Box, Tensor]  # a box of a tensor, and the elements in it
 
 
 class Checkpoint:
-    """A checkpoint that was read and whose files are as they were written."""
+    """A checkpoint whose files are unchanged since they were written; see `open_checkpoint`."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
 
-    def holdings(self, shard: int) -> list[Holding]:
-        """The slices of a shard with values, rule state, versions and applied pushes."""
-        return read_shard(self.folder / self._file(shard).name).holdings
+    def read_slices(self, shard: int) -> list[SliceState]:
+        """Return the slices of a shard. CheckpointError E803 if the checkpoint has no such shard."""
+        return read_shard(self.folder / self._file(shard).name).slice_states
 
-    def rule(self, shard: int) -> AnyRule:
-        """The rule that the shard applied."""
+    def read_optimizer(self, shard: int) -> AnyOptimizer:
+        """Return the optimizer that the shard applied. CheckpointError E803 if there is no such shard."""
         with TensorReader(self.folder / self._file(shard).name) as reader:
-            return from_plain(read_header(reader).rule)
+            return from_plain(read_header(reader).optimizer)
 
     @property
-    def trained(self) -> list[str]:
-        """Names of the trained parameters."""
+    def trained_names(self) -> list[str]:
+        """The names of the trained parameters."""
         return list(self._trained)
 
     @property
     def names(self) -> list[str]:
-        """Trained parameters, then buffers and frozen parameters."""
+        """The names of the trained parameters, then of buffers and frozen parameters."""
         return [*self._trained, *(name for name in self._untrained if name not in self._trained)]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, as a plain `state_dict` has it."""
+        """Return the shape of a tensor in the model's `state_dict`. CheckpointError E808 if there is none."""
         return tuple(self._region(name).shape)
 
     def axes(self, name: str) -> tuple[int, ...]:
-        """The sizes of the axes that a tensor's dimensions are made of, in which its boxes are."""
+        """Return the sizes of the axes that a tensor's dimensions are made of; its boxes refer to these."""
         return tuple(self._region(name).axes)
 
-    def memories(self) -> list[str]:
-        """What the rule remembers of every parameter, by name."""
+    def state_names(self) -> list[str]:
+        """Return the names of the optimizer state that every parameter has."""
         with FlatBuffers(self.folder, self.manifest) as buffers:
-            return buffers.memories()
+            return buffers.state_names()
 
-    def part(self, name: str, box: Box, axes: Sequence[int] | None = None, *, memory: str = "") -> Tensor:
-        """A box of a parameter or buffer, in the sizes of the box; little else is read.
+    def read_box(self, name: str, box: Box, axes: Sequence[int] | None = None, *, state: str = "") -> Tensor:
+        """Return a box of a parameter or buffer, in the sizes of the box, reading little else.
 
-        memory: of what the rule remembers of a parameter under this name, instead of its values. axes: those that the
-        box is in, by default `self.axes(name)`; with others the tensor is read whole first. CheckpointError where there
-        is no such tensor, or not all of the box.
+        axes: those that the box refers to, by default `self.axes(name)`; with others the tensor is read whole first.
+        state: the name of the parameter's optimizer state to read instead of its values. CheckpointError E808 if there
+        is no such tensor or box, E803 if the checkpoint lacks some of it.
         """
         own = self.axes(name)
-        wanted = own if axes is None else tuple(axes)
-        fits = len(box) == len(wanted) and all(0 <= a <= b <= n for (a, b), n in zip(box, wanted, strict=False))
-        if not fits or math.prod(wanted) != math.prod(own):
-            told = f"box {list(box)} in axes {list(wanted)} of {name}, which has axes {list(own)}"
-            raise CheckpointError("E808", f"checkpoint {self.folder} has no {told}")
-        if wanted != own:
-            return self.part(name, whole(own), memory=memory).reshape(wanted)[slices(box)].clone()
+        view = own if axes is None else tuple(axes)
+        fits = len(box) == len(view) and all(0 <= a <= b <= n for (a, b), n in zip(box, view, strict=False))
+        if not fits or math.prod(view) != math.prod(own):
+            facts = f"has no box {list(box)} in axes {list(view)} of {name}, which has axes {list(own)}"
+            raise CheckpointError("E808", f"checkpoint {self.folder} {facts}")
+        if view != own:
+            return self.read_box(name, whole(own), state=state).reshape(view)[slices(box)].clone()
         if not volume(box):
             return torch.empty(sizes(box), dtype=self.dtype(name))
         trained = name in self._trained
-        parts = self._trained_parts(name, box, memory) if trained else self._other_parts(name, box)
-        if not _covered(box, parts):
+        parts = self._trained_parts(name, box, state) if trained else self._other_parts(name, box)
+        if not _is_covered(box, parts):
             raise CheckpointError("E803", f"checkpoint {self.folder} does not hold all of box {list(box)} of {name}")
-        return _joined(box, parts)
+        return _join_parts(box, parts)
 
-    def whole(self, name: str) -> Tensor:
-        """A parameter or buffer in its shape."""
-        return self.part(name, whole(self.axes(name))).reshape(self.shape(name))
+    def read_tensor(self, name: str) -> Tensor:
+        """Return a whole parameter or buffer in its shape."""
+        return self.read_box(name, whole(self.axes(name))).reshape(self.shape(name))
 
     def __contains__(self, name: str) -> bool:
         return name in self._trained or name in self._untrained
@@ -101,27 +103,27 @@ class Checkpoint:
 
     @cached_property
     def _trained(self) -> dict[str, list[tuple[int, Region]]]:
-        """Regions by name, with their machines; CheckpointError where they do not make up whole parameters."""
-        found: dict[str, list[tuple[int, Region]]] = defaultdict(list)
+        """The regions of each trained parameter, with their machines. CheckpointError E806 if some is missing."""
+        by_name: dict[str, list[tuple[int, Region]]] = defaultdict(list)
         for machine, regions in enumerate(self.manifest.regions):
             for region in regions:
-                found[region.name].append((machine, region))
+                by_name[region.name].append((machine, region))
         elements = FlatBuffers(self.folder, self.manifest).elements
-        for name, pieces in found.items():
-            check(name, pieces, elements)
-        return dict(found)
+        for name, pieces in by_name.items():
+            check_regions(name, pieces, elements)
+        return dict(by_name)
 
     @cached_property
     def _untrained(self) -> dict[str, list[tuple[StateFile, int]]]:
-        """Files by name, and the position there."""
-        found: dict[str, list[tuple[StateFile, int]]] = defaultdict(list)
+        """The files that hold each other tensor, with its position there."""
+        by_name: dict[str, list[tuple[StateFile, int]]] = defaultdict(list)
         for file in self.manifest.states:
             for position, region in enumerate(file.pieces):
-                found[region.name].append((file, position))
-        return dict(found)
+                by_name[region.name].append((file, position))
+        return dict(by_name)
 
     def _region(self, name: str) -> Region:
-        """Any region of a tensor."""
+        """Return any region of a tensor. CheckpointError E808 if there is no such tensor."""
         if name in self._trained:
             return self._trained[name][0][1]
         if name in self._untrained:
@@ -132,7 +134,7 @@ class Checkpoint:
         )
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of a tensor."""
+        """Return the dtype of a tensor."""
         if name in self._trained:
             with FlatBuffers(self.folder, self.manifest) as buffers:
                 return buffers.dtype(self._trained[name][0][0])
@@ -148,9 +150,9 @@ class Checkpoint:
             "E803", f"checkpoint {self.folder} has no shard {shard}; it has {len(self.manifest.files)}"
         )
 
-    def _trained_parts(self, name: str, box: Box, memory: str) -> list[Part]:
-        """What the machines' buffers hold of a box, or the rule's memory of it."""
-        found: list[Part] = []
+    def _trained_parts(self, name: str, box: Box, state: str) -> list[Part]:
+        """Return what the machines' buffers hold of a box, or of its optimizer state of this name."""
+        parts: list[Part] = []
         with FlatBuffers(self.folder, self.manifest) as buffers:
             for machine, region in self._trained[name]:
                 outer = tuple(region.box)
@@ -159,31 +161,31 @@ class Checkpoint:
                     continue
                 target = torch.empty(sizes(common), dtype=buffers.dtype(machine))
                 inside = relative(common, outer)
-                fill_box(target, region.sizes, inside, _from(buffers, machine, region.offset, memory))
-                found.append((common, target))
-        return found
+                fill_box(target, region.sizes, inside, _make_reader(buffers, machine, region.offset, state))
+                parts.append((common, target))
+        return parts
 
     def _other_parts(self, name: str, box: Box) -> list[Part]:
-        """What the files of buffers and frozen parameters hold of a box."""
-        found: list[Part] = []
+        """Return what the files of buffers and frozen parameters hold of a box."""
+        parts: list[Part] = []
         for file, position in self._untrained[name]:
             region = file.pieces[position]
             outer = tuple(region.box)
             common = intersect(outer, box)
             if common is not None:
                 with TensorReader(self.folder / file.name) as reader:
-                    found.append((common, reader.box(str(position), region.sizes, relative(common, outer))))
-        return found
+                    parts.append((common, reader.box(str(position), region.sizes, relative(common, outer))))
+        return parts
 
 
-def load(folder: str | Path) -> Checkpoint:
-    """Read a checkpoint and verify its files; CheckpointError names what is missing, damaged or too new."""
+def open_checkpoint(folder: str | Path) -> Checkpoint:
+    """Read a checkpoint's manifest and verify its files. CheckpointError names what is missing, damaged or too new."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     for file in manifest.all_files:
         path = folder / file.name
         try:
-            size, sha256 = path.stat().st_size, sha256_of(path)
+            size, sha256 = path.stat().st_size, hash_file(path)
         except OSError as error:
             raise CheckpointError(
                 "E801",
@@ -200,24 +202,24 @@ def load(folder: str | Path) -> Checkpoint:
     return Checkpoint(folder, manifest)
 
 
-def whole_state(folder: str | Path) -> dict[str, Tensor]:
-    """The parameters, buffers and frozen parameters of the whole model by name, as a plain `state_dict` has them."""
-    checkpoint = load(folder)
-    return {name: checkpoint.whole(name) for name in checkpoint.names}
+def load_checkpoint(folder: str | Path) -> dict[str, Tensor]:
+    """Read the parameters and buffers of the whole model by name, as its `state_dict` has them. CheckpointError."""
+    checkpoint = open_checkpoint(folder)
+    return {name: checkpoint.read_tensor(name) for name in checkpoint.names}
 
 
-def _joined(box: Box, parts: Sequence[Part]) -> Tensor:
-    """One tensor of parts that cover a box."""
+def _join_parts(box: Box, parts: Sequence[Part]) -> Tensor:
+    """Return one tensor, made of parts that cover a box."""
     if len(parts) == 1:
         return parts[0][1]
-    joined = torch.empty(sizes(box), dtype=parts[0][1].dtype)
+    tensor = torch.empty(sizes(box), dtype=parts[0][1].dtype)
     for place, part in parts:
-        joined[slices(relative(place, box))] = part
-    return joined
+        tensor[slices(relative(place, box))] = part
+    return tensor
 
 
-def _covered(box: Box, parts: Sequence[Part]) -> bool:
-    """Whether parts that may overlap cover a box: buffers may be held by several machines."""
+def _is_covered(box: Box, parts: Sequence[Part]) -> bool:
+    """Return whether the parts cover a box. They may overlap, as several machines may hold the same buffer."""
     if len(parts) == 1:
         return parts[0][0] == box
     marks = torch.zeros(sizes(box), dtype=torch.bool)
@@ -226,12 +228,12 @@ def _covered(box: Box, parts: Sequence[Part]) -> bool:
     return bool(marks.all())
 
 
-def _from(buffers: FlatBuffers, machine: int, offset: int, memory: str) -> Callable[[int, int], Tensor]:
-    return lambda start, stop: buffers.read(machine, offset + start, offset + stop, memory=memory)
+def _make_reader(buffers: FlatBuffers, machine: int, offset: int, state: str) -> Callable[[int, int], Tensor]:
+    return lambda start, stop: buffers.read(machine, offset + start, offset + stop, state=state)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a checkpoint says that it consists of; its files are not looked at."""
+    """Read the checkpoint manifest of a folder; the files that it lists are not looked at. CheckpointError."""
     path = folder / MANIFEST
     try:
         data = path.read_bytes()

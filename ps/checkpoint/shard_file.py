@@ -1,4 +1,4 @@
-"""Reads the file of a shard: of a checkpoint, or the journal that whoever takes its place goes on from."""
+"""Reads the file of a shard: its part of a checkpoint, or the journal from which a restarted shard continues."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,43 +6,43 @@ from typing import NamedTuple
 import msgspec
 
 from ...errors import CheckpointError
-from .write_checkpoint import HEADER, ShardHeader
-from ..slices.slice_state import Holding
-from ..optimizers.registry import AnyRule, from_plain
+from ..optimizers.registry import AnyOptimizer, from_plain
+from ..slices.slice_state import SliceState
 from .streamed_safetensors import TensorReader
+from .write_checkpoint import HEADER, ShardHeader
 
 
 class ShardContents(NamedTuple):
-    """The slices of a shard with values, rule state, versions and applied pushes, its rule, and its clocks.
+    """The slices of a shard with values, optimizer state, versions and applied pushes; its optimizer; its clocks.
 
-    clocks: by slice, the steps of the replicas that train.
+    clocks: by slice and replica that trains, the steps that the replica has taken.
     """
 
-    holdings: list[Holding]
-    rule: AnyRule
+    slice_states: list[SliceState]
+    optimizer: AnyOptimizer
     clocks: dict[int, dict[int, int]]
 
 
 def read_shard(path: str | Path) -> ShardContents:
-    """What a shard's file holds; CheckpointError where it is none."""
+    """Read a shard's file. CheckpointError E803 if it is none."""
     with TensorReader(path) as reader:
         header = read_header(reader)
-        holdings = [
-            Holding(
-                held.slice,
-                reader.tensor(held.value),
-                {name: reader.tensor(held.memory(name)) for name in held.state},
-                held.version,
-                dict(held.applied),
+        slice_states = [
+            SliceState(
+                one.slice,
+                reader.tensor(one.value),
+                {name: reader.tensor(one.state_tensor(name)) for name in one.state},
+                one.version,
+                dict(one.applied),
             )
-            for held in header.held
+            for one in header.slices
         ]
-        clocks = {held.slice.number: dict(held.clock) for held in header.held}
-        return ShardContents(holdings, from_plain(header.rule), clocks)
+        clocks = {one.slice.number: dict(one.clock) for one in header.slices}
+        return ShardContents(slice_states, from_plain(header.optimizer), clocks)
 
 
 def read_header(reader: TensorReader) -> ShardHeader:
-    """What the file says about itself."""
+    """Read the header of a shard's file. CheckpointError E803 if it has none."""
     try:
         return msgspec.json.decode(reader.metadata[HEADER], type=ShardHeader)
     except (KeyError, msgspec.DecodeError) as error:

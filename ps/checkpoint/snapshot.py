@@ -1,7 +1,7 @@
-"""`Snapshot`: a shard's file as it is at one moment, written by a thread while the shard goes on.
+"""`Snapshot`: a shard's state at one moment, written to a file by a thread while the shard goes on serving.
 
-A slice that is about to change is copied before it does; the others are copied when the thread has time for them. At
-most a few copies wait for the disk; where the disk is slower than the pushes, those wait for it.
+A slice that is about to change is copied first; the others are copied as the thread has time for them. At most a few
+copies wait for the disk; if the disk is slower than the pushes, these wait for it.
 """
 
 import contextlib
@@ -15,102 +15,100 @@ import msgspec
 from torch import Tensor
 
 from ...errors import CheckpointError
-from .write_checkpoint import HEADER, Held, ShardHeader
-from ..slices.slice_state import Holding
-from ..optimizers.optimizer import Rule
+from ..optimizers.optimizer import Optimizer
+from ..slices.slice_state import SliceState
 from .streamed_safetensors import Layout, TensorWriter
+from .write_checkpoint import HEADER, ShardHeader, SliceHeader
 
-WAITING_MOST = 8  # copied slices that are not written yet
+MAX_WAITING_COPIES = 8  # slices that are copied and not written yet
+
+Clocks = Mapping[int, Mapping[int, int]]  # by slice and replica: the steps that the replica has taken
 
 T = TypeVar("T")
 
 
 class Snapshot(Generic[T]):
-    """Of these holdings. settle: gives the finished temporary file its name, and says what the file is then.
+    """The snapshot of these slices.
 
-    clocks: by slice, the steps that replicas have taken.
+    publish: gives the finished temporary file its name, and returns what `result` returns.
     """
 
     def __init__(
         self,
         temporary: Path,
-        holdings: Iterable[Holding],
-        rule: Rule,
-        settle: Callable[[Path], T],
+        slice_states: Iterable[SliceState],
+        optimizer: Optimizer,
+        publish: Callable[[Path], T],
         *,
-        clocks: Mapping[int, Mapping[int, int]],
+        clocks: Clocks,
     ) -> None:
-        self._left = {holding.slice.number: holding for holding in holdings}
-        self._held = {
-            number: Held(
-                holding.slice,
-                sorted(holding.state),
-                holding.version,
-                dict(holding.applied),
-                dict(clocks.get(number, {})),
+        self._uncopied = {state.slice.number: state for state in slice_states}
+        self._headers = {
+            number: SliceHeader(
+                state.slice, sorted(state.state), state.version, dict(state.applied), dict(clocks.get(number, {}))
             )
-            for number, holding in self._left.items()
+            for number, state in self._uncopied.items()
         }
         layouts: dict[str, Layout] = {}
-        for number, holding in self._left.items():
-            layouts |= {name: (t.dtype, list(t.shape)) for name, t in self._tensors(number, holding).items()}
-        header = msgspec.json.encode(ShardHeader(msgspec.to_builtins(rule), list(self._held.values()))).decode()
-        self._copies: queue.Queue[dict[str, Tensor] | None] = queue.Queue(WAITING_MOST)
+        for number, state in self._uncopied.items():
+            layouts |= {name: (t.dtype, list(t.shape)) for name, t in self._tensors(number, state).items()}
+        header = msgspec.json.encode(ShardHeader(msgspec.to_builtins(optimizer), list(self._headers.values()))).decode()
+        self._copies: queue.Queue[dict[str, Tensor] | None] = queue.Queue(MAX_WAITING_COPIES)
         self._result: list[T] = []
         self._error: OSError | CheckpointError | None = None
-        file = (temporary, layouts, {HEADER: header}, settle)
-        self._thread = threading.Thread(target=self._write, args=file, name="snapshot", daemon=True)
+        arguments = (temporary, layouts, {HEADER: header}, publish)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="snapshot", daemon=True)
         self._thread.start()
-        if not self._left:
+        if not self._uncopied:
             self._copies.put(None)
 
     @property
     def applied(self) -> dict[int, dict[str, int]]:
-        """By slice: the last push of each client that is in it."""
-        return {number: one.applied for number, one in self._held.items()}
+        """By slice and client, the number of the last push that the snapshot contains."""
+        return {number: header.applied for number, header in self._headers.items()}
 
-    def before(self, number: int) -> None:
-        """A slice is about to change."""
-        holding = self._left.pop(number, None)
-        if holding is None:
+    def before_change(self, number: int) -> None:
+        """Copy a slice that is about to change, unless it was copied before."""
+        state = self._uncopied.pop(number, None)
+        if state is None:
             return
         if self._error is None:
-            self._copies.put({name: tensor.clone() for name, tensor in self._tensors(number, holding).items()})
-        if not self._left:
+            self._copies.put({name: tensor.clone() for name, tensor in self._tensors(number, state).items()})
+        if not self._uncopied:
             self._copies.put(None)
 
-    def go_on(self) -> bool:
-        """Copy a slice if there is one to copy, and room for it; whether there was."""
-        if not self._left or self._copies.full():
+    def copy_next(self) -> bool:
+        """Copy a slice if one is left and the queue has room. Return whether it did."""
+        if not self._uncopied or self._copies.full():
             return False
-        self.before(next(iter(self._left)))
+        self.before_change(next(iter(self._uncopied)))
         return True
 
     @property
-    def ended(self) -> bool:
-        """Whether it is on the disk or has failed, which `result` tells."""
+    def has_ended(self) -> bool:
+        """Whether the file is on disk or has failed; see `result`."""
         return not self._thread.is_alive()
 
     def finish(self) -> None:
-        """Copy all that is left, and wait for the disk."""
-        for number in list(self._left):
-            self.before(number)
+        """Copy all slices that are left, and wait for the disk."""
+        for number in list(self._uncopied):
+            self.before_change(number)
         self._thread.join()
 
     def result(self) -> T:
-        """What the file is, once all is written; the error where it could not be."""
+        """Finish, and return what `publish` returned. OSError or CheckpointError if the file could not be written."""
         self.finish()
         if self._error is not None:
             raise self._error
         return self._result[0]
 
-    def _tensors(self, number: int, holding: Holding) -> dict[str, Tensor]:
-        """By name in the file; what the rule has added to its memory since is left out."""
-        one = self._held[number]
-        return {one.value: holding.value, **{one.memory(name): holding.state[name] for name in one.state}}
+    def _tensors(self, number: int, state: SliceState) -> dict[str, Tensor]:
+        """Return the slice's tensors by name in the file, without state that the optimizer has added since."""
+        header = self._headers[number]
+        return {header.value: state.value, **{header.state_tensor(name): state.state[name] for name in header.state}}
 
     def _write(
-        self, temporary: Path, layouts: dict[str, Layout], metadata: dict[str, str], settle: Callable[[Path], T]
+        self, temporary: Path, layouts: dict[str, Layout], metadata: dict[str, str], publish: Callable[[Path], T]
     ) -> None:
         copies: dict[str, Tensor] | None = {}
         try:
@@ -120,10 +118,10 @@ class Snapshot(Generic[T]):
                     for name, tensor in copies.items():
                         writer.write(name, tensor)
                 writer.finish()
-            self._result = [settle(temporary)]
+            self._result = [publish(temporary)]
         except (OSError, CheckpointError) as error:
-            self._error = error  # is raised in the shard's thread
-            with contextlib.suppress(OSError):  # what there is of it takes up space that others may need
+            self._error = error  # raised by `result` in the shard's thread
+            with contextlib.suppress(OSError):  # a partial file takes up space that others may need
                 temporary.unlink()
-            while copies is not None:  # the shard must not wait for room
+            while copies is not None:  # the shard must not wait for room in the queue
                 copies = self._copies.get()

@@ -1,7 +1,8 @@
 """Safetensors files that are written and read a part at a time, so that neither end ever holds the whole.
 
-Files are read by `pread` into memory of the reader's: pages of a mapped file would count as its own. The format: eight
-bytes with the length of a header, the header (JSON: dtype, shape and place of each tensor), and the tensors' bytes.
+Files are read with `pread` into the reader's own buffers, because the pages of a mapped file would count as its memory.
+The format: eight bytes with the length of the header, the header (JSON: dtype, shape and byte range of each tensor),
+and the bytes of the tensors.
 """
 
 import json
@@ -15,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...partition.ir.box import Box, sizes, slices, volume
 from ...errors import CheckpointError
+from ...partition.ir.box import Box, sizes, slices, volume
 
-PART_BYTES = 4 << 20  # read or written at once
+PART_BYTES = 4 << 20  # read or written in one call
 _LENGTH_BYTES = 8
-_HEADER_MOST = 100 << 20  # as safetensors itself demands
+_MAX_HEADER_BYTES = 100 << 20  # the limit of the safetensors library
 _METADATA = "__metadata__"
 _CODES = {
     torch.float64: "F64",
@@ -47,16 +48,16 @@ ReadFlat = Callable[[int, int], Tensor]  # elements [start, stop) of something f
 
 
 class TensorWriter:
-    """Writes a file whose tensors' names, dtypes and shapes are known before their values. `finish` completes it.
+    """Writes a file whose tensors' names, dtypes and shapes are known before their values; `finish` completes it.
 
-    OSError where it cannot be written; CheckpointError for a dtype that such files do not know.
+    Raises OSError if the file cannot be written, and CheckpointError E807 for a dtype that the format lacks.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, Layout], *, metadata: Mapping[str, str] | None = None) -> None:
         self._places: dict[str, tuple[torch.dtype, list[int], int]] = {}
         header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
         end = 0
-        # Wide elements first, so that every tensor is aligned to its elements.
+        # Wide elements come first, so that every tensor is aligned to its elements.
         for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: (-item[1][0].itemsize, item[0])):
             if dtype not in _CODES:
                 raise CheckpointError("E807", f"tensor {name} is of {dtype}, which safetensors files do not know")
@@ -72,7 +73,7 @@ class TensorWriter:
         os.ftruncate(self._file, self._begin + end)
 
     def write(self, name: str, tensor: Tensor, *, start: int = 0) -> None:
-        """Write a tensor, or the part of it that begins at flat element `start`; nothing is written twice."""
+        """Write a tensor, or the part of it that begins at flat element `start`. Each element must be written once."""
         dtype, shape, place = self._places[name]
         if tensor.dtype != dtype or not 0 <= start <= start + tensor.numel() <= math.prod(shape):
             raise ValueError(f"{tensor.dtype} {list(tensor.shape)} at {start} of {name}, which is {dtype} {shape}")
@@ -83,7 +84,7 @@ class TensorWriter:
         self._left -= tensor.nbytes
 
     def finish(self) -> None:
-        """Demand that all was written and bring it to the disk."""
+        """Bring the file to the disk. ValueError if not all of the tensors were written."""
         if self._left:
             raise ValueError(f"{self._left} bytes of the tensors were not written")
         os.fsync(self._file)
@@ -98,7 +99,7 @@ class TensorWriter:
 
 
 class TensorReader:
-    """Reads tensors, or flat ranges and boxes of them, from a file. CheckpointError where it is none of this format."""
+    """Reads tensors, or flat ranges and boxes of them, from a file. CheckpointError E803 if it cannot be read."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -114,11 +115,11 @@ class TensorReader:
 
     @property
     def layouts(self) -> dict[str, Layout]:
-        """dtype and shape of every tensor by name."""
+        """The dtype and shape of every tensor by name."""
         return {name: (dtype, shape) for name, (dtype, shape, _) in self._places.items()}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Elements [start, stop) of a tensor, flat; all of them where nothing is said."""
+        """Return elements [start, stop) of a tensor, flat; by default all of them."""
         if name not in self._places:
             raise CheckpointError("E803", f"tensor file {self.path} has no tensor {name!r}")
         dtype, shape, place = self._places[name]
@@ -135,11 +136,11 @@ class TensorReader:
         return values
 
     def tensor(self, name: str) -> Tensor:
-        """A whole tensor in its shape."""
+        """Return a whole tensor in its shape."""
         return self.read(name).view(self._places[name][1])
 
     def box(self, name: str, axes: Sequence[int], box: Box) -> Tensor:
-        """A box of a tensor whose dimensions are made of `axes`."""
+        """Return a box of a tensor that is viewed with the sizes `axes`."""
         if name not in self._places:
             raise CheckpointError("E803", f"tensor file {self.path} has no tensor {name!r}")
         target = torch.empty(sizes(box), dtype=self._places[name][0])
@@ -147,14 +148,14 @@ class TensorReader:
         return target
 
     def fill(self, target: Tensor, name: str, axes: Sequence[int], box: Box) -> None:
-        """Read a box into `target`, which has its sizes."""
+        """Read a box of a tensor into `target`, which has the sizes of the box."""
         shape = self._places[name][1] if name in self._places else []
         if math.prod(axes) != math.prod(shape):
             raise ValueError(f"axes {list(axes)} of {name}, which has shape {shape}")
         fill_box(target, axes, box, lambda start, stop: self.read(name, start, stop))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -170,7 +171,7 @@ class TensorReader:
     def _header(self) -> tuple[int, dict[str, Any]]:
         size = os.fstat(self._file).st_size
         length = int.from_bytes(os.pread(self._file, _LENGTH_BYTES, 0), "little")
-        if length > min(size - _LENGTH_BYTES, _HEADER_MOST):
+        if length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
             raise ValueError(f"its header is said to have {length} bytes")
         header = json.loads(os.pread(self._file, length, _LENGTH_BYTES))
         places: dict[str, Any] = {}
@@ -191,9 +192,9 @@ class TensorReader:
 
 
 def fill_box(target: Tensor, axes: Sequence[int], box: Sequence[tuple[int, int]], read: ReadFlat) -> None:
-    """Fill `target` with a box of what `read` gives flat and `axes` shape, a few rows at a time.
+    """Fill `target` with a box of the flat values that `read` returns, viewed with sizes `axes`, some rows at a time.
 
-    target: of the box's sizes, in any layout.
+    target: has the sizes of the box, with any strides.
     """
     if not axes:
         target.copy_(read(0, 1).view(()))
@@ -213,7 +214,7 @@ def fill_box(target: Tensor, axes: Sequence[int], box: Sequence[tuple[int, int]]
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Flat pieces of a tensor in order, none of them much larger than what is written at once."""
+    """Yield flat pieces of a tensor in order, none much larger than `PART_BYTES`."""
     if tensor.is_contiguous():
         yield from torch.split(tensor.reshape(-1), PART_BYTES // tensor.element_size()) if tensor.numel() else ()
     elif tensor.nbytes <= PART_BYTES or not tensor.dim():
@@ -224,7 +225,7 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _bytes_of(flat: Tensor) -> memoryview:
-    """The memory of a flat contiguous tensor."""
+    """Return a view of the memory of a flat contiguous tensor."""
     if not flat.numel():
         return memoryview(b"")
     view: memoryview = flat.contiguous().view(torch.uint8).numpy().data

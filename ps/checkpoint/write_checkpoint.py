@@ -1,7 +1,7 @@
-"""Writes the files of a checkpoint: of each shard, of each machine's other state, and the manifest that completes it.
+"""Writes the files of a checkpoint: one per shard, one per machine for other state, and the manifest that completes it.
 
-File names hold their content's hash, so a folder that is written to again keeps its old checkpoint until the new
-manifest replaces the old one.
+File names contain the hash of the content, so a folder that is written to again keeps its old checkpoint until the new
+checkpoint manifest replaces the old one.
 """
 
 import contextlib
@@ -15,105 +15,110 @@ import msgspec
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ..slices.slice_state import Holding
-from ..slices.slicing import Slice
-from .manifest import MANIFEST, Count, Manifest, ShardFile, StateFile
+from ..optimizers.optimizer import Optimizer
 from ..slices.region import Region
-from ..optimizers.optimizer import Rule
+from ..slices.slice_state import SliceState
+from ..slices.slicing import ParameterSlice
+from .manifest import MANIFEST, Count, Manifest, ShardFile, StateFile
 from .streamed_safetensors import TensorWriter
 
-HEADER = "cutset"  # key of the safetensors metadata that describes the slices
+HEADER = "cutset"  # key of the safetensors metadata that holds the `ShardHeader` as JSON
 
 F = TypeVar("F", ShardFile, StateFile)
-Entry = Callable[[str, int], F]  # the manifest's entry of a file, from its sha256 and size
+MakeEntry = Callable[[str, int], F]  # makes the manifest's entry of a file from its sha256 and size
 
 
-class Held(msgspec.Struct, frozen=True):
-    """The numbers of one slice, in the file's header; its tensors are `slice-N/value` and `slice-N/state/NAME`."""
+class SliceHeader(msgspec.Struct, frozen=True):
+    """One slice in the header of a shard's file; its tensors are named `slice-N/value` and `slice-N/state/NAME`.
 
-    slice: Slice
+    state: the names of the optimizer's tensors. applied: by client, the number of its last push that is contained.
+    clock: by replica that trains, the steps that it has taken.
+    """
+
+    slice: ParameterSlice
     state: list[str]
     version: Count
     applied: dict[str, Count]
-    clock: dict[Count, Count] = {}  # steps of the replicas that train
+    clock: dict[Count, Count] = {}
 
     @property
     def value(self) -> str:
-        """The name of the tensor with its values."""
+        """The name of the tensor of values."""
         return f"slice-{self.slice.number}/value"
 
-    def memory(self, name: str) -> str:
-        """The name of a tensor of the rule's memory."""
+    def state_tensor(self, name: str) -> str:
+        """Return the name of a tensor of optimizer state."""
         return f"slice-{self.slice.number}/state/{name}"
 
 
 class ShardHeader(msgspec.Struct, frozen=True):
-    """What a shard's file says about itself."""
+    """The header of a shard's file: its optimizer as plain data, and its slices."""
 
-    rule: dict[str, Any]
-    held: list[Held]
+    optimizer: dict[str, Any]
+    slices: list[SliceHeader]
 
 
-def write_shard(folder: str | Path, shard: int, holdings: Iterable[Holding], rule: Rule) -> ShardFile:
-    """Write a shard's file: complete and on the disk, or not there. Its entry for the manifest."""
+def write_shard(folder: str | Path, shard: int, slice_states: Iterable[SliceState], optimizer: Optimizer) -> ShardFile:
+    """Write a shard's file, completely or not at all. Return its entry for the manifest. CheckpointError E805."""
     tensors: dict[str, Tensor] = {}
-    held = []
-    for holding in holdings:
-        one = Held(holding.slice, sorted(holding.state), holding.version, holding.applied)
-        tensors[one.value] = holding.value
-        tensors |= {one.memory(name): tensor for name, tensor in holding.state.items()}
-        held.append(one)
-    header = msgspec.json.encode(ShardHeader(msgspec.to_builtins(rule), held)).decode()
-    what = f"shard {shard}"
-    return _written(Path(folder), what, tensors, {HEADER: header}, lambda sha, size: ShardFile(shard, sha, size))
+    headers = []
+    for state in slice_states:
+        header = SliceHeader(state.slice, sorted(state.state), state.version, state.applied)
+        tensors[header.value] = state.value
+        tensors |= {header.state_tensor(name): tensor for name, tensor in state.state.items()}
+        headers.append(header)
+    metadata = {HEADER: msgspec.json.encode(ShardHeader(msgspec.to_builtins(optimizer), headers)).decode()}
+    return _write_file(Path(folder), f"shard {shard}", tensors, metadata, lambda sha, n: ShardFile(shard, sha, n))
 
 
 def write_state(folder: str | Path, machine: int, pieces: Sequence[tuple[Region, Tensor]]) -> StateFile:
-    """Write what a machine holds beside its trained parameters, each tensor in the sizes of its region's box."""
+    """Write what a machine holds besides its trained parameters, each tensor in the sizes of its region's box."""
     tensors = {str(position): tensor for position, (_, tensor) in enumerate(pieces)}
     regions = [region for region, _ in pieces]
-    what = f"the state of machine {machine}"
-    return _written(Path(folder), what, tensors, {}, lambda sha, size: StateFile(machine, sha, size, regions))
+    name = f"the state of machine {machine}"
+    return _write_file(Path(folder), name, tensors, {}, lambda sha, size: StateFile(machine, sha, size, regions))
 
 
 def write_manifest(folder: str | Path, manifest: Manifest) -> None:
-    """Complete a checkpoint whose files are written, and remove the files of the one that it replaces."""
+    """Complete a checkpoint whose files are written, and remove those of the one it replaces. CheckpointError E805."""
     folder = Path(folder)
     temporary = folder / (MANIFEST + ".tmp")
     kept = {folder / file.name for file in manifest.all_files}
     try:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-        settle(temporary, folder / MANIFEST)
+        rename_durably(temporary, folder / MANIFEST)
         for kind in ("shard", "state"):
             for stale in set(folder.glob(f"{kind}-*.safetensors")) - kept:
                 stale.unlink()
     except OSError as error:
-        raise _unwritable(folder / MANIFEST, error) from error
+        raise _write_error(folder / MANIFEST, error) from error
 
 
-def sha256_of(path: Path) -> str:
-    """The hash of a file, read a part at a time."""
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a file, which is read a part at a time."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def checked_in(temporary: Path, folder: Path, entry: Entry[F]) -> F:
-    """Give a finished file the name that its content has in a checkpoint; its entry for the manifest."""
-    file = entry(sha256_of(temporary), temporary.stat().st_size)
-    settle(temporary, folder / file.name)
+def add_to_checkpoint(temporary: Path, folder: Path, make_entry: MakeEntry[F]) -> F:
+    """Give a finished file the name of its content in the checkpoint's folder. Return its entry for the manifest."""
+    file = make_entry(hash_file(temporary), temporary.stat().st_size)
+    rename_durably(temporary, folder / file.name)
     return file
 
 
-def settle(temporary: Path, path: Path) -> None:
-    """Give a finished file its name, and make both survive a power cut."""
+def rename_durably(temporary: Path, path: Path) -> None:
+    """Give a finished file its final name; the content and the name then survive a power cut."""
     _sync(temporary)
     os.replace(temporary, path)
     _sync(path.parent)
 
 
-def _written(folder: Path, what: str, tensors: Mapping[str, Tensor], metadata: dict[str, str], entry: Entry[F]) -> F:
-    """Write a file under a temporary name, then under that of its entry for the manifest."""
-    temporary = folder / f"{what.replace(' ', '-')}.tmp"
+def _write_file(
+    folder: Path, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str], make_entry: MakeEntry[F]
+) -> F:
+    """Write a file under a temporary name, then give it the name of its entry for the manifest."""
+    temporary = folder / f"{name.replace(' ', '-')}.tmp"
     layouts = {name: (tensor.dtype, list(tensor.shape)) for name, tensor in tensors.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,15 +126,15 @@ def _written(folder: Path, what: str, tensors: Mapping[str, Tensor], metadata: d
             for name, tensor in tensors.items():
                 writer.write(name, tensor)
             writer.finish()
-        file = checked_in(temporary, folder, entry)
+        file = add_to_checkpoint(temporary, folder, make_entry)
     except OSError as error:
-        with contextlib.suppress(OSError):  # what there is of it takes up space
+        with contextlib.suppress(OSError):  # a partial file takes up space
             temporary.unlink()
-        raise _unwritable(f"{what} to {folder}", error) from error
+        raise _write_error(f"{name} to {folder}", error) from error
     return file
 
 
-def _unwritable(what: object, error: OSError) -> CheckpointError:
+def _write_error(what: object, error: OSError) -> CheckpointError:
     return CheckpointError("E805", f"cannot write {what}: {error}", fix="use another --out folder")
 
 

@@ -1,9 +1,9 @@
 """`Client`: a worker's view of the shards - put, fetch, push, wait. Fetches and pushes run while the worker computes.
 
 The worker sees its own pushes (read your writes): with a local rate, the values that a fetch brings are those of the
-shard plus the local steps of every gradient that they do not contain yet. So a lone replica is never behind itself.
-Where pushes are compressed, what a shard is to contain is what it makes of a push (`packed.gradient`), and what that
-has lost is a gradient like the others until a later push brings it: the values are those without compression.
+shard plus the local steps of every gradient that they do not contain yet, so a lone replica never lags behind itself.
+With gradient compression, a push counts as what the shard reconstructs from it (`PushPayload.to_gradient`), and the
+residual is one more gradient that the shard does not have yet: the values are those without compression.
 """
 
 import time
@@ -12,29 +12,29 @@ from typing import Any
 
 from torch import Tensor
 
-from ...runtime.worker.flat_gradient import Gradient
-from ...runtime.channel.mailbox import Key, Mailbox
+from ...runtime.channel.mailbox import Mailbox, MessageKey
 from ...runtime.channel.message import Message
+from ...runtime.worker.flat_gradient import FlatGradient
 from ..slices.compression import AnyCompression
-from .fetch import Fetching
-from ..slices.slicing import Slice
-from .slice_session import Line
-from .sessions import Lines
-from ..slices.push_payload import Packed, Packer
-from ..slices.sparse_rows import Rows
+from ..slices.push_payload import GradientPacker, PushPayload
+from ..slices.slicing import ParameterSlice
+from ..slices.sparse_rows import SparseRows
+from .fetcher import Fetcher
+from .sessions import Sessions
+from .slice_session import SliceSession
 
 WINDOW_BYTES = 32 << 20
-REDO_BYTES = 64 << 20  # of pushes that are not on a shard's disk, which a client keeps before it waits
-GIVEN_BYTES = 2 * REDO_BYTES  # of whole gradients that may be kept for one slice of them; beyond, slices are copied
+MAX_REPLAY_BYTES = 64 << 20  # pushes that are not durable on their shards; beyond, the client waits
+MAX_DONATED_BYTES = 2 * MAX_REPLAY_BYTES  # whole gradients kept because one slice of them is; beyond, slices are copied
 
 
 class Client:
-    """Moves the values of one machine's parameters to and from their shards."""
+    """Moves the values and gradients of one machine's parameters to and from the shards that hold them."""
 
     def __init__(
         self,
         mailbox: Mailbox,
-        slices: Sequence[Slice],
+        slices: Sequence[ParameterSlice],
         values: Tensor,
         *,
         local_rate: float = 0.0,
@@ -43,33 +43,41 @@ class Client:
         compression: AnyCompression | None = None,
         unacknowledged: int = 8,
         window_bytes: int = WINDOW_BYTES,
-        patience_s: float = 24 * 3600.0,
-        retry_s: float = 15.0,
+        peer_timeout_s: float = 24 * 3600.0,
+        retransmit_s: float = 15.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Of the machine whose flat buffer is `values` [n], which fetches change in place and which needs no gradient.
+        """Create the client of the machine whose flat buffer is `values` [n]; fetches change it in place.
 
         slices: those of this machine; they cover [0, n).
-        local_rate: of the step that the worker takes itself with every gradient; 0 where it takes none.
+        local_rate: rate of the plain step that the worker takes itself with every gradient; 0 for none.
         replica: the number of the worker's replica.
-        initial: whether `values` are those that the shards begin with, so that they need not be fetched.
-        compression: of pushes.
-        unacknowledged: pushes of a slice in flight; with more, `push` waits.
-        window_bytes: in flight at most each way, so that neither end ever holds a second copy of everything.
-        patience_s: how long a fetch may wait for pushes of others (warm start); other waits end at the mailbox's.
-        retry_s: silence after which everything unanswered is said again.
+        initial: whether the shards begin with the same `values`, so that these need not be fetched.
+        compression: how gradients are compressed for pushes.
+        unacknowledged: pushes of one slice in flight at most; with more, `push` waits.
+        window_bytes: bytes in flight each way at most, so that neither end ever holds a second copy of everything.
+        peer_timeout_s: how long a fetch may wait for pushes of other replicas; other waits use the mailbox's timeout.
+        retransmit_s: silence after which everything unanswered is sent again.
+
+        Raises ValueError if the slices do not have n elements.
         """
-        held = sum(piece.size for piece in slices)
-        if held != values.numel():
-            raise ValueError(f"slices of {held} elements for {values.numel()} values: {list(slices)}")
-        lines = [Line(piece, Packer(compression), replica, initial=initial) for piece in slices]
+        size = sum(piece.size for piece in slices)
+        if size != values.numel():
+            raise ValueError(f"slices of {size} elements for {values.numel()} values: {list(slices)}")
         self.local_rate = local_rate
         self.replica = replica
-        self.elsewhere: dict[str, dict[str, int]] = {}  # what `exchanged` has counted, by peer
+        self.peer_traffic: dict[str, dict[str, int]] = {}  # what `count_peer_traffic` has counted, by peer
         self._mailbox = mailbox
-        self._lines = Lines(mailbox, lines, redo_most=REDO_BYTES, patience_s=patience_s, retry_s=retry_s, clock=clock)
-        self._fetching = Fetching(
-            self._lines, values, local_rate=local_rate, replica=replica, window_bytes=window_bytes
+        self._sessions = Sessions(
+            mailbox,
+            [SliceSession(piece, GradientPacker(compression), replica, initial=initial) for piece in slices],
+            max_replay_bytes=MAX_REPLAY_BYTES,
+            peer_timeout_s=peer_timeout_s,
+            retransmit_s=retransmit_s,
+            clock=clock,
+        )
+        self._fetcher = Fetcher(
+            self._sessions, values, local_rate=local_rate, replica=replica, window_bytes=window_bytes
         )
         self._unacknowledged = unacknowledged
         self._window_bytes = window_bytes
@@ -80,223 +88,233 @@ class Client:
     @property
     def values(self) -> Tensor:
         """The machine's flat buffer [n]."""
-        return self._fetching.values
+        return self._fetcher.values
 
     @values.setter
     def values(self, values: Tensor) -> None:
-        self._fetching.values = values
+        self._fetcher.values = values
 
     @property
     def name(self) -> str:
-        """The worker's."""
-        return self._lines.name
+        """The name of the worker."""
+        return self._sessions.name
 
     @property
-    def fetching(self) -> bool:
-        """Whether a fetch was asked for and is not installed yet."""
-        return self._fetching.under_way
+    def is_fetching(self) -> bool:
+        """Whether a fetch was requested and is not completely installed."""
+        return self._fetcher.is_active
 
     @property
     def version(self) -> int:
-        """Of the values as the last fetch brought them: the least of all slices."""
-        return min((line.version for line in self._lines), default=0)
+        """The lowest version of any slice of the local values."""
+        return min((session.version for session in self._sessions), default=0)
 
     @property
-    def settled(self) -> int:
-        """All shards have acknowledged what was pushed of the steps before this one, as far as was heard so far."""
-        return self._lines.settled
+    def acknowledged_step(self) -> int:
+        """The step before which all shards have acknowledged every push, as far as messages were handled."""
+        return self._sessions.acknowledged_step
 
     @property
     def in_flight(self) -> int:
-        """Pushes that are not acknowledged yet, of the slice that has most of them."""
-        return max((line.sent - line.acknowledged for line in self._lines), default=0)
+        """Unacknowledged pushes of the slice that has most of them."""
+        return max((session.sent - session.acknowledged for session in self._sessions), default=0)
 
     def put(self, version: int = 0, state: Mapping[str, Tensor] | None = None) -> None:
-        """Give the shards values; one replica does. They keep them where they have none of this version or a later.
+        """Send the local values to the shards, which keep them unless they have this version or a later one.
 
-        version: updates that the values contain, 0 for the initial ones. state: what the rule remembers of them, by
-        name, each [n]; where nothing is said, the rule begins.
+        One replica does this. version: updates that the values contain, 0 for initial values. state: tensors [n] of
+        optimizer state by name; without them the optimizer starts afresh.
         """
         names = sorted(state or {})
         flats = [self.values, *((state or {})[name] for name in names)]
-        for line in self._lines:
-            self._await_room(line, line.piece.size * self.values.element_size())
-            line.put = lambda line=line: Message(
+        for session in self._sessions:
+            self._await_room(session, session.piece.size * self.values.element_size())
+            session.make_put = lambda session=session: Message(
                 "put",
-                edge=line.piece.number,
+                edge=session.piece.number,
                 body={"version": version, "state": names},
-                tensors=tuple(line.of(flat) for flat in flats),
+                tensors=tuple(session.slice_of(flat) for flat in flats),
                 borrowed=True,
             )
-            message = line.put()
-            line.putting = message.bytes
-            self._lines.away += line.putting
-            self._lines.send(line, message)
+            message = session.make_put()
+            session.put_bytes = message.bytes
+            self._sessions.bytes_in_flight += session.put_bytes
+            self._sessions.send(session, message)
 
-    def fetch(self, at_least: int = 0, slowest: int = 0, *, changes: bool = False) -> None:
-        """Ask all shards for the values; returns at once.
+    def fetch(self, min_version: int = 0, min_step: int = 0, *, changed_only: bool = False) -> None:
+        """Request the values from all shards, without waiting for them.
 
-        Each shard answers once its slice has version `at_least` and every replica has pushed `slowest` steps. As many
-        slices are asked for as the window has room for, the others as those arrive.
-        changes: ask for what has changed since the last fetch alone, because the values are still what that one brought
-        or what training begins with, but for steps of the local rate with gradients that were pushed or still will be.
+        Each shard answers once its slice has version `min_version` and every replica has pushed `min_step` steps. As
+        many slices are requested as the window has room for, the others as those arrive.
+
+        changed_only: request only what has changed since the last fetch. The local values must be those that the last
+        fetch brought, or the initial ones, except for local steps with gradients that were or will be pushed.
         """
-        self._fetching.begin(at_least, slowest, changes=changes)
-        self._fetching.ask()
+        self._fetcher.begin(min_version, min_step, changed_only=changed_only)
+        self._fetcher.request_more()
 
     def exchange(
         self,
-        gradients: Tensor | Gradient,
+        gradients: Tensor | FlatGradient,
         step: int,
         *,
         base: int | None = None,
-        at_least: int = 0,
-        slowest: int = 0,
-        changes: bool = False,
-        given: bool = False,
+        min_version: int = 0,
+        min_step: int = 0,
+        changed_only: bool = False,
+        donate: bool = False,
     ) -> None:
-        """`push`, and `fetch` what that makes of the values: each slice is asked for along with its push.
+        """Push, and fetch the values that result: each slice is requested in the message of its push.
 
-        So both ways are in use at once, and no other push comes between, as long as there is room for the values. Some
-        slices may be installed already when this returns, the others as always.
+        So both directions are in use at once, and no other push comes in between, as long as the window has room. Some
+        slices may be installed when this returns, the others as after `fetch`.
         """
-        self._fetching.begin(at_least, slowest, changes=changes)
-        self._fetching.behind = len(self._lines)
-        self.push(gradients, step, base=base, given=given)
+        self._fetcher.begin(min_version, min_step, changed_only=changed_only)
+        self._fetcher.unpushed_count = len(self._sessions)
+        self.push(gradients, step, base=base, donate=donate)
 
-    def arrived(self, unpushed: Tensor | Gradient | None = None) -> bool:
-        """Install the slices that have come; whether the fetch is complete. For `unpushed` see `wait`."""
-        return self._fetching.arrived(unpushed)
+    def install_arrived(self, unpushed: Tensor | FlatGradient | None = None) -> bool:
+        """Install the slices that have arrived. Return whether the fetch is complete. For `unpushed` see `wait`."""
+        return self._fetcher.install_arrived(unpushed)
 
-    def wait(self, unpushed: Tensor | Gradient | None = None) -> None:
-        """Install every slice of the fetch; returns at once where none is under way.
+    def wait(self, unpushed: Tensor | FlatGradient | None = None) -> None:
+        """Wait until every slice of the fetch is installed; return at once if there is no fetch.
 
         unpushed: gradients [n] that were computed and not pushed yet; with a local rate their step is taken again.
         """
-        start = self._clock()
-        while self._fetching.awaited:
-            message = self._lines.hear(lambda: self._fetching.awaited, patient=self._fetching.patient)
+        fetcher, start = self._fetcher, self._clock()
+        while fetcher.awaited_keys:
+            message = self._sessions.receive_awaited(
+                lambda: fetcher.awaited_keys, waits_for_peers=fetcher.waits_for_peers
+            )
             if message is not None:
-                self._fetching.receive(message, unpushed)
+                fetcher.receive(message, unpushed)
         self._blocked_s["fetch"] += self._clock() - start
 
-    def push(self, gradients: Tensor | Gradient, step: int, *, base: int | None = None, given: bool = False) -> None:
-        """Send `gradients` [n] to the shards, of the tables of a `Gradient` the rows that were touched.
+    def push(
+        self, gradients: Tensor | FlatGradient, step: int, *, base: int | None = None, donate: bool = False
+    ) -> None:
+        """Send `gradients` [n] to the shards; of the sparse tables of a `FlatGradient` only the touched rows.
 
-        With a local rate, the caller has taken their step.
-        base: the version that they were computed on, where that is not the one fetched. given: nobody will write to
-        their memory again; without that they are copied.
+        With a local rate, the caller has already taken the step.
+
+        base: the version that they were computed on, by default the one fetched. donate: the caller gives their memory
+        away for good; otherwise it is copied.
         """
-        self._lines.collect()
+        self._sessions.collect_arrived()
         self._pushes += 1
-        kept = max((len(line.redo) for line in self._lines), default=0)
-        given = given and (kept + 1) * self.values.nbytes <= GIVEN_BYTES
-        for line in self._lines:
-            packed = line.pack(gradients, given=given)
-            self._await_room(line, sum(tensor.nbytes for tensor in packed.tensors))
-            self._push(line, packed, step, base, self._fetching.along(line))
-            if self._fetching.behind:
-                self._fetching.behind -= 1
-                self._fetching.ask()
-                self._fetching.arrived()
-        self._lines.pushed(step)
+        kept = max((len(session.replay_buffer) for session in self._sessions), default=0)
+        donate = donate and (kept + 1) * self.values.nbytes <= MAX_DONATED_BYTES
+        for session in self._sessions:
+            payload = session.pack(gradients, donate=donate)
+            self._await_room(session, sum(tensor.nbytes for tensor in payload.tensors))
+            self._push(session, payload, step, base, self._fetcher.attach_to_push(session))
+            if self._fetcher.unpushed_count:
+                self._fetcher.unpushed_count -= 1
+                self._fetcher.request_more()
+                self._fetcher.install_arrived()
+        self._sessions.record_step(step)
 
     def join(self, step: int) -> int:
-        """Tell the shards that the replica takes part, with this step or a later one; the step that it takes.
+        """Tell the shards that the replica takes part from this step on. Return the step that it may take.
 
-        It goes on after those that it has pushed; where it was not there, it is as far as the slowest from now on.
+        That is never before the steps that it has pushed; a replica that is new to the shards joins the slowest.
         """
-        for line in self._lines:
-            self._lines.send(line, line.join(step))
-        self._await(lambda: [line for line in self._lines if line.joining is not None])
-        return max((line.joined for line in self._lines), default=step)
+        for session in self._sessions:
+            self._sessions.send(session, session.make_join(step))
+        self._await(lambda: [session for session in self._sessions if session.join_request is not None])
+        return max((session.join_step for session in self._sessions), default=step)
 
     def leave(self) -> None:
-        """Tell the shards that the replica takes no more steps, and wait until they have all pushes on their disks."""
-        for line in self._lines:
-            self._lines.send(line, line.leave())
+        """Tell the shards that the replica takes no more steps, and wait until all its pushes are durable."""
+        for session in self._sessions:
+            self._sessions.send(session, session.make_leave())
         self.drain()
 
-    def tell(self, kind: str, body: dict[str, Any]) -> None:
+    def notify(self, kind: str, body: dict[str, Any]) -> None:
         """Send a message of this kind to the shard that holds the first slice."""
-        first = self._lines.first
-        self._lines.send(first, Message(kind, edge=first.piece.number, body=body))
+        first = self._sessions.first
+        self._sessions.send(first, Message(kind, edge=first.piece.number, body=body))
 
-    def ask(self, kind: str, answer: str, body: dict[str, Any]) -> dict[str, Any]:
-        """`tell`, and wait for the shard's answer, a message of another kind; its body."""
-        self.tell(kind, body)
-        return self._mailbox.wait([self._lines.first.key(answer)]).body
+    def request(self, kind: str, reply_kind: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send as `notify` does, and wait for the shard's reply of another kind. Return the body of the reply."""
+        self.notify(kind, body)
+        return self._mailbox.wait([self._sessions.first.key(reply_kind)]).body
 
-    def exchanged(self, peer: str, bytes_out: int, messages_out: int, seconds: float) -> None:
-        """Count what the worker has sent to another elsewhere than here, and as long as it has waited there."""
+    def count_peer_traffic(self, peer: str, bytes_out: int, messages_out: int, seconds: float) -> None:
+        """Add to the statistics what the worker sent to a peer by other means, and how long it waited there."""
         self._blocked_s["push"] += seconds
         self._mailbox.waited_s += seconds
-        counts = self.elsewhere.setdefault(peer, dict.fromkeys(("bytes_in", "messages_in"), 0))
+        counts = self.peer_traffic.setdefault(peer, dict.fromkeys(("bytes_in", "messages_in"), 0))
         counts["bytes_out"] = counts.get("bytes_out", 0) + bytes_out
         counts["messages_out"] = counts.get("messages_out", 0) + messages_out
 
     def drain(self) -> None:
-        """Wait until all that was put or pushed is acknowledged."""
-        self._await(lambda: [line for line in self._lines if line.unanswered])
+        """Wait until everything that was put or pushed is acknowledged."""
+        self._await(lambda: [session for session in self._sessions if session.is_unacknowledged])
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: fetches, pushes, seconds spent waiting for either, the skew, and tensor bytes by shard."""
-        shards = {line.shard: {"bytes_in": 0, "bytes_out": 0} for line in self._lines}
-        for line in self._lines:
-            shards[line.shard]["bytes_in"] += line.bytes_in
-            shards[line.shard]["bytes_out"] += line.bytes_out
-        blocked = {f"{what}_blocked_s": seconds for what, seconds in self._blocked_s.items()}
-        counts = {"fetches": self._fetching.count, "pushes": self._pushes, **self._lines.statistics()}
-        return {**counts, **blocked, "skew": self._fetching.skew, "shards": shards}
+        """Return plain data: fetches, pushes, seconds spent waiting for either, the skew, and tensor bytes by shard."""
+        shards = {session.shard: {"bytes_in": 0, "bytes_out": 0} for session in self._sessions}
+        for session in self._sessions:
+            shards[session.shard]["bytes_in"] += session.bytes_in
+            shards[session.shard]["bytes_out"] += session.bytes_out
+        blocked = {f"{kind}_blocked_s": seconds for kind, seconds in self._blocked_s.items()}
+        counts = {"fetches": self._fetcher.count, "pushes": self._pushes, **self._sessions.statistics()}
+        return {**counts, **blocked, "skew": self._fetcher.skew, "shards": shards}
 
     def __repr__(self) -> str:
-        versions: dict[str, list[int]] = {}
-        for line in self._lines:
-            versions.setdefault(line.shard, []).append(line.version)
-        least = {shard: min(several) for shard, several in versions.items()}
-        return f"Client({self.name}, versions={least}, fetching={self.fetching}, in_flight={self.in_flight})"
+        versions: dict[str, int] = {}
+        for session in self._sessions:
+            versions[session.shard] = min(versions.get(session.shard, session.version), session.version)
+        return f"Client({self.name}, versions={versions}, fetching={self.is_fetching}, in_flight={self.in_flight})"
 
     def _push(
-        self, line: Line, packed: Packed | Rows, step: int, base: int | None, fetch: Message | None = None
+        self,
+        session: SliceSession,
+        payload: PushPayload | SparseRows,
+        step: int,
+        base: int | None,
+        fetch: Message | None = None,
     ) -> None:
-        base = line.version if base is None else base
-        message = line.push(packed, step, base, hurry=self._lines.hurried, fetch=fetch)
-        message = self._lines.send(line, message)
-        line.keep(message)
-        self._lines.away += message.bytes
+        base = session.version if base is None else base
+        message = session.make_push(payload, step, base, flush=self._sessions.needs_flush, fetch=fetch)
+        message = self._sessions.send(session, message)
+        session.record_push(message)
+        self._sessions.bytes_in_flight += message.bytes
         if self.local_rate == 0.0:
             return
-        line.version += 1  # the caller's local step
-        if line.fetching and fetch is None:
-            line.later.append((line.sent, packed.kept(message.tensors)))
+        session.version += 1  # the caller's local step
+        if session.fetch_request is not None and fetch is None:
+            session.unfetched_pushes.append((session.sent, payload.with_owned(message.tensors)))
 
-    def _await_room(self, line: Line, size: int) -> None:
-        """Wait until one more message of `size` bytes may be in flight: of this slice, and of the bytes of all."""
+    def _await_room(self, session: SliceSession, size: int) -> None:
+        """Wait until one more message of `size` bytes may be in flight, for this slice and for all together."""
 
-        def wanted() -> list[Line]:
-            if line.sent - line.acknowledged >= self._unacknowledged:
-                return [line]
-            if self._lines.away and self._lines.away + size > self._window_bytes:
-                return [other for other in self._lines if other.unanswered]
-            return [other for other in self._lines if other.redo] if self._lines.full else []
+        def blocking_sessions() -> list[SliceSession]:
+            if session.sent - session.acknowledged >= self._unacknowledged:
+                return [session]
+            if self._sessions.bytes_in_flight and self._sessions.bytes_in_flight + size > self._window_bytes:
+                return [other for other in self._sessions if other.is_unacknowledged]
+            return [other for other in self._sessions if other.replay_buffer] if self._sessions.is_full else []
 
-        self._await(wanted)
+        self._await(blocking_sessions)
 
-    def _await(self, wanted: Callable[[], list[Line]]) -> None:
-        """Wait for acknowledgements of the wanted lines until none are wanted."""
-        if not wanted():
+    def _await(self, blocking_sessions: Callable[[], list[SliceSession]]) -> None:
+        """Handle acknowledgements until no session blocks."""
+        if not blocking_sessions():
             return
         start = self._clock()
-        self._lines.collect()
-        while wanted():
-            message = self._lines.hear(self._awaited)
+        self._sessions.collect_arrived()
+        while blocking_sessions():
+            message = self._sessions.receive_awaited(self._awaited_keys)
             if message is not None and message.kind == "values":
-                self._fetching.receive(message)
+                self._fetcher.receive(message)
             elif message is not None:
-                self._lines.note(message)
+                self._sessions.handle_reply(message)
         self._blocked_s["push"] += self._clock() - start
 
-    def _awaited(self) -> list[Key]:
-        """The acknowledgements that are to come, and in an exchange values."""
-        coming = self._fetching.awaited if self._fetching.behind else []
-        return [*(key for line in self._lines for key in line.awaited), *coming]
+    def _awaited_keys(self) -> list[MessageKey]:
+        """Return the mailbox keys of the acknowledgements that are due, and in an exchange of the values."""
+        values_keys = self._fetcher.awaited_keys if self._fetcher.unpushed_count else []
+        return [*(key for session in self._sessions for key in session.awaited_keys), *values_keys]

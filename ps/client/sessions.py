@@ -1,200 +1,223 @@
-"""`Lines`: the mail between a client and its shards - what is sent, heard, kept in mind and said again."""
+"""`Sessions`: all messages between a client and its shards, delivered exactly once over a network that may lose them.
+
+What makes delivery exact: every push has a sequence number per client and slice, so a shard applies it once however
+often it arrives; a retry (`_retransmit`) repeats what was not answered in time; the replay buffer of each session keeps
+pushes until they are durable; and when the launcher announces a replaced shard, its sessions replay to the new one.
+"""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import ge
+from typing import Any
 
 from ...errors import NetworkError
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.channel.channel import SilenceError, silence
-from ...runtime.channel.mailbox import Key, Mailbox
-from ...runtime.channel.message import Message
-from .slice_session import Line
+from ...runtime.channel.channel import SilenceError, silence_error
+from ...runtime.channel.mailbox import Mailbox, MessageKey
+from ...runtime.channel.message import LAUNCHER, Message
+from .slice_session import SliceSession
 
-MOVED: Key = (LAUNCHER, "moved", 0, 0, 0)  # {"shard", "name"} of a shard that takes the place of one that was lost
+SHARD_REPLACED: MessageKey = (LAUNCHER, "shard_replaced", 0, 0, 0)  # with the shard's index and the new role's name
 
 
-class Lines:
-    """All lines of a client. away: bytes that were put or pushed and are not acknowledged."""
+class Sessions:
+    """The sessions of a client, one per slice, in the order of the slices.
+
+    bytes_in_flight: bytes of put and pushed tensors that the shards have not acknowledged.
+    """
 
     def __init__(
         self,
         mailbox: Mailbox,
-        lines: Sequence[Line],
+        sessions: Sequence[SliceSession],
         *,
-        redo_most: int,
-        patience_s: float = 24 * 3600.0,
-        retry_s: float = 15.0,
+        max_replay_bytes: int,
+        peer_timeout_s: float = 24 * 3600.0,
+        retransmit_s: float = 15.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """redo_most: bytes of pushes that are kept until the shards have them on their disks. Others as of `Client`."""
+        """max_replay_bytes: limit of the replay buffers together. For the other arguments see `Client`."""
         self.mailbox = mailbox
-        self.away = 0
-        self._redo_most = redo_most
-        self._lines = list(lines)
-        self._numbered = {line.piece.number: line for line in lines}
-        self._patience_s = patience_s
-        self._retry_s = retry_s
+        self.bytes_in_flight = 0
+        self._max_replay_bytes = max_replay_bytes
+        self._sessions = list(sessions)
+        self._by_slice = {session.piece.number: session for session in sessions}
+        self._peer_timeout_s = peer_timeout_s
+        self._retransmit_s = retransmit_s
         self._clock = clock
-        self._unsaved = 0  # pushes that were given up for a shard that cannot write
-        self._repeats = 0
-        self._steps = deque[tuple[int, list[int]]]()  # of pushes on their way, with the number of each line's last
-        self._settled = 0
+        self._unsaved = 0  # pushes dropped from the replay buffer although no shard could write them
+        self._resent = 0
+        self._steps = deque[tuple[int, list[int]]]()  # unacknowledged steps, with the last push of each session
+        self._acknowledged_step = 0
 
-    def __iter__(self) -> Iterator[Line]:
-        return iter(self._lines)
+    def __iter__(self) -> Iterator[SliceSession]:
+        return iter(self._sessions)
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._sessions)
 
     @property
     def name(self) -> str:
-        """The worker's."""
+        """The name of the worker."""
         return self.mailbox.channel.name
 
     @property
-    def first(self) -> Line:
-        """That of the first slice."""
-        return self._lines[0]
+    def first(self) -> SliceSession:
+        """The session of the first slice."""
+        return self._sessions[0]
 
     @property
-    def hurried(self) -> bool:
-        """Whether so many pushes are kept that the shards should write soon."""
-        return self._redo_bytes > self._redo_most // 2
+    def needs_flush(self) -> bool:
+        """Whether the replay buffers are half full, so that the shards should write their journals soon."""
+        return self._replay_bytes > self._max_replay_bytes // 2
 
     @property
-    def full(self) -> bool:
-        """Whether no more can be kept."""
-        return self._redo_bytes > self._redo_most
+    def is_full(self) -> bool:
+        """Whether the replay buffers are full, so that pushes must wait."""
+        return self._replay_bytes > self._max_replay_bytes
 
     @property
-    def settled(self) -> int:
-        """All shards have acknowledged what was pushed of the steps before this one, as far as was heard so far."""
-        self._settle()
-        return self._settled
+    def acknowledged_step(self) -> int:
+        """The step before which all shards have acknowledged every push, as far as messages were handled."""
+        self._advance_acknowledged_step()
+        return self._acknowledged_step
 
-    def pushed(self, step: int) -> None:
-        """All lines have pushed a step."""
-        self._steps.append((step, [line.sent for line in self._lines]))
-        self._settle()
+    def record_step(self, step: int) -> None:
+        """Record that all sessions have pushed a step."""
+        self._steps.append((step, [session.sent for session in self._sessions]))
+        self._advance_acknowledged_step()
 
-    def send(self, line: Line, message: Message) -> Message:
-        """Send a message of a line to its shard; as the channel keeps it."""
-        line.bytes_out += message.bytes
-        return self.mailbox.send(line.shard, message)
+    def send(self, session: SliceSession, message: Message) -> Message:
+        """Send a message to the session's shard. Return it as the channel keeps it, with copies of borrowed tensors."""
+        session.bytes_out += message.bytes
+        return self.mailbox.send(session.shard, message)
 
-    def hear(self, wanted: Callable[[], list[Key]], *, patient: bool = False) -> Message | None:
-        """The next of the wanted messages; None where something came unasked, which may have changed what is wanted.
+    def receive_awaited(
+        self, wanted: Callable[[], list[MessageKey]], *, waits_for_peers: bool = False
+    ) -> Message | None:
+        """Wait for one of the wanted messages. Return None after a notice, which may have changed what is wanted.
 
-        patient: whether it is others that are waited for, which may take long. After a silence everything unanswered is
-        said again.
+        waits_for_peers: whether the answer depends on other replicas, so that the long `peer_timeout_s` applies. After
+        each `retransmit_s` of silence everything unanswered is sent again. SilenceError at the timeout.
         """
-        since: float | None = None
-        most_s = self._patience_s if patient else self.mailbox.timeout_s
+        silent_since: float | None = None
+        timeout_s = self._peer_timeout_s if waits_for_peers else self.mailbox.timeout_s
         while True:
-            within_s = min(self._retry_s, self.mailbox.timeout_s)
+            within_s = min(self._retransmit_s, self.mailbox.timeout_s)
             try:
-                message = self.mailbox.wait([*wanted(), *self._tidings], timeout_s=within_s)
+                message = self.mailbox.wait([*wanted(), *self._notice_keys], timeout_s=within_s)
             except SilenceError as error:
-                if not patient and within_s == most_s:
+                if not waits_for_peers and within_s == timeout_s:
                     raise
                 now = self._clock()
-                since = now - within_s if since is None else since
-                if now - since >= most_s:
-                    state = " (it waits for other replicas)" if patient else ""
-                    raise silence(self.name, most_s, state=state) from error
-                self._say_again()
+                silent_since = now - within_s if silent_since is None else silent_since
+                if now - silent_since >= timeout_s:
+                    state = " (it waits for other replicas)" if waits_for_peers else ""
+                    raise silence_error(self.name, timeout_s, state=state) from error
+                self._retransmit()
                 continue
-            if message.kind not in ("moved", "durable"):
+            if message.kind not in ("shard_replaced", "durable"):
                 return message
-            self._take_in(message)
+            self._handle_notice(message)
             return None
 
-    def collect(self) -> None:
-        """Take note of the acknowledgements that have come."""
-        for key in self._tidings:
+    def collect_arrived(self) -> None:
+        """Handle the notices and acknowledgements that have arrived, without waiting."""
+        for key in self._notice_keys:
             while (message := self.mailbox.take(key)) is not None:
-                self._take_in(message)
-        for line in self._lines:
-            for key in line.awaited:
+                self._handle_notice(message)
+        for session in self._sessions:
+            for key in session.awaited_keys:
                 while (message := self.mailbox.take(key)) is not None:
-                    self._note(line, message)
+                    self._handle_reply(session, message)
 
-    def note(self, message: Message) -> None:
-        """An acknowledgement was heard."""
-        self._note(self._numbered[message.edge], message)
+    def handle_reply(self, message: Message) -> None:
+        """Handle an acknowledgement, or a shard's request to send pushes again."""
+        self._handle_reply(self._by_slice[message.edge], message)
 
-    def holds(self, line: Line) -> None:
-        """The shard has values: it says so, or has sent some, and then its word on that may have been lost."""
-        self.away -= line.putting
-        line.putting = 0
+    def acknowledge_put(self, session: SliceSession) -> None:
+        """Record that the shard has values, as it has acknowledged the put or has sent values itself."""
+        self.bytes_in_flight -= session.put_bytes
+        session.put_bytes = 0
 
     def statistics(self) -> dict[str, int]:
-        """Plain data: messages that were said again, and pushes that no disk has and that were not kept."""
-        return {"repeats": self._repeats, "unsaved": self._unsaved}
+        """Return plain data: repeats, the messages sent again; unsaved, the pushes given up while disks were full."""
+        return {"repeats": self._resent, "unsaved": self._unsaved}
 
     def __repr__(self) -> str:
-        return f"Lines({self.name}, {len(self)}, away={self.away}, settled={self._settled})"
+        progress = f"bytes_in_flight={self.bytes_in_flight}, acknowledged_step={self._acknowledged_step}"
+        return f"Sessions({self.name}, {len(self)}, {progress})"
 
-    def _settle(self) -> None:
-        acknowledged = [line.acknowledged for line in self._lines]
+    def _advance_acknowledged_step(self) -> None:
+        acknowledged = [session.acknowledged for session in self._sessions]
         while self._steps and all(map(ge, acknowledged, self._steps[0][1])):
-            self._settled = self._steps.popleft()[0] + 1
+            self._acknowledged_step = self._steps.popleft()[0] + 1
 
     @property
-    def _redo_bytes(self) -> int:
-        return sum(line.redo_bytes for line in self._lines)
+    def _replay_bytes(self) -> int:
+        return sum(session.replay_bytes for session in self._sessions)
 
     @property
-    def _tidings(self) -> list[Key]:
-        """What comes unasked."""
-        return [MOVED, *((shard, "durable", 0, 0, 0) for shard in sorted({line.shard for line in self._lines}))]
+    def _notice_keys(self) -> list[MessageKey]:
+        """The mailbox keys of messages that arrive without a request."""
+        shards = sorted({session.shard for session in self._sessions})
+        return [SHARD_REPLACED, *((shard, "durable", 0, 0, 0) for shard in shards)]
 
-    def _note(self, line: Line, message: Message) -> None:
+    def _handle_reply(self, session: SliceSession, message: Message) -> None:
         match message.kind:
-            case "held":
-                self.holds(line)
-            case "left":
-                line.leaving = False
-            case "joined":
-                line.joining, line.joined = None, message.body["step"]
-            case "again" if message.body["attempt"] == line.attempt:
-                self._repeat(line, line.again(message.body["number"]))
-            case "pushed":
+            case "put_ack":
+                self.acknowledge_put(session)
+            case "leave_ack":
+                session.is_leaving = False
+            case "join_ack":
+                session.join_request, session.join_step = None, message.body["step"]
+            case "resend" if message.body["attempt"] == session.attempt:
+                self._resend(session, session.resend_after(message.body["number"]))
+            case "push_ack":
                 number = message.body["number"]
-                if number > line.sent:
-                    told = f"{self.name}: {line.shard} acknowledges push {number}; the last was {line.sent}"
-                    raise NetworkError("E552", told)
-                self.away -= line.acknowledge(number)
-                line.durable(message.body["durable"])
+                if number > session.sent:
+                    facts = f"{self.name}: {session.shard} acknowledges push {number}; the last was {session.sent}"
+                    raise NetworkError("E552", facts)
+                self.bytes_in_flight -= session.acknowledge(number)
+                session.release_durable(message.body["durable"])
 
-    def _take_in(self, message: Message) -> None:
-        """News of a shard: another is in its place, or what it has on its disk."""
-        body = message.body
-        if message.kind == "moved":
-            for line in [line for line in self._lines if line.piece.shard == body["shard"]]:
-                self._repeat(line, line.anew(body["name"]))
+    def _handle_notice(self, message: Message) -> None:
+        """Handle news of a shard: another role has replaced it, or its journal has been written."""
+        if message.kind == "shard_replaced":
+            for session in self._sessions:
+                if session.piece.shard == message.body["shard"]:
+                    self._resend(session, session.on_shard_replaced(message.body["name"]))
             return
-        for line in [line for line in self._lines if line.shard == message.sender]:
-            number = body["numbers"].get(str(line.piece.number), 0)
-            self.away -= line.acknowledge(number)  # what is on its disk has arrived, though that was not heard
-            line.durable(number)
-            while body["failing"] and self.hurried and line.redo and line.redo[0][0] <= line.acknowledged:
-                line.durable(line.redo[0][0])  # it goes on without the promise that nothing is lost
-                self._unsaved += 1
+        for session in self._sessions:
+            if session.shard == message.sender:
+                self._release_durable(session, message.body)
 
-    def _say_again(self) -> None:
-        """Repeat all that is unanswered: it, or the answer, was lost on the way."""
-        for line in self._lines:
-            if line.putting and line.put is not None:
-                self._repeat(line, [line.put()])
-            self._repeat(line, line.again(line.acknowledged) if line.sent > line.acknowledged else [])
-            self._repeat(line, [line.asked] if line.asked is not None else [])
-            self._repeat(line, [line.leave()] if line.leaving else [])
-            self._repeat(line, [line.joining] if line.joining is not None else [])
+    def _release_durable(self, session: SliceSession, body: dict[str, Any]) -> None:
+        """Release the pushes that the shard's journal contains; with a failing disk, also those it cannot write."""
+        number = body["numbers"].get(str(session.piece.number), 0)
+        # A push that is durable has arrived, even if its acknowledgement was lost.
+        self.bytes_in_flight -= session.acknowledge(number)
+        session.release_durable(number)
+        buffer = session.replay_buffer
+        while body["failing"] and self.needs_flush and buffer and buffer[0][0] <= session.acknowledged:
+            session.release_durable(buffer[0][0])  # exactly-once does not hold for this push while the disk is full
+            self._unsaved += 1
 
-    def _repeat(self, line: Line, messages: list[Message]) -> None:
+    def _retransmit(self) -> None:
+        """Retry: send everything unanswered again, since it or its answer was lost on the way."""
+        for session in self._sessions:
+            if session.put_bytes and session.make_put is not None:
+                self._resend(session, [session.make_put()])
+            if session.sent > session.acknowledged:
+                self._resend(session, session.resend_after(session.acknowledged))
+            if session.fetch_request is not None:
+                self._resend(session, [session.fetch_request])
+            if session.is_leaving:
+                self._resend(session, [session.make_leave()])
+            if session.join_request is not None:
+                self._resend(session, [session.join_request])
+
+    def _resend(self, session: SliceSession, messages: list[Message]) -> None:
         for message in messages:
-            self._repeats += 1
-            self.send(line, message)
+            self._resent += 1
+            self.send(session, message)

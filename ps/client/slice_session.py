@@ -1,4 +1,9 @@
-"""`Line`: what one slice of a client's values and its shard are to each other."""
+"""`SliceSession`: the state of the exactly-once protocol between a client and the shard of one slice.
+
+A client numbers the pushes of each slice 1, 2, 3, ... The shard applies them in that order and each number once. A push
+stays in the replay buffer until the shard reports it durable, that is, written to its journal; so a shard that replaces
+a lost one, and continues from that journal, can be sent everything that the journal lacks.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,150 +11,156 @@ from collections.abc import Callable
 import msgspec
 from torch import Tensor
 
-from ...runtime.worker.flat_gradient import Gradient
-from ...runtime.channel.mailbox import Key
+from ...runtime.channel.mailbox import MessageKey
 from ...runtime.channel.message import Message
-from ..slices.slicing import Slice
-from ..slices.push_payload import Packed, Packer
-from ..slices.sparse_rows import Rows
+from ...runtime.worker.flat_gradient import FlatGradient
+from ..slices.push_payload import FETCH, GradientPacker, PushPayload
+from ..slices.slicing import ParameterSlice
+from ..slices.sparse_rows import SparseRows
 
-FETCH = "fetch"  # in the body of a push: that of a fetch, with its step
 
+class SliceSession:
+    """Makes the messages about one slice and keeps track of what its shard has answered.
 
-class Line:
-    """Pushes are kept until the shard has them on its disk (`redo`), so that a shard that was lost gets them again.
-
-    replica: the client's. initial: whether it begins with the values that the shard begins with.
+    piece: the slice. packer: compresses its pushes. replica: the client's replica number. initial: whether the client
+    begins with the values that the shard begins with, so that the first fetch may ask for changes only.
     """
 
-    def __init__(self, piece: Slice, packer: Packer, replica: int, *, initial: bool = False) -> None:
+    def __init__(self, piece: ParameterSlice, packer: GradientPacker, replica: int, *, initial: bool = False) -> None:
         self.piece = piece
         self.packer = packer
         self.shard = f"shard-{piece.shard}"
-        self.held: int | None = 0 if initial else None  # the version that the last fetch brought
-        self.version = 0  # of the shard's values that the local values contain, own later pushes counted in
-        self.sent = 0  # number of the last push
-        self.acknowledged = 0
-        self.flying: deque[tuple[int, int]] = deque()  # numbers and bytes of pushes that are not acknowledged
-        self.attempt = 0  # how often pushes were sent again
-        self.redo: deque[tuple[int, Message]] = deque()
-        self.redo_bytes = 0
-        self.putting = 0  # bytes of the initial values, until they are acknowledged
-        self.put: Callable[[], Message] | None = None  # makes what the shard may have to be given again
-        self.coming = 0  # bytes that are counted on for a fetch
-        self.expected = 0  # bytes of what changed, by the last fetch
-        self.asked: Message | None = None  # the fetch whose values are to come
-        self.leaving = False
-        self.joining: Message | None = None  # the wish to take part, until it is answered
-        self.joined = 0  # the step that the answer allows
-        self.later: deque[tuple[int, Packed | Rows]] = deque()  # pushes since the fetch was asked for
+        self.fetched_version: int | None = 0 if initial else None  # the version that the last fetch brought
+        self.version = 0  # updates that the local values contain, the worker's own later pushes included
+        self.sent = 0  # the number of the last push
+        self.acknowledged = 0  # the number of the last push that the shard has acknowledged
+        self.in_flight: deque[tuple[int, int]] = deque()  # number and bytes of each unacknowledged push
+        self.attempt = 0  # how many times pushes were sent again
+        self.replay_buffer: deque[tuple[int, Message]] = deque()  # number and message of each push not yet durable
+        self.replay_bytes = 0
+        self.put_bytes = 0  # bytes of the put values until the shard acknowledges them
+        self.make_put: Callable[[], Message] | None = None  # makes the put message again, for a shard that lost it
+        self.fetch_bytes = 0  # bytes that the current fetch is expected to bring
+        self.expected_bytes = 0  # bytes that the last fetch brought, as an estimate of the next one
+        self.fetch_request: Message | None = None  # the fetch whose values have not arrived
+        self.is_leaving = False
+        self.join_request: Message | None = None  # the request to take part, until it is answered
+        self.join_step = 0  # the step that the answer assigned
+        self.unfetched_pushes: deque[tuple[int, PushPayload | SparseRows]] = deque()  # since the fetch was requested
         self.bytes_in = 0
         self.bytes_out = 0
         self._replica = replica
 
-    def key(self, kind: str, step: int = 0) -> Key:
-        """What a message of the shard about this slice is waited for by."""
+    def key(self, kind: str, step: int = 0) -> MessageKey:
+        """Return the mailbox key of a message of this kind from the shard about this slice."""
         return (self.shard, kind, step, 0, self.piece.number)
 
     @property
-    def values_key(self) -> Key:
-        """Of the values that are to come."""
-        assert self.asked is not None
-        return self.key("values", self.asked.step)
+    def values_key(self) -> MessageKey:
+        """The mailbox key of the values that the current fetch waits for."""
+        assert self.fetch_request is not None
+        return self.key("values", self.fetch_request.step)
 
     @property
-    def fetching(self) -> bool:
-        """Whether values are to come."""
-        return self.asked is not None
+    def is_unacknowledged(self) -> bool:
+        """Whether the shard has yet to acknowledge something."""
+        return self.put_bytes > 0 or self.sent > self.acknowledged or self.is_leaving or self.join_request is not None
 
     @property
-    def unanswered(self) -> bool:
-        """Whether an acknowledgement is to come."""
-        return self.putting > 0 or self.sent > self.acknowledged or self.leaving or self.joining is not None
+    def awaited_keys(self) -> list[MessageKey]:
+        """The mailbox keys of the acknowledgements that are due, and of a request to send pushes again."""
+        due = {
+            "put_ack": self.put_bytes > 0,
+            "push_ack": self.sent > self.acknowledged,
+            "leave_ack": self.is_leaving,
+            "join_ack": self.join_request is not None,
+        }
+        return [self.key(kind) for kind, is_due in due.items() if is_due] + [self.key("resend")]
 
-    @property
-    def awaited(self) -> list[Key]:
-        """The acknowledgements that are to come."""
-        kinds = {"held": self.putting > 0, "pushed": self.sent > self.acknowledged, "left": self.leaving}
-        kinds["joined"] = self.joining is not None
-        return [self.key(kind) for kind, wanted in kinds.items() if wanted] + [self.key("again")]
+    def pack(self, gradient: Tensor | FlatGradient, *, donate: bool = False) -> PushPayload | SparseRows:
+        """Return what a push of the machine's gradient [n] carries: of a sparse table only the touched rows.
 
-    def pack(self, gradient: Tensor | Gradient, *, given: bool = False) -> Packed | Rows:
-        """What is pushed of a machine's gradient: of a table the rows that were touched. given: see `Packer.pack`."""
-        part = gradient.part(self.piece.start, self.piece.stop) if isinstance(gradient, Gradient) else None
+        For `donate` see `GradientPacker.pack`.
+        """
+        part = gradient.rows_between(self.piece.start, self.piece.stop) if isinstance(gradient, FlatGradient) else None
         if part is not None:
-            return Rows(*part)
-        return self.packer.pack(self.of(gradient.flat if isinstance(gradient, Gradient) else gradient), given=given)
+            return SparseRows(*part)
+        flat = gradient.flat if isinstance(gradient, FlatGradient) else gradient
+        return self.packer.pack(self.slice_of(flat), donate=donate)
 
-    def of(self, flat: Tensor) -> Tensor:
-        """The elements of this slice in a buffer of the machine."""
+    def slice_of(self, flat: Tensor) -> Tensor:
+        """Return the elements of this slice in a flat buffer [n] of the machine, as a view."""
         return flat[self.piece.start : self.piece.stop]
 
-    def push(
-        self, packed: Packed | Rows, step: int, base: int, *, hurry: bool, fetch: Message | None = None
+    def make_push(
+        self, payload: PushPayload | SparseRows, step: int, base: int, *, flush: bool, fetch: Message | None = None
     ) -> Message:
-        """The next push. hurry: whether the shard should bring to its disk soon what it has. fetch: what the push is to
-        make of the values is asked for along with it.
+        """Make the next push message.
+
+        base: the version that the gradient was computed on. flush: asks the shard to write its journal soon. fetch:
+        a fetch that travels with the push, so that it is answered with the values right after this push is applied.
         """
         self.sent += 1
-        body = {"base": base, "number": self.sent, "replica": self._replica, "hurry": hurry, **packed.fields}
+        body = {"base": base, "number": self.sent, "replica": self._replica, "flush": flush, **payload.body_fields}
         if fetch is not None:
             body[FETCH] = {**fetch.body, "step": fetch.step}
-        edge, borrowed = self.piece.number, packed.borrowed
-        return Message("push", step=step, edge=edge, body=body, tensors=packed.tensors, borrowed=borrowed)
+        edge, borrowed = self.piece.number, payload.borrowed
+        return Message("push", step=step, edge=edge, body=body, tensors=payload.tensors, borrowed=borrowed)
 
-    def keep(self, message: Message) -> None:
-        """The last push was sent, and is this one, as it may have to be sent again: alone."""
+    def record_push(self, message: Message) -> None:
+        """Keep the push that was just sent for a later replay, without a fetch that travelled with it."""
         if FETCH in message.body:
             alone = {name: value for name, value in message.body.items() if name != FETCH}
             message = msgspec.structs.replace(message, body=alone)
-        self.redo.append((self.sent, message))
-        self.redo_bytes += message.bytes
-        self.flying.append((self.sent, message.bytes))
+        self.replay_buffer.append((self.sent, message))
+        self.replay_bytes += message.bytes
+        self.in_flight.append((self.sent, message.bytes))
 
     def acknowledge(self, number: int) -> int:
-        """All pushes up to this number have arrived; the bytes of those that were on their way."""
+        """Record that all pushes up to this number have arrived. Return how many bytes of them were in flight."""
         self.acknowledged, arrived = max(self.acknowledged, number), 0
-        while self.flying and self.flying[0][0] <= number:
-            arrived += self.flying.popleft()[1]
+        while self.in_flight and self.in_flight[0][0] <= number:
+            arrived += self.in_flight.popleft()[1]
         return arrived
 
-    def durable(self, number: int) -> int:
-        """Pushes up to this number need not be kept; the bytes that they had."""
-        before = self.redo_bytes
-        while self.redo and self.redo[0][0] <= number:
-            self.redo_bytes -= self.redo.popleft()[1].bytes
-        return before - self.redo_bytes
+    def release_durable(self, number: int) -> int:
+        """Drop the pushes up to this number from the replay buffer. Return how many bytes they had."""
+        before = self.replay_bytes
+        while self.replay_buffer and self.replay_buffer[0][0] <= number:
+            self.replay_bytes -= self.replay_buffer.popleft()[1].bytes
+        return before - self.replay_bytes
 
-    def join(self, step: int) -> Message:
-        """The replica wants to take a step, or one after it; to be answered with the step that it may take."""
-        self.joining = Message("join", step, edge=self.piece.number, body={"replica": self._replica, "asks": True})
-        return self.joining
+    def make_join(self, step: int) -> Message:
+        """Ask for this step or a later one; the shard answers with the step that the replica may take."""
+        body = {"replica": self._replica, "wants_step": True}
+        self.join_request = Message("join", step, edge=self.piece.number, body=body)
+        return self.join_request
 
-    def leave(self) -> Message:
-        """The replica takes no more steps; to be answered once the shard has all pushes on its disk."""
-        self.leaving = True
+    def make_leave(self) -> Message:
+        """Announce that the replica takes no more steps; the shard answers once all pushes are durable."""
+        self.is_leaving = True
         return Message("leave", edge=self.piece.number, body={"replica": self._replica, "number": self.sent})
 
-    def again(self, after: int) -> list[Message]:
-        """The pushes after a number, to be sent again, with a mark by which an answer to this attempt is known."""
+    def resend_after(self, number: int) -> list[Message]:
+        """Return the pushes after this number, marked with a new attempt so that answers to it can be told apart."""
         self.attempt += 1
-        found = [message for number, message in self.redo if number > after]
-        for message in found:
+        messages = [message for pushed, message in self.replay_buffer if pushed > number]
+        for message in messages:
             message.body["attempt"] = self.attempt
-        return found
+        return messages
 
-    def anew(self, shard: str) -> list[Message]:
-        """All that a shard must be told that took the place of a lost one: it is as some earlier time has left it."""
+    def on_shard_replaced(self, shard: str) -> list[Message]:
+        """Return all messages for a shard that replaces the lost one, whose state is that of some earlier time."""
         self.shard = shard
-        self.held = None  # its versions are others
-        if self.asked is not None:
-            self.asked.body.pop("since", None)
-        self.acknowledged = self.redo[0][0] - 1 if self.redo else self.sent  # by the lost one: may be lost with it
-        first = self.redo[0][1].step if self.redo else None
-        messages = [self.put()] if self.put is not None else []
-        if first is not None:
-            messages.append(Message("join", step=first, edge=self.piece.number, body={"replica": self._replica}))
-        messages += self.again(0)
-        messages += [message for message in (self.joining, self.asked) if message is not None]
-        return messages + ([self.leave()] if self.leaving else [])
+        self.fetched_version = None  # the versions of the new shard count other updates
+        if self.fetch_request is not None:
+            self.fetch_request.body.pop("since", None)
+        # What only the lost shard acknowledged may be lost with it; what is durable is not.
+        self.acknowledged = self.replay_buffer[0][0] - 1 if self.replay_buffer else self.sent
+        first_step = self.replay_buffer[0][1].step if self.replay_buffer else None
+        messages = [self.make_put()] if self.make_put is not None else []
+        if first_step is not None:
+            messages.append(Message("join", step=first_step, edge=self.piece.number, body={"replica": self._replica}))
+        messages += self.resend_after(0)
+        messages += [message for message in (self.join_request, self.fetch_request) if message is not None]
+        return messages + ([self.make_leave()] if self.is_leaving else [])

@@ -1,30 +1,31 @@
-"""Elastic averaging SGD: replicas that train on their own, each tied by a spring to a centre on the shards.
+"""Elastic averaging SGD: replicas train independently, each tied by a spring to a centre on the shards.
 
-Zhang, Choromanska, LeCun, "Deep Learning with Elastic Averaging SGD", NIPS 2015; `train` is its algorithm 1.
+Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD", NIPS 2015; `train` is its algorithm 1.
 """
 
 from typing import Any, ClassVar
 
 import torch
 
-from ..optimizers.standard import Add
-from .method import Method, Serving
 from ..optimizers.optimizer import Update
-from ..optimizers.registry import AnyRule
-from .training_loop import Share
+from ..optimizers.registry import AnyOptimizer
+from ..optimizers.standard import Add
+from ..server.serving import ServingConfig
+from .method import Method
+from .training_loop import TrainingLoop
 
 
 class EASGD(Method, frozen=True, tag="easgd"):
-    """Local steps by the rule in each replica, which every so often pulls at a centre and is pulled by it.
+    """Every N steps a replica and a shared centre move towards each other (Zhang et al., 2015).
 
-    every: steps between two pulls, tau of the paper. alpha: how far a replica goes towards the centre in one, and the
-    centre towards it; 0 for the paper's 0.9 / replicas.
+    every: steps between two exchanges with the centre, τ of the paper. alpha: the moving rate α, how far a replica
+    moves towards the centre, and the centre towards it; 0 for the paper's 0.9 / replicas.
 
-    The centre is what is tested at the end and saved. Parameters and the rule's state are each replica's own: one that
-    was started again begins with a new state, at the centre.
+    The centre is what is tested at the end and saved. Each replica has its own parameters and optimizer state; a
+    replica that was started again begins at the centre, with a new state.
     """
 
-    leased: ClassVar[bool] = True
+    leases_batches: ClassVar[bool] = True
     every: int = 10
     alpha: float = 0.0
 
@@ -32,50 +33,59 @@ class EASGD(Method, frozen=True, tag="easgd"):
         self.demand_count("every", 1)
         self.demand_number("alpha", "from 0 to 1", lambda x: 0 <= x <= 1, proper=0.1)
 
-    def serving(self, rule: AnyRule, replicas: int) -> Serving:
-        """Pulls are added to the centre; the user's rule takes the replicas' steps."""
-        return Serving(Add(), replicas)
+    def configure_shards(self, optimizer: AnyOptimizer, replicas: int) -> ServingConfig:
+        """Have the shards add pushes to the centre; the user's optimizer takes the replicas' steps."""
+        return ServingConfig(Add(), replicas)
 
     @property
-    def period(self) -> int:
-        """From pull to pull."""
+    def push_period(self) -> int:
+        """Steps between two exchanges."""
         return self.every
 
-    def updates(self, steps: int, replicas: int) -> int:
-        """One a pull."""
+    def count_updates(self, steps: int, replicas: int) -> int:
+        """Return one update for each exchange."""
         return replicas * (steps // self.every)
 
-    def check(self, rule: AnyRule, replicas: int, steps: int) -> None:
-        """UsageError where the rule is about the delay of pushes."""
-        self.demand_undelayed(rule)
+    def check(self, optimizer: AnyOptimizer, replicas: int, steps: int) -> None:
+        """Raise UsageError if the optimizer compensates the delay of pushes."""
+        self.demand_undelayed(optimizer)
 
-    def train(self, share: Share[Any]) -> None:
-        """Steps, and pulls whose fetch overlaps a step; the last one so that the centre learns of the last steps."""
-        client, rule = share.client, share.rule
-        values, gradient = share.worker.values, share.worker.gradients
+    def train(self, loop: TrainingLoop[Any]) -> None:
+        """Run algorithm 1, with one more exchange at the end, so that the centre gets the last steps.
+
+        The fetch of the centre overlaps the computation of the gradient.
+        """
+        client, optimizer = loop.client, loop.optimizer
+        values, gradient = loop.worker.values, loop.worker.gradients
+        # "x^i = x̃, t^i = 0"
         client.fetch()
         client.wait()
-        state, done = rule.state(values), share.first
-        for step in share.steps():
-            pulls = step % self.every == 0 and step > share.first
+        state, done = optimizer.init_state(values), loop.start_step
+        for step in loop.steps():
+            # "if (τ divides t^i)"
+            exchanges = step % self.every == 0 and step > loop.start_step
             gradient.zero_()
-            if pulls:
+            if exchanges:
                 client.fetch()
-            share.compute(step)
-            if pulls:
-                self._pull(share, done)
-            rule.apply(values, gradient, state, Update(step - share.first + 1, replica=share.replica))
-            share.done(step)
+            loop.compute_gradient(step)
+            if exchanges:
+                self._exchange_with_centre(loop, done)
+            # "x^i ← x^i - η g^i(x)"
+            optimizer.apply(values, gradient, state, Update(step - loop.start_step + 1, replica=loop.replica))
+            # "t^i ← t^i + 1"
+            loop.finish_step(step)
             done = step + 1
-        if done > share.first:
+        if done > loop.start_step:
             client.fetch()
-            self._pull(share, done)
+            self._exchange_with_centre(loop, done)
         client.leave()
 
-    def _pull(self, share: Share[Any], done: int) -> None:
-        """a = alpha (values - centre); values -= a; centre += a, which is what the centre gets of the `done` steps."""
-        own = share.worker.values.clone()
-        share.client.wait()  # the centre takes their place
-        pull = torch.sub(own, share.worker.values).mul_(self.alpha or 0.9 / share.replicas)
-        share.client.push(pull, done - 1, given=True)
-        torch.sub(own, pull, out=share.worker.values)
+    def _exchange_with_centre(self, loop: TrainingLoop[Any], done: int) -> None:
+        """Move the replica and the centre towards each other, after `done` steps."""
+        own = loop.worker.values.clone()
+        loop.client.wait()  # the centre takes the place of the replica's values
+        pull = torch.sub(own, loop.worker.values).mul_(self.alpha or 0.9 / loop.replicas)
+        # "b) x̃ ← x̃ + α (x - x̃)"
+        loop.client.push(pull, done - 1, donate=True)
+        # "a) x^i ← x^i - α (x - x̃)"
+        torch.sub(own, pull, out=loop.worker.values)

@@ -1,6 +1,6 @@
-"""`Method`: how replicas train together - the loop of each worker, and what the shards do with its pushes.
+"""`Method`: how replicas train together. It has the loop of each worker, and says what the shards do with its pushes.
 
-A method is one small file: a frozen Struct whose fields are its options, and its name in methods.py.
+A method is one small file: a frozen Struct whose fields are its options, and its name in registry.py.
 """
 
 from collections.abc import Callable
@@ -10,85 +10,79 @@ import msgspec
 
 from ...errors import UsageError
 from ..client.client import Client
-from ..optimizers.registry import AnyRule
-from .training_loop import Share
-
-
-class Serving(msgspec.Struct, frozen=True):
-    """What shards do.
-
-    rule: how they apply an update. replicas: that train from the beginning. gather: so many replicas' pushes on the
-    same version make one update, of their mean, and later ones are dropped; 0 where every push is an update.
-    """
-
-    rule: AnyRule
-    replicas: int = 1
-    gather: int = 0
+from ..optimizers.registry import AnyOptimizer
+from ..server.serving import ServingConfig
+from .training_loop import TrainingLoop
 
 
 class Method(msgspec.Struct, frozen=True):
-    """The loop of a worker, and what it needs of the shards. Methods are plain data, so they travel in messages.
+    """The base class of all methods. Methods are plain data, so they travel in messages.
 
-    whole: all parameters of a machine must lie on one shard. together: the replicas cannot go on without one that was
-    lost, so the run ends then. leased: replicas are given batches as they come to need them (leases.py), and may join
-    and leave while the run goes on; else they take turns, so that a run can be repeated exactly. pushes: gradients go
-    to the shards.
+    needs_one_shard: all parameters of a machine must lie on one shard. needs_all_replicas: the run ends when a replica
+    is lost, as the others cannot go on without it. leases_batches: replicas are given batches as they need them
+    (batch_leases.py), and may join and leave during the run; otherwise they take turns, so that a run can be repeated
+    exactly. pushes_gradients: gradients go to the shards.
     """
 
-    whole: ClassVar[bool] = False
-    together: ClassVar[bool] = False
-    leased: ClassVar[bool] = False
-    pushes: ClassVar[bool] = True
+    needs_one_shard: ClassVar[bool] = False
+    needs_all_replicas: ClassVar[bool] = False
+    leases_batches: ClassVar[bool] = False
+    pushes_gradients: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """The name by which the method is chosen."""
         return str(self.__struct_config__.tag)
 
-    def serving(self, rule: AnyRule, replicas: int) -> Serving:
-        """What the shards of a run with the user's rule do; by default every push is an update."""
-        return Serving(rule, replicas)
+    def configure_shards(self, optimizer: AnyOptimizer, replicas: int) -> ServingConfig:
+        """Return what the shards of a run with the user's optimizer do; by default every push is an update."""
+        return ServingConfig(optimizer, replicas)
 
     @property
-    def period(self) -> int:
-        """Steps of a replica between two pushes; checkpoints are made after a multiple of them."""
+    def push_period(self) -> int:
+        """Steps of a replica between two pushes; checkpoints are written after a multiple of them."""
         return 1
 
-    def local_rate(self, rule: AnyRule) -> float:
-        """The rate of the plain step that a worker takes with each gradient it pushes; 0, the default, for none."""
+    def local_rate(self, optimizer: AnyOptimizer) -> float:
+        """Return the rate of the plain SGD step that a worker takes with each gradient it pushes; 0 for none."""
         return 0.0
 
-    def updates(self, steps: int, replicas: int) -> int:
-        """About the version of the shards once every replica has taken so many steps."""
+    def count_updates(self, steps: int, replicas: int) -> int:
+        """Return about the version of the shards once every replica has taken so many steps."""
         return steps * replicas
 
-    def check(self, rule: AnyRule, replicas: int, steps: int) -> None:
-        """UsageError where a run of so many steps of each replica with that rule cannot work."""
+    def check(self, optimizer: AnyOptimizer, replicas: int, steps: int) -> None:
+        """Raise UsageError if a run of so many steps of each replica with this optimizer cannot work."""
 
-    def enter(self, client: Client, step: int) -> int:
-        """The step that a worker begins with, this one or a later one; asked before it is leased anything."""
+    def choose_start_step(self, client: Client, step: int) -> int:
+        """Return the step that a worker begins with, this one or a later one, before it is leased any batch."""
         return step
 
-    def train(self, share: Share[Any]) -> None:
-        """Train to the end of the share; all pushes are acknowledged then. Replica 0 has put values to the shards."""
+    def train(self, loop: TrainingLoop[Any]) -> None:
+        """Train until the loop has no more batches; all pushes are acknowledged then.
+
+        Before that, replica 0 has put values to the shards.
+        """
         raise NotImplementedError
 
-    def demand_count(self, field: str, least: int) -> None:
-        """UsageError unless a field is a whole number of at least `least`."""
+    def demand_count(self, field: str, minimum: int) -> None:
+        """Raise UsageError unless a field is a whole number of at least `minimum`."""
         value = getattr(self, field)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            facts = f"{self.name}'s {field} is {value!r}; it must be a whole number of at least {least}"
-            raise UsageError("E260", facts, fix=f"--method {self.name}:{field}={least}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            facts = f"{self.name}'s {field} is {value!r}; it must be a whole number of at least {minimum}"
+            raise UsageError("E260", facts, fix=f"--method {self.name}:{field}={minimum}")
 
     def demand_number(self, field: str, what: str, holds: Callable[[float], bool], *, proper: float) -> None:
-        """UsageError unless a field is a number that is `what`; proper: one that is."""
+        """Raise UsageError unless a field is a number that is `what`. proper: such a number, for the message."""
         value = getattr(self, field)
         if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
             facts = f"{self.name}'s {field} is {value!r}; it must be {what}"
             raise UsageError("E266", facts, fix=f"--method {self.name}:{field}={proper:g}")
 
-    def demand_undelayed(self, rule: AnyRule) -> None:
-        """UsageError where the rule makes up for what lies between a fetch and its push, which is nothing here."""
-        if rule.delayed:
-            facts = f"rule {rule.name} makes up for the delay of single pushes, and method {self.name} has none"
-            raise UsageError("E262", facts, fix="--method downpour, or --rule sgd")
+    def demand_undelayed(self, optimizer: AnyOptimizer) -> None:
+        """Raise UsageError if the optimizer compensates the delay between a fetch and its push: there is none here."""
+        if optimizer.compensates_delay:
+            facts = (
+                f"optimizer {optimizer.name} compensates the delay of single pushes, and method {self.name} has none"
+            )
+            raise UsageError("E262", facts, fix="--method downpour, or --optimizer sgd")

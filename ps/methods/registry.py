@@ -1,16 +1,15 @@
-"""All methods by name."""
+"""The methods by name, as `--method` takes them."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from ..name_and_options import parse_name_and_options
 from .all_reduce import AllReduce
-from .averaging import Averaging
-from .diloco import DiLoCo
 from .downpour import Downpour
 from .easgd import EASGD
 from .hogwild import Hogwild
+from .local_sgd import Averaging, DiLoCo
 from .sandblaster import Sandblaster
-from ..name_and_options import named
 from .ssp import SSP
 from .sync import Sync
 
@@ -18,6 +17,9 @@ AnyMethod = Downpour | SSP | Sync | Averaging | DiLoCo | EASGD | AllReduce | Hog
 METHODS: dict[str, type[AnyMethod]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMethod)}
 
 
-def method(text: str, given: Mapping[str, Any]) -> AnyMethod:
-    """The method asked for as "ssp" or "ssp:staleness=5"; given: options said apart. UsageError where there is none."""
-    return named("method", text, METHODS, given)
+def parse_method(text: str, given: Mapping[str, Any]) -> AnyMethod:
+    """Return the method that is described as "ssp" or "ssp:staleness=5".
+
+    given: options from elsewhere, which take precedence. Raises UsageError if there is no such method or option.
+    """
+    return parse_name_and_options("method", text, METHODS, given)

@@ -1,7 +1,7 @@
-"""Sandblaster: batch methods over shards and replicas, L-BFGS first of all.
+"""Sandblaster: batch methods over shards and replicas, first of all L-BFGS.
 
-Dean et al., "Large Scale Distributed Deep Networks", 2012, section 4.2. A coordinator that never sees a parameter has
-the shards compute with vectors; replicas compute the gradients of small portions of the batch.
+Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.2. A coordinator that never sees a parameter
+has the shards compute with vectors; replicas compute the gradients of small portions of the batch.
 """
 
 import math
@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import torch
 
 from ...errors import UsageError
-from ..sandblaster.lbfgs_history import FREE, LOOP
+from ..optimizers.registry import AnyOptimizer
 from ..sandblaster.gradient_descent import ConjugateGradients, GradientDescent, Momentum
-from ..sandblaster.lbfgs import DAMP, SKIP, Lbfgs, Rules
-from .method import Method
-from ..sandblaster.solver import Objective, Portions, Sample, Steps
+from ..sandblaster.lbfgs import DAMP, SKIP, Lbfgs, SampleSchedule, SolverOptions
+from ..sandblaster.lbfgs_history import TWO_LOOP, VECTOR_FREE
 from ..sandblaster.owl_qn import OwlQn
-from ..optimizers.registry import AnyRule
-from .training_loop import Share
+from ..sandblaster.solver import Objective, Portions, SampleSet, SolverRun
+from .method import Method
+from .training_loop import TrainingLoop
 
 SOLVERS: dict[str, type[Lbfgs]] = {
     "lbfgs": Lbfgs,
@@ -27,28 +27,29 @@ SOLVERS: dict[str, type[Lbfgs]] = {
     "momentum": Momentum,
     "cg": ConjugateGradients,
 }
-PORTIONS = 256  # that samples are cut into, where nothing is said
+MAX_PORTIONS = 256  # that the samples are cut into by default
 
 
 class Sandblaster(Method, frozen=True, tag="sandblaster"):
-    """solver: "lbfgs", "gd" (gradient descent), "momentum" or "cg" (conjugate gradients).
+    """Each step is computed from all samples: L-BFGS and other batch methods (Dean et al., 2012).
 
-    iterations, evaluations: at most, 0 for any number of evaluations; the last search may take one more. history:
-    pairs that L-BFGS remembers; form: how it makes its direction of them, "free" (one round trip) or "loop" (two
-    for each pair). curvature: "skip" or "damp" pairs that say nothing of it. step: the first of each search, of
-    momentum the rate. c1, c2: of the strong Wolfe conditions; search: evaluations of a search, at most. l1, l2:
-    penalties l1 |x| (by OWL-QN) and l2 / 2 x^2. gradient, change: it ends where no element of the gradient is
-    larger, or none and not the loss changes by more. share: of the samples, that an iteration looks at; overlap: of
-    those, that the next looks at too.
+    solver: "lbfgs", "gd" (gradient descent), "momentum" or "cg" (conjugate gradients). iterations, evaluations: the
+    limits of the run; 0 evaluations for no limit; the last search may take one more. history: pairs that L-BFGS
+    remembers. form: how L-BFGS makes its direction of them, "vector-free" (one round trip) or "two-loop" (two for each
+    pair). curvature: "skip" pairs without positive curvature, or "damp" them by Powell's rule. step: the first step of
+    each search; the rate of momentum. c1, c2: of the strong Wolfe conditions. search: the most evaluations of a search.
+    l1, l2: the penalties l1 |x| (by OWL-QN) and l2 / 2 x^2. tolerance_grad: it stops where no element of the gradient
+    is larger. tolerance_change: it stops where no parameter moves, or the loss changes, by more. fraction: of the
+    samples that an iteration looks at. overlap: fraction of those that the next iteration looks at too.
     """
 
-    pushes: ClassVar[bool] = False
+    pushes_gradients: ClassVar[bool] = False
 
     iterations: int = 20
     evaluations: int = 0
     solver: str = "lbfgs"
     history: int = 10
-    form: str = FREE
+    form: str = VECTOR_FREE
     curvature: str = SKIP
     step: float = 1.0
     c1: float = 1e-4
@@ -56,88 +57,89 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
     search: int = 25
     l1: float = 0.0
     l2: float = 0.0
-    gradient: float = 1e-7
-    change: float = 1e-9
-    share: float = 1.0
+    tolerance_grad: float = 1e-7
+    tolerance_change: float = 1e-9
+    fraction: float = 1.0
     overlap: float = 0.25
 
-    def check(self, rule: AnyRule, replicas: int, steps: int) -> None:
-        """UsageError where a field makes no sense."""
-        for field, least in (("iterations", 1), ("evaluations", 0), ("history", 1), ("search", 1)):
-            self.demand_count(field, least)
-        for field in ("l1", "l2", "gradient", "change"):
+    def check(self, optimizer: AnyOptimizer, replicas: int, steps: int) -> None:
+        """Raise UsageError if an option makes no sense."""
+        for field, minimum in (("iterations", 1), ("evaluations", 0), ("history", 1), ("search", 1)):
+            self.demand_count(field, minimum)
+        for field in ("l1", "l2", "tolerance_grad", "tolerance_change"):
             self.demand_number(field, "0 or more", lambda x: 0 <= x < math.inf, proper=1e-4)
         self.demand_number("step", "above 0", lambda x: 0 < x < math.inf, proper=1.0)
-        self.demand_number("share", "above 0 and at most 1", lambda x: 0 < x <= 1, proper=1.0)
+        self.demand_number("fraction", "above 0 and at most 1", lambda x: 0 < x <= 1, proper=1.0)
         self.demand_number("overlap", "above 0 and at most 0.5", lambda x: 0 < x <= 0.5, proper=0.25)
         self.demand_number("c1", "above 0 and at most 0.1", lambda x: 0 < x <= 0.1, proper=1e-4)
         self.demand_number("c2", f"between c1, {self.c1:g}, and 1", lambda x: self.c1 < x < 1, proper=0.9)
-        for field, known in (("solver", list(SOLVERS)), ("form", [FREE, LOOP]), ("curvature", [SKIP, DAMP])):
+        choices = (("solver", list(SOLVERS)), ("form", [VECTOR_FREE, TWO_LOOP]), ("curvature", [SKIP, DAMP]))
+        for field, known in choices:
             value = getattr(self, field)
             if value not in known:
                 facts = f"sandblaster's {field} is {value!r}; it must be {' or '.join(known)}"
                 raise UsageError("E268", facts, fix=f"--method sandblaster:{field}={known[0]}")
         if self.l1 and self.solver != "lbfgs":
-            facts = f"sandblaster's l1 is {self.l1:g}, which solver {self.solver} does not know"
+            facts = f"sandblaster's solver {self.solver} has no l1 penalty, but l1 is {self.l1:g}"
             raise UsageError("E268", facts, fix=f"--method sandblaster:l1={self.l1:g}")
 
-    def train(self, share: Share[Any]) -> None:
-        """It has roles of its own (batch_worker.py), and no loop for this one."""
+    def train(self, loop: TrainingLoop[Any]) -> None:
+        """Raise NotImplementedError: workers run a `GradientWorker` instead of a training loop."""
         raise NotImplementedError
 
-    def steps(self, portions: Portions) -> Callable[[], Steps]:
-        """Makes the steps of a new run over these portions."""
-        rules = Rules(
-            iterations=self.iterations,
-            evaluations=self.evaluations,
-            rate=self.step,
+    def make_solver(self, portions: Portions) -> Callable[[], SolverRun]:
+        """Return a function that begins a new run of the solver over these portions."""
+        options = SolverOptions(
+            max_iterations=self.iterations,
+            max_evaluations=self.evaluations,
+            initial_step=self.step,
             c1=self.c1,
             c2=self.c2,
-            search=self.search,
-            least_gradient=self.gradient,
-            least_change=self.change,
-            history=self.history,
+            max_search=self.search,
+            tolerance_grad=self.tolerance_grad,
+            tolerance_change=self.tolerance_change,
+            history_size=self.history,
             form=self.form,
             curvature=self.curvature,
         )
 
-        def begin() -> Steps:
+        def begin() -> SolverRun:
             objective = Objective(portions, self.l1, self.l2)
-            kind = OwlQn if self.l1 else SOLVERS[self.solver]
-            partly = self.share < 1 and portions.count > 2
-            return kind(objective, rules, self._samples(portions.count) if partly else None).steps()
+            solver = OwlQn if self.l1 else SOLVERS[self.solver]
+            changes = self.fraction < 1 and portions.count > 2
+            return solver(objective, options, self._make_schedule(portions.count) if changes else None).run()
 
         return begin
 
-    def by_torch(self, values: torch.nn.Parameter, evaluations: int) -> torch.optim.LBFGS:
-        """Torch's optimiser of `values` with the rules of solver lbfgs, but for so many evaluations at most."""
+    def make_torch_optimizer(self, values: torch.nn.Parameter, max_evaluations: int) -> torch.optim.LBFGS:
+        """Return torch's optimizer of `values` with the options of solver lbfgs and this limit of evaluations."""
         return torch.optim.LBFGS(
             [values],
             lr=self.step,
             max_iter=self.iterations,
-            max_eval=evaluations,
-            tolerance_grad=self.gradient,
-            tolerance_change=self.change,
+            max_eval=max_evaluations,
+            tolerance_grad=self.tolerance_grad,
+            tolerance_change=self.tolerance_change,
             history_size=self.history,
             line_search_fn="strong_wolfe",
         )
 
-    def _samples(self, count: int) -> Callable[[int], Sample]:
-        """Windows of the portions, round and round; the end of each is the beginning of the next."""
-        shared = max(1, round(self.share * self.overlap * count))
-        whole = min(max(2 * shared, round(self.share * count)), count)
+    def _make_schedule(self, count: int) -> SampleSchedule:
+        """Return windows that go round and round the portions; the end of each is the beginning of the next."""
+        shared = max(1, round(self.fraction * self.overlap * count))
+        size = min(max(2 * shared, round(self.fraction * count)), count)
 
-        def of(iteration: int) -> Sample:
-            start = (iteration - 1) * (whole - shared)
-            ends = (start, start + shared, start + whole - shared, start + whole)
-            first, middle, last = (_around(*part, count) for part in pairwise(ends))
-            return Sample((*first, *middle, *last), len(first), len(last))
+        def choose_samples(iteration: int) -> SampleSet:
+            start = (iteration - 1) * (size - shared)
+            ends = (start, start + shared, start + size - shared, start + size)
+            first, middle, last = (_wrap_around(*part, count) for part in pairwise(ends))
+            return SampleSet((*first, *middle, *last), len(first), len(last))
 
-        return of
+        return choose_samples
 
 
-def _around(start: int, stop: int, count: int) -> list[tuple[int, int]]:
-    """Portions from one place to another, over the end to the beginning."""
+def _wrap_around(start: int, stop: int, count: int) -> list[tuple[int, int]]:
+    """Return the ranges of portions from start to stop, where portion `count` is portion 0 again."""
     first, last = start % count, start % count + stop - start
     parts = [(first, min(last, count)), (0, last - count)]
     return [part for part in parts if part[0] < part[1]]

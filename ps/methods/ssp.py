@@ -1,45 +1,50 @@
 """Stale synchronous parallel: a replica waits while it is more than `staleness` steps ahead of the slowest.
 
-Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
+Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 3.
 """
 
 from typing import Any, ClassVar
 
 from ..client.client import Client
+from ..optimizers.registry import AnyOptimizer
 from .method import Method
-from ..optimizers.registry import AnyRule
-from .training_loop import Share
+from .training_loop import TrainingLoop
 
 
 class SSP(Method, frozen=True, tag="ssp"):
-    """staleness: steps that a replica may be ahead of the slowest; with 0 all take their steps together."""
+    """Replicas run independently, but at most `staleness` steps apart (Ho et al., 2013).
 
-    leased: ClassVar[bool] = True
+    staleness: steps that a replica may be ahead of the slowest; with 0 all take their steps together.
+    """
+
+    leases_batches: ClassVar[bool] = True
     staleness: int = 3
 
     def __post_init__(self) -> None:
         self.demand_count("staleness", 0)
 
-    def local_rate(self, rule: AnyRule) -> float:
-        """The worker takes the step too, where it can."""
-        return rule.local_rate
+    def local_rate(self, optimizer: AnyOptimizer) -> float:
+        """Return the optimizer's rate for the local step, if a worker can take its step."""
+        return optimizer.local_rate
 
-    def enter(self, client: Client, step: int) -> int:
-        """Where others are by now, who would have to wait else."""
+    def choose_start_step(self, client: Client, step: int) -> int:
+        """Return the step of the slowest replica, if it is later: the others would have to wait for a new one."""
         return client.join(step)
 
-    def train(self, share: Share[Any]) -> None:
-        """Fetch once the slowest is near enough, compute, push."""
-        client, worker = share.client, share.worker
-        gradient = share.gradient.zero()
-        client.join(share.first)
-        for step in share.steps():
-            client.fetch(slowest=max(0, step - self.staleness), changes=share.keeps(step))
+    def train(self, loop: TrainingLoop[Any]) -> None:
+        """Fetch once the slowest replica is near enough, compute, push."""
+        client, worker = loop.client, loop.worker
+        gradient = loop.gradient.zero()
+        client.join(loop.start_step)
+        for step in loop.steps():
+            # "the slowest and fastest workers must be ≤ s clocks apart, otherwise the fastest worker is forced to wait"
+            client.fetch(min_step=max(0, step - self.staleness), changed_only=loop.may_fetch_changes(step))
             client.wait()
-            share.compute(step)
+            loop.compute_gradient(step)
+            # "Read-my-writes: a worker p will always see the effects of its own updates"
             if client.local_rate > 0:
                 gradient.descend(worker.values, client.local_rate)
-            client.push(gradient, step)
+            client.push(gradient, step)  # the push is also the worker's clock
             gradient.zero()
-            share.done(step)
+            loop.finish_step(step)
         client.leave()

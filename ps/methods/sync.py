@@ -1,56 +1,63 @@
 """Synchronous training with backup workers: the first N gradients on the same parameters make one update.
 
-Chen et al., "Revisiting Distributed Synchronous SGD", 2016. Without backups it equals one process with N times the
-batch.
+Chen et al., "Revisiting Distributed Synchronous SGD", 2016, algorithms 3 and 4. Without backups it equals one process
+with N times the batch.
 """
 
 from typing import Any
 
 from ...errors import UsageError
-from .method import Method, Serving
-from ..optimizers.registry import AnyRule
-from .training_loop import Share
+from ..optimizers.registry import AnyOptimizer
+from ..server.serving import ServingConfig
+from .method import Method
+from .training_loop import TrainingLoop
 
 
 class Sync(Method, frozen=True, tag="sync"):
-    """backups: replicas whose gradients an update does not wait for."""
+    """All replicas step together; the slowest `backups` gradients are dropped (Chen et al., 2016).
+
+    backups: replicas whose gradients an update does not wait for.
+    """
 
     backups: int = 0
 
     def __post_init__(self) -> None:
         self.demand_count("backups", 0)
 
-    def serving(self, rule: AnyRule, replicas: int) -> Serving:
-        """The mean of the first pushes is an update; those that come after it are dropped."""
-        return Serving(rule, replicas, gather=replicas - self.backups)
+    def configure_shards(self, optimizer: AnyOptimizer, replicas: int) -> ServingConfig:
+        """Have the shards update with the mean of the first pushes on a version, and drop later ones (algorithm 4)."""
+        return ServingConfig(optimizer, replicas, aggregate=replicas - self.backups)
 
-    def updates(self, steps: int, replicas: int) -> int:
-        """One a step."""
+    def count_updates(self, steps: int, replicas: int) -> int:
+        """Return one update for each step."""
         return steps
 
-    def check(self, rule: AnyRule, replicas: int, steps: int) -> None:
-        """UsageError where no replica is left to wait for."""
-        self.demand_undelayed(rule)
+    def check(self, optimizer: AnyOptimizer, replicas: int, steps: int) -> None:
+        """Raise UsageError if no replica is left to wait for, or the optimizer compensates the delay of pushes."""
+        self.demand_undelayed(optimizer)
         if self.backups >= replicas:
             facts = f"{self.backups} backups among {replicas} replicas leave none whose gradient is waited for"
             raise UsageError("E263", facts, fix=f"--method sync:backups={replicas - 1}")
 
-    def train(self, share: Share[Any]) -> None:
-        """Compute, push, fetch what the update made. A step is a version: who comes late with one goes on at the next.
+    def train(self, loop: TrainingLoop[Any]) -> None:
+        """Run algorithm 3. A step is a version of the shards; a replica that is too late goes on at the newest.
 
-        A replica that was started again takes steps once more whose version is there already; that changes nothing.
+        A replica that was started again repeats steps whose version exists already, which changes nothing.
         """
-        client, gradient = share.client, share.gradient
-        step = share.first
-        while share.at(step):
-            if step == share.first or client.version < step:
-                client.fetch(at_least=step, changes=share.keeps(step))
+        client, gradient = loop.client, loop.gradient
+        step = loop.start_step
+        while loop.load_batch(step):
+            # "wait to read θ(t) from parameter servers"
+            if step == loop.start_step or client.version < step:
+                client.fetch(min_version=step, changed_only=loop.may_fetch_changes(step))
                 client.wait()
+            # "G_k(t) := 0; for i = 1, ..., B: G_k(t) ← G_k(t) + 1/B ∇F(x_k,i; θ(t))"
             gradient.zero()
-            share.compute(step)
+            loop.compute_gradient(step)
+            # "send (G_k(t), t) to parameter servers"
             client.push(gradient, step, base=step)
-            share.done(step)
-            client.fetch(at_least=step + 1, changes=True)
+            loop.finish_step(step)
+            client.fetch(min_version=step + 1, changed_only=True)
             client.wait()
-            step = max(step + 1, share.agree(client.version, step)) if self.backups else step + 1
+            step = max(step + 1, loop.agree(client.version, step)) if self.backups else step + 1
         client.leave()

@@ -1,4 +1,4 @@
-"""`Share`: one worker's part in training, as a method sees it - its steps, their gradients, its client."""
+"""`TrainingLoop`: one worker's part in training, as a method sees it: its steps, their gradients, its client."""
 
 import math
 from collections.abc import Callable, Iterator, Sized
@@ -7,21 +7,24 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from ...errors import Diverged
-from ...runtime.worker.flat_gradient import Gradient
+from ...runtime.worker.flat_gradient import FlatGradient
 from ..client.client import Client
-from ..optimizers.optimizer import Rule
+from ..optimizers.optimizer import Optimizer
 
 B = TypeVar("B", bound=Sized)
 B_contra = TypeVar("B_contra", bound=Sized, contravariant=True)
 
-Batches = Callable[[int], B | None]  # step -> the replica's batch, None after the last
+Batches = Callable[[int], B | None]
+"""Return the replica's batch at a step, or None after the last step."""
+
 Report = Callable[[int, float | None, int], None]
+"""Take note of a step, its loss (None if this worker does not know it), and its number of samples."""
 
 
 class Trainable(Protocol[B_contra]):
-    """The parameters of one machine and what computes their gradients.
+    """The parameters of one machine, and what computes their gradients.
 
-    values: flat parameters [n]; gradients: their twin [n]. Both are written in place.
+    values: the flat parameters [n]; gradients: their gradients [n]. Both are written in place.
     """
 
     @property
@@ -31,42 +34,42 @@ class Trainable(Protocol[B_contra]):
     def gradients(self) -> Tensor: ...
 
     def move(self, values: Tensor) -> None:
-        """Compute on the parameters in other memory [n] from now on, which holds what it is to hold already."""
+        """Use other memory [n] for the parameters from now on; it already has their values."""
         ...
 
     def step(self, batch: B_contra, step: int) -> float | None:
-        """Add the gradient of the batch's mean loss to `gradients`; the loss on the worker that holds it, else None."""
+        """Add the gradient of the batch's mean loss to `gradients`; return the loss if this worker knows it."""
         ...
 
 
-class Share(Generic[B]):
+class TrainingLoop(Generic[B]):
     """What a method's loop is made of. All workers of a replica take the same steps, as they exchange activations.
 
-    worker: its `values` are those of the client. rule: the one that the user chose. batches: the replica's batch at
-    each step, whose length is its number of samples. first: the step to begin with, more than 0 where training goes on.
-    clip: may scale the gradients of a step, which are in `worker.gradients` alone then.
-    gradient: the worker's, where it has tables of which a step touches some rows; methods that know of those use it.
-    agree: number, step -> the number that machine 0 of the replica has said, which all its machines must ask for.
-    report: is told after each step the step, the loss (None where this worker does not hold it) and the samples.
+    worker: its `values` are those of the client. optimizer: the user's. batches: the replica's batch at each step,
+    whose length is its number of samples. start_step: the step to begin with, more than 0 if training is resumed. clip:
+    may scale the gradients of a step, which must be alone in `worker.gradients`. agree: called with a number and a
+    step; returns the number that machine 0 of the replica gave, for which all its machines must ask. report: called
+    after each step. gradient: the worker's gradient with its sparse tables, for methods that push touched rows only.
     """
 
     def __init__(
         self,
         worker: Trainable[B],
         client: Client,
-        rule: Rule,
+        optimizer: Optimizer,
         batches: Batches[B],
         *,
         replicas: int,
-        first: int = 0,
+        start_step: int = 0,
         clip: Callable[[int], object] | None = None,
         agree: Callable[[int, int], int] = lambda number, step: number,
         report: Report | None = None,
-        gradient: Gradient | None = None,
+        gradient: FlatGradient | None = None,
     ) -> None:
-        self.gradient = gradient or Gradient(worker.gradients)
-        self.worker, self.client, self.rule, self.replicas, self.first = worker, client, rule, replicas, first
-        self.last = False  # whether no step follows the present one
+        self.gradient = gradient or FlatGradient(worker.gradients)
+        self.worker, self.client, self.optimizer, self.replicas = worker, client, optimizer, replicas
+        self.start_step = start_step
+        self.is_last = False  # whether no step follows the present one
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
         self._batch: B | None = None
@@ -78,47 +81,50 @@ class Share(Generic[B]):
         return self.client.replica
 
     @property
-    def clips(self) -> bool:
+    def clips_gradients(self) -> bool:
         """Whether gradients are scaled, so that those of several steps must not be added up in `worker.gradients`."""
         return self._clip is not None
 
-    def at(self, step: int) -> bool:
-        """Get ready for a step; whether there is a batch for it. For methods that do not take one after the other."""
+    def load_batch(self, step: int) -> bool:
+        """Load the batch of a step, for methods that may skip steps; return whether there is one."""
         self._batch = self._batches(step)
         return self._batch is not None
 
     def steps(self) -> Iterator[int]:
-        """One step after the other, as long as there are batches."""
-        step = self.first
+        """Yield one step after the other, each with its batch loaded, as long as there are batches."""
+        step = self.start_step
         batch = self._batches(step)
         while batch is not None:
             following = self._batches(step + 1)
-            self._batch, self.last = batch, following is None
+            self._batch, self.is_last = batch, following is None
             yield step
             batch, step = following, step + 1
 
-    def keeps(self, step: int) -> bool:
-        """Whether a fetch before this step may bring changes alone: the first may, where training begins with it."""
-        return step > self.first or step == 0
+    def may_fetch_changes(self, step: int) -> bool:
+        """Return whether a fetch before this step may bring changes alone, as the worker has older values.
 
-    def compute(self, step: int) -> None:
-        """Add the gradient of the step's batch to `worker.gradients`. Diverged where the loss is not finite."""
+        Before the first step it has only if the run begins with it.
+        """
+        return step > self.start_step or step == 0
+
+    def compute_gradient(self, step: int) -> None:
+        """Add the gradient of the step's batch to `worker.gradients`. Raises Diverged if the loss is not finite."""
         assert self._batch is not None
         self._loss = self.worker.step(self._batch, step)
-        demand_finite(self.client.name, step, self._loss)
+        demand_finite_loss(self.client.name, step, self._loss)
         if self._clip is not None:
             self._clip(step)
 
-    def done(self, step: int) -> None:
-        """The step is over: report it."""
+    def finish_step(self, step: int) -> None:
+        """Report that a step is over."""
         assert self._batch is not None
         if self._report is not None:
             self._report(step, self._loss, len(self._batch))
 
 
-def demand_finite(who: str, step: int, loss: float | None) -> None:
-    """Diverged where a loss is there and not finite."""
+def demand_finite_loss(worker: str, step: int, loss: float | None) -> None:
+    """Raise Diverged if a loss is known and not finite."""
     if loss is None or math.isfinite(loss):
         return
     fix = "use a smaller rate: a tenth of --lr, say" if step else "check the data and the model: no step was taken yet"
-    raise Diverged("E702", f"the loss of {who} at step {step} is {loss}", fix=fix)
+    raise Diverged("E702", f"the loss of {worker} at step {step} is {loss}", fix=fix)

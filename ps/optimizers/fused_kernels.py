@@ -1,8 +1,7 @@
-"""Updates in one pass over memory: torch's fused kernels where they are there, else the same in blocks.
+"""Updates in one pass over memory: torch's fused kernels if it has them, else the same operations block by block.
 
-`torch._fused_*_` are private functions of torch, which its optimisers call; a version without one takes the other way.
-Both give the numbers of torch.optim. All tensors are flat and as long as `value`; `gradient` is not written to. `decay`
-is of weights.
+`torch._fused_*_` are private functions that torch.optim calls; with a version that lacks one, the blocks are used. Both
+give the numbers of torch.optim. All tensors are flat, [n], and `gradient` is not written to. decay: of weights.
 """
 
 import math
@@ -12,9 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 16  # elements of an update that stay in the cache between its kernels
-LANES = 16  # elements that fill the vector instructions of any processor
-DTYPES = (torch.float32, torch.float64)  # for others the kernels compute the last elements in another precision
+BLOCK = 1 << 16  # elements that stay in the cache between the operations of an update
+LANES = 16  # elements that fill the widest vector instructions
+DTYPES = (torch.float32, torch.float64)  # with others the kernels compute the last elements in another precision
 
 Kernel = Callable[..., object]
 
@@ -28,9 +27,9 @@ def in_blocks(step: Kernel, *tensors: Tensor) -> None:
 def sgd(
     value: Tensor, gradient: Tensor, momentum: Tensor | None, *, lr: float, beta: float, nesterov: bool, decay: float
 ) -> None:
-    """torch.optim.SGD. momentum: the moving sum of gradients, or None with a beta of 0."""
+    """Update as torch.optim.SGD. momentum: the moving sum of gradients [n], or None if beta is 0."""
     tensors = (value, gradient) if momentum is None else (value, gradient, momentum)
-    kernel = _kernel("_fused_sgd_", value)
+    kernel = _find_kernel("_fused_sgd_", value)
     if kernel is None:
         in_blocks(partial(_sgd_block, lr=lr, beta=beta, nesterov=nesterov, decay=decay), *tensors)
         return
@@ -43,8 +42,8 @@ def sgd(
 
 
 def adagrad(value: Tensor, gradient: Tensor, total: Tensor, *, lr: float, eps: float, decay: float) -> None:
-    """torch.optim.Adagrad without a decay of its rate. total: of the squared gradients."""
-    kernel = _kernel("_fused_adagrad_", value)
+    """Update as torch.optim.Adagrad at a constant rate. total: the sums of squared gradients [n]."""
+    kernel = _find_kernel("_fused_adagrad_", value)
     if kernel is None:
         in_blocks(partial(_adagrad_block, lr=lr, eps=eps, decay=decay), value, gradient, total)
         return
@@ -67,16 +66,18 @@ def adam(
     betas: tuple[float, float],
     eps: float,
     decay: float,
-    apart: bool,
+    decoupled: bool,
 ) -> None:
-    """torch.optim.Adam, or AdamW where the decay is `apart` from the gradient; update `number`, from 1.
+    """Update as torch.optim.Adam, or as AdamW if the decay is decoupled. number: of the update, from 1.
 
-    mean, square: the running means of the gradient and of its square.
+    mean, square: the running means [n] of the gradient and of its square.
     """
     tensors = (value, gradient, mean, square)
-    kernel = _kernel("_fused_adamw_" if apart else "_fused_adam_", value)
+    kernel = _find_kernel("_fused_adamw_" if decoupled else "_fused_adam_", value)
     if kernel is None:
-        in_blocks(partial(_adam_block, number=number, lr=lr, betas=betas, eps=eps, decay=decay, apart=apart), *tensors)
+        in_blocks(
+            partial(_adam_block, number=number, lr=lr, betas=betas, eps=eps, decay=decay, decoupled=decoupled), *tensors
+        )
         return
     step = torch.tensor(float(number), dtype=torch.float64)
     rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "weight_decay": decay, "eps": eps}
@@ -116,10 +117,10 @@ def _adam_block(
     betas: tuple[float, float],
     eps: float,
     decay: float,
-    apart: bool,
+    decoupled: bool,
 ) -> None:
     beta1, beta2 = betas
-    if apart:
+    if decoupled:
         v.mul_(1 - lr * decay)
     elif decay:
         g = g.add(v, alpha=decay)
@@ -129,17 +130,18 @@ def _adam_block(
     v.addcdiv_(mean, root, value=-lr / (1 - beta1**number))
 
 
-def _kernel(name: str, value: Tensor) -> Kernel | None:
-    """One of torch's, if it has it and it is good for values of that kind."""
-    found: Kernel | None = getattr(torch, name, None) if value.dtype in DTYPES else None
-    return found
+def _find_kernel(name: str, value: Tensor) -> Kernel | None:
+    """Return a kernel of torch, if it has that and it suits values of this dtype."""
+    kernel: Kernel | None = getattr(torch, name, None) if value.dtype in DTYPES else None
+    return kernel
 
 
 def _in_vectors(kernel: Kernel, value: Tensor, gradient: Tensor, *memory: Tensor) -> None:
     """Call a kernel with all elements, in whole vectors.
 
-    What does not fill a vector the kernels compute in other instructions, which round otherwise. Filled up, the last
-    elements come out as they would in the middle of a longer slice, so that bounds of slices show in no bit.
+    Kernels compute the elements that do not fill a vector with other instructions, which round differently. Padded to a
+    vector, the last elements get the bits that they would in the middle of a longer slice, so that the bounds of slices
+    do not matter.
     """
     tensors = (value, gradient, *memory)
     size = value.numel()
@@ -148,7 +150,7 @@ def _in_vectors(kernel: Kernel, value: Tensor, gradient: Tensor, *memory: Tensor
         kernel(*(flat[:whole] for flat in tensors))
     if whole == size:
         return
-    filled = [torch.nn.functional.pad(flat[whole:], (0, whole + LANES - size)) for flat in tensors]
-    kernel(*filled)
-    for flat, last in zip((value, *memory), (filled[0], *filled[2:]), strict=True):
+    padded = [torch.nn.functional.pad(flat[whole:], (0, whole + LANES - size)) for flat in tensors]
+    kernel(*padded)
+    for flat, last in zip((value, *memory), (padded[0], *padded[2:]), strict=True):
         flat[whole:] = last[: size - whole]

@@ -1,4 +1,4 @@
-"""All rules by name, and `Scaled`: any of them at a rate that falls with staleness."""
+"""All optimizers by name, and `Scaled`: any of them at a learning rate that falls with staleness."""
 
 from typing import Any, ClassVar
 
@@ -6,15 +6,15 @@ import msgspec
 from torch import Tensor
 
 from ...errors import UsageError
+from ..name_and_options import parse_name_and_options
 from .delay_compensated import AdaDelay, DCAdaptive, DCConstant
+from .optimizer import Optimizer, Update
 from .standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
-from .optimizer import Rule, Update
-from ..name_and_options import named
 
-OVER_TAU = "/tau"  # what follows the name of a rule whose rate is divided by the staleness
+OVER_TAU = "/tau"  # suffix of the name of an optimizer whose rate is divided by the staleness
 
-PlainRule = SGD | Add | Adagrad | TorchAdagrad | RMSprop | Adam | AdamW | AdaDelay | DCConstant | DCAdaptive
-RULES: dict[str, type[PlainRule]] = {
+PlainOptimizer = SGD | Add | Adagrad | TorchAdagrad | RMSprop | Adam | AdamW | AdaDelay | DCConstant | DCAdaptive
+OPTIMIZERS: dict[str, type[PlainOptimizer]] = {
     "sgd": SGD,
     "adagrad": Adagrad,
     "adagrad-torch": TorchAdagrad,
@@ -28,65 +28,68 @@ RULES: dict[str, type[PlainRule]] = {
 }
 
 
-class Scaled(Rule, frozen=True, tag="scaled"):
-    """A rule at the rate lr / max(1, tau): the staler an update, the less it counts. Asked for as "adagrad/tau"."""
+class Scaled(Optimizer, frozen=True, tag="scaled"):
+    """An optimizer at the rate lr / max(1, tau): the staler an update, the less it counts. Named "adagrad/tau", say.
 
-    inner: PlainRule
-    delayed: ClassVar[bool] = True
+    Zhang et al., "Staleness-Aware Async-SGD for Distributed Deep Learning", IJCAI 2016.
+    """
+
+    inner: PlainOptimizer
+    compensates_delay: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """The name on the command line."""
         return self.inner.name + OVER_TAU
 
     @property
     def lr(self) -> float:
-        """That of a fresh update."""
+        """The learning rate of a fresh update."""
         return self.inner.lr
 
     @property
-    def remembers(self) -> bool:
-        """As the inner rule."""
-        return self.inner.remembers
+    def needs_every_fetch(self) -> bool:
+        """Whether the inner optimizer needs it."""
+        return self.inner.needs_every_fetch
 
     def rate(self, update: Update) -> float:
-        """That of the inner rule over tau."""
+        """Return the rate of the inner optimizer over max(1, tau)."""
         return self._at(update).rate(update)
 
-    def state(self, value: Tensor) -> dict[str, Tensor]:
-        """That of the inner rule."""
-        return self.inner.state(value)
+    def init_state(self, value: Tensor) -> dict[str, Tensor]:
+        """Return the state of the inner optimizer."""
+        return self.inner.init_state(value)
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """Apply the inner rule at the lower rate."""
+        """Apply the inner optimizer at the lower rate."""
         self._at(update).apply(value, gradient, state, update)
 
-    def fetched(self, value: Tensor, state: dict[str, Tensor], replica: int) -> None:
-        """Tell the inner rule."""
-        self.inner.fetched(value, state, replica)
+    def on_fetch(self, value: Tensor, state: dict[str, Tensor], replica: int) -> None:
+        """Pass the fetch on to the inner optimizer."""
+        self.inner.on_fetch(value, state, replica)
 
-    def _at(self, update: Update) -> PlainRule:
+    def _at(self, update: Update) -> PlainOptimizer:
         return msgspec.structs.replace(self.inner, lr=self.inner.lr / max(1, update.tau))
 
 
-AnyRule = PlainRule | Scaled
+AnyOptimizer = PlainOptimizer | Scaled
 
 
-def rule(text: str, lr: float) -> AnyRule:
-    """The rule asked for as "adam", "adam:beta1=0.8" or "adam/tau:beta1=0.8" with learning rate `lr`.
+def parse_optimizer(text: str, lr: float) -> AnyOptimizer:
+    """Return the optimizer named "adam", "adam:beta1=0.8" or "adam/tau:beta1=0.8", say, with learning rate `lr`.
 
-    UsageError where there is none.
+    Raises UsageError if there is none, or an option is wrong.
     """
     name, colon, options = text.partition(":")
-    plain = named("rule", name.removesuffix(OVER_TAU) + colon + options, RULES, {"lr": lr})
+    plain = parse_name_and_options("optimizer", name.removesuffix(OVER_TAU) + colon + options, OPTIMIZERS, {"lr": lr})
     return Scaled(plain) if name.endswith(OVER_TAU) else plain
 
 
-def from_plain(data: Any) -> AnyRule:
-    """The rule of which `data` is the plain form (`msgspec.to_builtins(rule)`)."""
+def from_plain(data: Any) -> AnyOptimizer:
+    """Return the optimizer of which `data` is the plain form, as `msgspec.to_builtins(optimizer)` makes it."""
     try:
-        found: AnyRule = msgspec.convert(data, type=AnyRule)
+        optimizer: AnyOptimizer = msgspec.convert(data, type=AnyOptimizer)
     except msgspec.ValidationError as error:
-        names = ", ".join(sorted(RULES))
-        raise UsageError("E254", f"{data!r} is no rule: {error}", fix=f"use one of {names}") from error
-    return found
+        names = ", ".join(sorted(OPTIMIZERS))
+        raise UsageError("E254", f"{data!r} is no optimizer: {error}", fix=f"use one of {names}") from error
+    return optimizer

@@ -1,24 +1,26 @@
-"""`apply_lazily`: a rule applied to what a gradient touches - of tables the touched rows, all of the rest."""
+"""`apply_lazily`: applies an optimizer to what a gradient touches - the touched rows of sparse tables, all else."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ...runtime.worker.flat_gradient import Gradient, Table
-from .optimizer import Rule, Update
+from ...runtime.worker.flat_gradient import FlatGradient, SparseTable
+from .optimizer import Optimizer, Update
 
 
-def apply_lazily(rule: Rule, values: Tensor, gradient: Gradient, state: dict[str, Tensor], update: Update) -> None:
-    """Change flat `values` [n] and `state` in place. Rows that were not touched stay as they are, decay or not."""
+def apply_lazily(
+    optimizer: Optimizer, values: Tensor, gradient: FlatGradient, state: dict[str, Tensor], update: Update
+) -> None:
+    """Update flat `values` [n] and `state` in place. Untouched rows of tables do not change, even with weight decay."""
     if not gradient.tables:
-        rule.apply(values, gradient.flat, state, update)
+        optimizer.apply(values, gradient.flat, state, update)
         return
     parts: list[_Run | _Touched] = [_Run(run) for run in gradient.runs]
     parts += [_Touched(table, gradient.rows(number)) for number, table in enumerate(gradient.tables)]
     for part in parts:
         value, memory = part.read(values), {name: part.read(whole) for name, whole in state.items()}
-        rule.apply(value, part.read(gradient.flat), memory, update)
+        optimizer.apply(value, part.read(gradient.flat), memory, update)
         for name in memory.keys() - state.keys():
             state[name] = torch.zeros_like(values)
         for whole, changed in [(values, value), *((state[name], memory[name]) for name in memory)]:
@@ -35,7 +37,7 @@ class _Run:
         return flat[self.where]
 
     def write(self, flat: Tensor, part: Tensor) -> None:
-        if part.data_ptr() != flat[self.where].data_ptr():  # the rule has begun to remember something
+        if part.data_ptr() != flat[self.where].data_ptr():  # the optimizer has begun to remember something
             flat[self.where] = part
 
 
@@ -43,11 +45,11 @@ class _Run:
 class _Touched:
     """Rows of a table: a copy."""
 
-    table: Table
+    table: SparseTable
     rows: Tensor
 
     def read(self, flat: Tensor) -> Tensor:
-        return self.table.of(flat)[self.rows].view(-1)
+        return self.table.view(flat)[self.rows].view(-1)
 
     def write(self, flat: Tensor, part: Tensor) -> None:
-        self.table.of(flat).index_copy_(0, self.rows, part.view(-1, self.table.width))
+        self.table.view(flat).index_copy_(0, self.rows, part.view(-1, self.table.width))

@@ -1,6 +1,7 @@
-"""Rules that follow the gradient, each in the form of its paper or of torch.optim.
+"""The standard optimizers, each in the form of its paper or of torch.optim.
 
-The Adagrad of DistBelief (Dean et al., NIPS 2012, section 4.1): eta_i = gamma / sqrt(sum of g_ij^2 over j <= now).
+`Adagrad` is that of DistBelief (Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1), with a
+learning rate for each parameter i at iteration K: eta_(i,K) = gamma / sqrt(sum over j = 1..K of (dw_(i,j))^2).
 """
 
 import torch
@@ -8,13 +9,13 @@ from torch import Tensor
 
 from ...errors import UsageError
 from . import fused_kernels as fused
-from .optimizer import Rule, Update
+from .optimizer import Optimizer, Update
 
 
-class SGD(Rule, frozen=True, tag="sgd"):
-    """value -= lr * gradient; with momentum (and nesterov) or weight_decay as torch.optim.SGD has them.
+class SGD(Optimizer, frozen=True, tag="sgd"):
+    """value -= lr * gradient; momentum, nesterov and weight_decay as in torch.optim.SGD.
 
-    With nesterov, lr 0.7 and momentum 0.9 it is the outer rule of DiLoCo (Douillard et al., 2023).
+    With nesterov, lr 0.7 and momentum 0.9 it is the outer optimizer of DiLoCo (Douillard et al., 2023).
     """
 
     lr: float
@@ -24,22 +25,22 @@ class SGD(Rule, frozen=True, tag="sgd"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.demand_share("momentum", "weight_decay")
+        self.demand_fraction("momentum", "weight_decay")
         if self.nesterov and not self.momentum:
-            facts = f"nesterov of rule sgd is {self.nesterov!r} with momentum {self.momentum!r}; it looks ahead by that"
-            raise UsageError("E255", facts, fix="--rule sgd:momentum=0.9,nesterov=true")
+            facts = f"optimizer sgd has nesterov {self.nesterov!r} with momentum {self.momentum!r}, which it needs"
+            raise UsageError("E255", facts, fix="--optimizer sgd:momentum=0.9,nesterov=true")
 
     @property
     def local_rate(self) -> float:
-        """The worker steps as the shard does, where the step is of the gradient alone."""
+        """The worker takes the shard's step itself if that depends on the gradient alone."""
         return 0.0 if self.momentum or self.weight_decay else self.lr
 
-    def state(self, value: Tensor) -> dict[str, Tensor]:
-        """momentum: the moving sum of gradients, where there is one."""
+    def init_state(self, value: Tensor) -> dict[str, Tensor]:
+        """Return momentum, the moving sum of gradients, if there is any."""
         return {"momentum": torch.zeros_like(value)} if self.momentum else {}
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """One pass."""
+        """Update in one pass."""
         if self.local_rate:
             value.add_(gradient, alpha=-self.lr)
             return
@@ -49,20 +50,21 @@ class SGD(Rule, frozen=True, tag="sgd"):
         )  # fmt: skip
 
 
-class Add(Rule, frozen=True, tag="add"):
-    """value += lr * gradient: for differences that methods push, and for counting."""
+class Add(Optimizer, frozen=True, tag="add"):
+    """value += lr * gradient: for differences of parameters that methods push, and for counting."""
 
     lr: float = 1.0
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """One pass."""
+        """Update in one pass."""
         value.add_(gradient, alpha=self.lr)
 
 
-class Adagrad(Rule, frozen=True, tag="adagrad"):
-    """value -= lr * gradient / sqrt(sum of squared gradients, this one included); no epsilon.
+class Adagrad(Optimizer, frozen=True, tag="adagrad"):
+    """value -= lr * gradient / sqrt(sum of squared gradients, this one included); there is no epsilon.
 
-    local_rate: a plain step of the worker between fetches; by default it takes none, as it does not know the sums.
+    local_rate: rate of a plain step of the worker between fetches. By default it takes none, as it does not know the
+    sums.
     """
 
     lr: float
@@ -72,22 +74,22 @@ class Adagrad(Rule, frozen=True, tag="adagrad"):
         super().__post_init__()
         self.demand_not_below("local_rate")
 
-    def state(self, value: Tensor) -> dict[str, Tensor]:
-        """sum: of the squared gradients.
+    def init_state(self, value: Tensor) -> dict[str, Tensor]:
+        """Return sum, of the squared gradients.
 
-        It begins with the smallest normal number, so that 0 / 0 is a step of 0, and that of a gradient whose square
-        underflows is not above lr. Beside the square of a gradient of 1e-15 in float32, 1e-145 in float64, that is less
-        than the last bit.
+        It begins with the smallest normal number, so that 0 / 0 becomes a step of 0, and a gradient whose square
+        underflows makes a step of at most lr. Beside the square of a gradient of 1e-15 in float32, or 1e-145 in
+        float64, that number is less than the last bit.
         """
         return {"sum": torch.full_like(value, torch.finfo(value.dtype).tiny)}
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """One pass."""
+        """Update in one pass: sum += g^2; value -= lr * g / sqrt(sum)."""
         fused.adagrad(value, gradient, state["sum"], lr=self.lr, eps=0.0, decay=0.0)
 
 
-class TorchAdagrad(Rule, frozen=True, tag="adagrad-torch"):
-    """torch.optim.Adagrad: with eps beside the root, and sums that begin at `initial`."""
+class TorchAdagrad(Optimizer, frozen=True, tag="adagrad-torch"):
+    """torch.optim.Adagrad: eps is added to the root, and the sums begin at `initial`."""
 
     lr: float
     eps: float = 1e-10
@@ -98,23 +100,23 @@ class TorchAdagrad(Rule, frozen=True, tag="adagrad-torch"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.demand_above("eps")
-        self.demand_share("weight_decay")
+        self.demand_fraction("weight_decay")
         self.demand_not_below("initial", "lr_decay")
 
     def rate(self, update: Update) -> float:
-        """Less with every update, by `lr_decay`."""
+        """Return the rate, which falls with every update by `lr_decay`."""
         return self.lr / (1 + (update.number - 1) * self.lr_decay)
 
-    def state(self, value: Tensor) -> dict[str, Tensor]:
-        """sum: of the squared gradients."""
+    def init_state(self, value: Tensor) -> dict[str, Tensor]:
+        """Return sum, of the squared gradients."""
         return {"sum": torch.full_like(value, self.initial)}
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """One pass."""
+        """Update in one pass."""
         fused.adagrad(value, gradient, state["sum"], lr=self.rate(update), eps=self.eps, decay=self.weight_decay)
 
 
-class RMSprop(Rule, frozen=True, tag="rmsprop"):
+class RMSprop(Optimizer, frozen=True, tag="rmsprop"):
     """torch.optim.RMSprop: value -= lr * gradient / (root of a running mean of its square + eps)."""
 
     lr: float
@@ -126,16 +128,16 @@ class RMSprop(Rule, frozen=True, tag="rmsprop"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.demand_share("alpha", "momentum", "weight_decay")
+        self.demand_fraction("alpha", "momentum", "weight_decay")
         self.demand_above("eps")
 
-    def state(self, value: Tensor) -> dict[str, Tensor]:
-        """square: the running mean of the squared gradient; mean: that of the gradient; momentum: of the steps."""
-        wanted = {"square": True, "mean": self.centered, "momentum": self.momentum > 0}
-        return {name: torch.zeros_like(value) for name, has in wanted.items() if has}
+    def init_state(self, value: Tensor) -> dict[str, Tensor]:
+        """Return square and mean, the running means of the squared gradient and of the gradient, and momentum."""
+        needed = {"square": True, "mean": self.centered, "momentum": self.momentum > 0}
+        return {name: torch.zeros_like(value) for name, is_needed in needed.items() if is_needed}
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """Block by block."""
+        """Update block by block, so that a block stays in the cache between the operations."""
         names = list(state)
         fused.in_blocks(
             lambda v, g, *memory: self._block(v, g, **dict(zip(names, memory, strict=True))),
@@ -162,10 +164,11 @@ class RMSprop(Rule, frozen=True, tag="rmsprop"):
             v.add_(momentum.mul_(self.momentum).addcdiv_(g, root), alpha=-self.lr)
 
 
-class Adam(Rule, frozen=True, tag="adam"):
-    """torch.optim.Adam: the running mean of the gradient over the root of that of its square (Kingma and Ba, 2015).
+class Adam(Optimizer, frozen=True, tag="adam"):
+    """torch.optim.Adam: value -= lr * m_t / (sqrt(v_t) + eps), m_t and v_t corrected for bias (Kingma and Ba, 2015).
 
-    Their bias is corrected by the number of the update, also that of rows which not every update has touched.
+    m_t and v_t are the running means of the gradient and of its square. The correction depends on the number of the
+    update t, also in rows that not every update has touched.
     """
 
     lr: float
@@ -176,29 +179,31 @@ class Adam(Rule, frozen=True, tag="adam"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.demand_share("beta1", "beta2", "weight_decay")
+        self.demand_fraction("beta1", "beta2", "weight_decay")
         self.demand_above("eps")
 
-    def state(self, value: Tensor) -> dict[str, Tensor]:
-        """mean, square: the running means of the gradient and of its square."""
+    def init_state(self, value: Tensor) -> dict[str, Tensor]:
+        """Return mean and square, the running means of the gradient and of its square."""
         return {"mean": torch.zeros_like(value), "square": torch.zeros_like(value)}
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """One pass; weight decay is added to the gradient."""
-        self._step(value, gradient, state, update, apart=False)
+        """Update in one pass; weight decay is added to the gradient."""
+        self._step(value, gradient, state, update, decoupled=False)
 
-    def _step(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update, *, apart: bool) -> None:
+    def _step(
+        self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update, *, decoupled: bool
+    ) -> None:
         fused.adam(
             value, gradient, state["mean"], state["square"], number=update.number, lr=self.lr,
-            betas=(self.beta1, self.beta2), eps=self.eps, decay=self.weight_decay, apart=apart,
+            betas=(self.beta1, self.beta2), eps=self.eps, decay=self.weight_decay, decoupled=decoupled,
         )  # fmt: skip
 
 
 class AdamW(Adam, frozen=True, tag="adamw"):
-    """torch.optim.AdamW: Adam with weight decay beside the gradient (Loshchilov and Hutter, 2019)."""
+    """torch.optim.AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
 
     weight_decay: float = 0.01
 
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
-        """One pass."""
-        self._step(value, gradient, state, update, apart=True)
+        """Update in one pass: value -= lr * weight_decay * value, then Adam's step."""
+        self._step(value, gradient, state, update, decoupled=True)

@@ -1,18 +1,19 @@
-"""`BatchCoordinator`: drives a batch method over shards and replicas, and sees numbers alone, never a vector.
+"""`Coordinator`: drives a solver over shards and replicas; it sees scalars alone, never a vector.
 
-Dean et al., "Large Scale Distributed Deep Networks", 2012, section 4.2. `handle` is all of it, without I/O but for the
-log; coordinator_loop.py joins it to a channel. Messages, and the answers:
-  ask   {}                                             of machine 0 of a replica: "chunk" with a `Chunk`, once there is
-                                                       one, or {over}
-  done  {epoch, number, place, level, index, losses}   of each of its machines; losses of the portions by whoever has
-                                                       them: nothing
+Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.2, and algorithm 7.2 of its supplement.
+`handle` is the whole protocol, without I/O except for the log; coordinator_loop.py joins it to a channel. Messages, and
+the answers:
+  ask   {}                                             of machine 0 of a replica: "portions" with a `PortionGroup` once
+                                                       there is one, or {over}
+  done  {epoch, number, place, level, index, losses}   of each of its machines; losses of the portions by the machine
+                                                       that has them: no answer
   lost  {names}                                        of the launcher: workers that are gone
-  moved {shard, name}                                  of the launcher: who has the place of a shard
-What goes on between it and the shards stands in vector_shard.py. However a shard or a coordinator is lost, there is one
-way back: all shards are rolled back to the last commit, and the method runs again through the answers up to there.
+  shard_replaced {shard, name}                         of the launcher: the role that takes the place of a shard
+vector_shard.py describes the messages between coordinator and shards. Whether a shard or a coordinator is lost, there
+is one way to recover: all shards are rolled back to the last commit, and the solver is replayed with the logged answers
+up to there.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,41 +21,29 @@ from typing import Any
 
 import msgspec
 
-from ...errors import CheckpointError, NetworkError
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.channel.message import Message
+from ...errors import CheckpointError
+from ...runtime.channel.message import LAUNCHER, Message
 from ..server.replies import Replies
-from .work_queue import COPIES, Chunk, Chunks
-from .solver import Iteration, Portions, Steps
-from .recovery_log import OperationLog
-from .vector_ops import AnyOperation, Batch, Evaluate, numbers
+from .evaluation import Evaluation, begin_evaluation
+from .recovery_log import RecoveryLog
+from .solver import Iteration, Portions, SolverRun
+from .vector_ops import Batch, Evaluate, scalar_operations
 
-CHUNKS = 16  # of a replica's share, at least, where there are so many portions
-LEVEL_MOST = 4  # of a chunk: 16 portions
-COMMIT_SHARE = 0.05  # of the time that may go into commits
+MAX_COMMIT_FRACTION = 0.05  # of the time of a run that may go into commits
 
 
-class _Evaluation(msgspec.Struct):
-    """The portions of a batch. level: of all chunks. places: of each chunk, its operation and its index there."""
+class Coordinator:
+    """The coordinator of one run.
 
-    chunks: Chunks
-    level: int
-    places: list[tuple[int, int]]
-    numbers: dict[tuple[int, int], int]  # of the chunks, by their places
-    losses: dict[int, list[float]]  # by chunk
-    told: dict[tuple[str, int], set[str]]  # by replica and chunk: machines that are done
-
-
-class BatchCoordinator:
-    """method: makes the steps of a new run of the method. machines: of a replica. single: the chunks of a batch are as
-    many as replicas, and nothing is done twice, to compare with.
+    make_solver: begins a new run of the solver. machines: of a replica. single: give each replica one group of portions
+    and do nothing twice, as a baseline to compare with.
     """
 
     def __init__(
         self,
-        method: Callable[[], Steps],
+        make_solver: Callable[[], SolverRun],
         portions: Portions,
-        log: OperationLog,
+        log: RecoveryLog,
         shards: Sequence[str],
         *,
         replicas: int = 1,
@@ -62,43 +51,42 @@ class BatchCoordinator:
         single: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.why = ""  # it ended
+        self.stop_reason = ""  # why the solver stopped; empty while it runs
         self.iterations: list[Iteration] = []
-        self._method, self._portions, self._log = method, portions, log
+        self._make_solver, self._portions, self._log = make_solver, portions, log
         self._shards = list(shards)
         self._replicas, self._machines, self._single = replicas, machines, single
         self._clock = clock
-        self._steps: Steps = method()
-        self._number = 0
+        self._solver: SolverRun = make_solver()
+        self._number = 0  # of the present batch
         self._batch: Batch = []
-        self._sent: Message | None = None  # to all shards, to be said again after a silence
-        self._awaited: set[str] = set()
-        self._shares: dict[str, list[float]] = {}
-        self._evaluation: _Evaluation | None = None
-        self._asking = deque[Message]()
-        self._began = self._last = clock()
+        self._request: Message | None = None  # the last one to all shards
+        self._awaited: set[str] = set()  # shards that have not answered it
+        self._partials: dict[str, list[float]] = {}  # by shard
+        self._evaluation: Evaluation | None = None
+        self._asking = deque[Message]()  # replicas that wait for portions
+        self._began = self._last_iteration = self._last_request = clock()
         self._commit_s = 0.0
-        self._since = clock()
         self._counts = {"round_trips": 0, "bytes": 0, "backups": 0}
         self._evaluations = self._samples = 0
-        self._taken: dict[str, int] = {}  # chunks that each replica was first with
+        self._taken: dict[str, int] = {}  # number of groups that each replica finished first
         self._taken_before: dict[str, int] = {}  # up to the last iteration
         self._trips_before = self._bytes_before = 0
 
     @property
-    def over(self) -> bool:
-        """Whether the method has ended and all shards have its last commit."""
-        return bool(self.why) and not self._awaited
+    def is_over(self) -> bool:
+        """Whether the solver has stopped and all shards have its last commit."""
+        return bool(self.stop_reason) and not self._awaited
 
     def start(self) -> Replies:
-        """Go on from what the log has: roll back."""
-        epoch = self._log.back()
-        self._evaluation, self._sent, self.why = None, None, ""
-        self._shares = {}
-        return self._all("roll back", {"epoch": epoch, "number": self._log.committed})
+        """Proceed from what the log has: roll all shards back to the last commit."""
+        epoch = self._log.begin_epoch()
+        self._evaluation, self._request, self.stop_reason = None, None, ""
+        self._partials = {}
+        return self._send_to_shards("roll back", {"epoch": epoch, "number": self._log.committed})
 
     def handle(self, message: Message) -> Replies:
-        """Take in one message; what to send."""
+        """Take in one message; return the messages to send."""
         body, sender = message.body, message.sender
         match message.kind:
             case "ask":
@@ -106,15 +94,10 @@ class BatchCoordinator:
                 self._asking.append(message)
                 return self._hand_out(1)
             case "done":
-                return self._done(message)
+                return self._finish_group(message)
             case "lost" if sender == LAUNCHER:
-                self._asking = deque(ask for ask in self._asking if ask.sender not in body["names"])
-                for replica in {name.partition(".")[0] for name in body["names"]} if self._evaluation else ():
-                    assert self._evaluation is not None
-                    self._evaluation.chunks.lost(replica)
-                    self._evaluation.told = {k: v for k, v in self._evaluation.told.items() if k[0] != replica}
-                return self._hand_out()
-            case "moved" if sender == LAUNCHER:
+                return self._remove_workers(body["names"])
+            case "shard_replaced" if sender == LAUNCHER:
                 if self._shards[body["shard"]] == body["name"]:
                     return []
                 self._shards[body["shard"]] = body["name"]
@@ -122,142 +105,154 @@ class BatchCoordinator:
         if body.get("epoch") != self._log.epoch or sender not in self._awaited:
             return []
         match message.kind:
-            case "rolled back" if self._asked("roll back"):
-                return self._arrived(sender, self._replayed)
-            case "operated" if self._asked("operate") and body["number"] == self._number:
-                self._shares[sender] = body["shares"]
-                return self._arrived(sender, self._operated)
-            case "committed" if self._asked("commit") and body["number"] == self._number:
-                return self._arrived(sender, self._committed)
+            case "rolled back" if self._has_requested("roll back"):
+                return self._receive(sender, self._replay)
+            case "operated" if self._has_requested("operate") and body["number"] == self._number:
+                self._partials[sender] = body["partials"]
+                return self._receive(sender, self._answer_batch)
+            case "committed" if self._has_requested("commit") and body["number"] == self._number:
+                return self._receive(sender, self._end_commit)
         return []
 
-    def again(self) -> Replies:
-        """Nothing was heard for long: say again what is not answered."""
-        return [(shard, self._sent) for shard in sorted(self._awaited) if self._sent is not None]
+    def resend(self) -> Replies:
+        """Return the messages that are still unanswered, to be sent again after a long silence."""
+        return [(shard, self._request) for shard in sorted(self._awaited) if self._request is not None]
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: evaluations and samples of the whole run, and how often all went back.
+        """Return plain data about the run.
 
-        Of this coordinator: round trips to the shards, bytes to and from them, chunks by replica, those given to two.
+        Of the whole run: evaluations, samples, and how often all were rolled back. Of this coordinator: round trips to
+        the shards, bytes to and from them, groups finished first by replica ("taken"), groups handed out twice
+        ("backups"), and seconds in commits.
         """
         counts = {"evaluations": self._evaluations, "samples": self._samples, "rolled_back": self._log.epoch - 1}
         return {**self._counts, **counts, "taken": self._taken, "commit_s": self._commit_s}
 
     def __repr__(self) -> str:
-        return f"BatchCoordinator(number={self._number}, awaits={sorted(self._awaited)}, {self._evaluation})"
+        return f"Coordinator(number={self._number}, awaits={sorted(self._awaited)}, {self._evaluation})"
 
-    def _asked(self, kind: str) -> bool:
-        """Whether that is what all shards were asked last; an answer that was given twice is none to what came then."""
-        return self._sent is not None and self._sent.kind == kind
+    # Messages to all shards
 
-    def _all(self, kind: str, body: dict[str, Any]) -> Replies:
-        """One message to all shards, whose answers are awaited."""
-        self._sent = Message(kind, body=body)
+    def _has_requested(self, kind: str) -> bool:
+        """Return whether this was the last request; a repeated answer must not count for a later request."""
+        return self._request is not None and self._request.kind == kind
+
+    def _send_to_shards(self, kind: str, body: dict[str, Any]) -> Replies:
+        """Return one request to all shards, whose answers are awaited."""
+        self._request = Message(kind, body=body)
         self._awaited = set(self._shards)
-        self._since = self._clock()
+        self._last_request = self._clock()
         self._counts["bytes"] += len(msgspec.msgpack.encode(body)) * len(self._shards)
-        return [(shard, self._sent) for shard in self._shards]
+        return [(shard, self._request) for shard in self._shards]
 
-    def _arrived(self, shard: str, then: Callable[[], Replies]) -> Replies:
+    def _receive(self, shard: str, proceed: Callable[[], Replies]) -> Replies:
+        """Note the answer of a shard, and proceed when all have answered."""
         self._awaited.discard(shard)
-        return then() if not self._awaited else []
+        return proceed() if not self._awaited else []
 
-    def _replayed(self) -> Replies:
-        """All shards are rolled back: run the method again up to there."""
-        self._steps = self._method()
+    # The solver
+
+    def _replay(self) -> Replies:
+        """All shards are rolled back: replay the solver with the logged answers."""
+        self._solver = self._make_solver()
         self._number = self._log.committed
         self._evaluations = self._samples = 0
         replies: Replies = []
-        left = deque(self._log.answers)
+        answers = deque(self._log.answers)
         try:
-            item = next(self._steps)
-            while left or isinstance(item, Iteration):
+            item = next(self._solver)
+            while answers or isinstance(item, Iteration):
                 if isinstance(item, Iteration):
-                    replies += self._told(item, replayed=True)
-                    item = next(self._steps)
+                    replies += self._report(item, replayed=True)
+                    item = next(self._solver)
                     continue
-                if len(numbers(item)) != len(left[0]):
+                if len(scalar_operations(item)) != len(answers[0]):
                     raise self._other_run()
                 self._count(item)
-                item = self._steps.send(left.popleft())
+                item = self._solver.send(answers.popleft())
         except StopIteration as stop:
-            if left:
+            if answers:
                 raise self._other_run() from None
-            return [*replies, *self._end(stop.value)]
-        return [*replies, *self._take(item)]
+            return [*replies, *self._stop(stop.value)]
+        return [*replies, *self._proceed(item)]
 
     def _other_run(self) -> CheckpointError:
-        facts = f"{self._log.path} has {self._log.committed} answers, which are not those to what this run asks for"
+        facts = f"{self._log.path} is the recovery log of a run with other options ({self._log.committed} answers)"
         return CheckpointError("E812", facts, fix="the same options, with as many iterations or more")
 
     def _count(self, batch: Batch) -> None:
-        """Of samples that a batch looks at, and once of all that it does so at one point."""
-        looked = [self._portions.within(one.first, one.last) for one in batch if isinstance(one, Evaluate)]
-        self._samples += sum(looked)
-        self._evaluations += bool(looked)
+        """Count the samples that a batch evaluates, and one evaluation for all of them."""
+        evaluated = [self._portions.count_samples(one.first, one.last) for one in batch if isinstance(one, Evaluate)]
+        self._samples += sum(evaluated)
+        self._evaluations += bool(evaluated)
 
-    def _take(self, item: Batch | Iteration) -> Replies:
-        """What the method asks for or tells."""
+    def _proceed(self, item: Batch | Iteration) -> Replies:
+        """Report iterations until the solver requests a batch."""
         replies: Replies = []
         while isinstance(item, Iteration):
-            replies += self._told(item)
-            if self._wants_commit():
-                return [*replies, *self._commit()]
+            replies += self._report(item)
+            if self._is_commit_due():
+                return [*replies, *self._begin_commit()]
             try:
-                item = next(self._steps)
+                item = next(self._solver)
             except StopIteration as stop:
-                return [*replies, *self._end(stop.value)]
-        return [*replies, *self._operate(item)]
+                return [*replies, *self._stop(stop.value)]
+        return [*replies, *self._begin_batch(item)]
 
-    def _operate(self, batch: Batch) -> Replies:
+    def _begin_batch(self, batch: Batch) -> Replies:
         self._number += 1
         self._count(batch)
-        self._batch, self._shares = batch, {}
+        self._batch, self._partials = batch, {}
         self._counts["round_trips"] += 1
-        plain = msgspec.to_builtins(batch)
-        replies = self._all("operate", {"epoch": self._log.epoch, "number": self._number, "batch": plain})
-        self._evaluation = self._opened(batch)
+        epoch, number = self._log.epoch, self._number
+        body = {"epoch": epoch, "number": number, "batch": msgspec.to_builtins(batch)}
+        replies = self._send_to_shards("operate", body)
+        self._evaluation = begin_evaluation(epoch, number, batch, replicas=self._replicas, single=self._single)
         return [*replies, *self._hand_out()]
 
-    def _operated(self) -> Replies:
+    def _answer_batch(self) -> Replies:
+        """All shards have carried out the batch: send the solver its scalars, unless losses are still to come."""
         evaluation = self._evaluation
-        rows = [self._shares[shard] for shard in self._shards]
+        rows = [self._partials[shard] for shard in self._shards]
         self._counts["bytes"] += sum(len(msgspec.msgpack.encode(row)) for row in rows)
-        answers = [one.joined(row[n] for row in rows) for n, one in enumerate(numbers(self._batch))]
+        scalars = scalar_operations(self._batch)
+        answers = [one.combine_partials(row[n] for row in rows) for n, one in enumerate(scalars)]
         if evaluation is not None:
-            if not evaluation.chunks.complete:  # their losses are still to come
+            if not evaluation.queue.is_complete:
                 return []
-            self._counts["backups"] += evaluation.chunks.backups
-            for replica, count in evaluation.chunks.taken.items():
+            self._counts["backups"] += evaluation.queue.backups
+            for replica, count in evaluation.queue.taken.items():
                 self._taken[replica] = self._taken.get(replica, 0) + count
-            answers = self._with_losses(answers, evaluation)
+            answers = evaluation.fill_in_losses(answers, self._portions)
             self._evaluation = None
-        self._log.answered(self._number, answers)
-        return self._go_on(answers)
-
-    def _go_on(self, answers: list[float]) -> Replies:
+        self._log.append_answers(self._number, answers)
         try:
-            item = self._steps.send(answers)
+            item = self._solver.send(answers)
         except StopIteration as stop:
-            return self._end(stop.value)
-        return self._take(item)
+            return self._stop(stop.value)
+        return self._proceed(item)
 
-    def _end(self, why: str) -> Replies:
-        self.why = why
+    def _stop(self, reason: str) -> Replies:
+        self.stop_reason = reason
         if self._log.committed < self._number:
-            return self._commit()
-        return self._released()
+            return self._begin_commit()
+        return self._release()
 
-    def _told(self, item: Iteration, *, replayed: bool = False) -> Replies:
-        """Tell the launcher of an iteration that is new here: its round trips, bytes and chunks; all backups so far."""
-        if self.iterations and item.number <= self.iterations[-1].number:
+    def _release(self) -> Replies:
+        """Let all workers go, and tell the launcher which shards have the last commit."""
+        self._awaited = set()
+        return [*self._hand_out(), (LAUNCHER, Message("over", body={"shards": list(self._shards)}))]
+
+    def _report(self, iteration: Iteration, *, replayed: bool = False) -> Replies:
+        """Tell the launcher of an iteration that is new here: its round trips, bytes and groups; all backups so far."""
+        if self.iterations and iteration.number <= self.iterations[-1].number:
             return []
         now = self._clock()
-        self.iterations.append(item)
+        self.iterations.append(iteration)
         trips, size = self._counts["round_trips"], self._counts["bytes"]
         body = {
-            **msgspec.to_builtins(item),
-            "seconds": now - self._last,
+            **msgspec.to_builtins(iteration),
+            "seconds": now - self._last_iteration,
             "round_trips": trips - self._trips_before,
             "bytes": size - self._bytes_before,
             "backups": self._counts["backups"],
@@ -265,114 +260,66 @@ class BatchCoordinator:
             "replayed": replayed,
         }
         self._taken_before = dict(self._taken)
-        self._last, self._trips_before, self._bytes_before = now, trips, size
+        self._last_iteration, self._trips_before, self._bytes_before = now, trips, size
         return [(LAUNCHER, Message("iteration", body=body))]
 
-    def _wants_commit(self) -> bool:
+    # Commits
+
+    def _is_commit_due(self) -> bool:
         if self._log.committed == self._number:
             return False
-        return self._commit_s <= COMMIT_SHARE * (self._clock() - self._began)
+        return self._commit_s <= MAX_COMMIT_FRACTION * (self._clock() - self._began)
 
-    def _commit(self) -> Replies:
+    def _begin_commit(self) -> Replies:
         body = {"epoch": self._log.epoch, "number": self._number, "keep": self._log.committed}
-        return self._all("commit", body)
+        return self._send_to_shards("commit", body)
 
-    def _committed(self) -> Replies:
-        self._commit_s += self._clock() - self._since
-        self._log.commit(self._number)
-        if self.why:
-            return self._released()
+    def _end_commit(self) -> Replies:
+        self._commit_s += self._clock() - self._last_request
+        self._log.append_commit(self._number)
+        if self.stop_reason:
+            return self._release()
         try:
-            return self._take(next(self._steps))
+            return self._proceed(next(self._solver))
         except StopIteration as stop:
-            return self._end(stop.value)
+            return self._stop(stop.value)
 
-    def _released(self) -> Replies:
-        """All workers may leave; the launcher is told which shards are at the end."""
-        self._awaited = set()
-        return [*self._hand_out(), (LAUNCHER, Message("over", body={"shards": list(self._shards)}))]
+    # Portions
 
-    def _opened(self, batch: Batch) -> _Evaluation | None:
-        """The chunks of what a batch evaluates."""
-        asked = [(place, one) for place, one in enumerate(batch) if isinstance(one, Evaluate)]
-        if not asked:
-            return None
-        count = sum(one.last - one.first for _, one in asked)
-        level = max(0, min(LEVEL_MOST, int(math.log2(max(1, count / (CHUNKS * self._replicas))))))
-        if self._single:
-            level = max(0, math.ceil(math.log2(count / self._replicas)))
-        level = min(level, *((one.last - one.first - 1).bit_length() for _, one in asked))  # a chunk is of one range
-        places = [(place, i) for place, one in asked for i in range(-(-(one.last - one.first) // (1 << level)))]
-        chunks = Chunks(len(places), copies=1 if self._single else COPIES)
-        return _Evaluation(chunks, level, places, {place: n for n, place in enumerate(places)}, {}, {})
-
-    def _hand_out(self, last: int | None = None) -> Replies:
-        """Answer those who ask for chunks, or the last of them, as far as there are any."""
+    def _hand_out(self, latest: int | None = None) -> Replies:
+        """Answer the replicas that ask for portions, or the latest of them, as far as there are portions."""
         replies: Replies = []
-        if last is not None:
-            self._asking.rotate(last)
-        for _ in range(len(self._asking) if last is None else last):
+        if latest is not None:
+            self._asking.rotate(latest)
+        # "for all modelReplicas (loop is parallel and asynchronous): if modelReplicaAvailable"
+        for _ in range(len(self._asking) if latest is None else latest):
             ask = self._asking.popleft()
-            body = self._chunk_for(ask)
+            body = self._choose_portions(ask.sender.partition(".")[0])
             if body is None:
                 self._asking.append(ask)
             else:
-                replies.append((ask.sender, Message("chunk", ask.step, body=body)))
+                # "ProcessPortion(modelReplica)"
+                replies.append((ask.sender, Message("portions", ask.step, body=body)))
         return replies
 
-    def _chunk_for(self, ask: Message) -> dict[str, Any] | None:
-        if self.over:
+    def _choose_portions(self, replica: str) -> dict[str, Any] | None:
+        if self.is_over:
             return {"over": True}
-        evaluation = self._evaluation
-        if evaluation is None:
-            return None
-        chunk = evaluation.chunks.next(ask.sender.partition(".")[0])
-        if chunk is None:
-            return None
-        place, index = evaluation.places[chunk]
-        of = self._evaluate(place)
-        here = Chunk(self._log.epoch, self._number, place, evaluation.level, index, of.first, of.last - of.first)
-        return msgspec.to_builtins(here)  # type: ignore[no-any-return]
+        group = None if self._evaluation is None else self._evaluation.hand_out(replica)
+        return None if group is None else msgspec.to_builtins(group)
 
-    def _done(self, message: Message) -> Replies:
-        body, evaluation, replica = message.body, self._evaluation, message.sender.partition(".")[0]
+    def _finish_group(self, message: Message) -> Replies:
+        body, evaluation = message.body, self._evaluation
         if (body["epoch"], body["number"]) != (self._log.epoch, self._number) or evaluation is None:
             return []
-        chunk = evaluation.numbers[body["place"], body["index"]]
-        if body["losses"] is not None:
-            evaluation.losses.setdefault(chunk, body["losses"])
-        machines = evaluation.told.setdefault((replica, chunk), set())
-        machines.add(message.sender)
-        if len(machines) < self._machines or not evaluation.chunks.done(replica, chunk):
+        place, index, losses = body["place"], body["index"], body["losses"]
+        if not evaluation.finish(message.sender, place, index, losses, machines=self._machines):
             return []
-        return self._operated() if evaluation.chunks.complete and not self._awaited else []
+        return self._answer_batch() if evaluation.queue.is_complete and not self._awaited else []
 
-    def _with_losses(self, answers: list[float], evaluation: _Evaluation) -> list[float]:
-        """The answers, with the mean losses of the portions where shards have none."""
-        found: dict[int, list[float]] = {}
-        for chunk, (place, index) in enumerate(evaluation.places):
-            of = self._evaluate(place)
-            those = Chunk(0, 0, place, evaluation.level, index, of.first, of.last - of.first).portions
-            losses = evaluation.losses.get(chunk)
-            if losses is None or len(losses) != len(those):
-                raise NetworkError(
-                    "E555", f"no machine has told the losses of portions {those} of batch {self._number}"
-                )
-            within = [self._portions.within(n, n + 1) for n in those]
-            found.setdefault(place, []).extend(f * n for f, n in zip(losses, within, strict=True))
-        giving: list[tuple[int, AnyOperation]] = [(n, one) for n, one in enumerate(self._batch) if one.number]
-        whole = list(answers)
-        for at, (place, one) in enumerate(giving):
-            if isinstance(one, Evaluate):
-                whole[at] = _sum(found[place]) / self._portions.within(one.first, one.last)
-        return whole
-
-    def _evaluate(self, place: int) -> Evaluate:
-        operation = self._batch[place]
-        assert isinstance(operation, Evaluate)
-        return operation
-
-
-def _sum(losses: list[float]) -> float:
-    """Their sum, the same in any order; NaN or infinite where one of them is."""
-    return math.fsum(losses) if all(map(math.isfinite, losses)) else sum(losses)
+    def _remove_workers(self, names: list[str]) -> Replies:
+        self._asking = deque(ask for ask in self._asking if ask.sender not in names)
+        if self._evaluation is not None:
+            for replica in {name.partition(".")[0] for name in names}:
+                self._evaluation.remove_replica(replica)
+        return self._hand_out()

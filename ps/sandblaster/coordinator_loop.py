@@ -1,35 +1,35 @@
-"""`coordinate`: joins a `BatchCoordinator` to a channel and a clock, until the run is over."""
+"""`coordinate`: joins a `Coordinator` to a channel and a clock, until the run is over."""
 
 from typing import Any
 
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.launcher.heartbeat import Beacon
 from ...runtime.channel.channel import Channel, SilenceError
 from ...runtime.channel.mailbox import Stopped
+from ...runtime.channel.message import LAUNCHER
+from ...runtime.launcher.heartbeat import RoleProgress
 from ..server.replies import Replies
-from .coordinator import BatchCoordinator
+from .coordinator import Coordinator
 
-RETRY_S = 15.0  # of silence, after which what is not answered is said again
+RETRANSMIT_S = 15.0  # of silence, after which unanswered messages are sent again
 
 
-def coordinate(coordinator: BatchCoordinator, channel: Channel, beacon: Beacon | None = None) -> dict[str, Any]:
-    """Go on until the launcher says "finish"; why the method ended, and the coordinator's statistics.
+def coordinate(coordinator: Coordinator, channel: Channel, progress: RoleProgress | None = None) -> dict[str, Any]:
+    """Run a coordinator until the launcher sends "finish"; return why the solver stopped, and its statistics.
 
     Raises Stopped on "stop".
     """
-    beacon, handled = beacon or Beacon(), 0
+    progress, handled = progress or RoleProgress(), 0
     _send(channel, coordinator.start())
     while True:
-        beacon.progress = f"{handled} messages; {coordinator}"
+        progress.value = f"{handled} messages; {coordinator}"
         try:
-            message = channel.receive(RETRY_S)
+            message = channel.receive(RETRANSMIT_S)
         except SilenceError:
-            handled += 1  # so that idle is not stuck
-            _send(channel, coordinator.again())
+            handled += 1  # so that an idle coordinator does not count as stuck
+            _send(channel, coordinator.resend())
             continue
         handled += 1
         if message.kind == "finish" and message.sender == LAUNCHER:
-            return {"why": coordinator.why, **coordinator.statistics()}
+            return {"reason": coordinator.stop_reason, **coordinator.statistics()}
         if message.kind == "stop":
             raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
         _send(channel, coordinator.handle(message))

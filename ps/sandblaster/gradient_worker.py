@@ -1,7 +1,9 @@
-"""`BatchWorker`: one machine's part of a replica that computes gradients of portions for a batch method.
+"""`GradientWorker`: one machine's part of a replica that computes gradients of portions for the coordinator.
 
-Machine 0, the leader, asks the coordinator for chunks and tells the others. Each machine gets its slices of the point
-from the shards, adds up what its portions come to, and sends the shards that; then it tells the coordinator.
+Machine 0 of a replica, the leader, asks the coordinator for groups of portions and tells the other machines. Each
+machine fetches its slices of the point from the shards, adds up the gradients of its portions, and sends the sum to the
+shards; then it tells the coordinator. The worker is the replica's side of algorithm 7.2 of the supplement of Dean et
+al., "Large Scale Distributed Deep Networks", NIPS 2012.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,36 +12,38 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.worker.flat_gradient import Gradient
-from ...runtime.channel.mailbox import Key, Mailbox
-from ...runtime.channel.message import Message
-from .work_queue import Chunk
-from ..slices.slicing import Slice
+from ...runtime.channel.mailbox import Mailbox, MessageKey
+from ...runtime.channel.message import LAUNCHER, Message
+from ...runtime.worker.flat_gradient import FlatGradient
+from ..slices.slicing import ParameterSlice
 from .solver import Portions
-from .tree_sum import PortionSum
+from .tree_sum import TreeSum
+from .work_queue import PortionGroup
 
-PATIENCE_S = 7 * 24 * 3600.0  # for others
-MOVED: Key = (LAUNCHER, "moved", 0, 0, 0)  # {"shard", "name"} of a shard that takes the place of one that was lost
-COORDINATED: Key = (LAUNCHER, "coordinated", 0, 0, 0)  # {"name"} of a coordinator that does
+PEER_TIMEOUT_S = 7 * 24 * 3600.0  # for an answer; the launcher finds a dead or hanging peer long before
 
-Compute = Callable[[int, int], float | None]  # of portion and step: adds its gradient to `gradient`; its mean loss
+# Messages of the launcher with the {"shard", "name"} or the {"name"} of the role that replaces one that was lost.
+SHARD_REPLACED: MessageKey = (LAUNCHER, "shard_replaced", 0, 0, 0)
+COORDINATOR_REPLACED: MessageKey = (LAUNCHER, "coordinator_replaced", 0, 0, 0)
+
+Compute = Callable[[int, int], float | None]
+"""Add the gradient of a portion, at a step, to the worker's gradient; return the portion's mean loss if it is known."""
 
 
-class BatchWorker:
-    """Of the machine whose parameters are `values` [n].
+class GradientWorker:
+    """The worker of the machine whose parameters are `values` [n].
 
-    slices: its own; they cover [0, n). leader: the name of machine 0, where this is another. followers: of the others,
-    where this is machine 0. progress: is told how many portions are done before each, and None before it waits for
-    others, so that neither counts as being stuck.
+    slices: of this machine; they cover [0, n). leader: the name of machine 0, if this is another machine. followers:
+    the names of the other machines, if this is machine 0. progress: is called with the number of portions done before
+    each portion, and with None before the worker waits for others, so that neither counts as being stuck.
     """
 
     def __init__(
         self,
         mailbox: Mailbox,
-        slices: Sequence[Slice],
+        slices: Sequence[ParameterSlice],
         values: Tensor,
-        gradient: Gradient,
+        gradient: FlatGradient,
         compute: Compute,
         portions: Portions,
         *,
@@ -54,135 +58,141 @@ class BatchWorker:
         self.values, self._gradient, self._compute, self._portions = values, gradient, compute, portions
         self._coordinator, self._leader, self._followers = coordinator, leader, followers
         self._progress = progress
-        self._names = {piece.shard: f"shard-{piece.shard}" for piece in slices}
-        self._asks = 0  # by which answers are known
-        self._taken = 0  # chunks
-        self._asking: tuple[str, int] | None = None  # of whom a chunk was asked for, and by which number
-        self._unsummed: dict[int, tuple[Slice, int]] = {}  # by slice: gradients on their way
+        self._shards = {piece.shard: f"shard-{piece.shard}" for piece in slices}  # names by number
+        self._requests = 0  # the number of the last request, which its answers repeat
+        self._groups = 0  # received so far
+        self._asked: tuple[str, int] | None = None  # whom for portions, and the number of that request
+        self._unconfirmed: dict[int, tuple[ParameterSlice, int]] = {}  # gradients on their way, by slice
 
     def run(self) -> None:
-        """Work until the coordinator says that it is over."""
-        while (chunk := self._next()) is not None:
-            wanted = self._get("point", "point", {name: getattr(chunk, name) for name in ("epoch", "number", "place")})
-            if not wanted and self._alone:
+        """Work until the coordinator says that the run is over."""
+        while (group := self._receive_group()) is not None:
+            # "if (!hasParametersForStep): parameters ← GetParametersFromParamServer()"
+            place = {name: getattr(group, name) for name in ("epoch", "number", "place")}
+            is_wanted = self._fetch("point", "point", place)
+            if not is_wanted and self._is_alone:
                 continue
-            total, losses = self._computed(chunk)
-            self._push(chunk, total)
-            body = {**msgspec.to_builtins(chunk), "losses": None if None in losses else losses}
+            total, losses = self._compute_group(group)
+            # "if (modelReplicaWorkDone and timeToSendGradients): SendGradients(modelReplica)"
+            self._push(group, total)
+            body = {**msgspec.to_builtins(group), "losses": None if None in losses else losses}
             self._mailbox.send(self._coordinator, Message("done", body=body))
 
-    def read(self) -> None:
-        """Get the parameters as they are."""
-        self._get("read", "values", {})
+    def fetch_parameters(self) -> None:
+        """Fetch the parameters as they are."""
+        self._fetch("read", "values", {})
 
-    def told(self, kind: str) -> dict[str, Any]:
-        """Wait for a message of the launcher; its body."""
-        return self._led((LAUNCHER, kind, 0, 0, 0)).body
+    def wait_for_launcher(self, kind: str) -> dict[str, Any]:
+        """Wait for a message of the launcher; return its body."""
+        return self._wait_for((LAUNCHER, kind, 0, 0, 0)).body
 
-    def _next(self) -> Chunk | None:
-        """The next chunk, of which the leader tells the others; None where it is over."""
-        self._taken += 1
-        key = (self._leader, "chunk", self._taken, 0, 0)
-        message = self._led(key) if self._leader else self._asked()
+    def _receive_group(self) -> PortionGroup | None:
+        """Receive the next group of portions, of which the leader tells the others; None if the run is over."""
+        self._groups += 1
+        key = (self._leader, "portions", self._groups, 0, 0)
+        message = self._wait_for(key) if self._leader else self._wait_for_portions()
         for name in self._followers:
-            self._mailbox.send(name, Message("chunk", self._taken, body=message.body))
-        return None if message.body.get("over") else msgspec.convert(message.body, Chunk)
+            self._mailbox.send(name, Message("portions", self._groups, body=message.body))
+        return None if message.body.get("over") else msgspec.convert(message.body, PortionGroup)
 
     @property
-    def _alone(self) -> bool:
+    def _is_alone(self) -> bool:
         """Whether no other machine has to do the same."""
         return not self._leader and not self._followers
 
-    def _led(self, key: Key) -> Message:
-        while (message := self._hear([key])) is None:
+    def _wait_for(self, key: MessageKey) -> Message:
+        while (message := self._receive([key])) is None:
             pass
         return message
 
-    def _ask(self) -> None:
-        """Ask the coordinator for a chunk, unless it was."""
-        if not self._asking or self._asking[0] != self._coordinator:
-            self._asks += 1
-            self._asking = self._coordinator, self._asks
-            self._mailbox.send(self._coordinator, Message("ask", self._asks))
+    def _ask_for_portions(self) -> None:
+        """Ask the coordinator for portions, unless it was asked already."""
+        if not self._asked or self._asked[0] != self._coordinator:
+            self._requests += 1
+            self._asked = self._coordinator, self._requests
+            self._mailbox.send(self._coordinator, Message("ask", self._requests))
 
-    def _asked(self) -> Message:
-        """The coordinator's answer; whoever takes its place is asked again."""
+    def _wait_for_portions(self) -> Message:
+        """Return the coordinator's answer; a coordinator that replaces it is asked again."""
         while True:
-            self._ask()
-            assert self._asking is not None
-            coordinator, number = self._asking
-            message = self._hear([(coordinator, "chunk", number, 0, 0)])
+            self._ask_for_portions()
+            assert self._asked is not None
+            coordinator, number = self._asked
+            message = self._receive([(coordinator, "portions", number, 0, 0)])
             if message is not None:
-                self._asking = None
+                self._asked = None
                 return message
 
-    def _get(self, kind: str, answer: str, body: dict[str, Any]) -> bool:
-        """Have the shards fill `values`; whether they all did, since they knew of what was asked for."""
-        self._asks += 1
-        known = True
-        wanted = {piece.number: piece for piece in self._slices}
+    def _fetch(self, kind: str, answer: str, body: dict[str, Any]) -> bool:
+        """Have the shards fill `values`; return whether all did, False if a request was stale."""
+        self._requests += 1
+        all_known = True
+        awaited = {piece.number: piece for piece in self._slices}
 
-        def ask(pieces: Sequence[Slice]) -> None:
+        def send(pieces: Sequence[ParameterSlice]) -> None:
             for piece in pieces:
-                self._mailbox.send(self._names[piece.shard], Message(kind, self._asks, edge=piece.number, body=body))
+                message = Message(kind, self._requests, edge=piece.number, body=body)
+                self._mailbox.send(self._shards[piece.shard], message)
 
-        ask(self._slices)
-        while wanted:
-            names = dict(self._names)
-            keys = [(names[piece.shard], answer, self._asks, 0, n) for n, piece in wanted.items()]
-            message = self._hear(keys)
+        send(self._slices)
+        while awaited:
+            names = dict(self._shards)
+            keys = [(names[piece.shard], answer, self._requests, 0, n) for n, piece in awaited.items()]
+            message = self._receive(keys)
             if message is not None:
-                piece = wanted.pop(message.edge)
+                piece = awaited.pop(message.edge)
                 self.bytes_in += message.bytes
-                known = known and bool(message.tensors)
+                all_known = all_known and bool(message.tensors)
                 if message.tensors:
                     self.values[piece.start : piece.stop].copy_(message.tensors[0])
-            ask([piece for piece in wanted.values() if self._names[piece.shard] != names[piece.shard]])
-        return known
+            send([piece for piece in awaited.values() if self._shards[piece.shard] != names[piece.shard]])
+        return all_known
 
-    def _computed(self, chunk: Chunk) -> tuple[Tensor, list[float | None]]:
-        """The sum over the samples of a chunk's portions [n], and the portions' mean losses."""
-        those, losses = chunk.portions, list[float | None]()
-        tree = PortionSum(len(those))
-        for position, portion in enumerate(those):
-            if position == len(those) - 1 and not self._leader:
-                self._ask()  # so that the next is there when this one is done
+    def _compute_group(self, group: PortionGroup) -> tuple[Tensor, list[float | None]]:
+        """Return the gradient summed over the samples of the portions [n], and the portions' mean losses."""
+        numbers, losses = group.portions, list[float | None]()
+        accrued = TreeSum(len(numbers))
+        for position, portion in enumerate(numbers):
+            if position == len(numbers) - 1 and not self._leader:
+                self._ask_for_portions()  # so that the next group is there when this one is done
             self._progress(self.portions_done)
             self._gradient.zero()
+            # "data ← GetDataPortion(portion); gradient ← ComputeGradient(parameters, data)"
             losses.append(self._compute(portion, self.portions_done))
-            tree.add(0, position, self._gradient.flat * self._portions.within(portion, portion + 1))
+            # "localAccruedGradients ← localAccruedGradients + gradient"
+            accrued.add(0, position, self._gradient.flat * self._portions.count_samples(portion, portion + 1))
             self.portions_done += 1
-        total = tree.total
+        total = accrued.total
         assert total is not None
         return total, losses
 
-    def _push(self, chunk: Chunk, total: Tensor) -> None:
-        """Send the shards the sum, once they have the last."""
-        while self._unsummed:
-            keys = [(self._names[p.shard], "summed", step, 0, n) for n, (p, step) in self._unsummed.items()]
-            message = self._hear(keys)
+    def _push(self, group: PortionGroup, total: Tensor) -> None:
+        """Send the sum to the shards, once they have confirmed the sum before."""
+        while self._unconfirmed:
+            keys = [(self._shards[p.shard], "summed", step, 0, n) for n, (p, step) in self._unconfirmed.items()]
+            message = self._receive(keys)
             if message is not None:
-                del self._unsummed[message.edge]
-        self._asks += 1
+                del self._unconfirmed[message.edge]
+        self._requests += 1
         for piece in self._slices:
-            body = msgspec.to_builtins(chunk)
+            body = msgspec.to_builtins(group)
             tensors = (total[piece.start : piece.stop],)
-            message = Message("gradient", self._asks, edge=piece.number, body=body, tensors=tensors)
+            message = Message("gradient", self._requests, edge=piece.number, body=body, tensors=tensors)
             self.bytes_out += message.bytes
-            self._mailbox.send(self._names[piece.shard], message)
-            self._unsummed[piece.number] = piece, self._asks
+            self._mailbox.send(self._shards[piece.shard], message)
+            self._unconfirmed[piece.number] = piece, self._requests
 
-    def _hear(self, wanted: Sequence[Key]) -> Message | None:
-        """The next of the wanted messages; None where others have taken the places of some that were lost."""
+    def _receive(self, keys: Sequence[MessageKey]) -> Message | None:
+        """Return the next of these messages; None if a role was replaced, so that requests must be sent again."""
         self._progress(None)
-        message = self._mailbox.wait([*wanted, MOVED, COORDINATED], timeout_s=PATIENCE_S)
-        if message.kind == "moved" and message.sender == LAUNCHER:
+        message = self._mailbox.wait([*keys, SHARD_REPLACED, COORDINATOR_REPLACED], timeout_s=PEER_TIMEOUT_S)
+        if message.kind == "shard_replaced" and message.sender == LAUNCHER:
             shard = message.body["shard"]
-            self._names[shard] = message.body["name"]
-            # What was sent to the one before belongs to an epoch that is over.
-            self._unsummed = {n: one for n, one in self._unsummed.items() if one[0].shard != shard}
+            self._shards[shard] = message.body["name"]
+            # What was sent to the lost shard belongs to an epoch that is over.
+            self._unconfirmed = {n: one for n, one in self._unconfirmed.items() if one[0].shard != shard}
             return None
-        if message.kind == "coordinated":
+        if message.kind == "coordinator_replaced":
             self._coordinator = message.body["name"]
             return None
         return message

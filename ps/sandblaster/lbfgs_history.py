@@ -1,8 +1,9 @@
 """What L-BFGS remembers: pairs of a step and the change of the gradient along it, and the direction that they make.
 
-Both forms are those of Nocedal and Wright, "Numerical Optimization", 2006, algorithm 7.4. The two-loop form asks for
-one dot product after the other: two round trips for each pair. The vector-free form (Chen, Wang and Zhou, "Large-scale
-L-BFGS using MapReduce", 2014) asks for all that it may need at once, and computes with numbers alone.
+Both forms compute the two-loop recursion: Nocedal and Wright, "Numerical Optimization", 2nd edition, 2006, algorithm
+7.4. The two-loop form requests one dot product after the other: two round trips for each pair. The vector-free form
+(Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", NIPS 2014, algorithm 3) requests all dot products that it
+may need at once, and then computes with scalars alone.
 """
 
 import math
@@ -10,77 +11,91 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .solver import Asking
+from .solver import DirectionSteps
 from .vector_ops import AnyOperation, Axpy, Combine, Dot, Drop, Scale
 
-FREE, LOOP = "free", "loop"
-LEAST = 1e-10  # product of step and change below which a pair says nothing of the curvature, as in torch.optim.LBFGS
+VECTOR_FREE, TWO_LOOP = "vector-free", "two-loop"
+MIN_CURVATURE = 1e-10  # s·y below which a pair tells nothing of the curvature, as in torch.optim.LBFGS
 
 
-class Pair(NamedTuple):
-    """Names of the step and of the change of the gradient, and their product."""
+class HistoryPair(NamedTuple):
+    """The names of the vectors s (the step) and y (the change of the gradient), and their dot product."""
 
     step: str
     change: str
     product: float
 
     @property
-    def inverse(self) -> float:
-        """Of the product: torch multiplies by it, which rounds otherwise than dividing by the product."""
+    def rho(self) -> float:
+        """ρ = 1 / (yᵀ s). Torch multiplies by it, which rounds otherwise than dividing by the product."""
         return 1.0 / self.product
 
 
-class Curvature:
-    """Of the last `history` pairs. form: "free" or "loop"."""
+class LbfgsHistory:
+    """The last `size` pairs. form: `VECTOR_FREE` or `TWO_LOOP`."""
 
-    def __init__(self, history: int, form: str) -> None:
-        self.pairs: deque[Pair] = deque()
-        self.scale = 1.0  # of the first guess of the inverse Hessian
-        self._history, self._form = history, form
+    def __init__(self, size: int, form: str) -> None:
+        self.pairs: deque[HistoryPair] = deque()
+        self.scale = 1.0  # γ of H⁰ = γ I, the initial guess of the inverse Hessian
+        self._size, self._form = size, form
         self._dots: dict[frozenset[str], float] = {}  # by the names of both vectors, of the pairs alone
-        self._known: set[str] = set()  # names of vectors whose dots with all others are there
+        self._known: set[str] = set()  # names of the vectors whose dot products with all others are in `_dots`
 
-    def add(self, pair: Pair, square: float) -> list[AnyOperation]:
-        """Remember a pair, and forget the oldest; what has to be done for that. square: of the change."""
+    def add(self, pair: HistoryPair, square: float) -> list[AnyOperation]:
+        """Remember a pair and forget the oldest; return the operations that this needs. square: yᵀ y."""
         self.pairs.append(pair)
-        self.scale = pair.product / square
-        if len(self.pairs) <= self._history:
+        self.scale = pair.product / square  # γ = sᵀ y / yᵀ y (equation 7.20)
+        if len(self.pairs) <= self._size:
             return []
         return self._forget([self.pairs.popleft()])
 
-    def forget(self) -> list[AnyOperation]:
-        """Forget everything."""
+    def clear(self) -> list[AnyOperation]:
+        """Forget all pairs; return the operations that this needs."""
         gone, self.scale = list(self.pairs), 1.0
         self.pairs.clear()
         return self._forget(gone)
 
-    def direction(self, out: str, factor: float, base: str) -> Asking:
-        """What, in the end, makes `out` the inverse Hessian, as far as it is known, times factor x base."""
-        return (yield from (self._free if self._form == FREE else self._loop)(out, factor, base))
+    def make_direction(self, out: str, factor: float, base: str) -> DirectionSteps:
+        """Return the operations that, in the end, make `out` = H * factor * base, H being the inverse Hessian."""
+        return (yield from (self._vector_free if self._form == VECTOR_FREE else self._two_loop)(out, factor, base))
 
-    def _free(self, out: str, factor: float, base: str) -> Asking:
-        wanted = list(self._unknown(base))
-        answers = (yield [Dot(*pair) for pair in wanted]) if wanted else []
-        dots = self._dots | {_key(a, b): value for (a, b), value in zip(wanted, answers, strict=True)}
+    def _vector_free(self, out: str, factor: float, base: str) -> DirectionSteps:
+        """Algorithm 3 of Chen et al.; b_1, ..., b_2m+1 are the s and y of all pairs and `base`."""
+        unknown = list(self._find_unknown_dots(base))
+        answers = (yield [Dot(*names) for names in unknown]) if unknown else []
+        dots = self._dots | {_key(a, b): value for (a, b), value in zip(unknown, answers, strict=True)}
         self._dots = {key: value for key, value in dots.items() if base not in key}
         self._known = {name for pair in self.pairs for name in (pair.step, pair.change)}
-        factors = {base: factor}
+        # "δ_i = 0 if i ≤ 2m, else -1"
+        delta = {base: factor}
 
-        def product(name: str) -> float:
-            return math.fsum(value * dots[_key(name, other)] for other, value in factors.items())
+        def dot(name: str) -> float:
+            """Σ_l δ_l b_l · name: the dot product of a vector with p, which is never made."""
+            return math.fsum(value * dots[_key(name, other)] for other, value in delta.items())
 
-        taken = []
+        alphas = []
+        # "for i = k - 1 to k - m"
         for pair in reversed(self.pairs):
-            taken.append(product(pair.step) * pair.inverse)
-            factors[pair.change] = factors.get(pair.change, 0.0) - taken[-1]
-        factors = {name: value * self.scale for name, value in factors.items()}
+            # "α_i ← s_i · p / s_i · y_i = Σ_l δ_l b_l · b_j / b_j · b_m+j"
+            alphas.append(dot(pair.step) * pair.rho)
+            # "δ_m+j = δ_m+j - α_i"
+            delta[pair.change] = delta.get(pair.change, 0.0) - alphas[-1]
+        # "δ_i = (b_m · b_2m / b_2m · b_2m) δ_i for all i"
+        delta = {name: value * self.scale for name, value in delta.items()}
+        # "for i = k - m to k - 1"
         for pair in self.pairs:
-            given = product(pair.change) * pair.inverse
-            factors[pair.step] = factors.get(pair.step, 0.0) + taken.pop() - given
-        return [Combine(out, [(value, name) for name, value in factors.items()])]
+            # "β = b_m+j · p / b_j · b_m+j = Σ_l δ_l b_m+j · b_l / b_j · b_m+j"
+            beta = dot(pair.change) * pair.rho
+            # "δ_j = δ_j + (α_i - β)"
+            delta[pair.step] = delta.get(pair.step, 0.0) + alphas.pop() - beta
+        # "return direction p = Σ_l δ_l b_l"
+        return [Combine(out, [(value, name) for name, value in delta.items()])]
 
-    def _unknown(self, base: str) -> Iterator[tuple[str, str]]:
-        """The products that are wanted and not known: of pairs with each other, but for steps, and with the base."""
+    def _find_unknown_dots(self, base: str) -> Iterator[tuple[str, str]]:
+        """Yield the dot products that are needed and not known: of pairs with each other, and of pairs with the base.
+
+        Steps with steps are never needed.
+        """
         names = [name for pair in self.pairs for name in (pair.step, pair.change)]
         steps = {pair.step for pair in self.pairs}
         for n, a in enumerate(names):
@@ -89,27 +104,37 @@ class Curvature:
                 if not (a in steps and b in steps) and not (a in self._known and b in self._known):
                     yield a, b
 
-    def _loop(self, out: str, factor: float, base: str) -> Asking:
+    def _two_loop(self, out: str, factor: float, base: str) -> DirectionSteps:
+        """Algorithm 7.4 of Nocedal and Wright; `out` is q first and r then."""
+        # "q ← ∇f_k"
         batch: list[AnyOperation] = [Combine(out, [(factor, base)])]
-        taken = []
+        alphas = []
+        # "for i = k - 1, k - 2, ..., k - m"
         for pair in reversed(self.pairs):
+            # "α_i ← ρ_i s_iᵀ q"
             (dot,) = yield [*batch, Dot(pair.step, out)]
-            taken.append(dot * pair.inverse)
-            batch = [Axpy(out, -taken[-1], pair.change)]
+            alphas.append(dot * pair.rho)
+            # "q ← q - α_i y_i"
+            batch = [Axpy(out, -alphas[-1], pair.change)]
+        # "r ← H_k⁰ q"
         batch.append(Scale(out, self.scale))
+        # "for i = k - m, k - m + 1, ..., k - 1"
         for pair in self.pairs:
+            # "β ← ρ_i y_iᵀ r"
             (dot,) = yield [*batch, Dot(pair.change, out)]
-            batch = [Axpy(out, taken.pop() - dot * pair.inverse, pair.step)]
+            # "r ← r + s_i (α_i - β)"
+            batch = [Axpy(out, alphas.pop() - dot * pair.rho, pair.step)]
+        # "stop with result H_k ∇f_k = r"
         return batch
 
-    def _forget(self, gone: Iterable[Pair]) -> list[AnyOperation]:
+    def _forget(self, gone: Iterable[HistoryPair]) -> list[AnyOperation]:
         names = {name for pair in gone for name in (pair.step, pair.change)}
         self._known -= names
         self._dots = {key: value for key, value in self._dots.items() if not key & names}
         return [Drop(sorted(names))] if names else []
 
     def __repr__(self) -> str:
-        return f"Curvature({self._form}, {len(self.pairs)} of {self._history} pairs)"
+        return f"LbfgsHistory({self._form}, {len(self.pairs)} of {self._size} pairs)"
 
 
 def _key(a: str, b: str) -> frozenset[str]:

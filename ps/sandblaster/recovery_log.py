@@ -1,7 +1,7 @@
-"""`OperationLog`: what a coordinator was told, on the disk before it goes on, so that another can go on from there.
+"""`RecoveryLog`: the answers that a coordinator received, on disk before it proceeds, so that another can take over.
 
-One JSON object a line. What the first says of the run must be so again. An answer that was told after the last commit
-is void once the shards are rolled back to that.
+One JSON object a line. The first line describes the run, and a run that goes on from the log must have the same
+description. An answer after the last commit is void once the shards are rolled back to that commit.
 """
 
 import json
@@ -12,10 +12,12 @@ from typing import Any
 from ...errors import CheckpointError
 
 
-class OperationLog:
-    """run: what must be the same for the log to be of use, plain data. CheckpointError where it is not, or is damaged.
+class RecoveryLog:
+    """The log of a run, which is created if the file does not exist.
 
-    answers: the numbers of batch 1, 2, 3, ... up to the last commit; committed: how many those are; epoch: the last.
+    run: the description of the run, plain data. answers: the scalars of batches 1, 2, 3, ...; committed: the number of
+    the last batch that all shards have committed; epoch: the number of the last rollback. Raises CheckpointError if the
+    log is of another run, or damaged.
     """
 
     def __init__(self, path: Path, run: dict[str, Any]) -> None:
@@ -24,46 +26,46 @@ class OperationLog:
         self.committed = 0
         self.epoch = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        known = self._read(run)
+        exists = self._read(run)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        if not known:
+        if not exists:
             self._write({"run": run})
 
-    def answered(self, number: int, answers: list[float]) -> None:
-        """The numbers of a batch are there."""
+    def append_answers(self, number: int, answers: list[float]) -> None:
+        """Write the scalars of a batch."""
         if number != len(self.answers) + 1:
             raise ValueError(f"batch {number} after {len(self.answers)}")
         self.answers.append(answers)
         self._write({"number": number, "answers": answers})
 
-    def commit(self, number: int) -> None:
-        """All shards have written what they hold after a batch."""
+    def append_commit(self, number: int) -> None:
+        """Write that all shards have on disk what they hold after a batch."""
         self.committed = number
         self._write({"commit": number})
 
-    def back(self) -> int:
-        """All shards shall be again as at the last commit; the new epoch."""
+    def begin_epoch(self) -> int:
+        """Write that all shards are to be rolled back to the last commit; return the new epoch."""
         self.epoch += 1
         del self.answers[self.committed :]
         self._write({"epoch": self.epoch})
         return self.epoch
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
     def _write(self, entry: dict[str, Any]) -> None:
-        left = json.dumps(entry).encode() + b"\n"
+        rest = json.dumps(entry).encode() + b"\n"
         try:
-            while left:
-                left = left[os.write(self._file, left) :]
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
             os.fsync(self._file)
         except OSError as error:
             fix = "make room, and go on with --resume"
             raise CheckpointError("E805", f"cannot write {self.path}: {error}", fix=fix) from error
 
     def _read(self, run: dict[str, Any]) -> bool:
-        """Take in what is there; whether there was anything. A line that was cut off by a crash does not count."""
+        """Read an existing log, without a last line that a crash cut off; return whether it has any line."""
         if not self.path.exists():
             return False
         whole, _, _ = self.path.read_bytes().rpartition(b"\n")
@@ -71,19 +73,19 @@ class OperationLog:
         try:
             entries = [json.loads(line) for line in whole.splitlines()]
             if entries and "run" not in entries[0]:
-                raise ValueError("it does not say of which run it is")
+                raise ValueError("its first line does not describe the run")
             for entry in entries:
-                self._take(entry, run)
+                self._replay(entry, run)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError("E803", f"operation log {self.path} cannot be read: {error}") from error
+            raise CheckpointError("E803", f"recovery log {self.path} cannot be read: {error}") from error
         return bool(entries)
 
-    def _take(self, entry: dict[str, Any], run: dict[str, Any]) -> None:
+    def _replay(self, entry: dict[str, Any], run: dict[str, Any]) -> None:
         if "run" in entry:
-            other = [name for name in run if entry["run"].get(name) != run[name]]
-            if other:
-                told, wanted = entry["run"].get(other[0]), run[other[0]]
-                facts = f"{self.path} is of a run with {other[0]} {told}; this one has {wanted}"
+            different = [name for name in run if entry["run"].get(name) != run[name]]
+            if different:
+                logged, wanted = entry["run"].get(different[0]), run[different[0]]
+                facts = f"{self.path} is the recovery log of a run with {different[0]} {logged}; this run has {wanted}"
                 raise CheckpointError("E812", facts, fix="the same options, or --init with its weights")
         elif "answers" in entry:
             if not 1 <= entry["number"] <= len(self.answers) + 1:
@@ -99,4 +101,4 @@ class OperationLog:
             del self.answers[self.committed :]
 
     def __repr__(self) -> str:
-        return f"OperationLog({self.path}, {len(self.answers)} answers, committed={self.committed}, epoch={self.epoch})"
+        return f"RecoveryLog({self.path}, {len(self.answers)} answers, committed={self.committed}, epoch={self.epoch})"

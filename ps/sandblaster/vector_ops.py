@@ -1,8 +1,10 @@
-"""What a coordinator of scalars asks of vectors that lie on the shards: plain data, and what each does to one part.
+"""The operations on named vectors that the coordinator requests of the shards: plain data with their implementation.
 
-Dean et al., "Large Scale Distributed Deep Networks", 2012, section 4.2. A vector has a name and is cut as the
-parameters are. An operation that gives a number gives, of each part, a share of it; `joined` makes the number of them.
-Every sum is accumulated in float64, whatever the vectors' dtype.
+Dean et al., "Large Scale Distributed Deep Networks", 2012, section 4.2: "a small set of operations (e.g., dot product,
+scaling, coefficient-wise addition, multiplication) that can be performed by each parameter server shard independently".
+Every vector is cut into slices as the parameters are. For an operation that returns a scalar, each slice contributes a
+partial result, and `combine_partials` makes the scalar of them. Every sum is accumulated in float64, whatever the
+dtype of the vectors.
 """
 
 import math
@@ -13,105 +15,108 @@ import msgspec
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 16  # elements that stay in the cache between one number and the next
+BLOCK = 1 << 16  # elements that stay in the cache from one scalar of a run to the next
 
-Vectors = dict[str, Tensor]  # of one part, each [n]
-AT = "at"  # the parameters, with which every run begins
+Vectors = dict[str, Tensor]  # the named vectors of one slice, each [n]
+ITERATE = "iterate"  # the parameters x_k, the only vector that exists when a run begins
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """The base. number: whether it gives one."""
+    """The base class of all operations."""
 
-    number: ClassVar[bool] = False
-    _largest: ClassVar[bool] = False
-    _reads: ClassVar[tuple[str, ...]] = ()  # names of fields
+    returns_scalar: ClassVar[bool] = False
+    _takes_maximum: ClassVar[bool] = False  # partial results are combined by their maximum, not by their sum
+    _reads: ClassVar[tuple[str, ...]] = ()  # names of the fields that name a vector to read
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The vectors that must be there."""
+        """The names of the vectors that must exist."""
         return tuple(getattr(self, field) for field in self._reads)
 
-    def share(self, vectors: Vectors, block: slice) -> float:
-        """What elements `block` of this part have of the number."""
+    def reduce_block(self, vectors: Vectors, block: slice) -> float:
+        """Return the partial result of elements `block` of this slice."""
         raise NotImplementedError
 
-    def act(self, vectors: Vectors) -> None:
-        """Change the vectors."""
+    def apply(self, vectors: Vectors) -> None:
+        """Change the vectors of one slice in place, or add vectors."""
 
-    def joined(self, shares: Iterable[float]) -> float:
-        """The number of all shares, in any order: NaN where one of them is, infinite where it is too large."""
-        found = list(shares)
-        odd = [share for share in found if not math.isfinite(share)]
-        if odd or self._largest:
-            return sum(odd) if odd else max(found, default=0.0)
+    def combine_partials(self, partials: Iterable[float]) -> float:
+        """Combine partial results, in any order, into the scalar.
+
+        The scalar is NaN if one of them is NaN, and infinite if the sum is too large for a float.
+        """
+        values = list(partials)
+        not_finite = [value for value in values if not math.isfinite(value)]
+        if not_finite or self._takes_maximum:
+            return sum(not_finite) if not_finite else max(values, default=0.0)
         try:
-            return math.fsum(found)
+            return math.fsum(values)
         except OverflowError:
-            return sum(found)
+            return sum(values)
 
 
 class Dot(Operation, frozen=True, tag="dot"):
-    """The product of two vectors."""
+    """The dot product of two vectors."""
 
-    number: ClassVar[bool] = True
+    returns_scalar: ClassVar[bool] = True
     _reads = ("a", "b")
     a: str
     b: str
 
-    def share(self, vectors: Vectors, block: slice) -> float:
+    def reduce_block(self, vectors: Vectors, block: slice) -> float:
         a, b = (vectors[name][block].double() for name in (self.a, self.b))
         return float(torch.dot(a, b))
 
 
-class Absolute(Operation, frozen=True, tag="absolute"):
-    """The sum of absolute values."""
+class L1Norm(Operation, frozen=True, tag="l1_norm"):
+    """The sum of the absolute values of a vector."""
 
-    number: ClassVar[bool] = True
+    returns_scalar: ClassVar[bool] = True
     _reads = ("a",)
     a: str
 
-    def share(self, vectors: Vectors, block: slice) -> float:
+    def reduce_block(self, vectors: Vectors, block: slice) -> float:
         return float(vectors[self.a][block].double().abs().sum())
 
 
-class Largest(Operation, frozen=True, tag="largest"):
-    """The largest absolute value."""
+class MaxNorm(Operation, frozen=True, tag="max_norm"):
+    """The largest absolute value of a vector."""
 
-    number: ClassVar[bool] = True
-    _largest: ClassVar[bool] = True
+    returns_scalar: ClassVar[bool] = True
+    _takes_maximum: ClassVar[bool] = True
     _reads = ("a",)
     a: str
 
-    def share(self, vectors: Vectors, block: slice) -> float:
+    def reduce_block(self, vectors: Vectors, block: slice) -> float:
         part = vectors[self.a][block]
         return float(part.abs().max()) if part.numel() else 0.0
 
 
 class Scale(Operation, frozen=True, tag="scale"):
-    """a = by a."""
+    """a = by * a."""
 
     _reads = ("a",)
     a: str
     by: float
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         vectors[self.a].mul_(self.by)
 
 
 class Axpy(Operation, frozen=True, tag="axpy"):
-    """y = y + by x."""
+    """y = y + by * x."""
 
     _reads = ("y", "x")
     y: str
     by: float
     x: str
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         vectors[self.y].add_(vectors[self.x], alpha=self.by)
 
 
 class Combine(Operation, frozen=True, tag="combine"):
-    """out = the sum of factor x vector over all terms, of which there is at least one; from the first to the last."""
+    """out = the sum of factor * vector over all terms, added up in their order; there is at least one term."""
 
     out: str
     terms: list[tuple[float, str]]
@@ -120,7 +125,7 @@ class Combine(Operation, frozen=True, tag="combine"):
     def reads(self) -> tuple[str, ...]:
         return tuple(name for _, name in self.terms)
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         (factor, first), *rest = self.terms
         total = vectors[first].clone() if factor == 1.0 else vectors[first] * factor
         for factor, name in rest:
@@ -135,24 +140,24 @@ class Copy(Operation, frozen=True, tag="copy"):
     out: str
     a: str
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         vectors[self.out] = vectors[self.a].clone()
 
 
 class Drop(Operation, frozen=True, tag="drop"):
-    """These vectors are not needed any more; those that are not there are no fault."""
+    """Delete these vectors; names of vectors that do not exist are ignored."""
 
     names: list[str]
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         for name in self.names:
             vectors.pop(name, None)
 
 
-class Steepest(Operation, frozen=True, tag="steepest"):
-    """out = minus the pseudo-gradient of f(at) + l1 |at|, where `gradient` is that of f.
+class SteepestDescent(Operation, frozen=True, tag="steepest_descent"):
+    """out = minus the pseudo-gradient of f(at) + l1 |at|, where `gradient` is the gradient of f at `at`.
 
-    Andrew and Gao, "Scalable Training of L1-Regularized Log-Linear Models", 2007, equation 4.
+    Andrew and Gao, "Scalable Training of L1-Regularized Log-Linear Models", ICML 2007, equation 4.
     """
 
     _reads = ("at", "gradient")
@@ -161,45 +166,48 @@ class Steepest(Operation, frozen=True, tag="steepest"):
     gradient: str
     l1: float
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         at, gradient = vectors[self.at], vectors[self.gradient]
-        left, right = gradient - self.l1, gradient + self.l1  # the derivatives to either side of 0
+        # ∂-f = ∂l/∂x - l1 and ∂+f = ∂l/∂x + l1 are the left and the right derivative at 0.
+        left, right = gradient - self.l1, gradient + self.l1
+        # "⋄f = ∂-f if ∂-f > 0; ∂+f if ∂+f < 0; 0 otherwise"
         at_zero = torch.where(right < 0, right, torch.where(left > 0, left, torch.zeros_like(at)))
         vectors[self.out] = torch.where(at > 0, right, torch.where(at < 0, left, at_zero)).neg_()
 
 
-class Orthant(Operation, frozen=True, tag="orthant"):
-    """out = the signs of `at`, and where that is 0 those of `steepest`: where a step may go (section 3.2 there)."""
+class ChooseOrthant(Operation, frozen=True, tag="choose_orthant"):
+    """out = the orthant ξ that a step must stay in (section 3.2 there): sign(at), sign(steepest) where `at` is 0."""
 
     _reads = ("at", "steepest")
     out: str
     at: str
     steepest: str
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         signs = vectors[self.at].sign()
         vectors[self.out] = torch.where(signs == 0, vectors[self.steepest].sign(), signs)
 
 
-class Project(Operation, frozen=True, tag="project"):
-    """a = 0 where its sign is not that of `like`."""
+class ProjectOntoOrthant(Operation, frozen=True, tag="project_onto_orthant"):
+    """a = π(a; like): 0 in every element whose sign is not that of `like` (section 3.2 there)."""
 
     _reads = ("a", "like")
     a: str
     like: str
 
-    def act(self, vectors: Vectors) -> None:
+    def apply(self, vectors: Vectors) -> None:
         part = vectors[self.a]
         part.masked_fill_(part * vectors[self.like].sign() <= 0, 0.0)
 
 
 class Evaluate(Operation, frozen=True, tag="evaluate"):
-    """out = the mean gradient, at vector `at`, of the samples in portions [first, last); the number is their mean loss.
+    """out = the mean gradient, at vector `at`, of the samples in portions [first, last); returns their mean loss.
 
-    Workers compute it: a shard only lets them read `at`, and sums what they send (portion_sums.py).
+    Replicas compute it: a shard lets them read `at` and sums the gradients that they send (tree_sum.py). The
+    coordinator puts in the loss, as shards know none.
     """
 
-    number: ClassVar[bool] = True
+    returns_scalar: ClassVar[bool] = True
     _reads = ("at",)
     at: str
     out: str
@@ -207,45 +215,59 @@ class Evaluate(Operation, frozen=True, tag="evaluate"):
     last: int
 
 
-AnyOperation = Dot | Absolute | Largest | Scale | Axpy | Combine | Copy | Drop | Steepest | Orthant | Project | Evaluate
-Batch = Sequence[AnyOperation]  # one round trip
+AnyOperation = (
+    Dot
+    | L1Norm
+    | MaxNorm
+    | Scale
+    | Axpy
+    | Combine
+    | Copy
+    | Drop
+    | SteepestDescent
+    | ChooseOrthant
+    | ProjectOntoOrthant
+    | Evaluate
+)
+Batch = Sequence[AnyOperation]  # the operations of one round trip between coordinator and shards
 
 
-def shares(batch: Batch, vectors: Vectors) -> list[float]:
-    """Carry out operations on one part, in their order; its shares of their numbers. None of them is an `Evaluate`.
+def carry_out(batch: Batch, vectors: Vectors) -> list[float]:
+    """Carry out operations on one slice, in their order; return its partial results of their scalars.
 
-    Numbers that follow each other are computed block by block. KeyError names a vector that is not there.
+    None of the operations may be an `Evaluate`. Scalars that follow each other are computed block by block, so that
+    each element is loaded into the cache once. Raises KeyError, which names the vector, if a vector does not exist.
     """
-    found: list[float] = []
-    for run in _runs(batch):
+    partials: list[float] = []
+    for run in _split_runs(batch):
         for operation in run:
             for name in operation.reads:
                 if name not in vectors:
                     raise KeyError(name)
-        if not run[0].number:
+        if not run[0].returns_scalar:
             for operation in run:
-                operation.act(vectors)
+                operation.apply(vectors)
             continue
         size = max(vectors[name].numel() for operation in run for name in operation.reads)
         blocks = [slice(start, start + BLOCK) for start in range(0, size, BLOCK)]
-        of_blocks = [[operation.share(vectors, block) for operation in run] for block in blocks]
-        found += [operation.joined(row[n] for row in of_blocks) for n, operation in enumerate(run)]
-    return found
+        of_blocks = [[operation.reduce_block(vectors, block) for operation in run] for block in blocks]
+        partials += [operation.combine_partials(row[n] for row in of_blocks) for n, operation in enumerate(run)]
+    return partials
 
 
-def numbers(batch: Batch) -> list[AnyOperation]:
-    """The operations that give one."""
-    return [operation for operation in batch if operation.number]
+def scalar_operations(batch: Batch) -> list[AnyOperation]:
+    """Return the operations of a batch that return a scalar."""
+    return [operation for operation in batch if operation.returns_scalar]
 
 
-def _runs(batch: Batch) -> Iterator[Batch]:
-    """Numbers that follow each other together, everything else alone."""
+def _split_runs(batch: Batch) -> Iterator[Batch]:
+    """Yield scalar operations that follow each other as one run, and every other operation alone."""
     run: list[AnyOperation] = []
     for operation in batch:
-        if run and not operation.number:
+        if run and not operation.returns_scalar:
             yield run
             run = []
-        if operation.number:
+        if operation.returns_scalar:
             run.append(operation)
         else:
             yield [operation]

@@ -1,8 +1,9 @@
-"""`Chunks`: hands out the portions of a batch, some at a time, to replicas of whatever speed.
+"""`WorkQueue`: hands out the portions of a batch, in groups, to replicas of any speed.
 
-Dean et al., "Large Scale Distributed Deep Networks", 2012, section 4.2: portions are much smaller than a replica's
-share, so that the fast do more of them; one replica gets consecutive ones; and when none are left, those that are late
-are given to others as well, and whoever is first counts.
+Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.2: "The coordinator assigns each of the N
+model replicas a small portion of work, much smaller than 1/Nth of the total size of a batch, and assigns replicas new
+portions whenever they are free. ... the coordinator schedules multiple copies of the outstanding portions and uses the
+result from whichever model replica finishes first. ... assigning sequential portions of data to the same worker".
 """
 
 import heapq
@@ -10,15 +11,15 @@ from collections import deque
 
 import msgspec
 
-from .tree_sum import leaves
+from .tree_sum import leaves_under
 
-COPIES = 2  # of a chunk that is late, under way at a time, at most
+MAX_COPIES = 2  # of a late group that may be under way at a time
 
 
-class Chunk(msgspec.Struct, frozen=True):
-    """Node (level, index) of the sum of an evaluation: its portions are leaves from `first` on, `count` in all.
+class PortionGroup(msgspec.Struct, frozen=True):
+    """Portions that are handed out together: node (level, index) of the sum of an evaluation (tree_sum.py).
 
-    place: of the `Evaluate` in batch `number`.
+    place: of the `Evaluate` in batch `number`. first, count: the portions of that `Evaluate`, the leaves of the sum.
     """
 
     epoch: int
@@ -31,85 +32,89 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @property
     def portions(self) -> range:
-        """Their numbers."""
-        those = leaves(self.level, self.index, self.count)
-        return range(self.first + those.start, self.first + those.stop)
+        """The numbers of the portions in the group."""
+        leaves = leaves_under(self.level, self.index, self.count)
+        return range(self.first + leaves.start, self.first + leaves.stop)
 
 
-class Chunks:
-    """Chunks 0 to `count` - 1. Replicas go by name. copies: of one that may be under way at a time.
+class WorkQueue:
+    """Groups 0 to `count` - 1, handed out to replicas by name.
 
-    No call looks at all chunks or at all replicas, but for `lost`.
+    copies: how many replicas may work at the same group at a time. No method looks at all groups or at all replicas,
+    except `remove_replica`.
     """
 
-    def __init__(self, count: int, *, copies: int = COPIES) -> None:
+    def __init__(self, count: int, *, copies: int = MAX_COPIES) -> None:
         self.count = count
-        self.backups = 0  # chunks that were given out once more
-        self.taken: dict[str, int] = {}  # how many each replica was first with
-        self._ranges: dict[str, tuple[int, int]] = {"": (0, count)}
-        self._longest = [(-count, "")]  # a heap; some ranges have become shorter since
-        self._again = deque[int]()  # that were lost
-        self._under_way: dict[int, list[str]] = {}
-        self._late: list[dict[int, None]] = [{} for _ in range(copies + 1)]  # those, by how many are at them
+        self.backups = 0  # groups that were handed out once more
+        self.taken: dict[str, int] = {}  # number of groups that each replica finished first
+        self._ranges: dict[str, tuple[int, int]] = {"": (0, count)}  # groups that nobody works at, by replica
+        self._longest = [(-count, "")]  # a heap of ranges by length; some have become shorter since
+        self._lost = deque[int]()  # groups whose replica is gone
+        self._workers: dict[int, list[str]] = {}  # who works at each group that is under way
+        self._under_way: list[dict[int, None]] = [{} for _ in range(copies + 1)]  # by how many work at them
         self._done: dict[int, str] = {}
 
     @property
-    def complete(self) -> bool:
-        """Whether all are done."""
+    def is_complete(self) -> bool:
+        """Whether all groups are done."""
         return len(self._done) == self.count
 
-    def next(self, who: str) -> int | None:
-        """A chunk for a replica; None where there is nothing that it could do."""
-        found = self._fresh(who)
-        if found is None:
-            found = self._backup(who)
-            if found is None:
+    def take(self, replica: str) -> int | None:
+        """Hand out a group to a replica; None if there is nothing that it could do."""
+        group = self._take_fresh(replica)
+        if group is None:
+            # "schedules multiple copies of the outstanding portions"
+            group = self._find_backup(replica)
+            if group is None:
                 return None
             self.backups += 1
-        self._are_at(found, [*self._under_way.get(found, ()), who])
-        return found
+        self._set_workers(group, [*self._workers.get(group, ()), replica])
+        return group
 
-    def done(self, who: str, chunk: int) -> bool:
-        """A replica has done one; whether it was the first."""
-        if chunk in self._done or chunk not in range(self.count):
+    def finish(self, replica: str, group: int) -> bool:
+        """Note that a replica has done a group; return whether it was the first."""
+        # "uses the result from whichever model replica finishes first"
+        if group in self._done or group not in range(self.count):
             return False
-        self._are_at(chunk, [])
-        self._done[chunk] = who
-        self.taken[who] = self.taken.get(who, 0) + 1
+        self._set_workers(group, [])
+        self._done[group] = replica
+        self.taken[replica] = self.taken.get(replica, 0) + 1
         return True
 
-    def lost(self, who: str) -> None:
-        """A replica is gone, and what it has sent may be, too."""
-        for chunk in [chunk for chunk, by in self._under_way.items() if who in by]:
-            others = [other for other in self._under_way[chunk] if other != who]
-            self._are_at(chunk, others)
-            self._again += [] if others else [chunk]
-        for chunk in [chunk for chunk, by in self._done.items() if by == who]:
-            del self._done[chunk]
-            self._again.append(chunk)
-        self.taken.pop(who, None)
+    def remove_replica(self, replica: str) -> None:
+        """Hand out again all that a replica had or has done: what it has sent may be lost with it."""
+        for group in [group for group, workers in self._workers.items() if replica in workers]:
+            others = [other for other in self._workers[group] if other != replica]
+            self._set_workers(group, others)
+            self._lost += [] if others else [group]
+        for group in [group for group, worker in self._done.items() if worker == replica]:
+            del self._done[group]
+            self._lost.append(group)
+        self.taken.pop(replica, None)
 
-    def _fresh(self, who: str) -> int | None:
-        """One that nobody does: the next after its last, or half of what the one with most left would do."""
-        while self._again:
-            chunk = self._again.popleft()
-            if chunk not in self._done and chunk not in self._under_way:
-                return chunk
-        start, stop = self._ranges.get(who, (0, 0))
+    def _take_fresh(self, replica: str) -> int | None:
+        """Take a group that nobody works at: the replica's next, or the second half of the longest range."""
+        while self._lost:
+            group = self._lost.popleft()
+            if group not in self._done and group not in self._workers:
+                return group
+        # "assigning sequential portions of data to the same worker"
+        start, stop = self._ranges.get(replica, (0, 0))
         if start == stop:
-            other = self._most_left()
+            other = self._pop_longest()
             if other is None:
                 return None
             first, stop = self._ranges[other]
             start = (first + stop) // 2 if other else first
             self._ranges[other] = (first, start)
             heapq.heappush(self._longest, (first - start, other))
-            heapq.heappush(self._longest, (start + 1 - stop, who))
-        self._ranges[who] = (start + 1, stop)
+            heapq.heappush(self._longest, (start + 1 - stop, replica))
+        self._ranges[replica] = (start + 1, stop)
         return start
 
-    def _most_left(self) -> str | None:
-        """Whose range is longest, which leaves the heap; None where all are empty."""
+    def _pop_longest(self) -> str | None:
+        """Take the replica with the longest range from the heap; None if all ranges are empty."""
         while self._longest:
             size, name = heapq.heappop(self._longest)
             start, stop = self._ranges[name]
@@ -119,20 +124,20 @@ class Chunks:
                 heapq.heappush(self._longest, (start - stop, name))
         return None
 
-    def _backup(self, who: str) -> int | None:
-        """One that others are at, the fewest of all, and that was given to them first."""
-        for chunks in self._late[1:-1]:
-            for chunk in chunks:
-                if who not in self._under_way[chunk]:
-                    return chunk
+    def _find_backup(self, replica: str) -> int | None:
+        """Find the group of other replicas at which the fewest work, and of those the one that began first."""
+        for groups in self._under_way[1:-1]:
+            for group in groups:
+                if replica not in self._workers[group]:
+                    return group
         return None
 
-    def _are_at(self, chunk: int, names: list[str]) -> None:
-        """Who is at a chunk now."""
-        self._late[len(self._under_way.pop(chunk, ()))].pop(chunk, None)
-        if names:
-            self._under_way[chunk] = names
-            self._late[len(names)][chunk] = None
+    def _set_workers(self, group: int, replicas: list[str]) -> None:
+        """Set who works at a group."""
+        self._under_way[len(self._workers.pop(group, ()))].pop(group, None)
+        if replicas:
+            self._workers[group] = replicas
+            self._under_way[len(replicas)][group] = None
 
     def __repr__(self) -> str:
-        return f"Chunks({len(self._done)} of {self.count} done, {len(self._under_way)} under way)"
+        return f"WorkQueue({len(self._done)} of {self.count} groups done, {len(self._workers)} under way)"

@@ -1,90 +1,95 @@
-"""`Disk`: what the disk has of a shard, and who is told of it - the launcher of files, clients of their pushes."""
+"""`Durability`: what of a shard is on disk, and who is told - the launcher of files, clients of their durable pushes.
 
-from collections.abc import Iterable, Mapping
+A push is durable once a written journal contains it; its client may then drop it from the replay buffer.
+"""
+
+from collections.abc import Iterable
 
 import msgspec
 
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.channel.message import Message
+from ...runtime.channel.message import LAUNCHER, Message
+from ..checkpoint.journal import Journal, WriteResult
+from ..checkpoint.snapshot import Clocks
+from ..optimizers.optimizer import Optimizer
+from ..slices.slice_state import SliceState
 from .replies import Replies
-from ..slices.slice_state import Holding
-from ..checkpoint.journal import Keeper, Written
-from ..optimizers.optimizer import Rule
 
 
-class Disk:
-    """Of a shard with these slices. Without a keeper nothing survives it, and it counts as written at once."""
+class Durability:
+    """The durability of a shard with these slices. Without a journal, every push counts as durable at once."""
 
-    def __init__(self, keeper: Keeper | None, pieces: Iterable[int]) -> None:
-        self._keeper = keeper
+    def __init__(self, journal: Journal | None, pieces: Iterable[int]) -> None:
+        self._journal = journal
         self._pieces = sorted(pieces)
-        self._failing = False  # whether it could not be written last
+        self._failing = False  # whether the last journal could not be written
         self._clients: set[str] = set()
 
     @property
     def safe(self) -> bool:
-        """Whether all of the shard has been there once, so that nothing that builds on it is lost."""
-        return self._keeper is None or self._keeper.safe
+        """Whether all slices have been written once, so that nothing built on them is lost."""
+        return self._journal is None or self._journal.safe
 
     @property
     def busy(self) -> bool:
         """Whether something is being written."""
-        return self._keeper is not None and self._keeper.busy
+        return self._journal is not None and self._journal.busy
 
-    def tells(self, client: str) -> None:
-        """This client is told what is there from now on."""
+    def add_client(self, client: str) -> None:
+        """Tell this client from now on which of its pushes are durable."""
         self._clients.add(client)
 
-    def ask(self, checkpoint: int) -> None:
-        """A checkpoint is to be made when it is due."""
-        if self._keeper is not None:
-            self._keeper.ask(checkpoint)
+    def request_checkpoint(self, number: int) -> None:
+        """Make this checkpoint when it is due."""
+        if self._journal is not None:
+            self._journal.request_checkpoint(number)
 
-    def hurry(self) -> None:
-        """Write again soon."""
-        if self._keeper is not None:
-            self._keeper.hurry()
+    def request_flush(self) -> None:
+        """Write the journal soon."""
+        if self._journal is not None:
+            self._journal.request_flush()
 
-    def before(self, piece: int) -> None:
-        """A slice is about to change."""
-        if self._keeper is not None:
-            self._keeper.before(piece)
+    def before_change(self, piece: int) -> None:
+        """Save what is being written of a slice that is about to change."""
+        if self._journal is not None:
+            self._journal.before_change(piece)
 
-    def durable(self, piece: int, client: str, number: int) -> int:
-        """The last push of a client that is there; number: of the last that the shard has."""
-        return number if self._keeper is None else self._keeper.durable(piece, client)
+    def durable_push(self, piece: int, client: str, number: int) -> int:
+        """Return the number of the client's last durable push; `number` is that of the last push the shard has."""
+        return number if self._journal is None else self._journal.durable_push(piece, client)
 
-    def secured(self, piece: int, client: str, number: int) -> int:
-        """The same, as far as it can be written: where it cannot, nobody should wait for that."""
-        return number if self._failing else self.durable(piece, client, number)
+    def releasable_push(self, piece: int, client: str, number: int) -> int:
+        """Return the same, except while the disk fails: then nobody should wait for it, so it is `number`."""
+        return number if self._failing else self.durable_push(piece, client, number)
 
-    def turn(self, holdings: list[Holding], rule: Rule, clocks: Mapping[int, Mapping[int, int]]) -> Replies:
-        """Go on with what is being written; whom to tell what came of it."""
-        return [] if self._keeper is None else self._told(self._keeper, self._keeper.turn(holdings, rule, clocks))
+    def poll(self, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks) -> Replies:
+        """Go on with what is being written. Return the messages about what has ended."""
+        if self._journal is None:
+            return []
+        return self._report(self._journal, self._journal.poll(slice_states, optimizer, clocks))
 
     def close(self) -> Replies:
-        """Wait for what is being written; whom to tell what came of it."""
-        return [] if self._keeper is None else self._told(self._keeper, self._keeper.close())
+        """Wait for what is being written. Return the messages about it."""
+        return [] if self._journal is None else self._report(self._journal, self._journal.close())
 
-    def _told(self, keeper: Keeper, ended: Iterable[Written]) -> Replies:
+    def _report(self, journal: Journal, results: Iterable[WriteResult]) -> Replies:
         replies: Replies = []
-        for written in ended:
-            if written.why:
-                replies.append((LAUNCHER, Message("unsaved", body={"why": written.why})))
-            elif written.file is not None:
-                body = {"checkpoint": written.checkpoint, "file": msgspec.to_builtins(written.file)}
-                replies.append((LAUNCHER, Message("saved", body=body)))
-            elif written.late:
-                replies.append((LAUNCHER, Message("late", body={"checkpoint": written.checkpoint})))
-            if not written.checkpoint:
-                self._failing = bool(written.why)
-                replies += [(client, self._has(keeper, client)) for client in sorted(self._clients)]
+        for result in results:
+            if result.failure:
+                replies.append((LAUNCHER, Message("write_failed", body={"reason": result.failure})))
+            elif result.file is not None:
+                body = {"checkpoint": result.checkpoint, "file": msgspec.to_builtins(result.file)}
+                replies.append((LAUNCHER, Message("checkpoint_saved", body=body)))
+            elif result.missed:
+                replies.append((LAUNCHER, Message("checkpoint_missed", body={"checkpoint": result.checkpoint})))
+            if not result.checkpoint:
+                self._failing = bool(result.failure)
+                replies += [(client, self._durable_message(journal, client)) for client in sorted(self._clients)]
         return replies
 
-    def _has(self, keeper: Keeper, client: str) -> Message:
-        """What is there of a client's pushes."""
-        numbers = {str(piece): keeper.durable(piece, client) for piece in self._pieces}
+    def _durable_message(self, journal: Journal, client: str) -> Message:
+        """Make the message that tells a client which of its pushes are durable, by slice."""
+        numbers = {str(piece): journal.durable_push(piece, client) for piece in self._pieces}
         return Message("durable", body={"numbers": {p: n for p, n in numbers.items() if n}, "failing": self._failing})
 
     def __repr__(self) -> str:
-        return f"Disk({self._pieces}, safe={self.safe}, busy={self.busy}, failing={self._failing})"
+        return f"Durability({self._pieces}, safe={self.safe}, busy={self.busy}, failing={self._failing})"

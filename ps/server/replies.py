@@ -1,14 +1,14 @@
-"""What a shard answers: messages and whom they are for, or that one was sent to it which breaks the protocol."""
+"""What a shard returns for a message: replies with their receivers, or an error if the message breaks the protocol."""
 
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
-from ..slices.slicing import Slice
+from ..slices.slicing import ParameterSlice
 
 Replies = list[tuple[str, Message]]
 
 
-def broken(shard: int, piece: Slice | None, message: Message, facts: str) -> NetworkError:
-    """The error of a message to a shard about one of its slices, None where it has no such slice."""
+def protocol_error(shard: int, piece: ParameterSlice | None, message: Message, facts: str) -> NetworkError:
+    """Return error E550 about a message to a shard. piece: the slice that the message names, None if there is none."""
     there = "" if piece is None else f" of machine {piece.machine}"
     return NetworkError(
         "E550",

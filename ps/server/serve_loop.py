@@ -1,36 +1,35 @@
-"""`serve`: joins a shard to a channel and a clock, until the run is over."""
+"""`serve`: the loop of a shard's process, which connects a `Shard` to a channel and a clock."""
 
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.launcher.heartbeat import Beacon
-from ...runtime.channel.channel import Channel, SilenceError, silence
+from ...runtime.channel.channel import Channel, SilenceError, silence_error
 from ...runtime.channel.mailbox import Stopped
-from ...runtime.channel.message import Message
-from .replies import Replies
+from ...runtime.channel.message import LAUNCHER, Message
+from ...runtime.launcher.heartbeat import RoleProgress
 from ..checkpoint.write_checkpoint import write_shard
-from ..slices.slice_state import Holding
-from ..optimizers.optimizer import Rule
+from ..optimizers.optimizer import Optimizer
+from ..slices.slice_state import SliceState
+from .replies import Replies
 
-BUSY_S = 0.01  # between two looks at what is being written, while no message comes
+BUSY_S = 0.01  # seconds between two polls while something is being written and no message arrives
 
 
 class Server(Protocol):
-    """What is served: a `Shard`, or a `VectorShard`."""
+    """What `serve` serves: a `Shard`, or Sandblaster's `VectorShard`."""
 
     index: int
 
     @property
     def busy(self) -> bool: ...
     @property
-    def rule(self) -> Rule: ...
+    def optimizer(self) -> Optimizer: ...
     def handle(self, message: Message) -> Replies: ...
-    def turn(self) -> Replies: ...
+    def poll(self) -> Replies: ...
     def close(self) -> Replies: ...
-    def holdings(self) -> list[Holding]: ...
+    def slice_states(self) -> list[SliceState]: ...
     def statistics(self) -> dict[str, Any]: ...
 
 
@@ -38,38 +37,38 @@ def serve(
     shard: Server,
     channel: Channel,
     *,
-    beacon: Beacon | None = None,
+    progress: RoleProgress | None = None,
     interval_s: float = 1.0,
     timeout_s: float = 600.0,
 ) -> dict[str, Any]:
-    """Answer messages until the launcher sends "finish"; the shard's statistics.
+    """Answer messages until the launcher sends "finish". Return the shard's statistics.
 
-    A "finish" with a "path" in its body has the shard written to that folder; the statistics then hold the "file".
-    beacon: is told of each message and of each `interval_s` seconds without one, so idle is not stuck.
-    Raises Stopped on "stop", and SilenceError after `timeout_s` seconds in which nobody asked for anything.
+    If the body of "finish" has a "path", write the shard to that folder; the statistics then contain the "file".
+    progress: changes with each message and after each `interval_s` seconds without one, so an idle shard is not taken
+    for a hanging one. Raises Stopped on "stop", and SilenceError after `timeout_s` seconds without any message.
     """
-    beacon, handled, silent_s = beacon or Beacon(), 0, 0.0
+    progress, handled, silent_s = progress or RoleProgress(), 0, 0.0
     while True:
-        beacon.progress = f"{handled} messages" + (f", then idle for {silent_s:g} s" if silent_s else "")
+        progress.value = f"{handled} messages" + (f", then idle for {silent_s:g} s" if silent_s else "")
         wait_s = BUSY_S if shard.busy else interval_s
         try:
             message = channel.receive(wait_s)
         except SilenceError as error:
             silent_s += wait_s
-            _send(channel, shard.turn())
+            _send(channel, shard.poll())
             if silent_s >= timeout_s:
-                raise silence(channel.name, silent_s) from error
+                raise silence_error(channel.name, silent_s) from error
             continue
         handled, silent_s = handled + 1, 0.0
         match message.kind:
             case "finish" if message.sender == LAUNCHER:
-                return _finished(shard, message.body.get("path"), channel, beacon)
+                return _finish(shard, message.body.get("path"), channel, progress)
             case "stop":
                 raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
         if message.kind in ("commit", "roll back"):
-            beacon.progress = None  # a slow disk is not being stuck
+            progress.value = None  # writing to a slow disk is not hanging
         _send(channel, shard.handle(message))
-        _send(channel, shard.turn())
+        _send(channel, shard.poll())
 
 
 def _send(channel: Channel, replies: Replies) -> None:
@@ -77,11 +76,11 @@ def _send(channel: Channel, replies: Replies) -> None:
         channel.send(peer, reply)
 
 
-def _finished(shard: Server, path: str | None, channel: Channel, beacon: Beacon) -> dict[str, Any]:
+def _finish(shard: Server, path: str | None, channel: Channel, progress: RoleProgress) -> dict[str, Any]:
     statistics = shard.statistics()
     if path is None:
         return statistics
-    beacon.progress = None  # a slow disk is not being stuck
+    progress.value = None  # writing to a slow disk is not hanging
     _send(channel, shard.close())
-    file = write_shard(Path(path), shard.index, shard.holdings(), shard.rule)
+    file = write_shard(Path(path), shard.index, shard.slice_states(), shard.optimizer)
     return {**statistics, "file": msgspec.to_builtins(file)}

@@ -1,30 +1,32 @@
-"""`Shard`: one parameter server. `handle` is its whole protocol, without I/O or clock (shard_loop.py joins it to both).
+"""`Shard`: one parameter server. `handle` is its whole protocol, without I/O or a clock (serve_loop.py has both).
 
-A slice is named by the `edge` of a message, its number in the layout. The messages, and the answers:
-  put     {version, state} values [n], states  "held"; they count where the slice has none of that version or later
-  fetch   {at_least, slowest, replica}        "values" {version, applied} values [n], once the slice has that version
-                                              and every replica has pushed so many steps
-          {..., since}                        the same, but with what changed since that version alone: with
-                                              {unchanged} no tensors, with {width} rows int32 [r], values [r, width]
-  push    {base, number, replica} gradient [n]  "pushed" {version, number}, after the rule was applied
-          {..., fetch: {..., step}} gradient  the same, then "values" as for that fetch, before any other's push
-          {..., packed} tensors               the same; the gradient as a compression has packed it (packing.py)
-          {..., width} rows [r], [r, width]   the same; the gradient of these rows of a table (rows.py)
-  join    {replica, asks}                     "joined" {step}, if it asks for the step that it may take, which is the
-                                              message's or a later one; else it takes the message's
-  leave   {replica}                           nothing; the replica takes no more steps
-  note    {key, value}                        nothing; the first note of a key is kept (board.py)
-  ask     {key}                               "noted" {key, value}, once there is one
-  share   {replica}                           "shared" {where, version}, once all slices of the machine have values:
-                                              memory with them, which workers change themselves then (sharing.py)
-The launcher sends "checkpoint" {checkpoint}, the number of one that is to be made when it is due, and is told "saved",
-or "late" where it was due before (keeper.py).
-base: version of the values that the gradient was computed on, for accrued gradients the last of them. number: 1, 2, 3,
-... for each client and slice; one that came before is acknowledged and not applied. applied: the number of the asking
-client's last push that the values contain.
+The `edge` of a message is the number of the slice that it is about. The messages of clients, and the replies:
+  put     {version, state} values [n], states    "put_ack"; ignored if the slice has that version or a later one
+  fetch   {min_version, min_step, replica}       "values" {version, applied} values [n], once the slice has that version
+                                                 and every replica has pushed so many steps
+          {..., since}                           the same, but only what has changed since that version: no tensors with
+                                                 {unchanged}, or rows int32 [r] and values [r, width] with {width}
+  push    {base, number, replica} gradient [n]   "push_ack" {version, number, durable}, after the update; or "resend"
+                                                 {number, attempt} if pushes after that number were lost
+          {..., flush}                           the same; the journal is written soon
+          {..., fetch: {..., step}} gradient     the same, then "values" as for that fetch, before any other push
+          {..., compression} tensors             the same; the gradient is compressed (push_payload.py)
+          {..., width} rows [r], values [r, w]   the same; the gradient of these rows of a sparse table (sparse_rows.py)
+  join    {replica, wants_step}                  "join_ack" {step}: the message's step or a later one, which the replica
+                                                 may take; without wants_step no reply, it takes the message's step
+  leave   {replica, number}                      "leave_ack" once its pushes are durable; it takes no more steps
+  store_set {key, value}                         no reply; the first value of a key stays (key_value_store.py)
+  store_get {key}                                "store_value" {key, value}, once the key is set
+  share_memory {replica}                         "shared_memory" {where, version}, once all slices of the machine have
+                                                 values: workers then update them in place (shared_parameters.py)
+The launcher sends "checkpoint" {checkpoint}, the number of one to make when it is due, and receives "checkpoint_saved",
+"checkpoint_missed" or "write_failed". Clients receive "durable" {numbers, failing} after each journal.
+base: the version of the values that the gradient was computed on, for accumulated gradients the last of them. number:
+the sequence number 1, 2, 3, ... of a push, for each client and slice; a repeated one is acknowledged and not applied.
+applied: the number of the client's last push that the values contain. durable: that of the last one in the journal.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -32,151 +34,163 @@ import torch
 from torch import Tensor
 
 from ...errors import NetworkError
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.channel.message import Message
-from .replies import Replies, broken
-from .commons import Commons
-from .durability import Disk
-from ..slices.slice_state import Holding, together
-from ..checkpoint.journal import Keeper
-from ..slices.slicing import Slice, spans
-from ..methods.method import Serving
-from .slice_server import Served
+from ...runtime.channel.message import LAUNCHER, Message
+from ..checkpoint.journal import Journal
+from ..checkpoint.snapshot import Clocks
+from ..slices.slice_state import SliceState, sum_counters
+from ..slices.slicing import ParameterSlice, format_ranges
+from .durability import Durability
+from .replies import Replies, protocol_error
+from .serving import ServingConfig
+from .shared_parameters import SharedBuffers
+from .slice_server import SliceServer
 
 
 class Shard:
-    """Holds slices of the parameters and applies a rule to them."""
+    """Holds slices of the parameters and applies an optimizer to them."""
 
     def __init__(
         self,
         index: int,
-        slices: Iterable[Slice],
-        serving: Serving,
+        slices: Iterable[ParameterSlice],
+        serving: ServingConfig,
         *,
-        keeper: Keeper | None = None,
-        held: Iterable[Holding] = (),
-        clocks: Mapping[int, Mapping[int, int]] | None = None,
+        journal: Journal | None = None,
+        restored: Iterable[SliceState] = (),
+        clocks: Clocks | None = None,
         copy: Callable[[Tensor], Tensor] = torch.clone,
     ) -> None:
-        """keeper: writes it to the disk; without one, nothing survives it, and it counts as written at once.
+        """journal: writes the shard to disk; without one every push counts as durable at once.
 
-        held, clocks: slices and the steps of replicas as a file has them; such slices need no "put". copy: makes copies
-        of values where they are sent from, as `Channel.copy`.
+        restored, clocks: slices, and the steps of the replicas, that were read from a file; such slices need no "put".
+        copy: copies values into memory from which they can be sent, as `Channel.copy` does.
         """
         self.index = index
         self.serving = serving
-        self.rule = serving.rule
+        self.optimizer = serving.optimizer
         pieces, steps = list(slices), clocks or {}
-        holdings = {holding.slice.number: holding for holding in held}
-        self._disk = Disk(keeper, (piece.number for piece in pieces))
-        self._served = {
-            n: Served(index, piece, serving, self._disk, holding=holdings.get(n), steps=steps.get(n), copy=copy)
-            for n, piece in ((piece.number, piece) for piece in pieces)
+        states = {state.slice.number: state for state in restored}
+        self._durability = Durability(journal, (piece.number for piece in pieces))
+        self._slice_servers = {
+            piece.number: SliceServer(
+                index,
+                piece,
+                serving,
+                self._durability,
+                slice_state=states.get(piece.number),
+                steps=steps.get(piece.number),
+                copy=copy,
+            )
+            for piece in pieces
         }
-        self._commons = Commons(self._served.values(), serving.replicas)
+        self._shared_buffers = SharedBuffers(self._slice_servers.values(), serving.replicas)
 
     def handle(self, message: Message) -> Replies:
-        """Take in one message; the answers to it and to fetches that waited for it."""
+        """Handle one message. Return the replies to it and to fetches that waited for it.
+
+        NetworkError E550 if the message breaks the protocol; Diverged if values cease to be finite.
+        """
         if message.kind == "checkpoint" and message.sender == LAUNCHER:
-            self._disk.ask(int(message.body["checkpoint"]))
+            self._durability.request_checkpoint(int(message.body["checkpoint"]))
             return []
-        served = self._served.get(message.edge)
-        if served is None:
-            facts = f"names slice {message.edge}; this shard has {spans(self._served)}"
-            raise broken(self.index, None, message, facts)
-        served.record.bytes_in += message.bytes
-        self._disk.tells(message.sender)
+        server = self._slice_servers.get(message.edge)
+        if server is None:
+            facts = f"names slice {message.edge}; this shard has {format_ranges(self._slice_servers)}"
+            raise protocol_error(self.index, None, message, facts)
+        server.counters.bytes_in += message.bytes
+        self._durability.add_client(message.sender)
         match message.kind:
             case "put":
-                return [*served.put(message), *self._commons.due(served)]
+                return [*server.put(message), *self._shared_buffers.answer_requests(server)]
             case "fetch":
-                self._commons.count()
-                return served.fetch(message)
+                self._shared_buffers.count_updates()
+                return server.fetch(message)
             case "push":
-                return served.push(message)
+                return server.push(message)
             case "join":
-                return served.join(message)
+                return server.join(message)
             case "leave":
-                return [*served.leave(message), *self._left()]
-            case "note" | "ask":
-                return self._note(served, message)
-            case "share":
-                return self._commons.share(served, message)
-        raise served.broken(message, "is of an unknown kind")
+                return [*server.leave(message), *self._acknowledge_leaves()]
+            case "store_set" | "store_get":
+                return self._access_store(server, message)
+            case "share_memory":
+                return self._shared_buffers.share(server, message)
+        raise server.protocol_error(message, "is of an unknown kind")
 
-    def turn(self) -> Replies:
-        """Go on with what is being written to the disk; whom to tell what came of it. After each message, and while
-        nothing comes."""
-        held = [served.holding for served in self._served.values() if served.holding is not None]
-        if len(held) < len(self._served):
+    def poll(self) -> Replies:
+        """Go on with what is being written, and return the messages about it.
+
+        To be called after each message, and now and then while none arrives.
+        """
+        servers = self._slice_servers
+        states = [server.slice_state for server in servers.values() if server.slice_state is not None]
+        if len(states) < len(servers):
             return []
-        self._commons.count()
-        safe = self._disk.safe
-        clocks = {number: served.clocks.steps for number, served in self._served.items()}
-        replies = self._told(self._disk.turn(held, self.rule, clocks))
-        if self._disk.safe and not safe:
-            replies += [reply for _, served in sorted(self._served.items()) for reply in served.due()]
+        self._shared_buffers.count_updates()
+        was_safe = self._durability.safe
+        clocks = {number: server.clocks.steps for number, server in servers.items()}
+        replies = self._add_leaves(self._durability.poll(states, self.optimizer, clocks))
+        if self._durability.safe and not was_safe:
+            replies += [reply for _, server in sorted(servers.items()) for reply in server.answer_fetches()]
         return replies
 
     def close(self) -> Replies:
-        """Wait for what is being written; whom to tell what came of it."""
-        return self._told(self._disk.close())
+        """Wait for what is being written, and return the messages about it."""
+        return self._add_leaves(self._durability.close())
 
     @property
     def busy(self) -> bool:
-        """Whether something is being written, so that `turn` should be called soon again."""
-        return self._disk.busy
+        """Whether something is being written, so that `poll` should be called again soon."""
+        return self._durability.busy
 
-    def holdings(self) -> list[Holding]:
-        """Every slice with its values, for a checkpoint; NetworkError where one was never put."""
-        self._commons.count()
-        held = [(number, served.holding) for number, served in sorted(self._served.items())]
-        missing = [number for number, holding in held if holding is None]
+    def slice_states(self) -> list[SliceState]:
+        """Return every slice with its values, for a checkpoint. NetworkError E551 if one was never put."""
+        self._shared_buffers.count_updates()
+        states = [(number, server.slice_state) for number, server in sorted(self._slice_servers.items())]
+        missing = [number for number, state in states if state is None]
         if missing:
-            machines = sorted({self._served[number].piece.machine for number in missing})
+            machines = sorted({self._slice_servers[number].piece.machine for number in missing})
             raise NetworkError("E551", f"shard-{self.index} never got initial values of machines {machines}")
-        return [holding for _, holding in held if holding is not None]
+        return [state for _, state in states if state is not None]
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: the shard's number, its rule, and what it holds of every machine with what happened to that.
+        """Return plain data: the shard's index, its optimizer, and for every machine its slices and their counters.
 
-        version: the smallest of a machine's slices. Counts are sums over them, so a push counts once for each.
+        version: the lowest of a machine's slices. Counts are sums over slices, so a push counts once for each.
         """
-        self._commons.count()
-        machines = sorted({served.piece.machine for served in self._served.values()})
-        slices = [self._of_machine(machine) for machine in machines]
-        return {"shard": self.index, "rule": msgspec.to_builtins(self.rule), "slices": slices}
+        self._shared_buffers.count_updates()
+        machines = sorted({server.piece.machine for server in self._slice_servers.values()})
+        slices = [self._summarize_machine(machine) for machine in machines]
+        return {"shard": self.index, "optimizer": msgspec.to_builtins(self.optimizer), "slices": slices}
 
     def __repr__(self) -> str:
         versions = {piece["machine"]: piece["version"] for piece in self.statistics()["slices"]}
-        waiting = sum(served.waiting for served in self._served.values())
-        return f"Shard({self.index}, {self.rule}, versions={versions}, deferred={waiting})"
+        waiting = sum(server.waiting for server in self._slice_servers.values())
+        return f"Shard({self.index}, {self.optimizer}, versions={versions}, waiting={waiting})"
 
-    def _of_machine(self, machine: int) -> dict[str, Any]:
-        parts = [served for served in self._served.values() if served.piece.machine == machine]
-        versions = [served.version for served in parts]
-        held = [version for version in versions if version is not None]
+    def _summarize_machine(self, machine: int) -> dict[str, Any]:
+        servers = [server for server in self._slice_servers.values() if server.piece.machine == machine]
+        versions = [server.version for server in servers if server.version is not None]
         return {
             "shard": self.index,
             "machine": machine,
-            "start": min(served.piece.start for served in parts),
-            "stop": max(served.piece.stop for served in parts),
-            "slices": len(parts),
-            "version": min(held) if len(held) == len(versions) else None,
-            "clock_gap": max(served.clocks.gap for served in parts),
-            **together(served.record for served in parts).statistics(),
+            "start": min(server.piece.start for server in servers),
+            "stop": max(server.piece.stop for server in servers),
+            "slices": len(servers),
+            "version": min(versions) if len(versions) == len(servers) else None,
+            "clock_gap": max(server.clocks.gap for server in servers),
+            **sum_counters(server.counters for server in servers).statistics(),
         }
 
-    def _note(self, served: Served, message: Message) -> Replies:
-        board = served.board
+    def _access_store(self, server: SliceServer, message: Message) -> Replies:
         try:
-            return board.note(message) if message.kind == "note" else board.ask(message)
+            return server.store.set(message) if message.kind == "store_set" else server.store.get(message)
         except ValueError as error:
-            raise served.broken(message, str(error)) from error
+            raise server.protocol_error(message, str(error)) from error
 
-    def _told(self, told: Replies) -> Replies:
-        """What came of writing, and answers to those who have waited for it."""
-        return [*told, *self._left()] if told else told
+    def _add_leaves(self, replies: Replies) -> Replies:
+        """Add the replies to clients that wait to leave to the messages about what was written, if there are any."""
+        return [*replies, *self._acknowledge_leaves()] if replies else replies
 
-    def _left(self) -> Replies:
-        return [reply for served in self._served.values() for reply in served.left()]
+    def _acknowledge_leaves(self) -> Replies:
+        return [reply for server in self._slice_servers.values() for reply in server.acknowledge_leaves()]

@@ -1,11 +1,13 @@
-"""`Sharing`: a machine's parameters in memory that the workers of all replicas write themselves, without a lock.
+"""Parameters in shared memory that the workers of all replicas of one host update themselves, without a lock (Hogwild).
 
-The shard has made the memory and holds its slices there, so it answers fetches and writes checkpoints as it always
-does. A worker has a `Shared` of it. Who updates counts that in a row of its own: no count is lost, though nobody waits.
-Updates themselves may be, where two write an element at once (Niu et al., 2011).
+`SharedBuffer` is the shard's end for the flat buffer of one machine, `SharedBuffers` those of a shard, and a worker has
+`SharedParameters` of its machine. The shard creates the memory and keeps its slices there, so it answers fetches and
+writes checkpoints as always. A worker counts its updates in a row of its own, so no count is lost although nobody
+waits. Updates themselves may be lost where two workers write an element at once (Niu et al., "Hogwild!", NIPS 2011).
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,91 +15,143 @@ import torch
 from torch import Tensor
 
 from ...errors import NetworkError
-from ...runtime.worker.flat_gradient import Gradient
 from ...runtime.channel.message import Message
-from ...runtime.channel.shared_tensors import SharedValues, Whereabouts
-from ..slices.slice_state import Holding, Record
+from ...runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors
+from ...runtime.worker.flat_gradient import FlatGradient
+from ..optimizers.optimizer import Optimizer, Update
 from ..optimizers.sparse_update import apply_lazily
-from ..optimizers.optimizer import Rule, Update
-from ..slices.staleness import Staleness
+from ..slices.slice_state import SliceCounters, SliceState
+from ..slices.staleness import StalenessHistogram
+from .replies import Replies
+from .slice_server import SliceServer
 
-TAUS = 256  # kinds of staleness that are told apart; the last is "so much or more"
-VALUE, COUNTS, STATE = "value", "counts", "state."
-
-
-class Sharing:
-    """The shard's end. It moves the holdings, which must make up a machine's buffer in their order, to the memory."""
-
-    def __init__(self, holdings: Sequence[Holding], replicas: int) -> None:
-        self._holdings = list(holdings)
-        self._base = min(holding.version for holding in holdings)
-        self._names: dict[int, str] = {}  # of the worker that each replica's row belongs to
-        states = {f"{STATE}{name}": _joined(holdings, name) for name in holdings[0].state}
-        counts = torch.zeros(replicas * TAUS, dtype=torch.int64)
-        values = torch.cat([holding.value for holding in holdings])
-        self._memory = SharedValues.made({VALUE: values, COUNTS: counts, **states})
-        self._counts = self._memory.tensors[COUNTS].view(replicas, TAUS)
-        start = 0
-        for holding in holdings:
-            span = slice(start, start + holding.slice.size)
-            holding.value = self._memory.tensors[VALUE][span]
-            holding.state = {name: self._memory.tensors[f"{STATE}{name}"][span] for name in holding.state}
-            start = span.stop
-
-    def answer(self, client: str, replica: int, edge: int) -> tuple[str, Message]:
-        """What a worker has to know. ValueError where there is no row for its replica."""
-        if replica >= len(self._counts):
-            raise ValueError(f"is of replica {replica}; {len(self._counts)} share the parameters")
-        self._names[replica] = client
-        where = msgspec.to_builtins(self._memory.where, builtin_types=(bytes,))
-        return client, Message("shared", edge=edge, body={"where": where, "version": self._base})
-
-    def count(self, records: Mapping[int, Record]) -> None:
-        """Tell the holdings, and their records by number of the slice, of the updates so far."""
-        counts = self._counts.tolist()
-        late = {name: Staleness() for name in self._names.values()}
-        for replica, name in self._names.items():
-            for tau, updates in enumerate(counts[replica]):
-                late[name].add(tau, updates)
-        updates = sum(map(sum, counts))
-        for holding in self._holdings:
-            holding.version = self._base + updates
-            record = records[holding.slice.number]
-            record.pushes, record.staleness = updates, late
+MAX_TAU = 255  # staleness is counted up to this; larger values count as this
+VALUE, COUNTS, STATE = "value", "counts", "state."  # names of the shared tensors; a prefix for optimizer state
 
 
-class Shared:
-    """A worker's end. values: the flat parameters [n] that all replicas read and write."""
+class SharedParameters:
+    """A worker's view of its machine's shared parameters.
 
-    def __init__(self, told: Mapping[str, Any], *, replica: int) -> None:
-        """told: the body of the shard's answer. OSError where the memory is not on this host."""
-        memory = SharedValues.found(msgspec.convert(told["where"], Whereabouts))
+    values: the flat parameters [n] that all replicas read and write.
+    """
+
+    def __init__(self, reply: Mapping[str, Any], *, replica: int) -> None:
+        """reply: the body of the shard's "shared_memory" message. OSError if the memory is not on this host."""
+        memory = SharedTensors.attach(msgspec.convert(reply["location"], SharedTensorLocation))
         self.values = memory.tensors[VALUE]
         self._state = {n.removeprefix(STATE): t for n, t in memory.tensors.items() if n.startswith(STATE)}
-        self._counts = memory.tensors[COUNTS].view(-1, TAUS)
-        self._base, self._replica = int(told["version"]), replica
+        self._counts = memory.tensors[COUNTS].view(-1, MAX_TAU + 1)  # by replica and tau
+        self._base, self._replica = int(reply["version"]), replica
 
     @property
     def updates(self) -> int:
-        """That all replicas have made so far."""
+        """The updates that all replicas have made so far."""
         return int(self._counts.sum())
 
-    def apply(self, rule: Rule, gradient: Gradient, seen: int) -> None:
-        """Change the parameters by a gradient, of tables the rows that were touched.
+    def apply(self, optimizer: Optimizer, gradient: FlatGradient, seen: int) -> None:
+        """Update the parameters with a gradient; of sparse tables only the touched rows.
 
-        seen: the updates that there were when its step began.
+        seen: the number of updates when the gradient's step began, from which its staleness follows.
         """
         before = self.updates
         tau = before - seen
         update = Update(self._base + before + 1, tau, self._replica)
-        apply_lazily(rule, self.values, gradient, self._state, update)
-        self._counts[self._replica, min(tau, TAUS - 1)] += 1
+        apply_lazily(optimizer, self.values, gradient, self._state, update)
+        self._counts[self._replica, min(tau, MAX_TAU)] += 1
 
 
-def _joined(holdings: Sequence[Holding], name: str) -> Tensor:
-    """The state of all holdings under a name. NetworkError where they do not have one element a parameter."""
-    pieces = [holding.state.get(name, torch.empty(0)) for holding in holdings]
-    if [len(piece) for piece in pieces] != [holding.slice.size for holding in holdings]:
-        sizes = [len(piece) for piece in pieces]
-        raise NetworkError("E553", f"the rule's {name} has {sizes} elements in slices that are to be shared")
+class SharedBuffer:
+    """The shard's end of one machine's shared parameters.
+
+    It moves the slices, which must make up the machine's flat buffer in their order, into shared memory.
+    """
+
+    def __init__(self, slice_states: Sequence[SliceState], replicas: int) -> None:
+        self._slice_states = list(slice_states)
+        self._base = min(state.version for state in slice_states)
+        self._names: dict[int, str] = {}  # by replica, the worker that counts in its row
+        states = {f"{STATE}{name}": _join_state(slice_states, name) for name in slice_states[0].state}
+        counts = torch.zeros(replicas * (MAX_TAU + 1), dtype=torch.int64)
+        values = torch.cat([state.value for state in slice_states])
+        self._memory = SharedTensors.create({VALUE: values, COUNTS: counts, **states})
+        self._counts = self._memory.tensors[COUNTS].view(replicas, MAX_TAU + 1)
+        start = 0
+        for state in slice_states:
+            span = slice(start, start + state.slice.size)
+            state.value = self._memory.tensors[VALUE][span]
+            state.state = {name: self._memory.tensors[f"{STATE}{name}"][span] for name in state.state}
+            start = span.stop
+
+    def make_reply(self, client: str, replica: int, edge: int) -> tuple[str, Message]:
+        """Make the message from which a worker makes its `SharedParameters`. ValueError if the replica has no row."""
+        if replica >= len(self._counts):
+            raise ValueError(f"is of replica {replica}; {len(self._counts)} share the parameters")
+        self._names[replica] = client
+        location = msgspec.to_builtins(self._memory.location, builtin_types=(bytes,))
+        return client, Message("shared_memory", edge=edge, body={"location": location, "version": self._base})
+
+    def count_updates(self, counters: Mapping[int, SliceCounters]) -> None:
+        """Bring the versions of the slices, and their counters by slice number, up to date."""
+        counts = self._counts.tolist()
+        staleness = {name: StalenessHistogram() for name in self._names.values()}
+        for replica, name in self._names.items():
+            for tau, updates in enumerate(counts[replica]):
+                staleness[name].add(tau, updates)
+        updates = sum(map(sum, counts))
+        for state in self._slice_states:
+            state.version = self._base + updates
+            one = counters[state.slice.number]
+            one.pushes, one.staleness = updates, staleness
+
+
+class SharedBuffers:
+    """The shared buffers of one shard, by machine, created when the first worker of a machine asks."""
+
+    def __init__(self, servers: Iterable[SliceServer], replicas: int) -> None:
+        self._replicas = replicas
+        self._counters: dict[int, SliceCounters] = {}  # by slice number
+        self._servers: dict[int, list[SliceServer]] = defaultdict(list)  # by machine, in the order of the buffer
+        for server in servers:
+            self._servers[server.piece.machine].append(server)
+            self._counters[server.piece.number] = server.counters
+        self._buffers: dict[int, SharedBuffer] = {}  # by machine
+        self._waiting: dict[int, list[Message]] = defaultdict(list)  # requests by machine
+
+    def share(self, server: SliceServer, message: Message) -> Replies:
+        """Handle a worker's request for the shared parameters of the machine to which the slice belongs."""
+        server.parse_count(message, "replica")
+        self._waiting[server.piece.machine].append(message)
+        return self.answer_requests(server)
+
+    def answer_requests(self, server: SliceServer) -> Replies:
+        """Return the replies to the workers of the slice's machine that wait, once all its slices have values."""
+        machine = server.piece.machine
+        states = [other.slice_state for other in self._servers[machine] if other.slice_state is not None]
+        if machine not in self._waiting or len(states) < len(self._servers[machine]):
+            return []
+        if machine not in self._buffers:
+            self._buffers[machine] = SharedBuffer(states, self._replicas)
+        buffer, replies = self._buffers[machine], []
+        for message in self._waiting.pop(machine):
+            try:
+                replies.append(buffer.make_reply(message.sender, message.body["replica"], message.edge))
+            except ValueError as error:
+                raise server.protocol_error(message, str(error)) from error
+        return replies
+
+    def count_updates(self) -> None:
+        """Take note of the updates that workers have made themselves."""
+        for buffer in self._buffers.values():
+            buffer.count_updates(self._counters)
+
+    def __repr__(self) -> str:
+        return f"SharedBuffers(machines={sorted(self._buffers)}, awaited={sorted(self._waiting)})"
+
+
+def _join_state(slice_states: Sequence[SliceState], name: str) -> Tensor:
+    """Return one state tensor of all slices. NetworkError E553 unless each has one element per parameter."""
+    pieces = [state.state.get(name, torch.empty(0)) for state in slice_states]
+    sizes = [len(piece) for piece in pieces]
+    if sizes != [state.slice.size for state in slice_states]:
+        raise NetworkError("E553", f"the optimizer's {name} has {sizes} elements in slices that are to be shared")
     return torch.cat(pieces)

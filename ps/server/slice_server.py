@@ -1,4 +1,4 @@
-"""`Served`: one slice as its shard serves it - its values, who has pushed what, and which fetches wait."""
+"""`SliceServer`: one slice as its shard serves it - values, who has pushed what, and which fetches wait."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,253 +8,263 @@ from torch import Tensor
 
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
-from .replies import Replies, broken
-from .rendezvous import Board
-from .step_clocks import Clocks
-from .durability import Disk
-from .pending_fetches import Fetch, Fetches
-from .gradient_aggregation import Gathering, Pushed
-from ..slices.slice_state import Holding, Record
-from ..slices.slicing import Slice
-from ..client.slice_session import FETCH
-from ..methods.method import Serving
-from ..slices.push_payload import received
-from ..slices.sparse_rows import Rows, received_rows
 from ..optimizers.optimizer import Update
-from ..slices.staleness import Staleness
+from ..slices.push_payload import FETCH, parse_payload
+from ..slices.slice_state import SliceCounters, SliceState
+from ..slices.slicing import ParameterSlice
+from ..slices.sparse_rows import SparseRows, parse_rows
+from ..slices.staleness import StalenessHistogram
+from .durability import Durability
+from .gradient_aggregator import GradientAggregator, PendingPush
+from .key_value_store import KeyValueStore
+from .pending_fetches import PendingFetch, PendingFetches
+from .replies import Replies, protocol_error
+from .serving import ServingConfig
+from .step_clocks import StepClocks
 
 
-class Served:
-    """Of the shard with this number. Its methods take the messages of the same names and give the answers.
+class SliceServer:
+    """Serves a slice. Its methods `put`, `fetch`, `push`, `join` and `leave` handle the messages of these kinds.
 
-    holding: None until there are values; board: what workers leave for each other.
+    slice_state: None until there are values. store: lets workers exchange addresses.
     """
 
     def __init__(
         self,
         shard: int,
-        piece: Slice,
-        serving: Serving,
-        disk: Disk,
+        piece: ParameterSlice,
+        serving: ServingConfig,
+        durability: Durability,
         *,
-        holding: Holding | None = None,
+        slice_state: SliceState | None = None,
         steps: Mapping[int, int] | None = None,
         copy: Callable[[Tensor], Tensor] = torch.clone,
     ) -> None:
-        """holding, steps: what a file has of it, and of the replicas. copy: as of `Shard`."""
-        if holding is not None:
-            holding.value, holding.copy = copy(holding.value), copy
-        self.shard, self.piece, self.holding = shard, piece, holding
-        self.board = Board()
-        self.record = Record()
-        self.clocks = Clocks(serving.replicas, steps)
+        """slice_state, steps: the slice and the steps of the replicas, if they were read from a file.
+
+        shard: its index. copy: see `Shard`.
+        """
+        if slice_state is not None:
+            slice_state.value, slice_state.copy = copy(slice_state.value), copy
+        self.shard, self.piece, self.slice_state = shard, piece, slice_state
+        self.store = KeyValueStore()
+        self.counters = SliceCounters()
+        self.clocks = StepClocks(serving.replicas, steps)
         self._serving = serving
-        self._disk = disk
+        self._durability = durability
         self._copy = copy
-        self._restored = holding is not None
-        self._gathering = Gathering()
-        self._fetches = Fetches(piece)
-        self._leaving: dict[str, int] = {}  # by client: the number of its last push
+        self._restored = slice_state is not None
+        self._aggregator = GradientAggregator()
+        self._fetches = PendingFetches(piece)
+        self._leaving: dict[str, int] = {}  # by client, the number of its last push
 
     @property
     def version(self) -> int | None:
-        """Of the values; None where there are none."""
-        return None if self.holding is None else self.holding.version
+        """The version of the values; None if there are none."""
+        return None if self.slice_state is None else self.slice_state.version
 
     @property
     def waiting(self) -> int:
-        """How many fetches wait."""
+        """The number of fetches that wait."""
         return len(self._fetches)
 
     def put(self, message: Message) -> Replies:
-        """Values, which count where it has none of their version or a later."""
+        """Take over values, unless the slice has their version or a later one."""
         version, names = message.body.get("version", 0), message.body.get("state", [])
-        held = self.holding
+        present = self.slice_state
         shapes, size = [list(t.shape) for t in message.tensors], self.piece.size
         if not isinstance(version, int) or not isinstance(names, list) or shapes != [[size]] * (1 + len(names)):
-            what = f"has tensors of shapes {shapes} for version {version!r} with {names!r}"
-            raise self.broken(message, f"{what}; the slice is one of [{size}]")
-        # A replica that was started again does not know how far it had come with the initial values.
-        if held is None or held.version < version:
-            self._disk.before(self.piece.number)
+            facts = f"has tensors of shapes {shapes} for version {version!r} with {names!r}"
+            raise self.protocol_error(message, f"{facts}; the slice is one of [{size}]")
+        # A restarted replica does not know which of the initial values it had put.
+        if present is None or present.version < version:
+            self._durability.before_change(self.piece.number)
             value, states = self._copy(message.tensors[0]), [tensor.clone() for tensor in message.tensors[1:]]
-            state = dict(zip(names, states, strict=True)) or self._serving.rule.state(value)
-            self._fetches.changes.add(version, None)
-            applied = {} if held is None else held.applied
-            self.holding = Holding(self.piece, value, state, version, applied, self._copy)
-        return [(message.sender, Message("held", edge=self.piece.number)), *self.due()]
+            state = dict(zip(names, states, strict=True)) or self._serving.optimizer.init_state(value)
+            self._fetches.change_log.add(version, None)
+            applied = {} if present is None else present.applied
+            self.slice_state = SliceState(self.piece, value, state, version, applied, self._copy)
+        return [(message.sender, Message("put_ack", edge=self.piece.number)), *self.answer_fetches()]
 
     def fetch(self, message: Message) -> Replies:
-        """It waits until its time has come."""
-        return self._add(message, self._fetch(message))
+        """Answer with the values, once they are as the fetch requires."""
+        return self._add_fetch(message, self._parse_fetch(message))
 
     def push(self, message: Message) -> Replies:
-        """A gradient: applied once, however often it comes."""
-        if self.holding is None:
-            raise self.broken(message, "came before the initial values")
-        holding, sender = self.holding, message.sender
+        """Apply a gradient exactly once, however often its message arrives.
+
+        The sequence number decides: the next one is applied, an earlier one only acknowledged again, and after a gap
+        the client is asked to resend what was lost, on the way or with a shard that this one replaces.
+        """
+        if self.slice_state is None:
+            raise self.protocol_error(message, "came before the initial values")
+        slice_state, sender = self.slice_state, message.sender
         try:
-            gradient = self._gradient(holding, message)
+            gradient = self._parse_gradient(slice_state, message)
         except ValueError as error:
-            raise self.broken(message, str(error)) from error
-        number, replica = self.number(message, "number"), self.number(message, "replica")
-        fetch = self._along(message)
-        push = Pushed(sender, number, message.step, replica, gradient)
-        if message.body.get("hurry"):
-            self._disk.hurry()
-        applied = holding.applied.get(sender, 0)
-        last = max(applied, self._gathering.last(sender))
-        if number > last + 1:  # some were lost, on the way or with who had this shard before
+            raise self.protocol_error(message, str(error)) from error
+        number, replica = self.parse_count(message, "number"), self.parse_count(message, "replica")
+        fetch = self._parse_attached_fetch(message)
+        push = PendingPush(sender, number, message.step, replica, gradient)
+        if message.body.get("flush"):
+            self._durability.request_flush()
+        applied = slice_state.applied.get(sender, 0)
+        last = max(applied, self._aggregator.last_number(sender))
+        if number > last + 1:
             body = {"number": last, "attempt": message.body.get("attempt", 0)}
-            return [(sender, Message("again", edge=self.piece.number, body=body)), *self._add(message, fetch)]
+            resend = Message("resend", edge=self.piece.number, body=body)
+            return [(sender, resend), *self._add_fetch(message, fetch)]
         if number > last:
-            done = self._new(holding, message, push)
+            done = self._accept(slice_state, message, push)
         else:
-            self.record.duplicates += 1
+            self.counters.duplicates += 1
             done = [push] if number <= applied else []
-        return [*(self._pushed(holding, one) for one in done), *self._add(message, fetch)]
+        return [*(self._acknowledge(slice_state, one) for one in done), *self._add_fetch(message, fetch)]
 
     def join(self, message: Message) -> Replies:
-        """A replica takes part from some step on."""
-        replica = self.number(message, "replica")
-        if not message.body.get("asks"):
-            self.clocks.joined(replica, message.step)
-            return self.due()
-        step = self.clocks.joins(replica, message.step)
-        return [(message.sender, Message("joined", edge=self.piece.number, body={"step": step})), *self.due()]
+        """Let a replica take part from some step on; "join_ack" tells it which, if it wants to know."""
+        replica = self.parse_count(message, "replica")
+        if not message.body.get("wants_step"):
+            self.clocks.set_step(replica, message.step)
+            return self.answer_fetches()
+        step = self.clocks.assign_step(replica, message.step)
+        reply = Message("join_ack", edge=self.piece.number, body={"step": step})
+        return [(message.sender, reply), *self.answer_fetches()]
 
     def leave(self, message: Message) -> Replies:
-        """A replica takes no more steps; answered by `left`."""
-        self.clocks.left(self.number(message, "replica"))
-        holding = self.holding
-        done = self._gathered(holding) if holding else []
-        self._leaving[message.sender] = self.number(message, "number")
-        self._disk.hurry()
-        self._disk.before(self.piece.number)
-        return [*(self._pushed(holding, one) for one in done if holding), *self.due()]
+        """Let a replica leave, whose steps nobody waits for any more. `acknowledge_leaves` makes the reply."""
+        self.clocks.remove(self.parse_count(message, "replica"))
+        slice_state = self.slice_state
+        done = self._update_from_aggregated(slice_state) if slice_state else []
+        self._leaving[message.sender] = self.parse_count(message, "number")
+        self._durability.request_flush()
+        self._durability.before_change(self.piece.number)
+        return [*(self._acknowledge(slice_state, one) for one in done if slice_state), *self.answer_fetches()]
 
-    def left(self) -> Replies:
-        """Answers to those that have left and whose pushes are on the disk."""
-        gone = [client for client, number in self._leaving.items() if self._secured(client) >= number]
-        for client in gone:
+    def acknowledge_leaves(self) -> Replies:
+        """Return the replies to clients that have left and whose pushes are all durable."""
+        clients = [client for client, number in self._leaving.items() if self._releasable_push(client) >= number]
+        for client in clients:
             del self._leaving[client]
-        return [(client, Message("left", edge=self.piece.number)) for client in gone]
+        return [(client, Message("leave_ack", edge=self.piece.number)) for client in clients]
 
-    def due(self) -> Replies:
-        """Answers to the fetches that need wait no longer."""
-        holding = self.holding
-        if holding is None or not self.waiting or not self._disk.safe:
+    def answer_fetches(self) -> Replies:
+        """Return the replies to the fetches that need wait no longer."""
+        slice_state = self.slice_state
+        if slice_state is None or not self.waiting or not self._durability.safe:
             return []
-        return [(fetch.client, self._values(holding, fetch)) for fetch in self._fetches.due(holding, self.clocks)]
+        ready = self._fetches.take_ready(slice_state, self.clocks)
+        return [(fetch.client, self._make_values(slice_state, fetch)) for fetch in ready]
 
-    def number(self, message: Message, name: str) -> int:
-        """A count that the message's body has to have."""
+    def parse_count(self, message: Message, name: str) -> int:
+        """Return a field of the message's body that must be a non-negative integer. NetworkError if it is not."""
         value = message.body.get(name)
         if not isinstance(value, int) or value < 0:
-            raise self.broken(message, f"has {name} = {value!r}, which is no count")
+            raise self.protocol_error(message, f"has {name} = {value!r}, which is no count")
         return value
 
-    def broken(self, message: Message, facts: str) -> NetworkError:
-        """The error of a message that breaks the protocol."""
-        return broken(self.shard, self.piece, message, facts)
+    def protocol_error(self, message: Message, facts: str) -> NetworkError:
+        """Return the error of a message that breaks the protocol."""
+        return protocol_error(self.shard, self.piece, message, facts)
 
     def __repr__(self) -> str:
-        return f"Served({self.piece}, version={self.version}, {self.clocks}, waiting={self.waiting})"
+        return f"SliceServer({self.piece}, version={self.version}, {self.clocks}, waiting={self.waiting})"
 
-    def _fetch(self, message: Message) -> Fetch:
-        """What a message asks for."""
-        replica, at_least, slowest = (self.number(message, name) for name in ("replica", "at_least", "slowest"))
-        since = self.number(message, "since") if "since" in message.body else None
-        return Fetch(message.sender, message.step, replica, at_least, slowest, since)
+    def _parse_fetch(self, message: Message) -> PendingFetch:
+        replica, min_version, min_step = (
+            self.parse_count(message, name) for name in ("replica", "min_version", "min_step")
+        )
+        since = self.parse_count(message, "since") if "since" in message.body else None
+        return PendingFetch(message.sender, message.step, replica, min_version, min_step, since)
 
-    def _along(self, push: Message) -> Fetch | None:
-        """The fetch that a push brings along."""
+    def _parse_attached_fetch(self, push: Message) -> PendingFetch | None:
+        """Return the fetch that travels with a push, None if there is none."""
         body = push.body.get(FETCH)
         if body is None:
             return None
         if not isinstance(body, dict):
-            raise self.broken(push, f"brings {body!r} along, which is no fetch")
-        asking = msgspec.structs.replace(push, body=body, tensors=())
-        return self._fetch(msgspec.structs.replace(asking, step=self.number(asking, "step")))
+            raise self.protocol_error(push, f"brings {body!r} along, which is no fetch")
+        fetch = msgspec.structs.replace(push, body=body, tensors=())
+        return self._parse_fetch(msgspec.structs.replace(fetch, step=self.parse_count(fetch, "step")))
 
-    def _add(self, message: Message, fetch: Fetch | None) -> Replies:
-        """One more fetch waits, which a message has brought; answers to all that need wait no longer."""
+    def _add_fetch(self, message: Message, fetch: PendingFetch | None) -> Replies:
+        """Add the fetch of a message, if it has one. Return the replies to all fetches that need wait no longer."""
         try:
             if fetch is not None:
                 self._fetches.add(fetch)
         except ValueError as error:
-            raise self.broken(message, str(error)) from error
-        return self.due()
+            raise self.protocol_error(message, str(error)) from error
+        return self.answer_fetches()
 
-    def _gradient(self, holding: Holding, message: Message) -> Tensor | Rows:
-        """What a push brings; ValueError where it is no gradient of the slice."""
-        rows = received_rows(message.body, message.tensors, self.piece, holding.value.dtype)
+    def _parse_gradient(self, slice_state: SliceState, message: Message) -> Tensor | SparseRows:
+        """Return the gradient of a push, [n] or rows. ValueError if it does not fit the slice."""
+        rows = parse_rows(message.body, message.tensors, self.piece, slice_state.value.dtype)
         if rows is not None:
             return rows
-        return received(message.body, message.tensors).gradient(self.piece.size, holding.value.dtype)
+        return parse_payload(message.body, message.tensors).to_gradient(self.piece.size, slice_state.value.dtype)
 
-    def _new(self, holding: Holding, message: Message, push: Pushed) -> list[Pushed]:
-        """Take a push in; those that are done with now."""
-        base = self.number(message, "base")
-        if base > holding.version and not self._restored:
-            raise self.broken(message, f"builds on version {base}; the slice has {holding.version}")
-        tau = max(0, holding.version - base)
-        self.clocks.pushed(push.replica, push.step)
-        self.record.pushes += 1
-        self.record.staleness.setdefault(push.sender, Staleness()).add(tau)
-        if not self._serving.gather:
-            self._apply(holding, push, Update(holding.version + 1, tau, push.replica))
+    def _accept(self, slice_state: SliceState, message: Message, push: PendingPush) -> list[PendingPush]:
+        """Apply or aggregate a push that was not seen before. Return the pushes to acknowledge now."""
+        base = self.parse_count(message, "base")
+        if base > slice_state.version and not self._restored:
+            raise self.protocol_error(message, f"builds on version {base}; the slice has {slice_state.version}")
+        tau = max(0, slice_state.version - base)  # the staleness of the push
+        self.clocks.record_push(push.replica, push.step)
+        self.counters.pushes += 1
+        self.counters.staleness.setdefault(push.sender, StalenessHistogram()).add(tau)
+        if not self._serving.aggregate:
+            self._apply(slice_state, push, Update(slice_state.version + 1, tau, push.replica))
             return [push]
-        if tau > 0:
-            self.record.late += 1
-            self._disk.before(self.piece.number)
-            holding.applied[push.sender] = push.number
+        if tau > 0:  # its update was made without it (Chen et al., 2016: the gradient of a backup worker is dropped)
+            self.counters.late += 1
+            self._durability.before_change(self.piece.number)
+            slice_state.applied[push.sender] = push.number
             return [push]
-        self._gathering.add(base, push.replica, push)
-        return self._gathered(holding)
+        self._aggregator.add(base, push.replica, push)
+        return self._update_from_aggregated(slice_state)
 
-    def _gathered(self, holding: Holding) -> list[Pushed]:
-        """Make updates of the pushes that wait, as far as they are enough; those that are done with now."""
-        done, enough = list[Pushed](), min(self._serving.gather, self.clocks.replicas)
-        while self._gathering.count(holding.version) >= max(1, enough):
-            pushes, mean = self._gathering.take(holding.version, self.piece.size)
-            update = Update(holding.version + 1, 0, pushes[0].replica)
-            self._apply(holding, msgspec.structs.replace(pushes[0], gradient=mean), update)
+    def _update_from_aggregated(self, slice_state: SliceState) -> list[PendingPush]:
+        """Make updates as long as enough aggregated pushes wait for the version. Return the pushes to acknowledge."""
+        done, enough = list[PendingPush](), min(self._serving.aggregate, self.clocks.replicas)
+        while self._aggregator.count(slice_state.version) >= max(1, enough):
+            pushes, mean = self._aggregator.take(slice_state.version, self.piece.size)
+            update = Update(slice_state.version + 1, 0, pushes[0].replica)
+            self._apply(slice_state, msgspec.structs.replace(pushes[0], gradient=mean), update)
             for push in pushes:
-                holding.applied[push.sender] = push.number
+                slice_state.applied[push.sender] = push.number
             done += pushes
         return done
 
-    def _apply(self, holding: Holding, push: Pushed, update: Update) -> None:
-        self._disk.before(self.piece.number)
-        rule, gradient, changes = self._serving.rule, push.gradient, self._fetches.changes
-        if isinstance(gradient, Rows):
+    def _apply(self, slice_state: SliceState, push: PendingPush, update: Update) -> None:
+        self._durability.before_change(self.piece.number)
+        optimizer, gradient, change_log = self._serving.optimizer, push.gradient, self._fetches.change_log
+        if isinstance(gradient, SparseRows):
             numbers, values = gradient.numbers, gradient.values
-            holding.apply_rows(rule, numbers, values, update, worker=push.sender, step=push.step)
-            changes.add(holding.version, numbers)
+            slice_state.apply_rows(optimizer, numbers, values, update, worker=push.sender, step=push.step)
+            change_log.add(slice_state.version, numbers)
         else:
-            holding.apply(rule, gradient, update, worker=push.sender, step=push.step)
-            changes.add(holding.version, None)
-        holding.applied[push.sender] = push.number
-        self.record.updates += 1
-        self.record.rates += rule.rate(update)
+            slice_state.apply(optimizer, gradient, update, worker=push.sender, step=push.step)
+            change_log.add(slice_state.version, None)
+        slice_state.applied[push.sender] = push.number
+        self.counters.updates += 1
+        self.counters.rates += optimizer.rate(update)
 
-    def _pushed(self, holding: Holding, push: Pushed) -> tuple[str, Message]:
-        durable = self._disk.durable(self.piece.number, push.sender, push.number)
-        body = {"version": holding.version, "number": push.number, "durable": durable}
-        return push.sender, Message("pushed", edge=self.piece.number, body=body)
+    def _acknowledge(self, slice_state: SliceState, push: PendingPush) -> tuple[str, Message]:
+        durable = self._durability.durable_push(self.piece.number, push.sender, push.number)
+        body = {"version": slice_state.version, "number": push.number, "durable": durable}
+        return push.sender, Message("push_ack", edge=self.piece.number, body=body)
 
-    def _secured(self, client: str) -> int:
-        """The last push of a client that need not be kept any more."""
-        applied = 0 if self.holding is None else self.holding.applied.get(client, 0)
-        return self._disk.secured(self.piece.number, client, applied)
+    def _releasable_push(self, client: str) -> int:
+        """Return the number of the client's last push that it need not keep any more."""
+        applied = 0 if self.slice_state is None else self.slice_state.applied.get(client, 0)
+        return self._durability.releasable_push(self.piece.number, client, applied)
 
-    def _values(self, holding: Holding, fetch: Fetch) -> Message:
-        rule = self._serving.rule
-        if rule.delayed:  # it may change what it remembers
-            self._disk.before(self.piece.number)
-        rule.fetched(holding.value, holding.state, fetch.replica)
-        reply = self._fetches.answer(fetch, holding)
-        self.record.fetches += 1
-        self.record.bytes_out += reply.bytes
+    def _make_values(self, slice_state: SliceState, fetch: PendingFetch) -> Message:
+        optimizer = self._serving.optimizer
+        if optimizer.compensates_delay:  # `on_fetch` may change its state
+            self._durability.before_change(self.piece.number)
+        optimizer.on_fetch(slice_state.value, slice_state.state, fetch.replica)
+        reply = self._fetches.make_reply(fetch, slice_state)
+        self.counters.fetches += 1
+        self.counters.bytes_out += reply.bytes
         return reply

@@ -1,53 +1,56 @@
-"""`Clocks`: how many steps each replica has pushed to a slice, and how far apart they were."""
+"""`StepClocks`: how many steps each replica has pushed to a slice, and how far apart the replicas were."""
 
 from collections.abc import Mapping
 
 
-class Clocks:
-    """Of the replicas that train. gap: the most that one was ahead of the slowest when it computed what it pushed."""
+class StepClocks:
+    """The clocks of the replicas that train (Ho et al., SSP, NIPS 2013).
+
+    gap: the most steps that a replica was ahead of the slowest when it computed what it pushed.
+    """
 
     def __init__(self, replicas: int, steps: Mapping[int, int] | None = None) -> None:
-        """steps: as a file has them, of the replicas that train then."""
+        """steps: by replica that trains, as read from a journal; by default `replicas` replicas at step 0."""
         self._steps = dict(steps) if steps is not None else dict.fromkeys(range(replicas), 0)
         self.gap = 0
 
     @property
     def steps(self) -> dict[int, int]:
-        """That each replica has taken."""
+        """The steps that each replica has taken."""
         return dict(self._steps)
 
     @property
     def slowest(self) -> int | None:
-        """Steps of the slowest; None where all have left."""
+        """The steps that the slowest replica has taken; None if all have left."""
         return min(self._steps.values(), default=None)
 
     @property
     def replicas(self) -> int:
-        """How many train."""
+        """The number of replicas that train."""
         return len(self._steps)
 
-    def joins(self, replica: int, step: int) -> int:
-        """A replica wants to take a step, or one after it; the one that it takes.
+    def assign_step(self, replica: int, step: int) -> int:
+        """Let a replica join that wants to take `step` or a later one. Return the step that it takes.
 
-        It goes on after those that it has pushed; one that was not there begins with that of the slowest.
+        It continues after the steps that it has pushed; a replica that was not there begins where the slowest is.
         """
-        at = max(step, self._steps.get(replica, self.slowest or 0))
-        self._steps[replica] = at
-        return at
+        assigned = max(step, self._steps.get(replica, self.slowest or 0))
+        self._steps[replica] = assigned
+        return assigned
 
-    def joined(self, replica: int, step: int) -> None:
-        """A replica is about to take a step, and took all before it."""
+    def set_step(self, replica: int, step: int) -> None:
+        """Record that a replica is about to take this step and has taken all before it."""
         self._steps[replica] = step
 
-    def pushed(self, replica: int, step: int) -> None:
-        """A replica has pushed the gradient of a step (from 0). One that was not there has joined."""
+    def record_push(self, replica: int, step: int) -> None:
+        """Record that a replica has pushed the gradient of a step (from 0). A replica that was not there has joined."""
         self._steps[replica] = max(step, self._steps.get(replica, 0))
         self.gap = max(self.gap, step - min(self._steps.values()))
         self._steps[replica] = max(step + 1, self._steps[replica])
 
-    def left(self, replica: int) -> None:
-        """A replica takes no more steps."""
+    def remove(self, replica: int) -> None:
+        """Record that a replica takes no more steps."""
         self._steps.pop(replica, None)
 
     def __repr__(self) -> str:
-        return f"Clocks({self._steps}, gap={self.gap})"
+        return f"StepClocks({self._steps}, gap={self.gap})"

@@ -1,8 +1,11 @@
-"""Compression of pushes: a gradient in fewer bytes. What is lost of one push is added to the next (error feedback).
+"""Gradient compression: pushes with fewer bytes, whose error is added to the next push (error feedback).
 
-Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014, has the feedback; Strom, "Scalable Distributed DNN
-Training Using Commodity GPU Cloud Computing", Interspeech 2015, the threshold; Aji and Heafield, EMNLP 2017, top-k.
-Gradients are flat, [n]; k is how many of their elements travel. They are finite where there is feedback.
+With residual e, gradient g and compressor C, a push carries c = C(e + g) and leaves e' = (e + g) - c; `GradientPacker`
+keeps e. Error feedback: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014. `Threshold`: Strom,
+"Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech 2015. `TopK`: Aji and Heafield,
+"Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
+
+Gradients are flat, [n]; k of their elements travel. With error feedback they are finite.
 """
 
 import math
@@ -14,58 +17,62 @@ import torch
 from torch import Tensor
 
 from ...errors import UsageError
-from ..name_and_options import named
+from ..name_and_options import parse_name_and_options
 
 Tensors = tuple[Tensor, ...]
-SAMPLED = 64  # one in so many elements
+SAMPLE_STRIDE = 64  # one in so many elements is looked at to estimate a threshold
 
 
 class Compression(msgspec.Struct, frozen=True):
-    """Plain data, so it travels with what it made. feedback: whether `pack` leaves what it loses in its argument."""
+    """A compressor C: plain data, so it travels with the tensors it made.
+
+    feedback: whether `pack` leaves the error e' in its argument.
+    """
 
     feedback: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """The name on the command line."""
         return str(self.__struct_config__.tag)
 
     def pack(self, gradient: Tensor) -> Tensors:
-        """What travels, in memory of its own. With feedback `gradient` is changed to what that does not say."""
+        """Return the tensors that travel, in their own memory. With feedback, `gradient` [n] becomes the error e'."""
         raise NotImplementedError
 
     def unpack(self, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> Tensor:
-        """The gradient [size] of that dtype; ValueError where the tensors are not what `pack` makes of such a one."""
+        """Return the gradient [size] of that dtype. ValueError if `pack` cannot have made the tensors of one."""
         raise NotImplementedError
 
-    def _demand(self, field: str, fits: Callable[[float], bool], wanted: str, such: str) -> None:
+    def _demand(self, field: str, fits: Callable[[float], bool], wanted: str, example: str) -> None:
+        """Raise UsageError E256 unless the field is a number that `fits`."""
         value = getattr(self, field)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or not fits(value):
             raise UsageError(
                 "E256",
                 f"{field} of compression {self.name} is {value!r}; it must be {wanted}",
-                fix=f"--compress {self.name}:{field}={such}",
+                fix=f"--compress {self.name}:{field}={example}",
             )
 
 
 class BFloat16(Compression, frozen=True, tag="bf16"):
-    """The upper half of a float32: its range, and 8 bits of precision. Nothing is kept."""
+    """The upper half of a float32: its range, with 8 bits of precision. There is no error feedback."""
 
     feedback: ClassVar[bool] = False
 
     def pack(self, gradient: Tensor) -> Tensors:
-        """bfloat16 [n]."""
+        """Return bfloat16 [n]."""
         return (gradient.to(torch.bfloat16, copy=True),)  # never the gradient itself, which will be written
 
     def unpack(self, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> Tensor:
-        """Cast back."""
+        """Cast back to `dtype`."""
         _demand_kinds(tensors, (torch.bfloat16, size))
         return tensors[0].to(dtype)
 
 
 class Int8(Compression, frozen=True, tag="int8"):
-    """Whole numbers from -127 to 127 for a common scale of `block` elements."""
+    """Integers from -127 to 127 times a scale that each block of `block` elements shares."""
 
     block: int = 2048
 
@@ -73,9 +80,9 @@ class Int8(Compression, frozen=True, tag="int8"):
         self._demand("block", lambda value: value == int(value) and value >= 1, "a whole number above 0", "2048")
 
     def pack(self, gradient: Tensor) -> Tensors:
-        """int8 [n], scales [blocks]."""
+        """Return int8 [n] and scales [blocks]."""
         blocks = self._blocks(gradient)
-        # The smallest normal number stands in for a scale of 0, and for ones that have lost their precision.
+        # The smallest normal number replaces a scale of 0, and denormal ones, which have lost their precision.
         scales = torch.linalg.vector_norm(blocks, math.inf, dim=1).div_(127).clamp_(min=torch.finfo(blocks.dtype).tiny)
         rounded = torch.div(blocks, scales[:, None]).round_().clamp_(-127, 127)
         numbers = rounded.to(torch.int8).view(-1)[: gradient.numel()]
@@ -83,19 +90,19 @@ class Int8(Compression, frozen=True, tag="int8"):
         return numbers, scales
 
     def unpack(self, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> Tensor:
-        """Multiply."""
+        """Multiply each integer by the scale of its block."""
         _demand_kinds(tensors, (torch.int8, size), (dtype, -(-size // self.block)))
         numbers, scales = tensors
         return self._blocks(numbers).to(dtype).mul_(scales[:, None]).view(-1)[:size]
 
     def _blocks(self, flat: Tensor) -> Tensor:
-        """[blocks, block], the last filled up with zeros; a view where it is full."""
+        """Return [blocks, block], the last block padded with zeros; a view if it needs no padding."""
         short = -flat.numel() % self.block
         return (torch.nn.functional.pad(flat, (0, short)) if short else flat).view(-1, self.block)
 
 
 class Threshold(Compression, frozen=True, tag="threshold"):
-    """tau or -tau for what has grown to more than that, of which just so much is taken; the rest waits."""
+    """Sends +-tau per element once its residual exceeds tau; the rest stays in the residual (Strom, 2015)."""
 
     tau: float
 
@@ -103,47 +110,47 @@ class Threshold(Compression, frozen=True, tag="threshold"):
         self._demand("tau", lambda value: value > 0, "a finite number above 0", "0.001")
 
     def pack(self, gradient: Tensor) -> Tensors:
-        """int32 [k]: twice the place, one more where it is negative; ascending."""
-        places = torch.nonzero(gradient.abs() > self.tau).view(-1)
-        found = gradient[places]
-        negative = found < 0
-        gradient[places] = torch.where(negative, found + self.tau, found - self.tau)
-        return (places.mul_(2).add_(negative).to(torch.int32),)
+        """Return int32 [k], ascending: twice the index of the element, plus 1 if it is negative."""
+        indices = torch.nonzero(gradient.abs() > self.tau).view(-1)
+        elements = gradient[indices]
+        negative = elements < 0
+        gradient[indices] = torch.where(negative, elements + self.tau, elements - self.tau)
+        return (indices.mul_(2).add_(negative).to(torch.int32),)
 
     def unpack(self, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> Tensor:
-        """Spread out over zeros."""
+        """Return +-tau at the indices, zeros elsewhere."""
         _demand_kinds(tensors, (torch.int32, None))
         codes = tensors[0].to(torch.int64)
-        places = codes >> 1
-        _demand_places(places, size)
+        indices = codes >> 1
+        _demand_ascending(indices, size)
         gradient = torch.zeros(size, dtype=dtype)
-        gradient[places] = (1 - 2 * (codes & 1)).to(dtype).mul_(self.tau)
+        gradient[indices] = (1 - 2 * (codes & 1)).to(dtype).mul_(self.tau)
         return gradient
 
 
 class TopK(Compression, frozen=True, tag="topk"):
-    """The largest elements, this share of each slice, as they are; the rest waits."""
+    """Sends the largest elements of each slice, this fraction of them, unchanged; the rest stays in the residual."""
 
-    share: float = 0.01
+    fraction: float = 0.01
 
     def __post_init__(self) -> None:
-        self._demand("share", lambda value: 0 < value <= 1, "above 0, and 1 at most", "0.01")
+        self._demand("fraction", lambda value: 0 < value <= 1, "above 0, and 1 at most", "0.01")
 
     def pack(self, gradient: Tensor) -> Tensors:
-        """int32 places [k], ascending, and values [k]."""
-        places = _largest(gradient.abs(), math.ceil(self.share * gradient.numel()))
-        values = gradient[places]
-        gradient[places] = 0
-        return places.to(torch.int32), values
+        """Return int32 indices [k], ascending, and values [k]."""
+        indices = _find_largest(gradient.abs(), math.ceil(self.fraction * gradient.numel()))
+        values = gradient[indices]
+        gradient[indices] = 0
+        return indices.to(torch.int32), values
 
     def unpack(self, tensors: Sequence[Tensor], size: int, dtype: torch.dtype) -> Tensor:
-        """Spread out over zeros."""
-        count = math.ceil(self.share * size)
+        """Return the values at the indices, zeros elsewhere."""
+        count = math.ceil(self.fraction * size)
         _demand_kinds(tensors, (torch.int32, count), (dtype, count))
-        places = tensors[0].to(torch.int64)
-        _demand_places(places, size)
+        indices = tensors[0].to(torch.int64)
+        _demand_ascending(indices, size)
         gradient = torch.zeros(size, dtype=dtype)
-        gradient[places] = tensors[1]
+        gradient[indices] = tensors[1]
         return gradient
 
 
@@ -156,18 +163,18 @@ COMPRESSIONS: dict[str, type[AnyCompression]] = {
 }
 
 
-def compression(text: str) -> AnyCompression:
-    """The one asked for as "bf16" or "topk:share=0.01"; UsageError where there is none."""
-    return named("compression", text, COMPRESSIONS, {}, option="compress")
+def parse_compression(text: str) -> AnyCompression:
+    """Return the compression named "bf16" or "topk:fraction=0.01", say. UsageError if there is none."""
+    return parse_name_and_options("compression", text, COMPRESSIONS, {}, option="compress")
 
 
-def _largest(sizes: Tensor, count: int) -> Tensor:
-    """The places of so many largest elements, ascending.
+def _find_largest(sizes: Tensor, count: int) -> Tensor:
+    """Return the indices of the `count` largest elements, ascending.
 
-    They are looked for among those that are as large as, by a sample, twice as many should be: much faster.
+    A sample gives a threshold that about twice as many elements reach; searching only those is much faster.
     """
-    sample = sizes[::SAMPLED]
-    rank = len(sample) - 2 * count // SAMPLED
+    sample = sizes[::SAMPLE_STRIDE]
+    rank = len(sample) - 2 * count // SAMPLE_STRIDE
     candidates = torch.nonzero(sizes >= sample.kthvalue(rank).values).view(-1) if rank > 0 else torch.empty(0)
     if candidates.numel() < count:
         return torch.topk(sizes, count, sorted=False).indices.sort().values
@@ -175,7 +182,7 @@ def _largest(sizes: Tensor, count: int) -> Tensor:
 
 
 def _demand_kinds(tensors: Sequence[Tensor], *kinds: tuple[torch.dtype, int | None]) -> None:
-    """ValueError unless these are vectors of the given dtypes and sizes, None for any size."""
+    """Raise ValueError unless these are vectors of the given dtypes and sizes, None for any size."""
     fits = len(tensors) == len(kinds) and all(
         tensor.dtype == dtype and tensor.dim() == 1 and size in (None, tensor.numel())
         for tensor, (dtype, size) in zip(tensors, kinds, strict=True)
@@ -186,9 +193,9 @@ def _demand_kinds(tensors: Sequence[Tensor], *kinds: tuple[torch.dtype, int | No
         raise ValueError(f"has {shown}; there should be {wanted}")
 
 
-def _demand_places(places: Tensor, size: int) -> None:
-    """ValueError unless these ascend, each once, inside [0, size)."""
-    if not places.numel():
+def _demand_ascending(indices: Tensor, size: int) -> None:
+    """Raise ValueError unless the indices ascend, each once, inside [0, size)."""
+    if not indices.numel():
         return
-    if int(places[0]) < 0 or int(places[-1]) >= size or not bool((places[1:] > places[:-1]).all()):
-        raise ValueError(f"has places that do not ascend from 0 to {size - 1}")
+    if int(indices[0]) < 0 or int(indices[-1]) >= size or not bool((indices[1:] > indices[:-1]).all()):
+        raise ValueError(f"has indices that do not ascend from 0 to {size - 1}")

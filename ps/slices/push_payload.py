@@ -1,4 +1,4 @@
-"""How a gradient becomes the tensors of a push, and how a shard makes it of those again."""
+"""What a push carries: a gradient slice as tensors, with or without gradient compression, and its way back."""
 
 from typing import Any
 
@@ -8,15 +8,17 @@ from torch import Tensor
 
 from ...errors import UsageError
 from .compression import AnyCompression, Tensors
-from .slice_state import finite
+from .slice_state import is_finite
 
-PACKED = "packed"  # in the body of a push: the compression that made its tensors; without it they are the gradient
+FETCH = "fetch"  # key in the body of a push: the body of a fetch that travels with it, and its step
+COMPRESSION = "compression"  # key in the body of a push: the compression that made its tensors, if there was one
 
 
-class Packed(msgspec.Struct, frozen=True, eq=False):
-    """A gradient [n] as it travels; compression: that made `tensors` of it, None where it is the only one.
+class PushPayload(msgspec.Struct, frozen=True, eq=False):
+    """The tensors of a push, made of a gradient [n].
 
-    borrowed: whether that is the worker's own, which will be written again.
+    compression: what made `tensors` of the gradient; None if the gradient is the only tensor. borrowed: whether that is
+    the worker's own memory, which will be written again.
     """
 
     tensors: Tensors
@@ -24,57 +26,62 @@ class Packed(msgspec.Struct, frozen=True, eq=False):
     borrowed: bool = False
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """What the body of the push says of it."""
-        return {} if self.compression is None else {PACKED: msgspec.to_builtins(self.compression)}
+    def body_fields(self) -> dict[str, Any]:
+        """The fields that describe the payload in the body of a push."""
+        return {} if self.compression is None else {COMPRESSION: msgspec.to_builtins(self.compression)}
 
-    def kept(self, tensors: Tensors) -> "Packed":
-        """The same, when the channel has copied what was borrowed: to these tensors."""
-        return Packed(tensors, self.compression) if self.borrowed else self
+    def with_owned(self, tensors: Tensors) -> "PushPayload":
+        """Return the payload with the channel's copies in place of borrowed tensors."""
+        return PushPayload(tensors, self.compression) if self.borrowed else self
 
-    def gradient(self, size: int, dtype: torch.dtype) -> Tensor:
-        """What the shard makes of it [size]; ValueError, in words that follow "the push", where it is no gradient."""
+    def to_gradient(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Return the gradient [size] that a shard applies. ValueError, worded to follow "the push", if it is none."""
         if self.compression is not None:
             return self.compression.unpack(self.tensors, size, dtype)
-        found = [(tensor.dtype, list(tensor.shape)) for tensor in self.tensors]
-        if [shape for _, shape in found] != [[size]]:
-            raise ValueError(f"has tensors of shapes {[shape for _, shape in found]}; the slice is one of [{size}]")
-        if self.tensors[0].dtype != dtype:
-            raise ValueError(f"has a {found[0][0]} gradient for {dtype} values")
-        return self.tensors[0]
+        shapes = [list(tensor.shape) for tensor in self.tensors]
+        if shapes != [[size]]:
+            raise ValueError(f"has tensors of shapes {shapes}; the slice is one of [{size}]")
+        [gradient] = self.tensors
+        if gradient.dtype != dtype:
+            raise ValueError(f"has a {gradient.dtype} gradient for {dtype} values")
+        return gradient
 
 
-class Packer:
-    """Packs the gradients of one slice. residual: what the shard was not told of them yet; None without feedback."""
+class GradientPacker:
+    """Makes the payloads of one slice's pushes, and keeps the residual of error feedback between them.
+
+    residual: [n], the part of past gradients that no push has carried yet; None without error feedback.
+    """
 
     def __init__(self, compression: AnyCompression | None) -> None:
         self.residual: Tensor | None = None
         self._compression = compression
 
-    def pack(self, gradient: Tensor, *, given: bool = False) -> Packed:
-        """A gradient [n], which is not changed; without a compression it is borrowed, unless it is given for good.
+    def pack(self, gradient: Tensor, *, donate: bool = False) -> PushPayload:
+        """Return the payload of a gradient [n], which is not changed. Without a compression it is borrowed or donated.
 
-        What is not finite travels as it is, so that the shard finds it, and spoils no later push.
+        Error feedback: with residual e and gradient g, send c = C(e + g) and keep e' = (e + g) - c.
+        A gradient that is not finite travels as it is, so that the shard reports it, and spoils no later push.
         """
         compression = self._compression
         if compression is None:
-            return Packed((gradient,), borrowed=not given)
+            return PushPayload((gradient,), borrowed=not donate)
         if not compression.feedback:
-            return Packed(compression.pack(gradient), compression)
+            return PushPayload(compression.pack(gradient), compression)
         if self.residual is None:
             self.residual = torch.zeros_like(gradient)
-        total = self.residual.add_(gradient)
-        if not finite(total):
+        total = self.residual.add_(gradient)  # e + g
+        if not is_finite(total):
             self.residual = None
-            return Packed((total,))
-        return Packed(compression.pack(total), compression)
+            return PushPayload((total,))
+        return PushPayload(compression.pack(total), compression)  # `pack` leaves e' in `total`
 
 
-def received(body: dict[str, Any], tensors: Tensors) -> Packed:
-    """What a push brings; ValueError where its body names no compression."""
-    if PACKED not in body:
-        return Packed(tensors)
+def parse_payload(body: dict[str, Any], tensors: Tensors) -> PushPayload:
+    """Return the payload of a push message. ValueError if its body names no known compression."""
+    if COMPRESSION not in body:
+        return PushPayload(tensors)
     try:
-        return Packed(tensors, msgspec.convert(body[PACKED], type=AnyCompression))
+        return PushPayload(tensors, msgspec.convert(body[COMPRESSION], type=AnyCompression))
     except (msgspec.ValidationError, UsageError) as error:
-        raise ValueError(f"is packed in a way that there is not: {error}") from error
+        raise ValueError(f"has an unknown compression: {error}") from error

@@ -1,4 +1,4 @@
-"""`Region`: a box of a parameter in a machine's flat buffer, and the check that regions make up whole parameters."""
+"""`Region`: a box of a parameter in a machine's flat buffer, and a check that regions tile whole parameters."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from itertools import combinations
 
 import msgspec
 
-from ...partition.ir.box import intersect, volume
 from ...errors import CheckpointError
+from ...partition.ir.box import intersect, volume
 
 
 class Region(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Region(msgspec.Struct, frozen=True):
 
     @property
     def sizes(self) -> list[int]:
-        """The lengths of the box's sides."""
+        """The length of the box along each axis."""
         return [stop - start for start, stop in self.box]
 
     @property
@@ -34,37 +34,36 @@ class Region(msgspec.Struct, frozen=True):
         return self.offset + math.prod(self.sizes)
 
 
-def check(name: str, pieces: Sequence[tuple[int, Region]], elements: Sequence[int]) -> None:
-    """CheckpointError unless the regions of a parameter fit, and each of its elements is in exactly one.
+def check_regions(name: str, pieces: Sequence[tuple[int, Region]], elements: Sequence[int]) -> None:
+    """Raise CheckpointError E806 unless each element of a parameter is in exactly one of its regions.
 
-    pieces: with the machine of each; elements: of each machine's flat buffer.
+    pieces: the regions, each with its machine. elements: the size of each machine's flat buffer.
     """
     first = pieces[0][1]
     for machine, region in pieces:
-        _check_one(region, machine, elements[machine])
+        _check_region(region, machine, elements[machine])
         if region.shape != first.shape or region.axes != first.axes:
-            told = f"shape {first.shape} and axes {first.axes}"
-            raise _misfit(region, machine, f"but another region says {told}")
+            raise _misfit(region, machine, f"but another region says shape {first.shape} and axes {first.axes}")
     boxes = [tuple(region.box) for _, region in pieces]
-    wrong = abs(math.prod(first.shape) - sum(volume(box) for box in boxes))
-    twice = [volume(common) for a, b in combinations(boxes, 2) if (common := intersect(a, b)) is not None]
-    if wrong or twice:
+    missing = abs(math.prod(first.shape) - sum(volume(box) for box in boxes))
+    overlaps = [volume(common) for a, b in combinations(boxes, 2) if (common := intersect(a, b)) is not None]
+    if missing or overlaps:
         raise CheckpointError(
             "E806",
-            f"parameter {name}: {max(wrong, sum(twice))} of {math.prod(first.shape)} elements are not in exactly one "
-            "region",
+            f"parameter {name}: {max(missing, sum(overlaps))} of {math.prod(first.shape)} elements are not in exactly "
+            "one region",
         )
 
 
-def _check_one(region: Region, machine: int, elements: int) -> None:
+def _check_region(region: Region, machine: int, elements: int) -> None:
     if any(size < 0 for size in (*region.shape, *region.axes)) or math.prod(region.axes) != math.prod(region.shape):
-        raise _misfit(region, machine, "whose axes do not make up its shape")
+        raise _misfit(region, machine, "whose axes do not multiply to its shape")
     if len(region.box) != len(region.axes):
-        raise _misfit(region, machine, "which has not one interval for each axis")
+        raise _misfit(region, machine, "which does not have one interval per axis")
     if any(not 0 <= start <= stop <= size for (start, stop), size in zip(region.box, region.axes, strict=True)):
-        raise _misfit(region, machine, "which reaches outside of its axes")
+        raise _misfit(region, machine, "which exceeds its axes")
     if not 0 <= region.offset <= region.stop <= elements:
-        raise _misfit(region, machine, f"which reaches outside of the machine's {elements} elements")
+        raise _misfit(region, machine, f"which exceeds the machine's {elements} elements")
 
 
 def _misfit(region: Region, machine: int, facts: str) -> CheckpointError:

@@ -1,6 +1,6 @@
-"""`Holding`: one slice as its shard holds it - values, the rule's memory of them, and who pushed how often.
+"""`SliceState`: one slice as its shard holds it - values, optimizer state, version, and the pushes applied per client.
 
-Values that are sent are not copied first: whoever changes them takes a copy where somebody still reads them.
+Values are sent without a copy (copy on write): an update copies them first if a message with them is still being read.
 """
 
 import weakref
@@ -12,84 +12,87 @@ import torch
 from torch import Tensor
 
 from ...errors import Diverged
-from .slicing import Slice
-from ..optimizers.optimizer import Rule, Update
-from .staleness import Staleness
+from ..optimizers.optimizer import Optimizer, Update
+from .slicing import ParameterSlice
+from .staleness import StalenessHistogram
 
 PART = 1 << 17  # elements that are updated and checked while they are in the cache
 
 
 @dataclass(eq=False)
-class Holding:
-    """Values and rule state of a slice after `version` pushes; applied: the last push number of each client.
+class SliceState:
+    """Values [n] and optimizer state of a slice after `version` updates.
 
-    copy: makes a copy of the values where they are read.
+    state: tensors of the optimizer by name, each [n]. applied: by client, the number of its last push that the values
+    contain. copy: copies the values into memory that receivers can read, as `Channel.copy` does.
     """
 
-    slice: Slice
+    slice: ParameterSlice
     value: Tensor
     state: dict[str, Tensor]
     version: int = 0
     applied: dict[str, int] = field(default_factory=dict)
     copy: Callable[[Tensor], Tensor] = torch.clone
-    _calm: bool = field(default=False, init=False, repr=False)  # whether the values were small after the last push
-    _shown: list[weakref.ref[Any]] = field(default_factory=list, init=False, repr=False)  # to memory of `value`
+    _was_small: bool = field(default=False, init=False, repr=False)  # whether values were small after the last push
+    _lent: list[weakref.ref[Any]] = field(default_factory=list, init=False, repr=False)  # to memory of `value`
 
-    def shown(self) -> Tensor:
-        """The values as they are now, to be sent: they stay so for as long as this tensor, or one over it, is there.
+    def lend_values(self) -> Tensor:
+        """Return the present values for sending. They stay unchanged while this tensor, or a view of it, is alive.
 
-        Where workers change them in shared memory (sharing.py), they go on changing.
+        Values in shared memory that workers update themselves (shared_parameters.py) keep changing.
         """
         memory = self.value.view(torch.uint8).numpy()
-        self._shown = [*(other for other in self._shown if other() is not None), weakref.ref(memory)]
+        self._lent = [*(other for other in self._lent if other() is not None), weakref.ref(memory)]
         return torch.from_numpy(memory).view(self.value.dtype)
 
-    def apply(self, rule: Rule, gradient: Tensor, update: Update, *, worker: str, step: int) -> None:
-        """One push; Diverged where the gradient, which then changes nothing, the values or the rule's state are not
-        finite.
+    def apply(self, optimizer: Optimizer, gradient: Tensor, update: Update, *, worker: str, step: int) -> None:
+        """Apply one push with this gradient [n].
+
+        Raises Diverged if the gradient is not finite, which then changes nothing, and if the values or the optimizer
+        state are not finite afterwards.
         """
-        who, calm = f"{worker} at step {step}", _small(gradient)
-        if not calm:
-            self._demand_finite({"the gradient": gradient}, rule, who)
-        self._part_from_shown()
+        who, safe = f"{worker} at step {step}", _is_small(gradient)
+        if not safe:
+            self._demand_finite({"the gradient": gradient}, optimizer, who)
+        self._copy_if_lent()
         small = True
         tensors = (self.value, gradient, *self.state.values())
         for v, g, *memory in zip(*(torch.split(flat, PART) for flat in tensors), strict=True):
-            rule.apply(v, g, dict(zip(self.state, memory, strict=True)), update)
-            small = small and _small(v)
+            optimizer.apply(v, g, dict(zip(self.state, memory, strict=True)), update)
+            small = small and _is_small(v)
         self.version += 1
-        calm, self._calm = calm and small and self._calm, small
-        if not calm:
-            self._demand_finite(_named(self.value, self.state), rule, who)
+        safe, self._was_small = safe and small and self._was_small, small
+        if not safe:
+            self._demand_finite(_name_tensors(self.value, self.state), optimizer, who)
 
     def apply_rows(
-        self, rule: Rule, rows: Tensor, gradients: Tensor, update: Update, *, worker: str, step: int
+        self, optimizer: Optimizer, rows: Tensor, gradients: Tensor, update: Update, *, worker: str, step: int
     ) -> None:
-        """One push that touches some rows of a slice that holds whole ones: the rule is applied to those alone.
+        """Apply one push that touches only some rows of a sparse table's slice.
 
-        rows: int64 [r], ascending, none twice; gradients: [r, width]. ValueError where they do not fit the slice. The
-        rule is lazy: rows that are not named stay as they are - no decay, no momentum moves them - and the number of
-        the update, by which Adam corrects, counts every push, as torch.optim.SparseAdam does it. Diverged as `apply`.
+        rows: int64 [r], ascending, each once. gradients: [r, width]. The update is lazy, as in torch.optim.SparseAdam:
+        neither decay nor momentum moves the other rows, and the number of the update, by which Adam corrects its bias,
+        counts every push. Raises ValueError if the rows do not fit the slice, and Diverged as `apply` does.
         """
         self._demand_rows(rows, gradients)
         who, width = f"{worker} at step {step}", gradients.shape[1]
         gradient = gradients.reshape(-1)
-        self._demand_finite({"the gradient": gradient}, rule, who)
-        value = _rows(self.value, rows, width)
-        state = {name: _rows(whole, rows, width) for name, whole in self.state.items()}
-        rule.apply(value, gradient, state, update)
+        self._demand_finite({"the gradient": gradient}, optimizer, who)
+        value = _copy_rows(self.value, rows, width)
+        state = {name: _copy_rows(whole, rows, width) for name, whole in self.state.items()}
+        optimizer.apply(value, gradient, state, update)
         self.version += 1
-        self._calm = False
-        self._demand_finite(_named(value, state), rule, who)
-        self._part_from_shown()
+        self._was_small = False
+        self._demand_finite(_name_tensors(value, state), optimizer, who)
+        self._copy_if_lent()
         for whole, part in [(self.value, value), *((self.state[name], part) for name, part in state.items())]:
             whole.view(-1, width).index_copy_(0, rows, part.view(-1, width))
 
-    def _part_from_shown(self) -> None:
-        """The values are about to change."""
-        if any(memory() is not None for memory in self._shown):
+    def _copy_if_lent(self) -> None:
+        """Copy the values before they change if somebody still reads them."""
+        if any(memory() is not None for memory in self._lent):
             self.value = self.copy(self.value)
-        self._shown.clear()
+        self._lent.clear()
 
     def _demand_rows(self, rows: Tensor, gradients: Tensor) -> None:
         size = self.value.numel()
@@ -106,33 +109,33 @@ class Holding:
         if int(rows[0]) < 0 or int(rows[-1]) >= size // width:
             raise ValueError(f"rows {int(rows[0])} to {int(rows[-1])} in a slice of {size // width}")
 
-    def _demand_finite(self, named: Mapping[str, Tensor], rule: Rule, who: str) -> None:
-        for what, tensor in named.items():
-            if not finite(tensor):
+    def _demand_finite(self, tensors: Mapping[str, Tensor], optimizer: Optimizer, who: str) -> None:
+        for what, tensor in tensors.items():
+            if not is_finite(tensor):
                 raise Diverged(
                     "E701",
                     f"{what} on shard-{self.slice.shard} in the slice of machine {self.slice.machine} ceased to be "
                     f"finite with the push of {who}, version {self.version} of the slice",
-                    fix=f"lower the rate: --lr {rule.lr / 10:g}",
+                    fix=f"lower the rate: --lr {optimizer.lr / 10:g}",
                 )
 
 
 @dataclass
-class Record:
-    """What happened to one slice since its shard started."""
+class SliceCounters:
+    """Counts what happened to one slice since its shard started."""
 
     pushes: int = 0
     duplicates: int = 0
-    late: int = 0  # pushes that came after the update that they were for
-    updates: int = 0  # by the shard itself; of several gathered pushes one
-    rates: float = 0.0  # the sum of what the rule applied them with
+    late: int = 0  # aggregated pushes that arrived after their update was made
+    updates: int = 0  # made by the shard; several aggregated pushes make one
+    rates: float = 0.0  # the sum of the learning rates of the updates
     fetches: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    staleness: dict[str, Staleness] = field(default_factory=dict)
+    staleness: dict[str, StalenessHistogram] = field(default_factory=dict)
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data; rate: the mean, None without updates; staleness by worker."""
+        """Return plain data. rate: the mean learning rate, None without updates. staleness: by worker."""
         return {
             "pushes": self.pushes,
             "duplicates": self.duplicates,
@@ -146,9 +149,9 @@ class Record:
         }
 
 
-def together(records: Iterable[Record]) -> Record:
-    """The sums of several slices' records."""
-    total = Record()
+def sum_counters(records: Iterable[SliceCounters]) -> SliceCounters:
+    """Return the sums of several slices' counters."""
+    total = SliceCounters()
     for record in records:
         total.pushes += record.pushes
         total.duplicates += record.duplicates
@@ -159,32 +162,33 @@ def together(records: Iterable[Record]) -> Record:
         total.bytes_in += record.bytes_in
         total.bytes_out += record.bytes_out
         for worker, counts in record.staleness.items():
-            total.staleness.setdefault(worker, Staleness()).include(counts)
+            total.staleness.setdefault(worker, StalenessHistogram()).include(counts)
     return total
 
 
-def _named(value: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {"the parameters": value} | {f"the rule's {name}": memory for name, memory in state.items()}
+def _name_tensors(value: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {"the parameters": value} | {f"the optimizer's {name}": memory for name, memory in state.items()}
 
 
-def _rows(flat: Tensor, rows: Tensor, width: int) -> Tensor:
-    """Copies of rows of a flat tensor, flat."""
+def _copy_rows(flat: Tensor, rows: Tensor, width: int) -> Tensor:
+    """Return copies of rows of a flat tensor [n], flat: [r * width]."""
     return flat.view(-1, width).index_select(0, rows).view(-1)
 
 
-def _small(tensor: Tensor) -> bool:
-    """Whether all elements are finite and far from overflow: below 2^50, by one pass that only reads.
+def _is_small(tensor: Tensor) -> bool:
+    """Return whether all elements are finite and below 2^50, far from overflow, by one pass that only reads.
 
-    Where the gradient and the values before and after an update are, it cannot have made a rule's memory infinite, and
-    nobody needs to look at that. What is linear in gradients makes the values infinite with it. Squares of gradients,
-    with a weight decay of at most 1, stay below 2^103, half the distance from the largest float32 to what would be the
-    next: added to whatever finite sum, they round to a finite one. (With an infinite sum, Adagrad would step no more.)
+    If the gradient and the values before and after an update are small, the update cannot have made optimizer state
+    infinite, so the state needs no check. State that is linear in gradients would make the values infinite with it.
+    Squares of gradients, with a weight decay of at most 1, stay below 2^103, half the distance from the largest float32
+    to the next number that would be: added to any finite sum, they round to a finite one. (With an infinite sum,
+    Adagrad would take no more steps.)
     """
     if tensor.dtype not in (torch.float32, torch.float64):
         return False
     return float(torch.dot(tensor, tensor)) < 2.0**100
 
 
-def finite(tensor: Tensor) -> bool:
-    """Whether every element is; a sum tells in one fast pass unless it overflows itself."""
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether every element is finite. A sum tells in one fast pass unless it overflows itself."""
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -1,6 +1,7 @@
-"""`Rows`: what travels of a slice of a table - the rows that were touched or changed, and what they are.
+"""`SparseRows`: the rows of a sparse table that travel - those that a gradient touched, or whose values changed.
 
-Everything here counts rows from the slice's first. w: width, the elements of a row; r: how many rows travel.
+Row numbers count from the first row of the slice. w: width, the elements of a row; r: how many rows travel; n: elements
+of the slice.
 """
 
 from collections.abc import Sequence
@@ -10,54 +11,59 @@ import msgspec
 import torch
 from torch import Tensor
 
-from .slicing import Slice
+from .slicing import ParameterSlice
 
-WIDTH = "width"  # in the body of a message that brings rows
+WIDTH = "width"  # key in the body of a message that carries rows
 
 
-class Rows(msgspec.Struct, frozen=True, eq=False):
-    """numbers: int64 [r], ascending, each once; values [r, w]: a gradient that is zero elsewhere, or parameters."""
+class SparseRows(msgspec.Struct, frozen=True, eq=False):
+    """Some rows of a slice: of a gradient that is zero elsewhere, or of parameters.
+
+    numbers: int64 [r], ascending, each once. values: [r, w].
+    """
 
     numbers: Tensor
     values: Tensor
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those that travel."""
+        """The tensors that travel: int32 [r] and values [r, w]."""
         return self.numbers.to(torch.int32), self.values
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """What the body of the message says of them."""
+    def body_fields(self) -> dict[str, Any]:
+        """The fields that describe the rows in the body of a message."""
         return {WIDTH: self.values.shape[1]}
 
     @property
     def borrowed(self) -> bool:
-        """Whether somebody will write them."""
+        """Whether somebody else will write the tensors: never."""
         return False
 
-    def kept(self, tensors: tuple[Tensor, ...]) -> "Rows":
-        """The same, when the channel has copied what was borrowed."""
+    def with_owned(self, tensors: tuple[Tensor, ...]) -> "SparseRows":
+        """Return the rows themselves, which own their memory; see `PushPayload.with_owned`."""
         return self
 
-    def gradient(self, size: int, dtype: torch.dtype) -> "Rows":
-        """What a shard makes of them: the same."""
+    def to_gradient(self, size: int, dtype: torch.dtype) -> "SparseRows":
+        """Return the gradient that a shard applies: these rows."""
         return self
 
-    def dense(self, size: int) -> Tensor:
-        """The gradient [size] with its zeros."""
+    def to_dense(self, size: int) -> Tensor:
+        """Return the gradient [size] with its zeros."""
         whole = self.values.new_zeros(size)
         whole.view(-1, self.values.shape[1])[self.numbers] = self.values
         return whole
 
-    def among(self, numbers: Tensor) -> "Rows":
-        """Those of some rows."""
+    def select(self, numbers: Tensor) -> "SparseRows":
+        """Return those rows whose numbers are among `numbers`."""
         kept = torch.isin(self.numbers, numbers, assume_unique=True)
-        return Rows(self.numbers[kept], self.values[kept])
+        return SparseRows(self.numbers[kept], self.values[kept])
 
 
-def received_rows(body: dict[str, Any], tensors: Sequence[Tensor], piece: Slice, dtype: torch.dtype) -> Rows | None:
-    """The rows that a message brings, None where it brings others; ValueError where they are not the slice's."""
+def parse_rows(
+    body: dict[str, Any], tensors: Sequence[Tensor], piece: ParameterSlice, dtype: torch.dtype
+) -> SparseRows | None:
+    """Return the rows that a message carries, None if it carries none. ValueError if they do not fit the slice."""
     if WIDTH not in body:
         return None
     kinds = [(tensor.dtype, list(tensor.shape)) for tensor in tensors]
@@ -69,38 +75,38 @@ def received_rows(body: dict[str, Any], tensors: Sequence[Tensor], piece: Slice,
     ascend = count < 2 or bool((numbers[1:] > numbers[:-1]).all())
     if count and (int(numbers[0]) < 0 or int(numbers[-1]) >= piece.rows or not ascend):
         raise ValueError(f"has rows that do not ascend from 0 to {piece.rows - 1}")
-    return Rows(numbers, tensors[1])
+    return SparseRows(numbers, tensors[1])
 
 
-def mean(gradients: Sequence[Tensor | Rows], size: int) -> Tensor | Rows:
-    """Of gradients of one slice, added up in their order; rows, where all are."""
-    rows = [gradient for gradient in gradients if isinstance(gradient, Rows)]
+def mean_gradient(gradients: Sequence[Tensor | SparseRows], size: int) -> Tensor | SparseRows:
+    """Return the mean of gradients [size] of one slice, added in their order; as rows if all of them are rows."""
+    rows = [gradient for gradient in gradients if isinstance(gradient, SparseRows)]
     if len(rows) == len(gradients):
         return _mean_rows(rows)
-    first, *others = (g.dense(size) if isinstance(g, Rows) else g for g in gradients)
+    first, *others = (g.to_dense(size) if isinstance(g, SparseRows) else g for g in gradients)
     total = first.clone()
     for gradient in others:
         total.add_(gradient)
     return total.div_(len(gradients)) if others else total
 
 
-def _mean_rows(gradients: Sequence[Rows]) -> Rows:
+def _mean_rows(gradients: Sequence[SparseRows]) -> SparseRows:
     numbers = torch.unique(torch.cat([rows.numbers for rows in gradients]))
     total = gradients[0].values.new_zeros((numbers.numel(), gradients[0].values.shape[1]))
     for rows in gradients:
         total.index_add_(0, torch.searchsorted(numbers, rows.numbers), rows.values)
-    return Rows(numbers, total.div_(len(gradients)))
+    return SparseRows(numbers, total.div_(len(gradients)))
 
 
-def install(values: Tensor, rows: Rows) -> None:
+def install_rows(values: Tensor, rows: SparseRows) -> None:
     """Overwrite these rows of a slice's parameters [n]."""
     values.view(-1, rows.values.shape[1]).index_copy_(0, rows.numbers, rows.values)
 
 
-def descend(values: Tensor, gradient: Tensor | Rows, rate: float, *, among: Rows | None = None) -> None:
-    """values [n] -= rate * gradient; among: in these rows alone."""
-    if isinstance(gradient, Rows):
-        part = gradient if among is None else gradient.among(among.numbers)
+def descend(values: Tensor, gradient: Tensor | SparseRows, rate: float, *, among: SparseRows | None = None) -> None:
+    """Take the plain step values [n] -= rate * gradient; with `among`, in those rows alone."""
+    if isinstance(gradient, SparseRows):
+        part = gradient if among is None else gradient.select(among.numbers)
         values.view(-1, part.values.shape[1]).index_add_(0, part.numbers, part.values, alpha=-rate)
     elif among is None:
         values.add_(gradient, alpha=-rate)

@@ -1,43 +1,68 @@
-"""`Staleness`: how many other pushes came between the values a gradient was computed on and its own push."""
+"""`StalenessHistogram` and `VersionSkew`: how old the values were that gradients were computed on, and how mixed.
+
+The staleness tau of a push is the number of updates by others between the values that its gradient was computed on and
+the push itself. The skew of a fetch is the difference between the newest and the oldest version of its slices.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 
-class Staleness:
-    """A histogram of tau = version before the push - version the gradient was computed on."""
+class StalenessHistogram:
+    """Counts pushes by tau = version before the push - version that the gradient was computed on."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
 
     def add(self, tau: int, pushes: int = 1) -> None:
-        """Count one push, or several."""
+        """Count one push, or several, of this staleness."""
         if pushes:
             self._counts[tau] += pushes
 
-    def include(self, other: "Staleness") -> None:
+    def include(self, other: "StalenessHistogram") -> None:
         """Count the pushes of another histogram too."""
         self._counts.update(other._counts)
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: mean, max, and [tau, pushes] in order of tau."""
-        return _summary(self._counts)
+        """Return plain data: mean, max, and the histogram as [tau, pushes] in order of tau."""
+        return _summarize(self._counts)
 
     def __repr__(self) -> str:
-        return f"Staleness({dict(sorted(self._counts.items()))})"
+        return f"StalenessHistogram({dict(sorted(self._counts.items()))})"
 
 
-def merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The statistics of several histograms together, from the statistics of each."""
+def merge_histograms(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the statistics of several histograms together, from the statistics of each."""
     counts: Counter[int] = Counter()
     for part in parts:
         for tau, pushes in part["histogram"]:
             counts[tau] += pushes
-    return _summary(counts)
+    return _summarize(counts)
 
 
-def _summary(counts: Counter[int]) -> dict[str, Any]:
+def _summarize(counts: Counter[int]) -> dict[str, Any]:
     pushes = counts.total()
     mean = sum(tau * count for tau, count in counts.items()) / pushes if pushes else 0.0
     return {"mean": mean, "max": max(counts, default=0), "histogram": [[tau, counts[tau]] for tau in sorted(counts)]}
+
+
+class VersionSkew:
+    """Counts, over fetches, the newest version of a slice minus the oldest, over all shards."""
+
+    def __init__(self) -> None:
+        self._fetches = self._sum = self._max = 0
+
+    def add(self, versions: Collection[int]) -> None:
+        """Count one fetch, given the version of every slice."""
+        spread = max(versions, default=0) - min(versions, default=0)
+        self._fetches += 1
+        self._sum += spread
+        self._max = max(self._max, spread)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return plain data: fetches, mean, max."""
+        return {"fetches": self._fetches, "mean": self._sum / max(1, self._fetches), "max": self._max}
+
+    def __repr__(self) -> str:
+        return f"VersionSkew({self.statistics()})"

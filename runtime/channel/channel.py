@@ -1,4 +1,4 @@
-"""`Channel`: the one small interface to a network; the ZeroMQ and the in-memory channel both fill it."""
+"""`Channel`: the one small interface to a network. `ZmqChannel` and `MemoryChannel` implement it."""
 
 from typing import Protocol
 
@@ -17,44 +17,44 @@ class Channel(Protocol):
     name: str
 
     def send(self, peer: str, message: Message) -> Message:
-        """Queue `message` for `peer`; returns at once. Its tensors must not be written afterwards, unless borrowed.
+        """Queue `message` for `peer` and return at once. Its tensors must not be written afterwards, unless borrowed.
 
-        The message as it can be kept, to be sent again say: with tensors that nobody writes. They are those of the
-        message, or the one copy that the channel has made of borrowed ones.
+        Returns the message in a form that can be kept, for a retransmission say: with tensors that nobody writes. They
+        are those of the message, or the one copy that the channel has made of borrowed ones.
         """
         ...
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """A copy of a tensor that will be sent often: where peers on this host can read it in place, if they can."""
+        """Copy a tensor that will be sent often, if possible to where peers on this host read it in place."""
         ...
 
     def receive(self, timeout_s: float) -> Message:
-        """The next message of any peer; SilenceError after `timeout_s` seconds without one."""
+        """Wait for the next message of any peer; SilenceError after `timeout_s` seconds without one."""
         ...
 
     def poll(self) -> Message | None:
-        """The next message if one is there."""
+        """Return the next message if one is there, without waiting."""
         ...
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Messages and tensor bytes so far by peer.
+        """Count messages and tensor bytes so far by peer.
 
         {peer: {"messages_out", "bytes_out", "messages_in", "bytes_in", "repeated", "malformed", "undelivered"}}; the
-        last three count messages that were dropped, the last of them those to a peer that is gone.
+        last three count messages that were dropped; "undelivered" are those to a peer that has ended.
         """
         ...
 
     def close(self) -> None:
-        """Release the end point; queued messages are flushed for at most a second."""
+        """Release the end point. Queued messages are still sent, for at most a second."""
         ...
 
 
 class SilenceError(NetworkError):
-    """Nothing arrived before the deadline."""
+    """Raised when nothing arrived before the deadline."""
 
 
-def silence(name: str, timeout_s: float, *, state: str = "") -> SilenceError:
-    """The error of a role that waited in vain. state: what its channel knows about the links, in words."""
+def silence_error(name: str, timeout_s: float, *, state: str = "") -> SilenceError:
+    """The error of a role that waited in vain. state: what its channel knows of its connections, as text."""
     return SilenceError(
         "E501",
         f"{name} waited {timeout_s:g} s and no message came{state}",
@@ -62,8 +62,8 @@ def silence(name: str, timeout_s: float, *, state: str = "") -> SilenceError:
     )
 
 
-def unknown_peer(name: str, peer: str, known: list[str]) -> NetworkError:
-    """The error of a role that sends to a name that nobody has."""
+def unknown_peer_error(name: str, peer: str, known: list[str]) -> NetworkError:
+    """The error of a role that sends to a name that no peer has."""
     return NetworkError(
         "E507",
         f"{name} has no peer {peer!r}; it knows {', '.join(sorted(known)) or 'none yet'}",

@@ -1,21 +1,48 @@
-"""`Gate`: lets those with a key on the list into one zmq context (a ZAP handler, https://rfc.zeromq.org/spec/27)."""
+"""CURVE keys: who may talk to whom, and the `ZapAuthenticator` that enforces it.
+
+CURVE (https://rfc.zeromq.org/spec/26) encrypts every connection with the keys of both ends. For each handshake libzmq
+asks a handler over an inproc socket, by the protocol ZAP (https://rfc.zeromq.org/spec/27), whether the key may enter.
+"""
 
 import threading
+from collections.abc import Iterable
 
+import msgspec
 import zmq
 from zmq.utils import z85
 
-from .keys import Keys
-
-DOMAIN = b"cutset"  # must equal the zap_domain of the sockets; without one libzmq would ask nobody
+ZAP_DOMAIN = b"cutset"  # must equal the zap_domain of the sockets; without one libzmq would ask nobody
 _ENDPOINT = "inproc://zeromq.zap.01"
-_FIELDS = 7  # version, request, domain, address, identity, mechanism, key
+_FIELDS = 7  # of a request: version, request, domain, address, identity, mechanism, key
 
 
-class Gate:
-    """Answers libzmq whether a key may enter; who may is known by its role's name ("User-Id") from then on.
+class Keys(msgspec.Struct, frozen=True):
+    """The keys of one role: its own pair, and in `allowed` the public key of each peer by name. All are Z85 text."""
+
+    public: str
+    secret: str
+    allowed: dict[str, str]
+
+    def owner(self, public: str) -> str | None:
+        """The name of the peer that holds this public key; None for a key that is not on the list."""
+        return next((name for name, key in self.allowed.items() if key == public), None)
+
+    def __repr__(self) -> str:
+        return f"Keys({self.public}, allowed={sorted(self.allowed)})"
+
+
+def make_keys(names: Iterable[str]) -> dict[str, Keys]:
+    """Make a new pair for each name; each may talk to all the others."""
+    pairs = {name: zmq.curve_keypair() for name in names}
+    allowed = {name: public.decode() for name, (public, _) in pairs.items()}
+    return {name: Keys(public.decode(), secret.decode(), allowed) for name, (public, secret) in pairs.items()}
+
+
+class ZapAuthenticator:
+    """Tells libzmq whether a key may connect; each message of the connection then carries the role's name ("User-Id").
 
     It runs in a thread, since handshakes come while the owner computes, and ends when the context is terminated.
+    refused: how many handshakes failed because the key is not on the list.
     """
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys) -> None:
@@ -24,11 +51,11 @@ class Gate:
         self._socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(_ENDPOINT)
-        self._thread = threading.Thread(target=self._run, name="cutset-gate", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cutset-zap", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread, once the context is being terminated."""
+        """Wait for the thread, which ends as soon as the context is being terminated."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -39,13 +66,13 @@ class Gate:
             self._socket.close()
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
-        name = self._name(request)
+        name = self._key_owner(request)
         if name is None:
             self.refused += 1
             return [b"1.0", request[1], b"400", b"not on the list of keys", b"", b""]
         return [b"1.0", request[1], b"200", b"OK", name.encode(), b""]
 
-    def _name(self, request: list[bytes]) -> str | None:
-        if len(request) != _FIELDS or request[2] != DOMAIN or request[5] != b"CURVE":
+    def _key_owner(self, request: list[bytes]) -> str | None:
+        if len(request) != _FIELDS or request[2] != ZAP_DOMAIN or request[5] != b"CURVE":
             return None
         return self._keys.owner(z85.encode(request[6]).decode())

@@ -1,4 +1,7 @@
-"""Scripted faults of a `MemoryNetwork`, as data. Messages of a link (sender, receiver) are counted from 0."""
+"""Scripted faults of a `MemoryNetwork`, as data.
+
+The messages of each direction, a pair (sender, receiver), are counted from 0.
+"""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -6,8 +9,8 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Drop:
-    """Message `nth` of the link never arrives."""
+class DropMessage:
+    """Message `nth` from `sender` to `receiver` never arrives."""
 
     sender: str
     receiver: str
@@ -16,7 +19,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Message `nth` of the link arrives `times` more times."""
+    """Message `nth` from `sender` to `receiver` arrives `times` more times."""
 
     sender: str
     receiver: str
@@ -26,7 +29,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Reorder:
-    """Message `nth` of the link arrives after the one that follows it."""
+    """Message `nth` from `sender` to `receiver` arrives after the one that follows it."""
 
     sender: str
     receiver: str
@@ -35,9 +38,9 @@ class Reorder:
 
 @dataclass(frozen=True)
 class Delay:
-    """From message `nth` the link stands still until `by` later messages were sent on other links, or all roles wait.
+    """From message `nth` on nothing passes until `by` later messages were sent elsewhere, or all roles wait.
 
-    Its order is kept, so a delay is no fault of the network: the roles must bear it.
+    The order is kept, so a delay is no fault of the network: the roles must tolerate it.
     """
 
     sender: str
@@ -47,8 +50,8 @@ class Delay:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Nothing passes between `a` and `b`, both ways, once `after` messages went between them."""
+class Disconnect:
+    """Nothing passes between `a` and `b`, either way, once `after` messages went between them."""
 
     a: str
     b: str
@@ -57,7 +60,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class BlackHole:
-    """What `sender` sends to `receiver` vanishes from message `nth` on; the other way all is well."""
+    """Messages from `sender` to `receiver` vanish from message `nth` on; the other way all is well."""
 
     sender: str
     receiver: str
@@ -85,54 +88,61 @@ class Kill:
     nth: int | None = None
 
 
-Fault = Drop | Repeat | Reorder | Delay | Cut | BlackHole | Stop | Kill
+Fault = DropMessage | Repeat | Reorder | Delay | Disconnect | BlackHole | Stop | Kill
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one message: how often it arrives, whether after the next, how long its link then stops."""
+    """What becomes of one message.
+
+    copies: how often it arrives. after_next: whether it arrives after the next one. held_by: how many messages must be
+    sent elsewhere before anything passes this way again.
+    """
 
     copies: int = 1
     after_next: bool = False
     held_by: int = 0
 
 
-def fate(faults: Iterable[Fault], link: tuple[str, str], *, nth: int, between: int) -> Fate:
-    """What the script says for message `nth` of `link`. between: messages sent before between the two, both ways."""
+def decide_fate(faults: Iterable[Fault], direction: tuple[str, str], *, nth: int, between: int) -> Fate:
+    """What the faults do to message `nth` of a direction (sender, receiver).
+
+    between: messages sent before between the two, both ways.
+    """
     result = Fate()
     for fault in faults:
         match fault:
-            case Cut(a, b, after) if {a, b} == set(link) and between >= after:
+            case Disconnect(a, b, after) if {a, b} == set(direction) and between >= after:
                 result = replace(result, copies=0)
-            case BlackHole(sender, receiver, since) if (sender, receiver) == link and nth >= since:
+            case BlackHole(sender, receiver, since) if (sender, receiver) == direction and nth >= since:
                 result = replace(result, copies=0)
-            case Drop(sender, receiver, at) if (sender, receiver, at) == (*link, nth):
+            case DropMessage(sender, receiver, at) if (sender, receiver, at) == (*direction, nth):
                 result = replace(result, copies=0)
-            case Repeat(sender, receiver, at, times) if (sender, receiver, at) == (*link, nth):
+            case Repeat(sender, receiver, at, times) if (sender, receiver, at) == (*direction, nth):
                 result = replace(result, copies=result.copies + times)
-            case Reorder(sender, receiver, at) if (sender, receiver, at) == (*link, nth):
+            case Reorder(sender, receiver, at) if (sender, receiver, at) == (*direction, nth):
                 result = replace(result, after_next=True)
-            case Delay(sender, receiver, at, by) if (sender, receiver, at) == (*link, nth):
+            case Delay(sender, receiver, at, by) if (sender, receiver, at) == (*direction, nth):
                 result = replace(result, held_by=by)
     return result
 
 
 def random_faults(seed: int, roles: Sequence[str], steps: int) -> list[Fault]:
-    """One fault that does harm, at a random place and time within so many steps, and up to two that should not.
+    """Draw one fault that does harm, at a random place and time within `steps` steps, and up to two that should not.
 
     The same seed, roles and steps give the same faults. Two roles that never talk make a fault without effect.
     """
     chance = random.Random(seed)
     a, b = chance.sample(list(roles), 2)
-    step, nth = chance.randrange(steps), chance.randrange(4 * steps)  # a step has some messages of each link
+    step, nth = chance.randrange(steps), chance.randrange(4 * steps)  # a step has some messages of each direction
     harm: list[Fault] = [
         Kill(a, step=step),
         Kill(a, nth=nth),
         Stop(a, step=step),
         Stop(a, nth=nth),
-        Cut(a, b, after=nth),
+        Disconnect(a, b, after=nth),
         BlackHole(a, b, nth),
-        Drop(a, b, nth),
+        DropMessage(a, b, nth),
     ]
     faults = [chance.choice(harm)]
     for _ in range(chance.randrange(3)):

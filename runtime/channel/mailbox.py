@@ -1,4 +1,4 @@
-"""`Mailbox`: waits on one channel for the message that is wanted next, and keeps the others until they are.
+"""`Mailbox`: waits on one channel for the message that is wanted next, and keeps the others until they are wanted.
 
 A worker and its parameter client share one channel; each asks for its own messages by key.
 """
@@ -11,37 +11,45 @@ from ...errors import CutsetError, NetworkError
 from .channel import Channel, SilenceError
 from .message import Message
 
-Key = tuple[str, str, int, int, int]
-KEPT_MOST = 1 << 12  # messages that nobody has asked for yet; a step has a few for each micro-batch in flight
+MessageKey = tuple[str, str, int, int, int]  # sender, kind, step, micro-batch, edge
+MAX_UNCLAIMED = 1 << 12  # messages that nobody has asked for yet; a step has a few for each micro-batch in flight
 
 
-def key_of(message: Message) -> Key:
-    """(sender, kind, step, micro, edge): what a message is waited for by."""
+def message_key(message: Message) -> MessageKey:
+    """The key by which a message is waited for."""
     return (message.sender, message.kind, message.step, message.micro, message.edge)
 
 
-class Stopped(CutsetError):  # noqa: N818 - it is no fault
-    """The launcher told this role to end."""
+class Stopped(CutsetError):  # noqa: N818 - not an error of this role
+    """Raised in a role that the launcher has told to end."""
 
     exit_code = 6
 
 
+def stop_error(name: str, message: Message) -> Stopped:
+    """The error of role `name`, which this message of kind "stop" tells to end."""
+    return Stopped("E601", f"{name} was told to stop: {message.body.get('why', 'the run ended')}")
+
+
 class Mailbox:
-    """Messages of one channel by key. A message of kind "stop" raises Stopped wherever the owner waits."""
+    """The messages of one channel by key. A message of kind "stop" raises Stopped wherever the owner waits.
+
+    timeout_s: how long `wait` waits by default. waited_s: seconds spent so far in waiting for messages.
+    """
 
     def __init__(self, channel: Channel, *, timeout_s: float = 60.0) -> None:
         self.channel = channel
         self.timeout_s = timeout_s
-        self.waited_s = 0.0  # for messages that were not there when they were wanted
-        self._kept: dict[Key, deque[Message]] = defaultdict(deque)
+        self.waited_s = 0.0
+        self._kept: dict[MessageKey, deque[Message]] = defaultdict(deque)
         self._count = 0
 
     def send(self, peer: str, message: Message) -> Message:
         """Queue `message` for `peer`; see `Channel`."""
         return self.channel.send(peer, message)
 
-    def wait(self, wanted: Collection[Key], *, timeout_s: float | None = None) -> Message:
-        """The first message with one of the wanted keys; NetworkError after `timeout_s` seconds of silence."""
+    def wait(self, wanted: Collection[MessageKey], *, timeout_s: float | None = None) -> Message:
+        """Wait for a message with one of the wanted keys; SilenceError after `timeout_s` seconds without a message."""
         while True:
             for key in wanted:
                 if self._kept.get(key):
@@ -50,18 +58,18 @@ class Mailbox:
             try:
                 message = self.channel.receive(self.timeout_s if timeout_s is None else timeout_s)
             except SilenceError as error:
-                raise SilenceError(error.code, f"{error.facts}; wanted: {_in_words(wanted)}", fix=error.fix) from None
+                raise SilenceError(error.code, f"{error.facts}; wanted: {_describe(wanted)}", fix=error.fix) from None
             finally:
                 self.waited_s += time.perf_counter() - began
             self._keep(message)
 
-    def take(self, key: Key) -> Message | None:
-        """A message with this key if it has arrived."""
+    def take(self, key: MessageKey) -> Message | None:
+        """Return a message with this key if one has arrived, without waiting."""
         while (message := self.channel.poll()) is not None:
             self._keep(message)
         return self._pop(key) if self._kept.get(key) else None
 
-    def _pop(self, key: Key) -> Message:
+    def _pop(self, key: MessageKey) -> Message:
         waiting = self._kept[key]
         message = waiting.popleft()
         self._count -= 1
@@ -71,15 +79,15 @@ class Mailbox:
 
     def _keep(self, message: Message) -> None:
         if message.kind == "stop":
-            raise Stopped("E601", f"{self.channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
-        if self._count == KEPT_MOST:
+            raise stop_error(self.channel.name, message)
+        if self._count == MAX_UNCLAIMED:
             raise NetworkError(
                 "E513",
                 f"{self.channel.name} has {self._count} messages that it did not ask for, "
                 f"now {message.kind!r} of {message.sender} (step {message.step})",
                 fix="check that all roles belong to this run and have the same placement; then start the run again",
             )
-        self._kept[key_of(message)].append(message)
+        self._kept[message_key(message)].append(message)
         self._count += 1
 
     def __repr__(self) -> str:
@@ -87,7 +95,7 @@ class Mailbox:
         return f"Mailbox({self.channel.name}, kept={kept})"
 
 
-def _in_words(wanted: Collection[Key]) -> str:
+def _describe(wanted: Collection[MessageKey]) -> str:
     few = [
         f"{kind} of {sender} (step {step}, micro {micro}, edge {edge})"
         for sender, kind, step, micro, edge in list(wanted)[:3]

@@ -1,6 +1,7 @@
-"""`MemoryNetwork`: the in-process twin of the ZeroMQ channel, with scripted faults; each role runs in a thread.
+"""`MemoryNetwork`: the in-process counterpart of the ZeroMQ channel; each role runs in a thread.
 
-It keeps the same promises - order, sequence numbers, a deadline on every wait - and is how most tests run.
+It keeps the same promises: order, sequence numbers, a deadline on every wait. Faults can be scripted (faults.py). A
+`Replica` in one process and most tests run over it.
 """
 
 import threading
@@ -13,28 +14,29 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import NetworkError, ProcessLost
-from .channel import silence, unknown_peer
-from .faults import Fault, Kill, Stop, fate
-from .sequence_numbers import Ledger
+from .channel import silence_error, unknown_peer_error
+from .faults import Fault, Kill, Stop, decide_fate
 from .message import Message, decode, encode
+from .sequence_numbers import SequenceNumbers
 
-Link = tuple[str, str]
+Direction = tuple[str, str]  # sender and receiver
 Letter = tuple[int, Message]  # sequence number and message
 
 
 @dataclass
-class _Held:
-    """Letters of a link that stands still until `by` more messages were sent elsewhere."""
+class _StalledDirection:
+    """Letters that wait until `by` more messages were sent in other directions."""
 
-    link: Link
+    direction: Direction
     by: int
     letters: list[Letter] = field(default_factory=list)
 
 
 class MemoryNetwork:
-    """Channels between threads. faults: what goes wrong, in `faults.py`; copies: whether tensors are copied.
+    """Channels between threads. faults: what goes wrong, see faults.py.
 
-    Every message is encoded and decoded; without `copies` a tensor that arrives is the sender's own memory.
+    Every message is encoded and decoded. copies: whether its bytes are copied, too; without, a tensor that arrives is
+    the sender's own memory.
     """
 
     def __init__(self, faults: Iterable[Fault] = (), *, copies: bool = False) -> None:
@@ -42,14 +44,14 @@ class MemoryNetwork:
         self._faults = tuple(faults)
         self._lock = threading.RLock()
         self._inboxes: dict[str, _Inbox] = {}
-        self._counts: Counter[Link] = Counter()
-        self._held: list[_Held] = []
-        self._swapped: dict[Link, Letter] = {}
+        self._counts: Counter[Direction] = Counter()
+        self._stalled: list[_StalledDirection] = []
+        self._swapped: dict[Direction, Letter] = {}
         self._reason = ""
         self._ended = threading.Condition(self._lock)
 
     def channel(self, name: str) -> "MemoryChannel":
-        """The end point of role `name`. Make all before the first message is sent."""
+        """Make the end point of role `name`. Make all of them before the first message is sent."""
         with self._lock:
             if name in self._inboxes:
                 raise ValueError(f"there is already a channel {name!r}")
@@ -58,12 +60,12 @@ class MemoryNetwork:
         return MemoryChannel(name, self, ends)
 
     def run(self, roles: Mapping[str, Callable[["MemoryChannel"], Any]]) -> dict[str, Any]:
-        """Run each role in a thread with a channel of its own; what each returned. The first that raises ends all."""
+        """Run each role in a thread with a channel of its own. Returns each result; the first error ends all."""
         results: dict[str, Any] = {}
         errors: list[BaseException] = []
         channels = {name: self.channel(name) for name in roles}
 
-        def life(name: str) -> None:
+        def run_role(name: str) -> None:
             try:
                 results[name] = roles[name](channels[name])
             except BaseException as error:  # whatever it is, it is raised again below, in the caller's thread
@@ -72,7 +74,7 @@ class MemoryNetwork:
             finally:
                 channels[name].close()
 
-        threads = [threading.Thread(target=life, args=(name,), name=name) for name in roles]
+        threads = [threading.Thread(target=run_role, args=(name,), name=name) for name in roles]
         for thread in threads:
             thread.start()
         try:
@@ -86,7 +88,7 @@ class MemoryNetwork:
         return results
 
     def abort(self, reason: str) -> None:
-        """Make every blocked and every later call of any channel raise NetworkError at once. The first reason stays."""
+        """Make every blocked and every later call of any channel raise NetworkError. The first reason given stays."""
         with self._lock:
             self._reason = self._reason or reason
             self._ended.notify_all()
@@ -95,28 +97,28 @@ class MemoryNetwork:
 
     def __repr__(self) -> str:
         waiting = {name: len(inbox.letters) for name, inbox in self._inboxes.items()}
-        return f"MemoryNetwork(inboxes={waiting}, held={len(self._held)}, aborted={self._reason!r})"
+        return f"MemoryNetwork(inboxes={waiting}, held={len(self._stalled)}, aborted={self._reason!r})"
 
-    def _post(self, link: Link, letter: Letter) -> None:
-        """Take a letter from its sender and apply the faults that are scripted for it."""
+    def _post(self, direction: Direction, letter: Letter) -> None:
+        """Take a letter from its sender and apply the faults scripted for it."""
         with self._lock:
             self._check()
-            nth, back = self._counts[link], self._counts[link[::-1]]
-            self._counts[link] += 1
-            what = fate(self._faults, link, nth=nth, between=nth + back)
-            if what.held_by:
-                self._held.append(_Held(link, what.held_by))
-            if what.after_next:
-                self._swapped[link] = letter
+            nth, back = self._counts[direction], self._counts[direction[::-1]]
+            self._counts[direction] += 1
+            outcome = decide_fate(self._faults, direction, nth=nth, between=nth + back)
+            if outcome.held_by:
+                self._stalled.append(_StalledDirection(direction, outcome.held_by))
+            if outcome.after_next:
+                self._swapped[direction] = letter
                 return
-            for _ in range(what.copies):
-                self._pass_on(link, letter)
-            if link in self._swapped:
-                self._pass_on(link, self._swapped.pop(link))
-            self._count_down(link)
+            for _ in range(outcome.copies):
+                self._pass_on(direction, letter)
+            if direction in self._swapped:
+                self._pass_on(direction, self._swapped.pop(direction))
+            self._count_down(direction)
 
     def _freeze(self) -> None:
-        """Block until the network is ended, and raise."""
+        """Block until the network is ended, then raise."""
         with self._lock:
             while not self._reason:
                 self._ended.wait()
@@ -124,35 +126,35 @@ class MemoryNetwork:
 
     def _check_peer(self, name: str, peer: str) -> None:
         if peer not in self._inboxes:
-            raise unknown_peer(name, peer, list(self._inboxes))
+            raise unknown_peer_error(name, peer, list(self._inboxes))
 
-    def _pass_on(self, link: Link, letter: Letter) -> None:
-        for held in self._held:
-            if held.link == link:
-                held.letters.append(letter)
+    def _pass_on(self, direction: Direction, letter: Letter) -> None:
+        for stalled in self._stalled:
+            if stalled.direction == direction:
+                stalled.letters.append(letter)
                 return
-        self._deliver(link, letter)
+        self._deliver(direction, letter)
 
-    def _count_down(self, link: Link) -> None:
-        for held in [h for h in self._held if h.link != link]:
-            held.by -= 1
-            if held.by <= 0:
-                self._release(held)
+    def _count_down(self, direction: Direction) -> None:
+        for stalled in [s for s in self._stalled if s.direction != direction]:
+            stalled.by -= 1
+            if stalled.by <= 0:
+                self._release(stalled)
 
-    def _release(self, held: _Held) -> None:
-        self._held.remove(held)
-        for letter in held.letters:
-            self._deliver(held.link, letter)
+    def _release(self, stalled: _StalledDirection) -> None:
+        self._stalled.remove(stalled)
+        for letter in stalled.letters:
+            self._deliver(stalled.direction, letter)
 
-    def _deliver(self, link: Link, letter: Letter) -> None:
-        inbox = self._inboxes[link[1]]
+    def _deliver(self, direction: Direction, letter: Letter) -> None:
+        inbox = self._inboxes[direction[1]]
         if inbox.closed:
             return
         inbox.letters.append(letter)
         inbox.changed.notify()
 
     def _collect(self, name: str, timeout_s: float) -> Letter | None:
-        """The next letter in the inbox of `name`, or None after `timeout_s` seconds."""
+        """Wait for the next letter in the inbox of `name`; None after `timeout_s` seconds without one."""
         with self._lock:
             inbox = self._inboxes[name]
             deadline = time.monotonic() + timeout_s
@@ -170,10 +172,10 @@ class MemoryNetwork:
                 inbox.waiting = False
 
     def _release_if_all_wait(self) -> None:
-        if self._held and all(
+        if self._stalled and all(
             inbox.closed or (inbox.waiting and not inbox.letters) for inbox in self._inboxes.values()
         ):
-            self._release(self._held[0])
+            self._release(self._stalled[0])
 
     def _leave(self, name: str) -> None:
         with self._lock:
@@ -189,7 +191,7 @@ class MemoryNetwork:
 
 @dataclass
 class _Inbox:
-    """What arrived for one role. waiting: its owner is blocked in `receive`."""
+    """The letters that arrived for one role. waiting: whether its owner is blocked in `receive`."""
 
     changed: threading.Condition
     letters: deque[Letter] = field(default_factory=deque)
@@ -203,48 +205,48 @@ class MemoryChannel:
     def __init__(self, name: str, network: MemoryNetwork, ends: list[Kill | Stop]) -> None:
         self.name = name
         self._network = network
-        self._ends = ends
+        self._ends = ends  # scripted ends of this role
         self._passed = 0
-        self._ledger = Ledger(name)
+        self._numbers = SequenceNumbers(name)
         self._closed = False
 
     def send(self, peer: str, message: Message) -> Message:
         """Queue `message` for `peer`; see `Channel`."""
         self._check_alive(message)
-        message = message.owned()
+        message = message.to_owned()
         self._network._check_peer(self.name, peer)
-        sequence = self._ledger.next(peer)
+        sequence = self._numbers.next(peer)
         self._network._post((self.name, peer), (sequence, self._as_sent(message, sequence)))
-        self._ledger.sent(peer, message)
+        self._numbers.count_sent(peer, message)
         return message
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """A copy of a tensor."""
+        """Copy a tensor; see `Channel`."""
         return tensor.clone()
 
     def receive(self, timeout_s: float) -> Message:
-        """The next message of any peer; SilenceError after `timeout_s` seconds without one."""
+        """Wait for the next message of any peer; SilenceError after `timeout_s` seconds without one."""
         message = self._next(timeout_s)
         if message is None:
-            raise silence(self.name, timeout_s, state=self._ledger.dropped())
+            raise silence_error(self.name, timeout_s, state=self._numbers.describe_malformed())
         return message
 
     def poll(self) -> Message | None:
-        """The next message if one is there."""
+        """Return the next message if one is there, without waiting."""
         return self._next(0)
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Messages and tensor bytes so far, by peer."""
-        return self._ledger.statistics()
+        """Count messages and tensor bytes so far, by peer; see `Channel`."""
+        return self._numbers.statistics()
 
     def close(self) -> None:
-        """Leave the network; what is still sent to this role is lost."""
+        """Leave the network; messages still sent to this role are lost."""
         if not self._closed:
             self._closed = True
             self._network._leave(self.name)
 
     def __repr__(self) -> str:
-        return f"MemoryChannel({self.name}, {'closed' if self._closed else 'open'}, {self._ledger})"
+        return f"MemoryChannel({self.name}, {'closed' if self._closed else 'open'}, {self._numbers})"
 
     def _next(self, timeout_s: float) -> Message | None:
         deadline = time.monotonic() + timeout_s
@@ -254,7 +256,7 @@ class MemoryChannel:
             if letter is None:
                 return None
             sequence, message = letter
-            if self._ledger.arrived(sequence, message):
+            if self._numbers.check_arrival(sequence, message):
                 self._check_alive(message)
                 return message
 

@@ -4,7 +4,7 @@ On the wire a message is one msgpack header frame (msgspec) followed by the raw 
 copied: `encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory.
 
 Where frames are encrypted, a large tensor is divided into several, which the receiver puts together: a frame is
-encrypted as a whole before any of it is sent, so that one alone would be encrypted, sent and decrypted in turn.
+encrypted as a whole before any of it is sent, so a single one would be encrypted, sent and decrypted in turn.
 """
 
 import math
@@ -19,10 +19,11 @@ from torch import Tensor
 
 from ...errors import NetworkError
 
+LAUNCHER = "launcher"
 WIRE_VERSION = 4
 MAX_HEADER_BYTES = 16 << 20
-DIMENSIONS_MOST = 64  # of a tensor
-FRAME_BYTES = 1 << 20  # of an encrypted tensor, at most
+MAX_DIMENSIONS = 64  # of a tensor
+MAX_ENCRYPTED_FRAME_BYTES = 1 << 20
 
 Buffer = bytes | bytearray | memoryview
 _T = TypeVar("_T")
@@ -41,28 +42,33 @@ DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-class Place(msgspec.Struct, array_like=True, frozen=True):
-    """Where a tensor lies in memory that sender and receiver share (shared_memory.py). pooled: in the sender's pool."""
+class SharedSlot(msgspec.Struct, array_like=True, frozen=True):
+    """Where a tensor lies in memory that sender and receiver share (shared_memory.py).
 
-    slot: int
+    number: of the slot in the sender's arena. offset: of the tensor, in bytes. pooled: the offset is one in the
+    sender's pool, not in the arena.
+    """
+
+    number: int
     offset: int
     pooled: bool = False
 
 
 class Payload(msgspec.Struct, array_like=True, frozen=True):
-    """One tensor: its dtype's name, its shape, and where it lies; without a place it follows in raw frames.
+    """One tensor of a message: its dtype's name, its shape, and where it lies.
 
-    frames: in how many; all have the same size but for the last, which has the rest.
+    slot: where the receiver finds it in shared memory; a tensor without one follows in raw frames. frames: how many;
+    all have the same size but for the last, which has the rest.
     """
 
     dtype: str
     shape: list[int]
-    place: Place | None = None
+    slot: SharedSlot | None = None
     frames: int = 1
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """What travels before the tensors, each of which `frames` describes."""
+    """What travels before the tensors, each of which one of `payloads` describes."""
 
     version: int
     job: str
@@ -73,7 +79,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     micro: int
     edge: int
     body: dict[str, Any]
-    frames: list[Payload]
+    payloads: list[Payload]
 
 
 class _Origin(msgspec.Struct, array_like=True, frozen=True):
@@ -87,12 +93,13 @@ class _Origin(msgspec.Struct, array_like=True, frozen=True):
 class Message(msgspec.Struct, frozen=True):
     """One message as the roles see it.
 
-    kind says what it is ("forward", "backward", "fetch", ...); step, micro (micro-batch) and edge place it; body holds
-    plain values (numbers, strings, lists, maps); tensors are the payload. `sender` is filled in by the channel.
+    kind says what it is ("forward", "backward", "fetch", ...); step, micro (micro-batch) and edge say which one of its
+    kind; body holds plain values (numbers, strings, lists, maps); tensors are the payload. The channel fills in
+    `sender`.
 
     A tensor that was sent must not be written afterwards: the channel may still be reading it. Nor may one that was
-    received: it may be the sender's own. borrowed: the tensors will be written; whoever keeps them longer than a
-    call takes, as a channel that does not copy them anyway, copies them first (`owned`).
+    received: it may be the sender's own. borrowed: the sender will write the tensors again; whoever keeps them for
+    longer than one call, as a channel does that does not copy them anyway, copies them first (`to_owned`).
     """
 
     kind: str
@@ -106,10 +113,10 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tensors."""
+        """Bytes of all tensors together."""
         return sum(t.nbytes for t in self.tensors)
 
-    def owned(self) -> "Message":
+    def to_owned(self) -> "Message":
         """The same message with tensors that nobody else writes."""
         if not self.borrowed:
             return self
@@ -117,7 +124,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class MalformedError(NetworkError):
-    """Frames that are no message."""
+    """Raised for frames that are no message."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -126,11 +133,11 @@ _origin = msgspec.msgpack.Decoder(_Origin)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Reader(Protocol):
-    """Finds tensors that a sender has put somewhere."""
+class SharedTensorReader(Protocol):
+    """Finds the tensors that a sender has put into shared memory."""
 
-    def tensor(self, place: Place, dtype: str, shape: list[int]) -> Tensor:
-        """The tensor at a place; MalformedError where there is none."""
+    def tensor(self, slot: SharedSlot, dtype: str, shape: list[int]) -> Tensor:
+        """The tensor in a slot; MalformedError where there is none."""
         ...
 
 
@@ -140,18 +147,19 @@ def encode(
     job: str,
     sender: str,
     sequence: int,
-    places: Sequence[Place | None] = (),
+    slots: Sequence[SharedSlot | None] = (),
     frame_bytes: int = sys.maxsize,
 ) -> list[Buffer]:
-    """The frames of `message`: its header, then those of the tensors, over the tensors' memory and keeping it alive.
+    """Turn `message` into frames: its header, then the tensors, over the tensors' memory and keeping it alive.
 
-    places: of the tensors that need not travel; where nothing is said, all do. frame_bytes: of a tensor in a frame, at
-    most. NetworkError where the header is too large; ValueError for a tensor that is not a dense CPU tensor.
+    slots: for each tensor the slot in shared memory in which it lies, or None for one that travels; by default all
+    travel. frame_bytes: the most bytes of a tensor in one frame. NetworkError where the header is too large; ValueError
+    for a tensor that is not a dense CPU tensor.
     """
-    places = places or [None] * len(message.tensors)
+    slots = slots or [None] * len(message.tensors)
     payloads = [
-        Payload(_dtype_name(t), list(t.shape), place, max(1, -(-t.nbytes // frame_bytes)) if place is None else 1)
-        for t, place in zip(message.tensors, places, strict=True)
+        Payload(_dtype_name(t), list(t.shape), slot, max(1, -(-t.nbytes // frame_bytes)) if slot is None else 1)
+        for t, slot in zip(message.tensors, slots, strict=True)
     ]
     header = Header(
         version=WIRE_VERSION,
@@ -163,7 +171,7 @@ def encode(
         micro=message.micro,
         edge=message.edge,
         body=message.body,
-        frames=payloads,
+        payloads=payloads,
     )
     head = _encoder.encode(header)
     if len(head) > MAX_HEADER_BYTES:
@@ -174,43 +182,43 @@ def encode(
         )
     frames: list[Buffer] = [head]
     for tensor, payload in zip(message.tensors, payloads, strict=True):
-        if payload.place is None:
-            frames += _divided(buffer_of(tensor), payload.frames)
+        if payload.slot is None:
+            frames += _split(to_buffer(tensor), payload.frames)
     return frames
 
 
-def _divided(buffer: Buffer, count: int) -> list[Buffer]:
+def _split(buffer: Buffer, count: int) -> list[Buffer]:
     if count == 1:
         return [buffer]
-    view, size = memoryview(buffer), _part(len(buffer), count)
+    view, size = memoryview(buffer), _part_bytes(len(buffer), count)
     return [view[i * size : (i + 1) * size] for i in range(count)]
 
 
-def _part(size: int, count: int) -> int:
-    """Bytes of every frame but the last."""
+def _part_bytes(size: int, count: int) -> int:
+    """Bytes of every frame but the last, where `size` bytes go in `count` frames."""
     return -(-size // count)
 
 
 def decode(
-    frames: Sequence[Buffer], *, job: str, readers: Mapping[str, Reader] | None = None
+    frames: Sequence[Buffer], *, job: str, readers: Mapping[str, SharedTensorReader] | None = None
 ) -> tuple[Header, Message]:
-    """The message in `frames`, its tensors over the frames' memory where that is writable and aligned.
+    """Read the message in `frames`; its tensors lie over the frames' memory where that is writable and aligned.
 
-    readers: by sender, of tensors that did not travel. MalformedError where the frames do not fit together;
-    NetworkError where the peer is of another version or job.
+    readers: by sender, what finds the tensors that lie in shared memory. MalformedError where the frames do not fit
+    together; NetworkError where the peer is of another version or job.
     """
-    header = _header(frames, job)
-    expected = sum(payload.frames for payload in header.frames if payload.place is None)
+    header = _decode_header(frames, job)
+    expected = sum(payload.frames for payload in header.payloads if payload.slot is None)
     if len(frames) - 1 != expected:
         raise MalformedError(
             "E504", f"{header.sender} sent {len(frames) - 1} tensor frames; the header says {expected}"
         )
-    reader, travelled = (readers or {}).get(header.sender), iter(frames[1:])
+    reader, tensor_frames = (readers or {}).get(header.sender), iter(frames[1:])
     tensors = tuple(
-        _tensor(payload, travelled, header.sender)
-        if payload.place is None
-        else _placed(payload, payload.place, reader, header.sender)
-        for payload in header.frames
+        _tensor_of_frames(payload, tensor_frames, header.sender)
+        if payload.slot is None
+        else _tensor_of_slot(payload, payload.slot, reader, header.sender)
+        for payload in header.payloads
     )
     message = Message(
         header.kind, header.step, header.micro, header.edge, header.body, tensors=tensors, sender=header.sender
@@ -218,7 +226,7 @@ def decode(
     return header, message
 
 
-def _header(frames: Sequence[Buffer], job: str) -> Header:
+def _decode_header(frames: Sequence[Buffer], job: str) -> Header:
     if not frames:
         raise MalformedError("E504", "a message without frames arrived")
     size = len(frames[0])
@@ -230,7 +238,7 @@ def _header(frames: Sequence[Buffer], job: str) -> Header:
             return header
     except _UNREADABLE:
         pass
-    # Of another version the fields may be others, but for the first ones.
+    # A header of another wire version has other fields, but for the first ones.
     origin = _parse(_origin, frames[0])
     if origin.version != WIRE_VERSION:
         raise NetworkError(
@@ -263,8 +271,8 @@ def _dtype_name(tensor: Tensor) -> str:
     return name
 
 
-def buffer_of(tensor: Tensor) -> Buffer:
-    """The bytes of a tensor in order, over its own memory where they lie in order there."""
+def to_buffer(tensor: Tensor) -> Buffer:
+    """The bytes of a tensor in row-major order, over its own memory where it is contiguous."""
     if tensor.numel() == 0:
         return b""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -272,34 +280,34 @@ def buffer_of(tensor: Tensor) -> Buffer:
     return flat.view(torch.uint8).numpy().data
 
 
-def _placed(payload: Payload, place: Place, reader: Reader | None, sender: str) -> Tensor:
-    _checked(payload, sender)
+def _tensor_of_slot(payload: Payload, slot: SharedSlot, reader: SharedTensorReader | None, sender: str) -> Tensor:
+    _check_payload(payload, sender)
     if reader is None:
         raise MalformedError("E504", f"{sender} sent a tensor in memory that is not shared with it")
-    return reader.tensor(place, payload.dtype, payload.shape)
+    return reader.tensor(slot, payload.dtype, payload.shape)
 
 
-def _checked(payload: Payload, sender: str) -> torch.dtype:
-    """The dtype of a tensor that is possible."""
+def _check_payload(payload: Payload, sender: str) -> torch.dtype:
+    """Check that such a tensor is possible. Returns its dtype; MalformedError where it is not."""
     name, shape, count = payload.dtype, payload.shape, payload.frames
     dtype = DTYPES.get(name)
     if dtype is None:
         raise MalformedError("E504", f"{sender} sent a tensor of unknown dtype {name!r}")
-    if len(shape) > DIMENSIONS_MOST:
+    if len(shape) > MAX_DIMENSIONS:
         raise MalformedError("E504", f"{sender} sent a tensor of {len(shape)} dimensions")
     if min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= 1 << 62:
         raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
     size = math.prod(shape) * dtype.itemsize
-    if count != 1 and (count < 1 or payload.place is not None or (count - 1) * _part(size, count) >= size):
+    if count != 1 and (count < 1 or payload.slot is not None or (count - 1) * _part_bytes(size, count) >= size):
         raise MalformedError("E504", f"{sender} sent a {name} tensor of shape {shape} in {count} frames")
     return dtype
 
 
-def _tensor(payload: Payload, frames: Iterator[Buffer], sender: str) -> Tensor:
-    dtype, name, shape = _checked(payload, sender), payload.dtype, payload.shape
+def _tensor_of_frames(payload: Payload, frames: Iterator[Buffer], sender: str) -> Tensor:
+    dtype, name, shape = _check_payload(payload, sender), payload.dtype, payload.shape
     size, own = math.prod(shape) * dtype.itemsize, list(islice(frames, payload.frames))
-    part, sizes = _part(size, payload.frames), [len(frame) for frame in own]
-    if sum(sizes) != size or any(found != part for found in sizes[:-1]):
+    part, sizes = _part_bytes(size, payload.frames), [len(frame) for frame in own]
+    if sum(sizes) != size or any(frame_size != part for frame_size in sizes[:-1]):
         raise MalformedError(
             "E504",
             f"{sender} sent {' + '.join(map(str, sizes[:4]))} bytes for a {name} tensor of shape {shape}, which has "
@@ -307,12 +315,12 @@ def _tensor(payload: Payload, frames: Iterator[Buffer], sender: str) -> Tensor:
         )
     if size == 0:
         return torch.empty(shape, dtype=dtype)
-    flat = _flat(own[0], dtype) if len(own) == 1 else _joined(own, size).view(dtype)
+    flat = _view_frame(own[0], dtype) if len(own) == 1 else _join_frames(own, size).view(dtype)
     return flat.view(shape)
 
 
-def _joined(frames: Sequence[Buffer], size: int) -> Tensor:
-    """The bytes of several frames in one piece of memory."""
+def _join_frames(frames: Sequence[Buffer], size: int) -> Tensor:
+    """Copy the bytes of several frames into one piece of memory."""
     whole = torch.empty(size, dtype=torch.uint8)
     into, offset = whole.numpy().data, 0
     for frame in frames:
@@ -321,8 +329,8 @@ def _joined(frames: Sequence[Buffer], size: int) -> Tensor:
     return whole
 
 
-def _flat(frame: Buffer, dtype: torch.dtype) -> Tensor:
-    """The frame's memory; a copy where it is read-only or not aligned, which the kernels of torch rely on."""
+def _view_frame(frame: Buffer, dtype: torch.dtype) -> Tensor:
+    """The frame's memory as a flat tensor; a copy where it is read-only or not aligned, as torch's kernels need it."""
     if memoryview(frame).readonly:
         frame = bytearray(frame)
     flat = torch.frombuffer(frame, dtype=dtype)

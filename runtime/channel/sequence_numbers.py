@@ -1,4 +1,4 @@
-"""`Ledger`: the sequence numbers and counts of one end point; it is why a lost message is an error and not a hang."""
+"""`SequenceNumbers`: numbers the messages of one end point, so that a lost message is an error and not a hang."""
 
 from dataclasses import asdict, dataclass
 
@@ -7,8 +7,11 @@ from .message import Message
 
 
 @dataclass
-class Account:
-    """What went to and came from one peer."""
+class PeerCounters:
+    """Counts of what went to one peer and came from it.
+
+    repeated, malformed, undelivered: messages that were dropped; the last are those to a peer that has ended.
+    """
 
     messages_out: int = 0
     bytes_out: int = 0
@@ -19,68 +22,71 @@ class Account:
     undelivered: int = 0
 
 
-class Ledger:
-    """Numbers the messages to each peer, and checks the numbers of the messages from each: in order, each once."""
+class SequenceNumbers:
+    """Numbers the messages to each peer, and checks that those of each peer arrive in order, each once."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self._accounts: dict[str, Account] = {}
+        self._counters: dict[str, PeerCounters] = {}
 
     def next(self, peer: str) -> int:
         """The sequence number of the next message to `peer`."""
-        return self._account(peer).messages_out
+        return self._counters_of(peer).messages_out
 
-    def expected(self, peer: str) -> int:
-        """The number of the next message from `peer`."""
-        return self._account(peer).messages_in
+    def next_expected(self, peer: str) -> int:
+        """The sequence number that the next message from `peer` must have."""
+        return self._counters_of(peer).messages_in
 
-    def sent(self, peer: str, message: Message) -> None:
-        """Count a message to `peer`."""
-        account = self._account(peer)
-        account.messages_out += 1
-        account.bytes_out += message.bytes
+    def count_sent(self, peer: str, message: Message) -> None:
+        """Count a message that was sent to `peer`."""
+        counters = self._counters_of(peer)
+        counters.messages_out += 1
+        counters.bytes_out += message.bytes
 
-    def arrived(self, sequence: int, message: Message) -> bool:
-        """Whether this message is the next of its sender; False where it came before, NetworkError for a gap."""
-        account = self._account(message.sender)
-        expected = account.messages_in
-        if sequence < expected:
-            account.repeated += 1
+    def check_arrival(self, sequence: int, message: Message) -> bool:
+        """Whether to read a message: it is the next of its sender.
+
+        False for one that has come before. NetworkError where messages before it are missing.
+        """
+        counters = self._counters_of(message.sender)
+        next_expected = counters.messages_in
+        if sequence < next_expected:
+            counters.repeated += 1
             return False
-        if sequence > expected:
+        if sequence > next_expected:
             raise NetworkError(
                 "E502",
-                f"{self.owner} got message {sequence} of {message.sender} and expected {expected}: "
-                f"{sequence - expected} lost or overtaken on the way",
+                f"{self.owner} got message {sequence} of {message.sender} and expected {next_expected}: "
+                f"{sequence - next_expected} lost or overtaken on the way",
                 fix="check the link between the two; what was lost is not sent again, so start the run again",
             )
-        account.messages_in += 1
-        account.bytes_in += message.bytes
+        counters.messages_in += 1
+        counters.bytes_in += message.bytes
         return True
 
-    def undelivered(self, peer: str) -> None:
-        """Count a message that was not sent, as the peer is gone."""
-        self._account(peer).undelivered += 1
+    def count_undelivered(self, peer: str) -> None:
+        """Count a message that was not sent because the peer has ended."""
+        self._counters_of(peer).undelivered += 1
 
-    def malformed(self, peer: str) -> None:
+    def count_malformed(self, peer: str) -> None:
         """Count a message of `peer` that was dropped because it could not be read."""
-        self._account(peer).malformed += 1
+        self._counters_of(peer).malformed += 1
 
-    def dropped(self) -> str:
-        """The malformed messages so far in words, for an error; "" where there were none."""
-        counts = [f"{a.malformed} of {peer}" for peer, a in sorted(self._accounts.items()) if a.malformed]
+    def describe_malformed(self) -> str:
+        """How many malformed messages were dropped, as text for an error; "" where there were none."""
+        counts = [f"{a.malformed} of {peer}" for peer, a in sorted(self._counters.items()) if a.malformed]
         return f"; malformed messages dropped: {', '.join(counts)}" if counts else ""
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Every count by peer."""
-        return {peer: asdict(account) for peer, account in self._accounts.items()}
+        """All counts by peer; see `Channel.statistics`."""
+        return {peer: asdict(counters) for peer, counters in self._counters.items()}
 
     def __repr__(self) -> str:
-        counts = {peer: (a.messages_out, a.messages_in) for peer, a in self._accounts.items()}
-        return f"Ledger({self.owner}, out/in={counts})"
+        counts = {peer: (a.messages_out, a.messages_in) for peer, a in self._counters.items()}
+        return f"SequenceNumbers({self.owner}, out/in={counts})"
 
-    def _account(self, peer: str) -> Account:
-        account = self._accounts.get(peer)
-        if account is None:
-            account = self._accounts[peer] = Account()
-        return account
+    def _counters_of(self, peer: str) -> PeerCounters:
+        counters = self._counters.get(peer)
+        if counters is None:
+            counters = self._counters[peer] = PeerCounters()
+        return counters

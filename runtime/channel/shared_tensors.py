@@ -1,7 +1,7 @@
-"""`SharedValues`: flat tensors that several processes of one host read and write at once, without a lock.
+"""`SharedTensors`: flat tensors that several processes of one host read and write at once, without a lock.
 
 Their memory is that of an anonymous file (shared_memory.py): nothing is left of it when its processes are gone, however
-they ended. Who made it hands a `Whereabouts` over; the others map the same memory with it.
+they ended. The process that creates it hands out a `SharedTensorLocation`; the others map the same memory with it.
 """
 
 import mmap
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from .message import DTYPES
-from .shared_memory import PAGE, Offer, anonymous, mapped
+from .shared_memory import PAGE, Offer, create_memory, map_memory
 
 
-class Spot(msgspec.Struct, frozen=True):
-    """Where one tensor lies: `count` elements from byte `offset`."""
+class TensorRegion(msgspec.Struct, frozen=True):
+    """Where one tensor lies in the memory: `count` elements from byte `offset`."""
 
     name: str
     dtype: str
@@ -28,53 +28,60 @@ class Spot(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The byte behind it."""
+        """The first byte behind the tensor."""
         return self.offset + self.count * DTYPES[self.dtype].itemsize
 
 
-class Whereabouts(msgspec.Struct, frozen=True):
+class SharedTensorLocation(msgspec.Struct, frozen=True):
     """All that another process of this host has to know to map the tensors."""
 
     offer: Offer
-    spots: list[Spot]
+    regions: list[TensorRegion]
 
 
-class SharedValues:
-    """tensors: by name, each flat, contiguous and at a page of its own; writes to them are seen by all."""
+class SharedTensors:
+    """Flat tensors in shared memory, by name in `tensors`.
 
-    def __init__(self, memory: mmap.mmap, where: Whereabouts) -> None:
-        self.where = where
-        self.tensors = {spot.name: _tensor(memory, spot) for spot in where.spots}
+    Each is contiguous and begins at a page of its own. All processes that map the memory see every write.
+    """
 
-    @classmethod
-    def made(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """New memory with copies of flat tensors. Others can map it as long as this object lives."""
-        spots, end = [], PAGE
-        for name, tensor in tensors.items():
-            spots.append(Spot(name, str(tensor.dtype).removeprefix("torch."), end, tensor.numel()))
-            end = -(-spots[-1].end // PAGE) * PAGE
-        memory, offer = anonymous(end)
-        made = cls(memory, Whereabouts(offer, spots))
-        weakref.finalize(made, os.close, offer.descriptor)
-        for name, tensor in tensors.items():
-            made.tensors[name].copy_(tensor)
-        return made
+    def __init__(self, memory: mmap.mmap, location: SharedTensorLocation) -> None:
+        self.location = location
+        self.tensors = {region.name: _tensor_at(memory, region) for region in location.regions}
 
     @classmethod
-    def found(cls, where: Whereabouts) -> Self:
-        """Those that another process has made. OSError where they are not on this host, or not what was told."""
-        memory = mapped(where.offer)
-        if any(s.dtype not in DTYPES or not PAGE <= s.offset <= s.end <= len(memory) for s in where.spots):
-            raise OSError("the shared memory does not hold what was told")
-        return cls(memory, where)
+    def create(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Copy flat tensors into new memory, which others can map as long as the returned object lives."""
+        regions, end = [], PAGE
+        for name, tensor in tensors.items():
+            regions.append(TensorRegion(name, str(tensor.dtype).removeprefix("torch."), end, tensor.numel()))
+            end = -(-regions[-1].end // PAGE) * PAGE
+        memory, offer = create_memory(end)
+        shared = cls(memory, SharedTensorLocation(offer, regions))
+        weakref.finalize(shared, os.close, offer.descriptor)
+        for name, tensor in tensors.items():
+            shared.tensors[name].copy_(tensor)
+        return shared
+
+    @classmethod
+    def attach(cls, location: SharedTensorLocation) -> Self:
+        """Map the tensors that another process has created.
+
+        OSError where the memory is not on this host, or does not hold what the location says.
+        """
+        memory = map_memory(location.offer)
+        regions = location.regions
+        if any(r.dtype not in DTYPES or not PAGE <= r.offset <= r.end <= len(memory) for r in regions):
+            raise OSError("the shared memory does not hold what its location says")
+        return cls(memory, location)
 
     def __repr__(self) -> str:
-        held = ", ".join(f"{spot.name} {spot.dtype}[{spot.count}]" for spot in self.where.spots)
-        return f"{type(self).__name__}({held})"
+        regions = ", ".join(f"{region.name} {region.dtype}[{region.count}]" for region in self.location.regions)
+        return f"{type(self).__name__}({regions})"
 
 
-def _tensor(memory: mmap.mmap, spot: Spot) -> Tensor:
-    dtype = DTYPES[spot.dtype]
-    if not spot.count:
+def _tensor_at(memory: mmap.mmap, region: TensorRegion) -> Tensor:
+    dtype = DTYPES[region.dtype]
+    if not region.count:
         return torch.empty(0, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=spot.count, offset=spot.offset)
+    return torch.frombuffer(memory, dtype=dtype, count=region.count, offset=region.offset)

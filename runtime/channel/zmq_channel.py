@@ -1,4 +1,8 @@
-"""`ZmqChannel`: a `Channel` over ZeroMQ - one ROUTER inbox, one DEALER a peer, CURVE keys on every connection."""
+"""`ZmqChannel`: a `Channel` over ZeroMQ, with one ROUTER inbox, one DEALER per peer, and CURVE keys everywhere.
+
+Messages are numbered for each peer; a missing one is an error, never resent by the channel. Resending (retransmission)
+is the business of the parameter server's client, whose messages carry numbers of their own.
+"""
 
 import math
 import threading
@@ -12,37 +16,37 @@ import zmq
 from torch import Tensor
 
 from ...errors import NetworkError
-from ..launcher.assignment import LAUNCHER
-from .channel import silence, unknown_peer
-from .curve import DOMAIN, Gate
-from .keys import Keys
-from .sequence_numbers import Ledger
-from .link import Link
 from .bind import listen
-from .message import FRAME_BYTES, MalformedError, Message, decode, encode
-from .same_host import MEMORY, Neighbours
+from .channel import silence_error, unknown_peer_error
+from .curve import ZAP_DOMAIN, Keys, ZapAuthenticator
+from .message import LAUNCHER, MAX_ENCRYPTED_FRAME_BYTES, MalformedError, Message, decode, encode
+from .peer_connection import PeerConnection
+from .same_host import SHARED_MEMORY, SameHostPeers
+from .sequence_numbers import SequenceNumbers
 from .shared_memory import ARENA_BYTES
 
 MAX_FRAME_BYTES = 1 << 30
-_OVERHEAD_BYTES = 1024  # what CURVE adds to a frame, generously
-SIDE = "#"  # a sender "worker 1#beacon" is a side line of worker 1, with sequence numbers of its own
-BEACON = f"{SIDE}beacon"  # the only one there is
-DIRECTORY = "@directory"  # from the launcher, which no role sees: {"here": {name: endpoint}, "gone": [name]}
-LOST = "@lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a link on which messages were lost
-LOOK_S = 0.5  # between two looks at all links
-_NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # as numbers, which are quicker
+_OVERHEAD_BYTES = 1024  # more than CURVE adds to a frame
+SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
+HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
+DIRECTORY = "@directory"  # from the launcher to the channel of a role: {"joined": {name: endpoint}, "gone": [name]}
+LINK_LOST = "@link_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a connection that lost messages
+CHECK_S = 0.5  # between two checks of all connections
+_NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
 
 class ZmqChannel:
-    """One role's end of the network. host: the address of one interface to listen on; the port is any free one.
-    shared_bytes: of memory at most that is shared with each peer on this host, 0 for none. encrypted: without it
-    anybody may connect and send under any name; only on loopback, to measure what encryption costs.
+    """One role's end of the network.
 
-    Peers are connected at the first message, from the directory given to `introduce`. Who connects must hold a key on
-    the list, and may only send under the name that the key belongs to.
+    host: the address of one interface to listen on; the port is any free one. shared_bytes: the most memory to share
+    with each peer on this host, 0 for none. encrypted: without it anybody may connect and send under any name; only
+    allowed on loopback, to measure what encryption costs.
 
-    A link that breaks, or on which a message is missing, is told to the launcher, which knows more than either end of
-    it; where there is none, `poll` and `receive` raise NetworkError.
+    A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
+    key on the list, and may only send under the name of that key.
+
+    A connection that breaks, or on which a message is missing, is reported to the launcher, which knows more than
+    either end; in a process without one, `poll` and `receive` raise NetworkError.
     """
 
     def __init__(
@@ -60,22 +64,22 @@ class ZmqChannel:
         self.job = job
         self._keys = keys
         self._max_frame_bytes = max_frame_bytes
-        self._frame_bytes = min(FRAME_BYTES, max_frame_bytes) if encrypted else max_frame_bytes
+        self._frame_bytes = min(MAX_ENCRYPTED_FRAME_BYTES, max_frame_bytes) if encrypted else max_frame_bytes
         self._encrypted = encrypted
         self._directory: dict[str, str] = {}
-        self._links: dict[str, Link] = {}
-        self._connecting: list[Link] = []
-        self._ledger = Ledger(name)
-        self._neighbours = Neighbours(host, size=shared_bytes)
-        self._put_back: deque[Message] = deque()
-        self._gone: set[str] = set()
-        self._given_up: set[str] = set()  # peers whose messages are no longer complete, one way or the other
-        self._held: dict[str, list[Message]] = {}  # for peers that were faster than the launcher's word about them
-        self._look_at = 0.0
+        self._connections: dict[str, PeerConnection] = {}
+        self._connecting: list[PeerConnection] = []
+        self._numbers = SequenceNumbers(name)
+        self._same_host = SameHostPeers(host, size=shared_bytes)
+        self._requeued: deque[Message] = deque()
+        self._gone: set[str] = set()  # peers that have ended
+        self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
+        self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
+        self._next_check = 0.0
         self._owner: int | None = None
         self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._gate = Gate(self._context, keys)
+        self._authenticator = ZapAuthenticator(self._context, keys)
         self._inbox = self._context.socket(zmq.ROUTER)
         try:
             self.endpoint = self._bind(host)
@@ -88,36 +92,36 @@ class ZmqChannel:
         self._directory |= directory
 
     def forget(self, peer: str) -> None:
-        """The peer has ended for good: close the link to it, and drop and count what is still sent to it."""
+        """The peer has ended for good: close the connection to it, and drop and count what is still sent to it."""
         self._gone.add(peer)
         self._directory.pop(peer, None)
-        link = self._links.pop(peer, None)
-        if link is not None:
-            self._connecting = [other for other in self._connecting if other is not link]
-            link.close(linger_ms=0)
-        self._neighbours.forget(peer)
-        for _ in self._held.pop(peer, []):
-            self._ledger.undelivered(peer)
+        connection = self._connections.pop(peer, None)
+        if connection is not None:
+            self._connecting = [other for other in self._connecting if other is not connection]
+            connection.close(linger_ms=0)
+        self._same_host.forget(peer)
+        for _ in self._unroutable.pop(peer, []):
+            self._numbers.count_undelivered(peer)
 
     def send(self, peer: str, message: Message) -> Message:
         """Queue `message` for `peer` and return at once; see `Channel`."""
         self._check_use()
         if peer in self._gone:
-            self._ledger.undelivered(peer)
-            return message.owned()
-        if peer not in self._directory and self._ledger.expected(peer):
-            message = message.owned()
-            self._held.setdefault(peer, []).append(message)
+            self._numbers.count_undelivered(peer)
+            return message.to_owned()
+        if peer not in self._directory and self._numbers.next_expected(peer):
+            message = message.to_owned()
+            self._unroutable.setdefault(peer, []).append(message)
             return message
-        link = self._links.get(peer) or self._connect(peer)
+        connection = self._connections.get(peer) or self._connect(peer)
         if message.tensors:
-            offer = self._neighbours.offer(peer, link.endpoint, message)
+            offer = self._same_host.offer_memory(peer, connection.endpoint, message)
             if offer is not None:
                 self.send(peer, offer)
-        message, places = self._neighbours.placed(peer, message)
-        sequence = self._ledger.next(peer)
+        message, slots = self._same_host.place_tensors(peer, message)
+        sequence = self._numbers.next(peer)
         frames = encode(
-            message, job=self.job, sender=self.name, sequence=sequence, places=places, frame_bytes=self._frame_bytes
+            message, job=self.job, sender=self.name, sequence=sequence, slots=slots, frame_bytes=self._frame_bytes
         )
         largest = max(map(len, frames))
         if largest > self._max_frame_bytes:
@@ -127,33 +131,33 @@ class ZmqChannel:
                 f"{self._max_frame_bytes} are allowed",
                 fix="send large data as tensors, not in the body",
             )
-        link.send(frames)
-        self._ledger.sent(peer, message)
+        connection.send(frames)
+        self._numbers.count_sent(peer, message)
         return message
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """A copy of a tensor that will be sent often; see `Channel`."""
-        return self._neighbours.copy(tensor)
+        """Copy a tensor that will be sent often; see `Channel`."""
+        return self._same_host.copy(tensor)
 
     def receive(self, timeout_s: float) -> Message:
-        """The next message of any peer; SilenceError after `timeout_s` seconds without one."""
+        """Wait for the next message of any peer; SilenceError after `timeout_s` seconds without one."""
         deadline = time.monotonic() + timeout_s
         while (message := self.poll()) is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise silence(self.name, timeout_s, state=self._state())
-            self.wait(min(left, LOOK_S))
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise silence_error(self.name, timeout_s, state=self._describe_state())
+            self.wait(min(remaining_s, CHECK_S))
         return message
 
     def poll(self) -> Message | None:
-        """The next message if one is there."""
+        """Return the next message if one is there, without waiting."""
         self._check_use()
         if self._connecting:
             self._check_handshakes()
-        if time.monotonic() >= self._look_at:
-            self._look()
-        if self._put_back:
-            return self._put_back.popleft()
+        if time.monotonic() >= self._next_check:
+            self._check_connections()
+        if self._requeued:
+            return self._requeued.popleft()
         while True:
             try:
                 frames = [self._inbox.recv(_NOW, copy=False)]
@@ -161,46 +165,46 @@ class ZmqChannel:
                 return None
             while frames[-1].more:
                 frames.append(self._inbox.recv(_NOW, copy=False))
-            message = self._read(frames)
+            message = self._decode(frames)
             if message is not None:
                 return message
 
-    def put_back(self, messages: Iterable[Message]) -> None:
-        """Let these be received (again) before any other: they came before their reader was ready."""
-        self._put_back.extend(messages)
+    def requeue(self, messages: Iterable[Message]) -> None:
+        """Receive these messages again, before any other: they came before their reader was ready."""
+        self._requeued.extend(messages)
 
     def wait(self, timeout_s: float, *, files: Collection[int] = ()) -> None:
         """Sleep until something may be there to `poll`, one of the file descriptors is readable, or time is up."""
         self._check_use()
-        sources: tuple[Any, ...] = (self._inbox, *(link.monitor for link in self._connecting), *files)
+        sources: tuple[Any, ...] = (self._inbox, *(connection.monitor for connection in self._connecting), *files)
         zmq.zmq_poll([(source, _READABLE) for source in sources], math.ceil(timeout_s * 1000))
 
-    def side_link(self, peer: str) -> Link:
-        """A connection of its own to `peer`, for another thread; its owner closes it before this channel is closed."""
+    def open_connection(self, peer: str) -> PeerConnection:
+        """Open a connection of its own to `peer`, for another thread, which closes it before this channel is closed."""
         keys = self._keys if self._encrypted else None
-        # A launcher that a user has stopped for a while (Ctrl-Z) is not lost; if it ends, so does this process.
-        return Link(self._context, keys, peer=peer, endpoint=self._endpoint(peer), pings=peer != LAUNCHER)
+        # No pings to a launcher: its user may stop it for a while (Ctrl-Z). If it ends, so does this process.
+        return PeerConnection(self._context, keys, peer=peer, endpoint=self._endpoint(peer), pings=peer != LAUNCHER)
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Messages and tensor bytes so far, by peer."""
-        return self._ledger.statistics()
+        """Count messages and tensor bytes so far, by peer; see `Channel`."""
+        return self._numbers.statistics()
 
     @property
     def refused(self) -> int:
-        """How often a connection was refused because its key is not on the list."""
-        return self._gate.refused
+        """How many connections were refused because their key is not on the list."""
+        return self._authenticator.refused
 
     def close(self) -> None:
-        """Release the end point; queued messages are flushed for at most a second."""
+        """Release the end point. Queued messages are still sent, for at most a second."""
         if self._closed:
             return
         self._closed = True
-        for link in self._links.values():
-            link.close()
-        self._neighbours.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._same_host.close()
         self._inbox.close(0)
         self._context.term()
-        self._gate.join()
+        self._authenticator.join()
 
     def __enter__(self) -> "ZmqChannel":
         return self
@@ -211,8 +215,9 @@ class ZmqChannel:
         self.close()
 
     def __repr__(self) -> str:
-        links = ", ".join(f"{peer}: {link.state}" for peer, link in self._links.items())
-        return f"ZmqChannel({self.name} at {self.endpoint}, {'closed' if self._closed else 'open'}, links={{{links}}})"
+        state = "closed" if self._closed else "open"
+        connections = ", ".join(f"{peer}: {connection.state}" for peer, connection in self._connections.items())
+        return f"ZmqChannel({self.name} at {self.endpoint}, {state}, connections={{{connections}}})"
 
     def _bind(self, host: str) -> str:
         self._inbox.linger = 0
@@ -221,97 +226,101 @@ class ZmqChannel:
         if self._encrypted:
             self._inbox.curve_server = True
             self._inbox.curve_secretkey = self._keys.secret.encode()
-            self._inbox.zap_domain = DOMAIN
+            self._inbox.zap_domain = ZAP_DOMAIN
         return listen(self._inbox, self.name, host, encrypted=self._encrypted)
 
     def _endpoint(self, peer: str) -> str:
         if peer not in self._directory or peer not in self._keys.allowed:
-            raise unknown_peer(self.name, peer, list(self._directory))
+            raise unknown_peer_error(self.name, peer, list(self._directory))
         return self._directory[peer]
 
-    def _connect(self, peer: str) -> Link:
-        link = self._links[peer] = self.side_link(peer)
-        self._connecting.append(link)
-        return link
+    def _connect(self, peer: str) -> PeerConnection:
+        connection = self._connections[peer] = self.open_connection(peer)
+        self._connecting.append(connection)
+        return connection
 
     def _check_handshakes(self) -> None:
-        for link in self._connecting:
-            link.check()
-        self._connecting = [link for link in self._connecting if not link.connected]
+        for connection in self._connecting:
+            connection.check()
+        self._connecting = [connection for connection in self._connecting if not connection.connected]
 
-    def _look(self) -> None:
-        """Give up the peers to which a link is lost."""
-        self._look_at = time.monotonic() + LOOK_S
-        for link in list(self._links.values()):
-            link.check()
-            if link.lost and link.peer != LAUNCHER and link.peer not in self._given_up:
-                facts = f"the link from {self.name} to {link.peer} ({link.endpoint}) {link.fate()}"
-                fix = f"check the network between the machines of {self.name} and {link.peer}"
-                self._give_up(link.peer, NetworkError("E514", facts, fix=fix))
+    def _check_connections(self) -> None:
+        """Report the peers to which the connection is lost."""
+        self._next_check = time.monotonic() + CHECK_S
+        for connection in list(self._connections.values()):
+            connection.check()
+            peer = connection.peer
+            if connection.lost and peer != LAUNCHER and peer not in self._incomplete:
+                way = f"from {self.name} to {peer} ({connection.endpoint})"
+                facts = f"the connection {way} {connection.describe_loss()}"
+                fix = f"check the network between the machines of {self.name} and {peer}"
+                self._report_loss(peer, NetworkError("E514", facts, fix=fix))
 
-    def _give_up(self, peer: str, error: NetworkError) -> None:
-        """Messages between this role and the peer are lost: tell the launcher, or raise where there is none."""
-        self._given_up.add(peer)
+    def _report_loss(self, peer: str, error: NetworkError) -> None:
+        """Tell the launcher that messages to or from the peer are lost; raise the error where there is no launcher."""
+        self._incomplete.add(peer)
         body = {"peer": peer, "code": error.code, "facts": error.facts, "fix": error.fix}
         if self.name == LAUNCHER:
-            self._put_back.append(Message(LOST, body=body, sender=LAUNCHER))
+            self._requeued.append(Message(LINK_LOST, body=body, sender=LAUNCHER))
         elif LAUNCHER in self._directory and peer != LAUNCHER:
-            self.send(LAUNCHER, Message(LOST, body=body))
+            self.send(LAUNCHER, Message(LINK_LOST, body=body))
         else:
             raise error
 
-    def _learn(self, body: dict[str, Any]) -> None:
-        """What the launcher says of who is there."""
-        self.introduce(body["here"])
+    def _update_directory(self, body: dict[str, Any]) -> None:
+        """Take in the launcher's news of who has joined and who has ended, and send what had to wait for it."""
+        self.introduce(body["joined"])
         for name in body["gone"]:
             self.forget(name)
-        for name in [name for name in self._held if name in self._directory]:
-            for message in self._held.pop(name):
+        for name in [name for name in self._unroutable if name in self._directory]:
+            for message in self._unroutable.pop(name):
                 self.send(name, message)
 
-    def _read(self, frames: list[zmq.Frame]) -> Message | None:
-        """The message in the frames; None for one that is dropped and counted."""
+    def _decode(self, frames: list[zmq.Frame]) -> Message | None:
+        """The message in the frames; None for one that is dropped and counted, or that is for the channel itself."""
         owner = str(frames[-1].get("User-Id")) if self._encrypted else ""
         try:
             header, message = decode(
-                [frame.buffer for frame in frames[1:]], job=self.job, readers=self._neighbours.readers
+                [frame.buffer for frame in frames[1:]], job=self.job, readers=self._same_host.readers
             )
         except MalformedError:
-            self._ledger.malformed(owner)
+            self._numbers.count_malformed(owner)
             return None
-        if self._encrypted and header.sender not in (owner, owner + BEACON):
-            self._ledger.malformed(owner)
+        if self._encrypted and header.sender not in (owner, owner + HEARTBEAT):
+            self._numbers.count_malformed(owner)
             return None
         if not self._is_next(header.sequence, message):
             return None
         if message.kind == DIRECTORY and message.sender == LAUNCHER:
-            self._learn(message.body)
+            self._update_directory(message.body)
             return None
-        if message.kind != MEMORY:
-            self._neighbours.take_back()
+        if message.kind != SHARED_MEMORY:
+            self._same_host.reclaim()
             return message
-        answer = self._neighbours.heard(message)
+        answer = self._same_host.handle(message)
         if answer is not None:
             self.send(message.sender, answer)
         return None
 
     def _is_next(self, sequence: int, message: Message) -> bool:
-        """Whether it is to be read: not what came before, nor what follows a gap or comes from the dead."""
+        """Whether to read a message: not one that came before, follows a gap, or comes from a peer that has ended."""
         sender = message.sender.partition(SIDE)[0]
-        if sender in self._gone or (sender in self._given_up and sequence > self._ledger.expected(message.sender)):
+        if sender in self._gone or (
+            sender in self._incomplete and sequence > self._numbers.next_expected(message.sender)
+        ):
             return False
         try:
-            return self._ledger.arrived(sequence, message)
+            return self._numbers.check_arrival(sequence, message)
         except NetworkError as gap:
-            self._give_up(sender, gap)
+            self._report_loss(sender, gap)
             return False
 
-    def _state(self) -> str:
-        """What stands in the way, in words."""
-        for link in self._links.values():
-            link.check()
-        bad = [f"{link.peer} at {link.endpoint}: {link.state}" for link in self._links.values() if not link.connected]
-        return self._ledger.dropped() + (f"; links that are not up: {', '.join(bad)}" if bad else "")
+    def _describe_state(self) -> str:
+        """Why nothing may have arrived, as text: malformed messages, and connections that are not up."""
+        for connection in self._connections.values():
+            connection.check()
+        bad = [f"{c.peer} at {c.endpoint}: {c.state}" for c in self._connections.values() if not c.connected]
+        return self._numbers.describe_malformed() + (f"; connections that are not up: {', '.join(bad)}" if bad else "")
 
     def _check_use(self) -> None:
         if self._closed:

@@ -1,8 +1,8 @@
-"""In which state a generator is whenever a model that is built without values would draw from it.
+"""Tracks the states of random generators while a model that draws from them is built without values.
 
-Nothing is drawn then, so a generator would always seem to be where it was. Here each draw that is put off moves it on a
-little instead, to a state of its own: when such a state comes back, the model's code has put it back, and when an
-unknown one comes, the model's code has seeded it. Repeating the draws, true states are put in the place of those.
+Nothing is drawn then, so a generator would always seem to be where it was. Instead, each deferred draw advances it a
+little, to a state that marks this draw. When such a state comes back, the model's code has put it back; when an unknown
+one comes, the model's code has seeded the generator. When the draws are replayed, true states take the place of marks.
 """
 
 import contextlib
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import torch
 
 
-class Unrecordable(Exception):  # noqa: N818 - it says why, and is always answered
+class Unrecordable(Exception):  # noqa: N818 - it is caught always, and says why
     """A model whose building cannot be recorded and repeated."""
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """One draw: the generator's number, the draw's own number, and where that begins.
+class DeferredDraw:
+    """One draw from a generator, both by number, and the state that it begins with.
 
-    seeded: the state in which the generator is then; follows: the draw after which it is in the state that this one
-    begins with. Neither: it goes on where it was.
+    seeded: that state, where the model's code has seeded the generator. follows: the draw that left that state, where
+    the model's code has put it back. If neither is given, the draw begins where the last one ended.
     """
 
     generator: int
@@ -30,8 +30,8 @@ class Drawing:
     follows: int | None = None
 
 
-class Draws:
-    """Follows all generators while a model is recorded."""
+class GeneratorTracker:
+    """Tracks all generators while a model is recorded."""
 
     def __init__(self) -> None:
         self._generators: list[torch.Generator] = []
@@ -41,8 +41,8 @@ class Draws:
         self._followed: set[int] = set()
         self._count = 0
 
-    def before(self, generator: torch.Generator) -> Drawing:
-        """Note from where a draw begins."""
+    def begin(self, generator: torch.Generator) -> DeferredDraw:
+        """Return a draw that is about to begin."""
         state = _state(generator)
         number, self._count = self._count, self._count + 1
         if generator not in self._generators:
@@ -51,27 +51,27 @@ class Draws:
             self._expected.append(b"")
         index = self._generators.index(generator)
         if state == self._expected[index]:
-            return Drawing(index, number)
+            return DeferredDraw(index, number)
         if state in self._marks:
             self._followed.add(self._marks[state])
-            return Drawing(index, number, follows=self._marks[state])
+            return DeferredDraw(index, number, follows=self._marks[state])
         if self._expected[index] and state != _state(torch.Generator().manual_seed(generator.initial_seed())):
             raise Unrecordable("it sets the state of a random generator that it has drawn from")
-        return Drawing(index, number, seeded=state)
+        return DeferredDraw(index, number, seeded=state)
 
-    def after(self, drawing: Drawing) -> None:
-        """Move the generator on to a state of its own."""
-        generator = self._generators[drawing.generator]
+    def end(self, draw: DeferredDraw) -> None:
+        """Advance the generator to a state that marks this draw."""
+        generator = self._generators[draw.generator]
         torch.empty(1).uniform_(generator=generator)
         state = _state(generator)
-        while state in self._marks:  # two draws from one state: that they are told apart, go on to where nobody was
+        while state in self._marks:  # two draws from one state would have one mark: advance until the state is new
             torch.empty(1).uniform_(generator=generator)
             state = _state(generator)
-        self._expected[drawing.generator] = state
-        self._marks[state] = drawing.number
+        self._expected[draw.generator] = state
+        self._marks[state] = draw.number
 
-    def put_back(self) -> None:
-        """Leave the generators as they were found, but torch's own to whoever has forked it."""
+    def restore(self) -> None:
+        """Restore the states that the generators were found in; torch's own is left to whoever has forked it."""
         for generator, state in zip(self._generators, self._first, strict=True):
             if generator is not torch.default_generator:
                 generator.set_state(_from_bytes(state))
@@ -82,10 +82,10 @@ class Draws:
         return frozenset(self._followed)
 
 
-class DrawsAgain:
-    """True states of the generators while a recording is repeated. All draws are made from torch's own one.
+class GeneratorReplay:
+    """True states of the generators while a recording is replayed. All draws are made from torch's own generator.
 
-    followed: the draws whose states are kept.
+    followed: the draws whose final states are kept.
     """
 
     def __init__(self, followed: frozenset[int]) -> None:
@@ -95,8 +95,8 @@ class DrawsAgain:
         self._at = -1  # the generator whose state torch's own is in
 
     @contextlib.contextmanager
-    def drawing(self, draw: Drawing) -> Iterator[None]:
-        """Torch's own generator is in the state that a draw begins with, and what it leaves is kept."""
+    def replay(self, draw: DeferredDraw) -> Iterator[None]:
+        """Put torch's own generator into the state that a draw begins with, and keep the state that the draw leaves."""
         own = torch.default_generator
         if draw.seeded is not None:
             own.set_state(_from_bytes(draw.seeded))

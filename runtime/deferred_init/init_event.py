@@ -1,4 +1,4 @@
-"""`Event`: an operator that made or changed values while a model was recorded; `Execution` runs it for real."""
+"""`InitEvent`: an operator that made or changed values while a model was recorded; `EventExecutor` runs it for real."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .generator_tracking import Drawing, DrawsAgain, Unrecordable
+from .generator_tracking import DeferredDraw, GeneratorReplay, Unrecordable
 
 
 @dataclass(frozen=True)
-class Place:
-    """A tensor: which memory it shows, and how."""
+class TensorView:
+    """A tensor as a view of a memory, given by number. stride, offset: in elements."""
 
     memory: int
     dtype: torch.dtype
@@ -22,12 +22,12 @@ class Place:
     offset: int
 
     @classmethod
-    def of(cls, tensor: Tensor, memory: int) -> "Place":
-        """Where a tensor lies in a memory."""
+    def of(cls, tensor: Tensor, memory: int) -> "TensorView":
+        """Return the view that a tensor is of a memory."""
         return cls(memory, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def covers(self, nbytes: int) -> bool:
-        """Whether the tensor shows each of so many bytes, once."""
+        """Whether the view shows each byte of a memory of `nbytes` exactly once."""
         size = 1
         for stride, count in sorted((s, n) for s, n in zip(self.stride, self.shape, strict=True) if n != 1):
             if stride != size:
@@ -37,83 +37,86 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Event:
-    """An operator with places for its tensors.
+class InitEvent:
+    """An operator with views for its tensors, or a constant.
 
-    makes: those of the tensors that it returns, None for what is no new one. overwrites: a memory of whose former
-    content nothing is left. draws: from which generator, in which state. constant: what a memory holds at first,
-    instead of an operator.
+    makes: the views of the tensors that it returns, None for one that is not new. overwrites: a memory of whose former
+    content nothing is left. draw: from which generator it draws, in which state. constant: the first content of a
+    memory, instead of an operator.
     """
 
     op: Any
     args: Any
-    makes: tuple[Place | None, ...] = ()
+    makes: tuple[TensorView | None, ...] = ()
     overwrites: int | None = None
-    draws: Drawing | None = None
+    draw: DeferredDraw | None = None
     constant: Tensor | None = None
 
     @property
     def memories(self) -> set[int]:
-        """All that it touches."""
-        places = [leaf for leaf in tree_leaves(self.args) if isinstance(leaf, Place)]
-        return {place.memory for place in (*places, *self.makes) if place is not None}
+        """All memories that it touches."""
+        views = [leaf for leaf in tree_leaves(self.args) if isinstance(leaf, TensorView)]
+        return {view.memory for view in (*views, *self.makes) if view is not None}
 
 
-class Execution:
-    """Runs events; the memories that they need and leave are here. nbytes: of each memory; followed: see DrawsAgain."""
+class EventExecutor:
+    """Runs events and holds the memories that they need and leave.
+
+    nbytes: of each memory, by number. followed: see `GeneratorReplay`.
+    """
 
     def __init__(self, nbytes: Sequence[int], followed: frozenset[int] = frozenset()) -> None:
         self._nbytes = nbytes
         self._held: dict[int, torch.UntypedStorage] = {}
-        self._draws = DrawsAgain(followed)
+        self._generators = GeneratorReplay(followed)
 
-    def execute(self, event: Event) -> None:
-        """Run one event; Unrecordable where its operator behaves otherwise than when it was recorded."""
+    def execute(self, event: InitEvent) -> None:
+        """Run one event; raise Unrecordable where its operator behaves otherwise than when it was recorded."""
         if event.constant is not None:
-            (place,) = event.makes
-            assert place is not None
-            self._held[place.memory] = event.constant.clone().untyped_storage()
+            (view,) = event.makes
+            assert view is not None
+            self._held[view.memory] = event.constant.clone().untyped_storage()
             return
-        args, kwargs = tree_map(lambda leaf: self.tensor(leaf) if isinstance(leaf, Place) else leaf, event.args)
-        if event.draws is None:
+        args, kwargs = tree_map(lambda leaf: self.tensor(leaf) if isinstance(leaf, TensorView) else leaf, event.args)
+        if event.draw is None:
             result = event.op(*args, **kwargs)
         else:
-            with self._draws.drawing(event.draws):
+            with self._generators.replay(event.draw):
                 result = event.op(*args, **kwargs)
-        for place, tensor in zip(event.makes, tensors(result), strict=True):
-            if place is not None:
-                self._keep(event, place, tensor)
+        for view, tensor in zip(event.makes, tensors(result), strict=True):
+            if view is not None:
+                self._keep(event, view, tensor)
 
-    def tensor(self, place: Place) -> Tensor:
-        """What a place shows; zeros where nothing was written, as memory that was only asked for."""
-        storage = self._held.get(place.memory)
+    def tensor(self, view: TensorView) -> Tensor:
+        """Return the tensor of a view; it is zero where nothing was written, as in memory that was only allocated."""
+        storage = self._held.get(view.memory)
         if storage is None:
-            storage = torch.zeros(self._nbytes[place.memory], dtype=torch.uint8).untyped_storage()
-            self._held[place.memory] = storage
-        return torch.empty(0, dtype=place.dtype).set_(storage, place.offset, place.shape, place.stride)
+            storage = torch.zeros(self._nbytes[view.memory], dtype=torch.uint8).untyped_storage()
+            self._held[view.memory] = storage
+        return torch.empty(0, dtype=view.dtype).set_(storage, view.offset, view.shape, view.stride)
 
     def free(self, memory: int) -> None:
-        """Let go of a memory."""
+        """Free a memory."""
         self._held.pop(memory, None)
 
     @property
     def held_bytes(self) -> int:
-        """Of all memories that are held."""
+        """The bytes of all memories that are held."""
         return sum(self._nbytes[memory] for memory in self._held)
 
-    def _keep(self, event: Event, place: Place, tensor: Tensor) -> None:
-        """Take a result for the memory that was recorded."""
-        if tensor.dtype != place.dtype or tuple(tensor.shape) != place.shape:
-            raise Unrecordable(f"{event.op} gave {tensor.dtype} {tuple(tensor.shape)} instead of {place}")
+    def _keep(self, event: InitEvent, view: TensorView, tensor: Tensor) -> None:
+        """Keep a result as the memory that was recorded, without a copy where that is possible."""
+        if tensor.dtype != view.dtype or tuple(tensor.shape) != view.shape:
+            raise Unrecordable(f"{event.op} returned {tensor.dtype} {tuple(tensor.shape)} instead of {view}")
         storage = tensor.untyped_storage()
         own = all(storage.data_ptr() != held.data_ptr() for held in self._held.values())
-        alike = tensor.stride() == place.stride and tensor.storage_offset() == place.offset
-        if own and alike and storage.nbytes() == self._nbytes[place.memory]:
-            self._held[place.memory] = storage
+        alike = tensor.stride() == view.stride and tensor.storage_offset() == view.offset
+        if own and alike and storage.nbytes() == self._nbytes[view.memory]:
+            self._held[view.memory] = storage
         else:
-            self.tensor(place).copy_(tensor)
+            self.tensor(view).copy_(tensor)
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """All tensors in nested containers, in order."""
+    """Return all tensors in nested containers, in order."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

@@ -1,5 +1,7 @@
-"""`Assignment`: what a new process learns of itself, over its standard input - never by arguments or environment, as it
-holds a secret key."""
+"""`Assignment`: what a new process has to do, which it reads from its standard input.
+
+It holds a secret key, so it never travels in arguments or in the environment, which other users can read.
+"""
 
 import os
 import select
@@ -8,14 +10,17 @@ from typing import Any
 
 import msgspec
 
-from ..channel.keys import Keys
+from ..channel.curve import Keys
 
-LAUNCHER = "launcher"
 _LENGTH_BYTES = 8
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """One role of a job. entry: "package.module:function"; setup: its plain data; path: where modules are sought."""
+    """One role of a job, as its process gets it.
+
+    entry: "package.module:function". setup: plain data for the entry. launcher: the launcher's end point. host: the
+    address to listen on. path: `sys.path` of the process.
+    """
 
     name: str
     job: str
@@ -26,37 +31,37 @@ class Assignment(msgspec.Struct, frozen=True):
     host: str
     path: list[str]
     start_timeout_s: float
-    beacon_interval_s: float
+    heartbeat_interval_s: float
 
 
-def write(assignment: Assignment, file: int, *, deadline: float) -> None:
-    """Hand it over through the pipe `file`, until `deadline` (monotonic) at most.
+def write_assignment(assignment: Assignment, file: int, *, deadline: float) -> None:
+    """Write an assignment to the pipe `file`, until `deadline` (of `time.monotonic`) at most.
 
-    A process that dies or does not read is no error here: whoever watches it says more about it.
+    A process that dies or does not read is no error here: the launcher notices it otherwise, and knows more then.
     """
     payload = msgspec.msgpack.encode(assignment)
-    rest = memoryview(len(payload).to_bytes(_LENGTH_BYTES, "big") + payload)
+    unsent = memoryview(len(payload).to_bytes(_LENGTH_BYTES, "big") + payload)
     os.set_blocking(file, False)
     poller = select.poll()
     poller.register(file, select.POLLOUT)
-    while rest and poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+    while unsent and poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
         try:
-            rest = rest[os.write(file, rest) :]
+            unsent = unsent[os.write(file, unsent) :]
         except BrokenPipeError:
             return
 
 
-def read(file: int) -> Assignment:
-    """Take it from the pipe `file`; EOFError where the launcher ended before it was whole."""
-    length = int.from_bytes(_exactly(file, _LENGTH_BYTES), "big")
-    return msgspec.msgpack.decode(_exactly(file, length), type=Assignment)
+def read_assignment(file: int) -> Assignment:
+    """Read an assignment from the pipe `file`; EOFError where the launcher ended before it was complete."""
+    length = int.from_bytes(_read_exactly(file, _LENGTH_BYTES), "big")
+    return msgspec.msgpack.decode(_read_exactly(file, length), type=Assignment)
 
 
-def _exactly(file: int, count: int) -> bytes:
+def _read_exactly(file: int, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
         piece = os.read(file, min(count - len(data), 1 << 20))
         if not piece:
-            raise EOFError("the launcher ended before it had told this process what to do")
+            raise EOFError("the launcher ended before it had sent this process its assignment")
         data += piece
     return bytes(data)

@@ -1,7 +1,8 @@
-"""The life of one role's process: `python -m cutset.runtime.launcher.child`, started by `Launcher` and told the rest over stdin.
+"""The main program of a role's process, which `Launcher` starts as `python -m cutset.runtime.launcher.child`.
 
-It says hello, waits for the directory, runs the role's entry `entry(channel, setup, beacon)`, and reports how it ended.
-It ends at once when the launcher does, however that ended. Slow imports come after that is sure.
+It sends "hello", waits for "start" with the directory of all roles, calls the entry `entry(channel, setup, progress)`,
+and reports how that ended. It ends at once when the launcher does, however that ended; slow imports, torch among them,
+come only after the thread that makes sure of it has started.
 """
 
 import importlib
@@ -13,8 +14,8 @@ import traceback
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from . import assignment as assignments
-from .assignment import LAUNCHER, Assignment
+from ..channel.message import LAUNCHER
+from .assignment import Assignment, read_assignment
 
 if TYPE_CHECKING:
     from ...errors import NetworkError
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Run the role that stdin tells; the exit code."""
+    """Run the role whose assignment stands in stdin. Returns the exit code."""
     launcher = _take_stdin()
-    assignment = assignments.read(launcher)
-    threading.Thread(target=_end_with, args=(launcher,), name="cutset-watch", daemon=True).start()
+    assignment = read_assignment(launcher)
+    threading.Thread(target=_end_with_launcher, args=(launcher,), name="cutset-watch", daemon=True).start()
     sys.path[:] = assignment.path
     from ...errors import NetworkError
     from ..channel.zmq_channel import ZmqChannel
@@ -34,24 +35,24 @@ def main() -> int:
     try:
         channel = ZmqChannel(assignment.name, assignment.job, assignment.keys, host=assignment.host)
     except NetworkError as error:
-        return _say_deaf(assignment, error)
+        return _report_bind_failure(assignment, error)
     with channel:
         channel.introduce({LAUNCHER: assignment.launcher})
-        return _live(assignment, channel)
+        return _run_role(assignment, channel)
 
 
-def _say_deaf(assignment: Assignment, error: "NetworkError") -> int:
-    """Report that this role cannot listen at its address; that much can be sent from any other."""
+def _report_bind_failure(assignment: Assignment, error: "NetworkError") -> int:
+    """Report that this role cannot listen at its address; sending needs no such address. Returns the exit code."""
     import zmq
 
-    from ..channel.link import Link
     from ..channel.message import encode
+    from ..channel.peer_connection import PeerConnection
 
-    report, exit_code = _report(error, assignment.name)
+    report, exit_code = _failure_message(error, assignment.name)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    link = Link(context, assignment.keys, peer=LAUNCHER, endpoint=assignment.launcher)
-    link.send(encode(report, job=assignment.job, sender=assignment.name, sequence=0))
-    link.close()
+    connection = PeerConnection(context, assignment.keys, peer=LAUNCHER, endpoint=assignment.launcher)
+    connection.send(encode(report, job=assignment.job, sender=assignment.name, sequence=0))
+    connection.close()
     context.term()
     return exit_code
 
@@ -65,7 +66,7 @@ def _take_stdin() -> int:
     return launcher
 
 
-def _end_with(launcher: int) -> None:
+def _end_with_launcher(launcher: int) -> None:
     """End this process, and what it has started, when the pipe from the launcher closes."""
     while os.read(launcher, 4096):
         pass
@@ -74,34 +75,40 @@ def _end_with(launcher: int) -> None:
     os._exit(1)
 
 
-def _live(assignment: Assignment, channel: "ZmqChannel") -> int:
+def _run_role(assignment: Assignment, channel: "ZmqChannel") -> int:
     from ..channel.mailbox import Stopped
     from ..channel.message import Message
 
     try:
-        value = _work(assignment, channel)
+        value = _call_entry(assignment, channel)
         channel.send(LAUNCHER, Message("finished", body={"value": value}))
     except Stopped as stop:
         channel.send(LAUNCHER, Message("finished", body={"value": None, "stopped": stop.facts}))
-    except BaseException as error:  # whatever ends the role is the launcher's to know
+    except BaseException as error:  # the launcher decides what to do about it
         traceback.print_exc()
-        report, exit_code = _report(error, assignment.name)
+        report, exit_code = _failure_message(error, assignment.name)
         channel.send(LAUNCHER, report)
         return exit_code
     return 0
 
 
-def _work(assignment: Assignment, channel: "ZmqChannel") -> Any:
-    from .heartbeat import Beacon, Pulse
+def _call_entry(assignment: Assignment, channel: "ZmqChannel") -> Any:
     from ..channel.message import Message
+    from .heartbeat import HeartbeatThread, RoleProgress
 
     entry = _load(assignment.entry)
     channel.send(LAUNCHER, Message("hello", body={"endpoint": channel.endpoint}))
     _await_start(channel, assignment.start_timeout_s)
-    beacon = Beacon()
-    link = channel.side_link(LAUNCHER)
-    with Pulse(beacon, link, job=assignment.job, name=assignment.name, interval_s=assignment.beacon_interval_s):
-        return entry(channel, assignment.setup, beacon)
+    progress = RoleProgress()
+    heartbeat = HeartbeatThread(
+        progress,
+        channel.open_connection(LAUNCHER),
+        job=assignment.job,
+        name=assignment.name,
+        interval_s=assignment.heartbeat_interval_s,
+    )
+    with heartbeat:
+        return entry(channel, assignment.setup, progress)
 
 
 def _load(entry: str) -> Any:
@@ -110,7 +117,10 @@ def _load(entry: str) -> Any:
 
 
 def _await_start(channel: "ZmqChannel", timeout_s: float) -> None:
-    """Learn where the others are. Some may have learnt it before and have sent something: that is for the role."""
+    """Wait for "start" and take in where the other roles listen.
+
+    Some roles may have started before and have sent something; the role receives it afterwards.
+    """
     early: list[Message] = []
     while (message := channel.receive(timeout_s)).kind not in ("start", "stop"):
         early.append(message)
@@ -118,18 +128,18 @@ def _await_start(channel: "ZmqChannel", timeout_s: float) -> None:
         channel.introduce(message.body["directory"])
         for name in message.body["gone"]:
             channel.forget(name)
-        channel.put_back(early)
+        channel.requeue(early)
         return
-    from ..channel.mailbox import Stopped
+    from ..channel.mailbox import stop_error
 
-    raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
+    raise stop_error(channel.name, message)
 
 
-def _report(error: BaseException, name: str) -> tuple["Message", int]:
-    from .failure_report import failure_of
+def _failure_message(error: BaseException, name: str) -> tuple["Message", int]:
     from ..channel.message import Message
+    from .failure_report import describe_failure
 
-    failure = failure_of(error, name, "".join(traceback.format_exception(error)))
+    failure = describe_failure(error, name, "".join(traceback.format_exception(error)))
     return Message("failed", body=asdict(failure)), failure.exit_code
 
 

@@ -1,41 +1,48 @@
-"""`Beacon`: what a role tells of its progress, and `Pulse`: the thread that sends it to the launcher again and again.
+"""Heartbeats: `RoleProgress` is what a role reports of its progress, `HeartbeatThread` sends it to the launcher.
 
-The heartbeats of libzmq would be answered even by a process whose interpreter hangs; these need a live one.
+The heartbeat of libzmq (peer_connection.py) would be answered even by a process whose interpreter hangs; this one needs
+a live interpreter, as its thread is one of Python.
 """
 
 import threading
 from dataclasses import dataclass
 from types import TracebackType
 
-from .assignment import LAUNCHER
-from ..channel.link import Link
-from ..channel.message import Message, encode
-from ..channel.zmq_channel import BEACON
+from ..channel.message import LAUNCHER, Message, encode
+from ..channel.peer_connection import PeerConnection
+from ..channel.zmq_channel import HEARTBEAT
 
 
 @dataclass
-class Beacon:
-    """progress: anything short that changes as the work goes on, a step or "epoch 2 step 31"; None: it does not tell.
+class RoleProgress:
+    """What a role reports of its progress; the role sets `value` as it works.
 
-    A role that tells its progress once and then stands still for too long is held for stuck.
+    value: anything short that changes as the work goes on, a step number or "epoch 2 step 31"; None while the role
+    reports nothing. A role that has reported a value and does not change it for too long counts as stuck.
     """
 
-    progress: int | str | None = None
+    value: int | str | None = None
 
 
-class Pulse:
-    """Sends the beacon through `link` every `interval_s` seconds from a thread, while entered; then closes the link."""
+class HeartbeatThread:
+    """Sends a heartbeat with the progress over `connection` every `interval_s` seconds, from a thread, while entered.
 
-    def __init__(self, beacon: Beacon, link: Link, *, job: str, name: str, interval_s: float) -> None:
-        self.beacon = beacon
+    The connection is its own: sequence numbers of heartbeats are apart from those of the role's messages. It is closed
+    at the end.
+    """
+
+    def __init__(
+        self, progress: RoleProgress, connection: PeerConnection, *, job: str, name: str, interval_s: float
+    ) -> None:
+        self.progress = progress
         self.interval_s = interval_s
-        self._link = link
+        self._connection = connection
         self._job = job
-        self._sender = name + BEACON
+        self._sender = name + HEARTBEAT
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cutset-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cutset-heartbeat", daemon=True)
 
-    def __enter__(self) -> "Pulse":
+    def __enter__(self) -> "HeartbeatThread":
         self._thread.start()
         return self
 
@@ -49,13 +56,13 @@ class Pulse:
         sequence = 0
         try:
             while True:
-                message = Message("beacon", body={"progress": self.beacon.progress})
-                self._link.send(encode(message, job=self._job, sender=self._sender, sequence=sequence))
+                message = Message("heartbeat", body={"progress": self.progress.value})
+                self._connection.send(encode(message, job=self._job, sender=self._sender, sequence=sequence))
                 sequence += 1
                 if self._ended.wait(self.interval_s):
                     return
         finally:
-            self._link.close()
+            self._connection.close()
 
     def __repr__(self) -> str:
-        return f"Pulse({self._sender} to {LAUNCHER}, {self.beacon})"
+        return f"HeartbeatThread({self._sender} to {LAUNCHER}, {self.progress})"

@@ -1,6 +1,7 @@
-"""`Launcher`: starts the processes of all roles, watches over them, and ends them all, whatever happens.
+"""`Launcher`: starts the processes of all roles, follows them, and ends them all, whatever happens.
 
-A group of roles that was lost is ended, and whoever started the run says what takes its place.
+What the roles send and how their processes end becomes events of a `LivenessMonitor` (liveness.py), which decides who
+failed. A group of roles that was lost is ended, and the caller says which roles take its place.
 """
 
 import os
@@ -15,28 +16,29 @@ from types import TracebackType
 from typing import IO, Any
 
 from ...errors import NetworkError
-from .assignment import LAUNCHER, Assignment, write
-from .liveness import Coordinator, Limits, Loss
+from ..channel.curve import make_keys
+from ..channel.message import LAUNCHER, Message
+from ..channel.zmq_channel import DIRECTORY, LINK_LOST, SIDE, ZmqChannel
+from .assignment import Assignment, write_assignment
 from .failure_report import Failure
-from ..channel.keys import make_keys
-from ..channel.message import Message
-from .role_process import RoleProcess, await_ends, end_all, environment
-from ..channel.zmq_channel import DIRECTORY, LOST, SIDE, ZmqChannel
+from .liveness import Limits, LivenessMonitor, Loss
+from .role_process import RoleProcess, await_ends, end_all, role_environment
 
 TICK_S = 0.25
-BEACON_INTERVAL_S = 0.5
-STOP_S = 2.0
-_BURST = 10_000  # messages that are read before the clock is looked at again
+HEARTBEAT_INTERVAL_S = 0.5
+STOP_S = 2.0  # from the message to stop to SIGTERM
+_BURST = 10_000  # messages to read before the clock is checked again
 
 
 @dataclass(frozen=True)
 class Role:
-    """One process. entry: "package.module:function", called as `entry(channel, setup, beacon)`; setup: plain data.
+    """One process of a job.
 
-    threads: for torch; serves: it runs until it is told to stop, which happens once all others have finished.
-    host: the address that it listens on, the launcher's own where nothing is said. prefix: a command that runs the
-    process elsewhere, as ("ip", "netns", "exec", NAME) does in a network name space. group: of roles that are lost
-    together and may be started again; without one, the loss of this role ends the run.
+    entry: "package.module:function", called as `entry(channel, setup, progress)`. setup: plain data. threads: for
+    torch. serves: it runs until it is told to stop, which happens once all others have finished. host: the address
+    that it listens on, by default the launcher's. prefix: a command that runs the process elsewhere, as
+    ("ip", "netns", "exec", NAME) does in a network name space. group: name of the roles that are lost together and
+    may be started again; without one, the loss of this role ends the run.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Role:
     group: str = ""
 
 
-Renew = Callable[[Loss], Sequence[Role]]
+RestartGroup = Callable[[Loss], Sequence[Role]]
 Watch = Callable[["Launcher"], object]
 Route = Callable[[str, str, str], str]
 
@@ -57,12 +59,14 @@ Route = Callable[[str, str, str], str]
 class Launcher:
     """Runs `roles` as processes, while entered: `start` them, follow their `events`, `stop` them or let them finish.
 
-    folder: where each role's log is kept; without one the logs are temporary. environ: the environment the roles get,
-    this process's own by default. limits: how long what may take; `start` sets its own. renew: the roles that take the
-    place of a group that was lost, in the same group and under names of `spares`; it raises the error of the loss where
-    there shall be none, as happens without it. watch: called again and again while `events` are followed, several times
-    a second; it may `add` and `dismiss` roles. route: what `source` is told of where `target` listens, given
-    (source, target, end point), where that is not the end point itself.
+    folder: where each role's log is kept; without one the logs are temporary. environ: the environment of the roles, by
+    default this process's own. limits: how long things may take; `start` sets its own for the start.
+
+    reserved_names: names of roles that may be started later, so that keys for them are made now. restart: given a
+    `Loss`, returns the roles that take the place of the lost group, in the same group and under reserved names, or
+    raises the error of the loss; without it, every loss is raised. watch: called several times a second while `events`
+    are followed; it may `add` and `stop_roles`. route: given (source, target, end point of the target), returns the end
+    point at which `source` is to reach `target`; by default the target's own.
     """
 
     def __init__(
@@ -74,130 +78,130 @@ class Launcher:
         host: str = "127.0.0.1",
         limits: Limits | None = None,
         environ: Mapping[str, str] | None = None,
-        spares: Sequence[str] = (),
-        renew: Renew | None = None,
+        reserved_names: Sequence[str] = (),
+        restart: RestartGroup | None = None,
         watch: Watch | None = None,
         route: Route | None = None,
     ) -> None:
-        _check_names([*(role.name for role in roles), *spares])
+        _check_names([*(role.name for role in roles), *reserved_names])
         self.roles = tuple(roles)
         self.job = job
         self._folder = folder
         self._limits = limits or Limits()
         self._environ = os.environ if environ is None else environ
-        self._keys = make_keys([LAUNCHER, *(role.name for role in roles), *spares])
-        self._renew = renew
+        self._keys = make_keys([LAUNCHER, *(role.name for role in roles), *reserved_names])
+        self._restart = restart
         self._watch = watch
         self._route = route
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
         self._gone: list[str] = []  # roles that have ended, to whom others may still send
         self._stopped = False
-        self._servers_told = False
-        self._coordinator = Coordinator([], now=0.0)
+        self._servers_stopped = False
+        self._monitor = LivenessMonitor([], now=0.0)
         self._channel = ZmqChannel(LAUNCHER, job, self._keys[LAUNCHER], host=host)
         self._host = host
 
     @property
     def results(self) -> dict[str, Any]:
-        """What each role that has finished returned."""
-        return self._coordinator.results
+        """The value that each finished role returned, by name."""
+        return self._monitor.results
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process of each role."""
+        """The process number of each role, by name."""
         return {process.name: process.pid for process in self._processes}
 
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Start every process and introduce them to each other; ProcessLost where one is not ready in time."""
         limits = replace(self._limits, start_s=timeout_s)
-        self._coordinator = Coordinator([], now=time.monotonic(), limits=limits)
+        self._monitor = LivenessMonitor([], now=time.monotonic(), limits=limits)
         self._spawn(self.roles)
-        while not self._coordinator.ready:
-            self._turn()
-            for error in (self._coordinator.verdict, *(loss.error for loss in self._coordinator.take_losses())):
+        while not self._monitor.all_ready:
+            self._poll()
+            for error in (self._monitor.verdict, *(loss.error for loss in self._monitor.take_losses())):
                 if error is not None:
                     raise error
-        self._begin()
+        self._start_newcomers()
 
     def _spawn(self, roles: Sequence[Role]) -> None:
-        """Start the processes of these roles, and hand each what it has to know."""
+        """Start the processes of these roles and write each its assignment."""
         now = time.monotonic()
-        timeout_s = self._coordinator.limits.start_s
-        self._coordinator.join([r.name for r in roles], now=now, groups={r.name: r.group for r in roles})
+        timeout_s = self._monitor.limits.start_s
+        self._monitor.join([r.name for r in roles], now=now, groups={r.name: r.group for r in roles})
         processes = []
         for role in roles:
             process = RoleProcess(
                 role.name,
-                environment=environment(self._environ, threads=role.threads),
-                log=self._log(role.name),
+                role_environment=role_environment(self._environ, threads=role.threads),
+                log=self._open_log(role.name),
                 prefix=role.prefix,
             )
             processes.append(process)
             self._processes.append(process)
             self._watched.append(process)
         for role, process in zip(roles, processes, strict=True):
-            write(self._assignment(role, timeout_s), process.stdin, deadline=now + timeout_s)
+            write_assignment(self._assignment(role, timeout_s), process.stdin, deadline=now + timeout_s)
 
-    def _begin(self) -> None:
-        """Tell the roles that are ready to start, and those at work where they listen."""
-        newcomers, directory = self._coordinator.newcomers, self._coordinator.directory
-        self._channel.introduce(self._as_seen_by(LAUNCHER, directory))
+    def _start_newcomers(self) -> None:
+        """Tell the roles that are ready to start, and the running ones where those listen."""
+        newcomers, directory = self._monitor.newcomers, self._monitor.directory
+        self._channel.introduce(self._endpoints_for(LAUNCHER, directory))
         for name in newcomers:
-            body = {"directory": self._as_seen_by(name, directory), "gone": self._gone}
+            body = {"directory": self._endpoints_for(name, directory), "gone": self._gone}
             self._channel.send(name, Message("start", body=body))
-        for name in self._coordinator.running:
-            here = self._as_seen_by(name, {newcomer: directory[newcomer] for newcomer in newcomers})
-            self._channel.send(name, Message(DIRECTORY, body={"here": here, "gone": []}))
-        self._coordinator.started(time.monotonic())
+        for name in self._monitor.running:
+            joined = self._endpoints_for(name, {newcomer: directory[newcomer] for newcomer in newcomers})
+            self._channel.send(name, Message(DIRECTORY, body={"joined": joined, "gone": []}))
+        self._monitor.on_started(time.monotonic())
 
-    def _as_seen_by(self, source: str, directory: Mapping[str, str]) -> dict[str, str]:
-        """Where `source` finds these targets."""
-        return {target: self._way(source, target, endpoint) for target, endpoint in directory.items()}
+    def _endpoints_for(self, source: str, directory: Mapping[str, str]) -> dict[str, str]:
+        """The end points at which `source` reaches these targets."""
+        return {target: self._endpoint_for(source, target, endpoint) for target, endpoint in directory.items()}
 
-    def _way(self, source: str, target: str, endpoint: str) -> str:
+    def _endpoint_for(self, source: str, target: str, endpoint: str) -> str:
         return endpoint if self._route is None else self._route(source, target, endpoint)
 
     def events(self) -> Iterator[Message]:
-        """What the roles send to "launcher", and "finished" with the value of each, until all have ended.
+        """Yield what the roles send to "launcher", and "finished" with the value of each, until all have ended.
 
-        The first failure of a role is raised: ProcessLost where it died or hangs or raised an exception outside the
-        tree of errors, with its traceback; else its own error, of its own class and code. A group that can be started
-        again is, and nothing is raised.
+        The first failure of a role is raised: ProcessLost where it died, hangs, or raised an exception outside the tree
+        of errors, with its traceback; else its own error, of its own class and code. A lost group that can be started
+        again is restarted, and nothing is raised.
         """
-        while not self._stopped and not self._coordinator.ended():
-            yield from self._turn()
-            if self._coordinator.verdict is not None:
-                raise self._coordinator.verdict
-            for loss in self._coordinator.take_losses():
+        while not self._stopped and not self._monitor.have_ended():
+            yield from self._poll()
+            if self._monitor.verdict is not None:
+                raise self._monitor.verdict
+            for loss in self._monitor.take_losses():
                 self._replace(loss)
             if self._watch is not None:
                 self._watch(self)
-            if self._coordinator.newcomers and self._coordinator.ready:
-                self._begin()
-            if not self._servers_told and self._coordinator.ended(r.name for r in self.roles if not r.serves):
-                self._servers_told = True
-                self._tell([role.name for role in self.roles if role.serves], "all others have finished")
+            if self._monitor.newcomers and self._monitor.all_ready:
+                self._start_newcomers()
+            if not self._servers_stopped and self._monitor.have_ended(r.name for r in self.roles if not r.serves):
+                self._servers_stopped = True
+                self._send_stop([role.name for role in self.roles if role.serves], "all others have finished")
 
     def _replace(self, loss: Loss) -> None:
-        """End what is left of a group, tell the others who is gone, and start what takes its place."""
+        """End what is left of a group, tell the others who has ended, and start what takes its place."""
         self._remove(list(loss.progress))
-        if self._renew is None:
+        if self._restart is None:
             raise loss.error
-        self.add(self._renew(loss))
+        self.add(self._restart(loss))
 
     def add(self, roles: Sequence[Role]) -> None:
-        """Start more roles, whose names are `spares`, while the others are at work."""
+        """Start more roles, under reserved names, while the others run."""
         self.roles = (*self.roles, *roles)
         self._spawn(roles)
 
-    def dismiss(self, names: Sequence[str]) -> None:
-        """End roles that are not needed any more, whatever they do; nothing that they said from now on counts."""
-        self._coordinator.dismiss(names)
+    def stop_roles(self, names: Sequence[str]) -> None:
+        """End roles that are not needed any more, whatever they do; from now on nothing that they send counts."""
+        self._monitor.retire(names)
         self._remove(names)
 
     def _remove(self, gone: Sequence[str]) -> None:
-        """End roles whose loss is known, and tell the others that they are gone."""
+        """Kill these roles, and tell the others that they have ended."""
         for process in [process for process in self._processes if process.name in gone]:
             process.kill()
             self._processes.remove(process)
@@ -205,14 +209,14 @@ class Launcher:
         self._gone += gone
         for name in gone:
             self._channel.forget(name)
-        for name in self._coordinator.running:
-            self._channel.send(name, Message(DIRECTORY, body={"here": {}, "gone": list(gone)}))
+        for name in self._monitor.running:
+            self._channel.send(name, Message(DIRECTORY, body={"joined": {}, "gone": list(gone)}))
         self.roles = tuple(role for role in self.roles if role.name not in gone)
 
     def run(self) -> list[Any]:
-        """Start all roles and wait until they have ended: what each returned, in the order of the roles.
+        """Start all roles and wait until they have ended. Returns their values, in the order of the roles.
 
-        For roles that tell nothing on the way; errors as of `start` and `events`.
+        What they send to the launcher on the way is dropped. Raises as `start` and `events` do.
         """
         self.start()
         for _ in self.events():
@@ -226,21 +230,21 @@ class Launcher:
     def stop(self, why: str) -> None:
         """End every role: by a message, after two seconds by SIGTERM, after one more by SIGKILL. `events` ends, too.
 
-        A role that has stopped answering is killed at once.
+        A role whose heartbeat has stopped is killed at once. why: the reason that roles report.
         """
         self._stopped = True
-        silent = self._coordinator.silent(time.monotonic())
+        silent = self._monitor.silent_roles(time.monotonic())
         try:
             for process in self._processes:
                 if process.name in silent:
                     process.signal(signal.SIGKILL)
-            self._tell([process.name for process in self._processes if process.returncode() is None], why)
+            self._send_stop([process.name for process in self._processes if process.returncode() is None], why)
             await_ends(self._processes, STOP_S)
         finally:
             end_all(self._processes)
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Messages and tensor bytes to and from each role."""
+        """Count messages and tensor bytes to and from each role; see `Channel`."""
         return self._channel.statistics()
 
     def __enter__(self) -> "Launcher":
@@ -255,9 +259,9 @@ class Launcher:
             self._channel.close()
 
     def __repr__(self) -> str:
-        return f"Launcher({self.job}, {self._processes}, {self._coordinator})"
+        return f"Launcher({self.job}, {self._processes}, {self._monitor})"
 
-    def _log(self, name: str) -> IO[bytes]:
+    def _open_log(self, name: str) -> IO[bytes]:
         if self._folder is None:
             return tempfile.TemporaryFile()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -270,15 +274,15 @@ class Launcher:
             entry=role.entry,
             setup=role.setup,
             keys=self._keys[role.name],
-            launcher=self._way(role.name, LAUNCHER, self._channel.endpoint),
+            launcher=self._endpoint_for(role.name, LAUNCHER, self._channel.endpoint),
             host=role.host or self._host,
             path=sys.path,
             start_timeout_s=timeout_s,
-            beacon_interval_s=BEACON_INTERVAL_S,
+            heartbeat_interval_s=HEARTBEAT_INTERVAL_S,
         )
 
-    def _turn(self) -> list[Message]:
-        """Wait for something to happen and tell the coordinator; the messages that are the caller's."""
+    def _poll(self) -> list[Message]:
+        """Wait for messages and ends of processes, and pass them to the monitor. Returns the caller's messages."""
         ends = [process.end_file for process in self._watched if process.end_file is not None]
         self._channel.wait(TICK_S, files=ends)
         messages = self._read()
@@ -287,8 +291,8 @@ class Launcher:
             self._watched.remove(process)
             code = process.returncode()
             assert code is not None
-            self._coordinator.exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
-        self._coordinator.tick(time.monotonic())
+            self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
+        self._monitor.tick(time.monotonic())
         return messages
 
     def _read(self) -> list[Message]:
@@ -297,36 +301,36 @@ class Launcher:
             message = self._channel.poll()
             if message is None:
                 break
-            if self._take(message):
+            if self._handle(message):
                 messages.append(message)
         return messages
 
-    def _take(self, message: Message) -> bool:
-        """Tell the coordinator what concerns it; whether the message is the caller's, too."""
+    def _handle(self, message: Message) -> bool:
+        """Pass a message to the monitor if it concerns liveness. Returns whether the message is for the caller, too."""
         name, now, body = message.sender.partition(SIDE)[0], time.monotonic(), message.body
-        if name != LAUNCHER and self._coordinator.replaced(name):
+        if name != LAUNCHER and self._monitor.is_replaced(name):
             return False
         match message.kind:
             case "hello":
-                self._coordinator.hello(name, body["endpoint"])
-            case "beacon":
-                self._coordinator.beacon(name, now, body["progress"])
+                self._monitor.on_hello(name, body["endpoint"])
+            case "heartbeat":
+                self._monitor.on_heartbeat(name, now, body["progress"])
             case "failed":
-                self._coordinator.failed(name, now, Failure(**body))
-            case kind if kind == LOST:
+                self._monitor.on_failed(name, now, Failure(**body))
+            case kind if kind == LINK_LOST:
                 error = NetworkError(body["code"], body["facts"], fix=body["fix"])
-                self._coordinator.broke(name, body["peer"], now, error)
+                self._monitor.on_connection_lost(name, body["peer"], now, error)
             case "finished":
-                self._coordinator.finished(name, now, body["value"])
+                self._monitor.on_finished(name, now, body["value"])
                 return True
             case _:
                 return True
         return False
 
-    def _tell(self, names: Sequence[str], why: str) -> None:
-        """Tell roles to stop; those that nobody has heard of yet lose their pipe, at which they end."""
-        directory = self._coordinator.directory
-        self._channel.introduce(self._as_seen_by(LAUNCHER, directory))
+    def _send_stop(self, names: Sequence[str], why: str) -> None:
+        """Send "stop" to these roles; those that have not said where they listen lose their pipe, at which they end."""
+        directory = self._monitor.directory
+        self._channel.introduce(self._endpoints_for(LAUNCHER, directory))
         for process in self._processes:
             if process.name in names and process.name in directory:
                 self._channel.send(process.name, Message("stop", body={"why": why}))

@@ -1,4 +1,7 @@
-"""`RoleProcess`: the process of one role and its log, in a session of its own: Ctrl-C reaches only the launcher."""
+"""`RoleProcess`: the process of one role and its log.
+
+It runs in a session of its own, so that Ctrl-C reaches only the launcher.
+"""
 
 import contextlib
 import os
@@ -11,20 +14,27 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 LAST_LINES = 20
-LOOK_S = 0.25  # between two looks at processes, where the system does not tell that they have ended
+POLL_S = 0.25  # between two checks of processes, where the system cannot notify of their end
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 8192
-_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # do not reap yet: until then its number is nobody else's
+_PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # without reaping: until then nobody else gets its number
+REPRODUCIBLE = "AUTO"  # value of MKL_CBWR; see `role_environment`
 _COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.launcher.child")
 
 
-def environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]:
-    """The environment of a role.
+def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]:
+    """The environment of a role with so many threads, made from the launcher's.
 
-    Spinning OpenMP teams of several processes would starve each other. glibc would give large buffers back to the
-    kernel and fault them in again at every message; told not to, it keeps them.
+    Bits: MKL chooses among kernels by how the operands are aligned in memory, so on some processors (AMD Zen) the last
+    bit of a product depends on where malloc happened to put a tensor. In its mode of conditional numerical
+    reproducibility (MKL_CBWR) the same operation gives the same bits at any address. AUTO takes the fastest code path
+    of the processor. A setting of the user's is kept.
+
+    Speed: spinning OpenMP teams of several processes would starve each other. glibc would return large buffers to the
+    kernel and fault them in again at every message; these settings make it keep them.
     """
     return {
+        "MKL_CBWR": REPRODUCIBLE,
         **base,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -36,10 +46,14 @@ def environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]:
 
 
 class RoleProcess:
-    """A spawned process. log: a file that takes what it prints; closed with it. prefix: a command that runs it."""
+    """A spawned process.
+
+    log: the file that takes its output; closed with it. prefix: a command that runs it, as `ip netns exec NAME` does.
+    end_file: a descriptor that is readable once it has ended, where the system has such.
+    """
 
     def __init__(
-        self, name: str, *, environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
+        self, name: str, *, role_environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
     ) -> None:
         self.name = name
         self._log = log
@@ -49,44 +63,44 @@ class RoleProcess:
             stdout=log,
             stderr=subprocess.STDOUT,
             bufsize=0,
-            env=dict(environment),
+            env=dict(role_environment),
             start_new_session=True,
         )
         self.pid = self._process.pid
-        self.end_file = _pidfd(self.pid)
+        self.end_file = _open_pidfd(self.pid)
 
     @property
     def stdin(self) -> int:
-        """The pipe to it; it ends when this is closed."""
+        """The pipe to the process, which ends when the pipe is closed."""
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
     def returncode(self) -> int | None:
-        """Its exit code, -9 for SIGKILL; None while it runs. What it has started ends with it."""
-        if self._process.returncode is None and os.waitid(os.P_PID, self.pid, _LOOK) is not None:
+        """Its exit code, -9 for SIGKILL; None while it runs. Kills what it has started once it has ended."""
+        if self._process.returncode is None and os.waitid(os.P_PID, self.pid, _PEEK) is not None:
             with contextlib.suppress(PermissionError):  # some systems say so where nobody else is left
                 os.killpg(self.pid, signal.SIGKILL)
         return self._process.poll()
 
     def last_lines(self) -> str:
-        """The end of what it printed."""
+        """The last lines of its output."""
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _TAIL_BYTES))
         text = self._log.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-LAST_LINES:])
 
     def hang_up(self) -> None:
-        """Close the pipe to it, at which it ends at once."""
+        """Close the pipe to the process, at which it ends at once."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and to what it has started; nothing where it is gone."""
+        """Send a signal to the process and what it has started; does nothing where it has ended."""
         if self.returncode() is None:
             os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End it for certain and release what belongs to it."""
+        """Kill the process, reap it, and release its log and descriptors."""
         self.signal(signal.SIGKILL)
         self._process.wait()
         self.hang_up()
@@ -100,29 +114,29 @@ class RoleProcess:
         return f"RoleProcess({self.name}, pid {self.pid}, {'running' if code is None else f'ended with {code}'})"
 
 
-def _pidfd(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended, where the system has such."""
+def _open_pidfd(pid: int) -> int | None:
+    """A descriptor that is readable once the process has ended; None where the system has no such."""
     if sys.platform != "linux":
         return None
     return os.pidfd_open(pid)
 
 
 def await_ends(processes: Sequence[RoleProcess], timeout_s: float) -> None:
-    """Return when all have ended, or time is up."""
+    """Wait until all have ended, for `timeout_s` at most."""
     deadline = time.monotonic() + timeout_s
     while running := [process for process in processes if process.returncode() is None]:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
             return
         poller = select.poll()
         for process in running:
             if process.end_file is not None:
                 poller.register(process.end_file, select.POLLIN)
-        poller.poll(min(left, LOOK_S) * 1000)
+        poller.poll(min(remaining_s, POLL_S) * 1000)
 
 
 def end_all(processes: list[RoleProcess]) -> None:
-    """End whatever still runs, even if this is interrupted, reap it, and empty the list."""
+    """End whatever still runs, by SIGTERM, then SIGKILL; reap all and empty the list, even if interrupted."""
     try:
         for process in processes:
             process.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`Feed`: the same batches for all workers of a replica in one process, each at its pace, not far ahead of the user."""
+"""`BatchFeed`: hands the same batches to all workers of a replica in one process, not far ahead of the user."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator
 from ...models.task import Data
 
 
-class Feed:
-    """Batches of one source for `readers` threads. ahead: how many are handed out before the first is consumed."""
+class BatchFeed:
+    """Batches of one source for `readers` threads, each at its own pace.
+
+    ahead: how many batches are handed out before the user has taken the output of the first one.
+    """
 
     def __init__(self, source: Iterable[Data], *, readers: int, ahead: int) -> None:
         self._source = iter(source)
@@ -21,20 +24,20 @@ class Feed:
         self._ended = False
 
     def batches(self) -> Iterator[Data]:
-        """All batches, for one reader."""
+        """Yield all batches, for one reader."""
         number = 0
         while (batch := self._take(number)) is not None:
             yield batch
             number += 1
 
-    def consumed(self) -> None:
-        """The output of one more batch was taken by the user."""
+    def count_consumed(self) -> None:
+        """The user has taken the output of one more batch."""
         with self._changed:
             self._consumed += 1
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Hand out no further batch; what one reader has, the others still get, as they compute it together."""
+        """Hand out no further batch. A batch that one reader has, the others still get, as they compute it together."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -45,7 +48,7 @@ class Feed:
                 lambda: number < self._handed_out or self._ended or number < self._consumed + self._ahead
             )
             if number == self._handed_out and not self._ended:
-                self._draw(number)
+                self._fetch(number)
             if number >= self._handed_out:
                 return None
             batch = self._held[number].pop()
@@ -53,8 +56,8 @@ class Feed:
                 del self._held[number]
             return batch
 
-    def _draw(self, number: int) -> None:
-        """Take the next batch from the source. Whatever that raises is this reader's to bear."""
+    def _fetch(self, number: int) -> None:
+        """Take the next batch from the source; what the source raises is raised in this reader."""
         batch = next(self._source, None)
         if batch is None:
             self._ended = True
@@ -65,4 +68,4 @@ class Feed:
         self._changed.notify_all()
 
     def __repr__(self) -> str:
-        return f"Feed({self._handed_out} handed out, {self._consumed} consumed{', ended' if self._ended else ''})"
+        return f"BatchFeed({self._handed_out} handed out, {self._consumed} consumed{', ended' if self._ended else ''})"

@@ -1,8 +1,8 @@
-"""Random numbers that do not depend on the cut: those that plain torch draws after `torch.manual_seed(draw_seed(...))`.
+"""Dropout masks that do not depend on the cut: those that plain torch draws after `torch.manual_seed(mask_seed(...))`.
 
 Every machine draws all dropout masks of a micro-batch whole, in the model's order, and cuts its boxes out of them. An
-operator without a row draws by itself, from the state in which torch's generator would be by then; after a block by
-hand, that is the state in which the block left it.
+operator without a sharding rule draws by itself, from the state in which torch's generator would be by then; after a
+leaf module, that is the state in which the module left it.
 """
 
 import hashlib
@@ -11,40 +11,40 @@ import torch
 from torch import Tensor
 
 from ...partition.ir.graph import TensorInfo
-from ...partition.operators.kernel import rehearse
+from ...partition.operators.kernel import advance_generator
 from .program import Program
 
 
-def draw_seed(seed: int, step: int, micro: int) -> int:
-    """The seed of one micro-batch of one step: what `torch.manual_seed` would be given to draw the same masks."""
+def mask_seed(seed: int, step: int, micro: int) -> int:
+    """The seed of one micro-batch of one step: `torch.manual_seed` with it makes plain torch draw the same masks."""
     digest = hashlib.sha256(f"{seed}/{step}/{micro}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
 
-def draw(program: Program, seed: int) -> dict[str, Tensor]:
-    """What the program needs: masks scaled by 1 / (1 - p) in the shape of their axes, and states of the generator.
+def sample_masks(program: Program, seed: int) -> dict[str, Tensor]:
+    """Draw what the program needs: masks times 1 / (1 - p) in the shape of their axes, and states of the generator.
 
-    All up to the first block by hand that draws; the rest is for `draw_on`.
+    All up to the first leaf module that draws; the rest is for `sample_masks_after`.
     """
     return _draw(program, torch.Generator().manual_seed(seed), "")
 
 
-def draw_on(program: Program, after: str, state: Tensor) -> dict[str, Tensor]:
-    """The same from the `state` in which a block by hand left the generator, of which the tensor `after` tells."""
+def sample_masks_after(program: Program, after: str, state: Tensor) -> dict[str, Tensor]:
+    """The same from the `state` in which a leaf module left the generator, of which the tensor `after` tells."""
     return _draw(program, torch.Generator().set_state(state.contiguous()), after)
 
 
 def _draw(program: Program, generator: torch.Generator, after: str) -> dict[str, Tensor]:
-    run = [noise for noise in program.noises if noise.after == after]
+    run = [draw for draw in program.random_draws if draw.after == after]
     drawn = {}
-    for noise in run:
-        info = program.tensors[noise.tensor]
-        if noise.op:
-            drawn[noise.tensor] = generator.get_state()
-            if noise is not run[-1]:
-                generator.set_state(rehearse(program.ops[noise.op], drawn[noise.tensor], program.tensors))
+    for draw in run:
+        info = program.tensors[draw.tensor]
+        if draw.op:
+            drawn[draw.tensor] = generator.get_state()
+            if draw is not run[-1]:
+                generator.set_state(advance_generator(program.ops[draw.op], drawn[draw.tensor], program.tensors))
         else:
-            drawn[noise.tensor] = _mask(info, noise.p, generator).reshape(info.extents)
+            drawn[draw.tensor] = _mask(info, draw.p, generator).reshape(info.extents)
     return drawn
 
 

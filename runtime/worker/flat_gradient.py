@@ -1,7 +1,7 @@
-"""`Gradient`: one machine's gradient, flat, of whose tables only the rows that were touched are not zero.
+"""`FlatGradient`: the gradient of one machine as one flat buffer, in whose tables only marked rows are not zero.
 
-A table is a parameter whose gradient is sparse, as that of `nn.Embedding(sparse=True)`. No operation here looks at rows
-that were not touched, so that a step costs what it touches, however large the table is.
+A table is a parameter whose gradient is sparse, as that of `nn.Embedding(sparse=True)`. No operation here reads rows
+that are not marked, so the cost of a step does not grow with the size of a table.
 """
 
 import math
@@ -11,11 +11,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-PART = 1 << 17  # elements that stay in the cache between several operations
+PART_ELEMENTS = 1 << 17  # few enough to stay in the cache between several operations
 
 
-class Table(msgspec.Struct, frozen=True):
-    """Elements [start, stop) of a flat buffer, in rows of `width`."""
+class SparseTable(msgspec.Struct, frozen=True):
+    """A table in a flat buffer: elements [start, stop), in rows of `width` elements."""
 
     start: int
     stop: int
@@ -23,156 +23,163 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return (self.stop - self.start) // self.width
 
-    def of(self, flat: Tensor) -> Tensor:
-        """The table [rows, width], a view of a buffer."""
+    def view(self, flat: Tensor) -> Tensor:
+        """The table [rows, width] as a view of a flat buffer."""
         return flat[self.start : self.stop].view(-1, self.width)
 
 
-class Gradient:
-    """flat [n], with these tables, in order; runs: what is between them, which is dense.
+class FlatGradient:
+    """A flat gradient [n] with tables, in order of their elements.
 
-    void: whether nothing was spent on it since `renew`, so that its runs hold what is not to be read.
+    runs: the elements between the tables, which are dense. is_undefined: whether its dense elements hold nothing yet,
+    as after `replace_memory`.
     """
 
-    def __init__(self, flat: Tensor, tables: Sequence[Table] = ()) -> None:
+    def __init__(self, flat: Tensor, tables: Sequence[SparseTable] = ()) -> None:
         self.flat, self.tables = flat, list(tables)
-        self.runs = list(_between(self.tables, flat.numel()))
-        self._touched: list[list[Tensor]] = [[] for _ in self.tables]  # row numbers, some of them several times
+        self.runs = list(_dense_runs(self.tables, flat.numel()))
+        self._marked: list[list[Tensor]] = [[] for _ in self.tables]  # row numbers, some several times
         self._counts = [0] * len(self.tables)
         self._sorted = [False] * len(self.tables)  # whether there is one part, ascending, each row once
         self._parts = self._split()
-        self.void = False
+        self.is_undefined = False
 
-    def twin(self) -> "Gradient":
-        """Another of zeros with the same tables."""
-        return Gradient(torch.zeros_like(self.flat), self.tables)
+    def zeros_like(self) -> "FlatGradient":
+        """Make another gradient of zeros, with the same tables."""
+        return FlatGradient(torch.zeros_like(self.flat), self.tables)
 
-    def touch(self, number: int, rows: Tensor | None) -> None:
-        """Rows (int64) of a table may no longer be zero; None for all."""
+    def mark_rows(self, number: int, rows: Tensor | None) -> None:
+        """Mark rows (int64) of a table, which may be other than zero from now on; None marks all."""
         table = self.tables[number]
-        self._touched[number].append(torch.arange(table.rows) if rows is None else rows)
-        self._counts[number] += self._touched[number][-1].numel()
+        self._marked[number].append(torch.arange(table.rows) if rows is None else rows)
+        self._counts[number] += self._marked[number][-1].numel()
         self._sorted[number] = False
-        if self._counts[number] > 2 * table.rows:  # whoever clears `flat` himself leaves the rows here
+        if self._counts[number] > 2 * table.rows:  # where the caller zeroes `flat` itself, marks would only pile up
             self.rows(number)
 
-    def watch(self, parameter: Tensor, number: int) -> None:
-        """Have a backward pass note which rows of a table it touches in its parameter, whose gradient is a view."""
+    def watch_backward(self, parameter: Tensor, number: int) -> None:
+        """Mark the rows that backward passes touch in the parameter of a table, whose gradient is a view of it."""
 
-        def note(gradient: Tensor) -> None:
-            self.touch(number, gradient._indices()[0] if gradient.is_sparse else None)
+        def mark(gradient: Tensor) -> None:
+            self.mark_rows(number, gradient._indices()[0] if gradient.is_sparse else None)
 
-        parameter.register_hook(note)  # type: ignore[no-untyped-call]
+        parameter.register_hook(mark)  # type: ignore[no-untyped-call]
 
     def rows(self, number: int) -> Tensor:
-        """Those of a table that were touched: int64, ascending, each once."""
+        """The marked rows of a table: int64, ascending, each once."""
         if not self._sorted[number]:
-            parts = self._touched[number]
+            parts = self._marked[number]
             rows = torch.unique(torch.cat(parts)) if parts else torch.zeros(0, dtype=torch.int64)
-            self._touched[number], self._counts[number], self._sorted[number] = [rows], rows.numel(), True
-        return self._touched[number][0]
+            self._marked[number], self._counts[number], self._sorted[number] = [rows], rows.numel(), True
+        return self._marked[number][0]
 
-    def part(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
-        """Of elements of one table, from a row's start to a row's end: which rows were touched, and what they are.
+    def rows_between(self, start: int, stop: int) -> tuple[Tensor, Tensor] | None:
+        """The marked rows among elements [start, stop), which must be whole rows of one table.
 
-        rows: int64 [r], counted from `start`; values [r, width], a copy. None where these elements are of no table.
+        Returns their numbers, int64 [r], counted from `start`, and a copy of their values [r, width]; None where these
+        elements are in no table.
         """
         for number, table in enumerate(self.tables):
             if table.start <= start and stop <= table.stop:
                 first = (start - table.start) // table.width
-                low, high = torch.searchsorted(self.rows(number), _ends(table, start, stop)).tolist()
+                low, high = torch.searchsorted(self.rows(number), _row_range(table, start, stop)).tolist()
                 rows = self.rows(number)[low:high]
-                return rows - first, table.of(self.flat)[rows]
+                return rows - first, table.view(self.flat)[rows]
         return None
 
-    def zero(self) -> "Gradient":
-        """Make it zero."""
+    def zero(self) -> "FlatGradient":
+        """Set all elements to zero."""
         for run in self.runs:
             self.flat[run].zero_()
         self._zero_tables()
-        self.void = False
+        self.is_undefined = False
         return self
 
-    def renew(self) -> None:
-        """Make one without tables zero, in other memory, as its own was given away. That holds anything until the next
-        gradient that is spent on it, which is written over it."""
+    def replace_memory(self) -> None:
+        """Take new memory, where the old one was given away. Only for a gradient without tables.
+
+        The new memory is undefined until the next `descend_and_accumulate`, which writes over it.
+        """
         if self.tables:
             raise ValueError(f"{self!r} is never given away whole")
         size, dtype = self.flat.numel(), self.flat.dtype
         self.flat, self._parts = torch.empty(0, dtype=dtype), []  # if nobody keeps the memory, it can be had again
         self.flat = torch.empty(size, dtype=dtype)
-        self._parts, self.void = self._split(), True
+        self._parts, self.is_undefined = self._split(), True
 
-    def add(self, other: "Gradient") -> None:
-        """Add another with the same tables."""
+    def add(self, other: "FlatGradient") -> None:
+        """Add another gradient with the same tables."""
         for run in self.runs:
             self.flat[run].add_(other.flat[run])
         for number, table in enumerate(self.tables):
             rows = other.rows(number)
-            table.of(self.flat).index_add_(0, rows, table.of(other.flat)[rows])
-            self.touch(number, rows)
+            table.view(self.flat).index_add_(0, rows, table.view(other.flat)[rows])
+            self.mark_rows(number, rows)
 
     def descend(self, values: Tensor, rate: float) -> None:
-        """values [n] -= rate * this."""
+        """Take a step of gradient descent: values [n] -= rate * gradient."""
         for run in self.runs:
             values[run].sub_(self.flat[run], alpha=rate)
         for number, table in enumerate(self.tables):
             rows = self.rows(number)
-            table.of(values).index_add_(0, rows, table.of(self.flat)[rows], alpha=-rate)
+            table.view(values).index_add_(0, rows, table.view(self.flat)[rows], alpha=-rate)
 
-    def spend(self, values: Tensor, rate: float, accrued: "Gradient") -> None:
-        """values [n] -= rate * this, where there is a rate; accrued += this; this is zero then. Part by part, in one
-        pass through memory."""
-        for run, mine, theirs in zip(self.runs, self._parts, accrued._parts, strict=True):
-            for gradient, value, total in zip(mine, torch.split(values[run], PART), theirs, strict=True):
+    def descend_and_accumulate(self, values: Tensor, rate: float, accrued: "FlatGradient") -> None:
+        """Take a step of gradient descent, add this gradient to `accrued`, and set it to zero.
+
+        That is values [n] -= rate * gradient, if rate > 0; accrued += gradient; gradient = 0. All of it is done part by
+        part, in one pass through memory.
+        """
+        for run, parts, totals in zip(self.runs, self._parts, accrued._parts, strict=True):
+            for gradient, value, total in zip(parts, torch.split(values[run], PART_ELEMENTS), totals, strict=True):
                 if rate > 0:
                     value.sub_(gradient, alpha=rate)
-                if accrued.void:
+                if accrued.is_undefined:
                     total.copy_(gradient)
                 else:
                     total.add_(gradient)
                 gradient.zero_()
-        accrued.void = False
+        accrued.is_undefined = False
         for number, table in enumerate(self.tables):
-            rows, own = self.rows(number), table.of(self.flat)
+            rows, own = self.rows(number), table.view(self.flat)
             touched = own[rows]
-            table.of(values).index_add_(0, rows, touched, alpha=-rate)
-            table.of(accrued.flat).index_add_(0, rows, touched)
-            accrued.touch(number, rows)
+            table.view(values).index_add_(0, rows, touched, alpha=-rate)
+            table.view(accrued.flat).index_add_(0, rows, touched)
+            accrued.mark_rows(number, rows)
         self._zero_tables()
 
     def norm(self) -> float:
-        """The Euclidean norm."""
+        """The Euclidean norm, computed in float64."""
         parts = [self.flat[run] for run in self.runs]
-        parts += [table.of(self.flat)[self.rows(number)] for number, table in enumerate(self.tables)]
+        parts += [table.view(self.flat)[self.rows(number)] for number, table in enumerate(self.tables)]
         return math.hypot(*(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in parts))
 
     def scale(self, factor: float) -> None:
-        """Multiply all of it."""
+        """Multiply all elements."""
         for run in self.runs:
             self.flat[run].mul_(factor)
         for number, table in enumerate(self.tables):
-            rows, view = self.rows(number), table.of(self.flat)
+            rows, view = self.rows(number), table.view(self.flat)
             view.index_copy_(0, rows, view[rows] * factor)
 
     def _split(self) -> list[tuple[Tensor, ...]]:
-        return [torch.split(self.flat[run], PART) for run in self.runs]
+        return [torch.split(self.flat[run], PART_ELEMENTS) for run in self.runs]
 
     def _zero_tables(self) -> None:
         for number, table in enumerate(self.tables):
-            table.of(self.flat).index_fill_(0, self.rows(number), 0)
-            self._touched[number], self._counts[number], self._sorted[number] = [], 0, False
+            table.view(self.flat).index_fill_(0, self.rows(number), 0)
+            self._marked[number], self._counts[number], self._sorted[number] = [], 0, False
 
     def __repr__(self) -> str:
         touched = ", ".join(f"{self.rows(number).numel()} of {t.rows}" for number, t in enumerate(self.tables))
-        return f"Gradient({self.flat.numel()} elements, rows touched: {touched or 'no tables'})"
+        return f"Gradient({self.flat.numel()} elements, rows marked: {touched or 'no tables'})"
 
 
-def _between(tables: Sequence[Table], size: int) -> Iterator[slice]:
-    """What is of no table."""
+def _dense_runs(tables: Sequence[SparseTable], size: int) -> Iterator[slice]:
+    """The ranges between the tables."""
     at = 0
     for table in tables:
         if at < table.start:
@@ -182,5 +189,5 @@ def _between(tables: Sequence[Table], size: int) -> Iterator[slice]:
         yield slice(at, size)
 
 
-def _ends(table: Table, start: int, stop: int) -> Tensor:
+def _row_range(table: SparseTable, start: int, stop: int) -> Tensor:
     return torch.tensor([(start - table.start) // table.width, (stop - table.start) // table.width])

@@ -1,6 +1,6 @@
-"""`States`: the parameters and buffers of one machine.
+"""`FlatParameters`: the parameters and buffers of one machine.
 
-Trained parameters are views of one flat buffer, their gradients of its twin.
+Trained parameters are views of one flat buffer, their gradients views of another one alike.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,23 @@ from ...partition.ir.box import Box, sizes, slices, volume
 from ...partition.ir.graph import TensorInfo
 from .program import Program
 
-Region = tuple[str, Box]
+PieceKey = tuple[str, Box]  # tensor and box
 
 
-class States:
-    """values, gradients: flat, one element a trained parameter element; pieces: tensors in the shape of their boxes.
+class FlatParameters:
+    """Holds every piece of state that a program owns.
 
-    infos: the tensors that the pieces are boxes of, by name.
+    values, gradients: flat [n], all trained elements of this machine. pieces: by tensor and box, in the shape of the
+    box; the trained ones are views of `values`. infos: by name, the tensors of which the pieces are boxes.
     """
 
     def __init__(self, program: Program) -> None:
         dtype = getattr(torch, program.dtype)
         self.values = torch.zeros(program.elements, dtype=dtype)
         self.gradients = torch.zeros(program.elements, dtype=dtype)
-        self.pieces: dict[Region, Tensor] = {}
+        self.pieces: dict[PieceKey, Tensor] = {}
         self.infos: dict[str, TensorInfo] = {}
-        self._spans: dict[Region, slice] = {}  # of what is trained, in the flat buffers
+        self._spans: dict[PieceKey, slice] = {}  # of the trained pieces, in the flat buffers
         for state in program.states:
             if state.offset >= 0:
                 info = program.pieces[state.piece]
@@ -40,13 +41,13 @@ class States:
         self.extend(program)
 
     def move(self, values: Tensor) -> None:
-        """The trained pieces are views of another flat buffer from now on, which holds what it is to hold already."""
+        """Make the trained pieces views of another flat buffer, which holds their values already."""
         self.values = values
-        for region, span in self._spans.items():
-            self.pieces[region].data = values[span].view(self.pieces[region].shape)
+        for key, span in self._spans.items():
+            self.pieces[key].data = values[span].view(self.pieces[key].shape)
 
     def extend(self, program: Program) -> None:
-        """Add what another program of the same cut (evaluation) holds besides: its own constants, say."""
+        """Add the pieces that only another program of the same cut owns, as constants that only evaluation uses."""
         for state in program.states:
             info = program.pieces[state.piece]
             if (info.tensor, info.box) in self.pieces:
@@ -57,6 +58,6 @@ class States:
 
     @torch.no_grad()
     def load(self, value: Callable[[str], Tensor]) -> None:
-        """Fill every piece from the whole tensors that `value(name)` gives; only the piece is kept."""
+        """Fill every piece from the whole tensors that `value(name)` returns; only the pieces are kept."""
         for (name, box), piece in self.pieces.items():
             piece.copy_(value(name).reshape(self.infos[name].extents)[slices(box)])

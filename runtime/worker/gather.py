@@ -1,4 +1,4 @@
-"""Puts a box of a tensor together from pieces that hold parts of it, and takes its gradient apart again."""
+"""Assembles a box of a tensor from pieces that hold parts of it; backward divides its gradient among them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from ...partition.ir.box import Box, intersect, relative, sizes, slices, volume
 
 
 def gather(box: Box, held: Sequence[tuple[Box, Tensor]]) -> Tensor:
-    """The tensor of `box` from disjoint pieces; a view where one piece holds all of it, zeros where none holds any."""
+    """Assemble `box` from disjoint pieces: a view where one piece holds all of it, zeros where no piece reaches."""
     inner, tensor = held[0]
     if len(held) == 1 and intersect(inner, box) == box:
         return tensor if inner == box else tensor[slices(relative(box, inner))]
@@ -18,7 +18,7 @@ def gather(box: Box, held: Sequence[tuple[Box, Tensor]]) -> Tensor:
 
 
 def add_up(box: Box, held: Sequence[tuple[Box, Tensor]]) -> Tensor:
-    """The sum of partial results of `box`; a piece that covers a part of it adds to that part only."""
+    """Add up partial results of `box`; a piece that covers a part of it adds to that part only."""
     if any(piece != box for piece, _ in held):
         return _assemble(box, held, add=True)
     total = held[0][1]
@@ -34,14 +34,14 @@ def _assemble(box: Box, held: Sequence[tuple[Box, Tensor]], *, add: bool) -> Ten
 
 
 class _Assemble(torch.autograd.Function):
-    """One node whatever the number of pieces; slice assignment would copy the whole gradient once a piece."""
+    """One autograd node for all pieces; with slice assignment backward would copy the whole gradient for each."""
 
     @staticmethod
     def forward(ctx: Any, box: Box, pieces: list[Box], add: bool, *tensors: Tensor) -> Tensor:
         held = [intersect(piece, box) for piece in pieces]
         covered = sum(volume(common) for common in held if common is not None) == volume(box)
         out = tensors[0].new_empty(sizes(box)) if covered and not add else tensors[0].new_zeros(sizes(box))
-        ctx.places = []
+        ctx.parts = []
         for piece, common, tensor in zip(pieces, held, tensors, strict=True):
             assert common is not None
             into, out_of = slices(relative(common, box)), slices(relative(common, piece))
@@ -49,16 +49,16 @@ class _Assemble(torch.autograd.Function):
                 out[into] += tensor[out_of]
             else:
                 out[into] = tensor[out_of]
-            ctx.places.append((into, out_of, tensor.shape, common == piece))
+            ctx.parts.append((into, out_of, tensor.shape, common == piece))
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (gradient,) = gradients
-        return (None, None, None, *(_part(gradient, *place) for place in ctx.places))
+        return (None, None, None, *(_part_gradient(gradient, *part) for part in ctx.parts))
 
 
-def _part(gradient: Tensor, into: Any, out_of: Any, shape: torch.Size, whole: bool) -> Tensor:
+def _part_gradient(gradient: Tensor, into: Any, out_of: Any, shape: torch.Size, whole: bool) -> Tensor:
     if whole:
         return gradient[into]
     out = gradient.new_zeros(shape)

@@ -1,7 +1,7 @@
-"""`Program`: what one machine runs, as plain data - segments of local work between exchanges.
+"""`Program`: what one machine runs, as plain data: segments of local work, and the exchanges between them.
 
 It holds the operators, pieces and edges of this machine only, so that a worker needs neither the model's code nor its
-graph. Pieces are numbered over the whole cut, and an edge has the same number on both sides.
+graph. Pieces are numbered over the whole cut, and an edge has the same number on both machines.
 """
 
 import hashlib
@@ -9,26 +9,25 @@ from collections import defaultdict
 
 import msgspec
 
-from ...partition.ir.box import Box, volume
-from ...partition.dataflow.pipeline_depth import pipeline_depths, running_ahead
 from ...errors import BadInput
-from ...partition.dataflow.dataflow import SUM, Edge, Flow, Instruction
-from ...partition.operators.generator_state import origins
-from ...partition.ir.graph import Graph, Op, TensorInfo
-from ...partition.ir.random_ops import noise_name
-from ...partition.capture.axis_inference import OPAQUE
+from ...partition.dataflow.dataflow import SUM, Dataflow, Edge, Instruction
+from ...partition.dataflow.pipeline_depth import needs_backpressure, pipeline_depths
+from ...partition.ir.box import Box, volume
+from ...partition.ir.graph import OPAQUE, Graph, Op, TensorInfo
+from ...partition.ir.random_ops import random_tensor_name
+from ...partition.operators.generator_state import find_generator_origins
 
 
 class PieceInfo(msgspec.Struct, frozen=True):
-    """A box of a tensor that is on this machine at some time."""
+    """A box of a tensor that is on this machine at some time. gradient: whether a gradient flows to it."""
 
     tensor: str
     box: Box
     gradient: bool
 
 
-class State(msgspec.Struct, frozen=True):
-    """A piece of a parameter, frozen parameter, buffer or constant that this machine owns.
+class StatePiece(msgspec.Struct, frozen=True):
+    """A piece of state that this machine owns: of a parameter, frozen parameter, buffer or constant.
 
     offset: where a parameter's piece begins in the machine's flat buffer, in elements; -1 for what is not trained.
     """
@@ -38,8 +37,11 @@ class State(msgspec.Struct, frozen=True):
     offset: int
 
 
-class Link(msgspec.Struct, frozen=True):
-    """This machine's side of an edge: its pieces, one frame each, and the boxes of them that travel."""
+class TransferEdge(msgspec.Struct, frozen=True):
+    """This machine's side of an edge of the dataflow between two machines.
+
+    edge: its number. peer: the other machine. pieces: those that travel, a tensor each. boxes: the part of each.
+    """
 
     edge: int
     peer: int
@@ -47,8 +49,8 @@ class Link(msgspec.Struct, frozen=True):
     boxes: tuple[Box, ...]
 
 
-class Operand(msgspec.Struct, frozen=True):
-    """What a step reads: a box of a tensor, found in `sources` (pieces). Batch tensors and noise have no sources."""
+class BoxOperand(msgspec.Struct, frozen=True):
+    """What a step reads: a box of a tensor, found in the pieces `sources`. Batch tensors and masks have none."""
 
     argument: str
     tensor: str
@@ -57,35 +59,35 @@ class Operand(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A box of an operator, or the addition of partial results into a box (op empty)."""
+    """Computes a box of an operator's output, or, with an empty op, adds partial results of a box."""
 
     op: str
     box: Box
-    operands: tuple[Operand, ...]
+    operands: tuple[BoxOperand, ...]
     makes: tuple[int, ...]
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Steps that run without waiting for anybody.
+    """Steps that run without waiting for another machine.
 
-    receives: edges that must have arrived. sends: what goes out afterwards. keeps: pieces that later segments here
-    read. recompute: what it makes is not held for backward but made once more then (Chen et al., "Training Deep Nets
-    with Sublinear Memory Cost", 2016).
+    receives: edges that must have arrived. sends: edges over which pieces go out afterwards. keeps: pieces that later
+    segments of this machine read. recompute: its activations are not kept for backward but computed again then
+    (activation checkpointing: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
     """
 
     stage: int
     steps: tuple[Step, ...]
     receives: tuple[int, ...]
-    sends: tuple[Link, ...]
+    sends: tuple[TransferEdge, ...]
     keeps: tuple[int, ...]
     recompute: bool = False
 
 
-class Noise(msgspec.Struct, frozen=True):
+class RandomDraw(msgspec.Struct, frozen=True):
     """A dropout mask of probability p, or the state of the generator from which operator `op` draws.
 
     All is drawn whole and in the model's order, as torch would. after: the tensor that holds the generator's state
-    where this run of draws begins, which a block by hand left; empty for the seed's.
+    where this run of draws begins, which a leaf module left; empty for the seed's.
     """
 
     tensor: str
@@ -97,15 +99,16 @@ class Noise(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """All that one machine of a replica does in a step.
 
-    elements: length of the flat parameter buffer. gives, takes: state that other machines use too, sent before a step;
-    its gradient comes back after it. arrivals: edges that come in. returns: edge -> position of the earliest segment
-    that reads it, after whose backward its gradient goes back. results: pieces of the loss, or of the output, made
-    here.
+    elements: length of the flat parameter buffer. shared_out: state of this machine that others use, too, sent to them
+    before a step. shared_in: such state of others, received from its owners. Its gradients go back to the owner after
+    the step. arrivals: edges that come in, by number. returns: edge -> position of the earliest segment that reads it,
+    after whose backward its gradient goes back. results: pieces of the loss, or of the output, that this machine
+    computes.
     one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
     depth: pipeline stages from this machine to the end of the model, its own counted in. Machines that wait for each
     other in forward make up one stage. plan: a digest of model and cut, the same for all programs of one cut.
-    tells: machines that would run ahead of this one, which has the results, and are told how far it is. told_by: the
-    machine that tells this one so; -1 for none.
+    done_listeners: machines that would run ahead of this one, which has the results, and which it tells when a step or
+    micro-batch is done. done_source: the machine that tells this one so; -1 for none.
     """
 
     machine: int
@@ -117,61 +120,61 @@ class Program(msgspec.Struct, frozen=True):
     tensors: dict[str, TensorInfo]
     ops: dict[str, Op]
     pieces: dict[int, PieceInfo]
-    states: tuple[State, ...]
-    gives: tuple[Link, ...]
-    takes: tuple[Link, ...]
-    noises: tuple[Noise, ...]
+    states: tuple[StatePiece, ...]
+    shared_out: tuple[TransferEdge, ...]
+    shared_in: tuple[TransferEdge, ...]
+    random_draws: tuple[RandomDraw, ...]
     segments: tuple[Segment, ...]
-    arrivals: dict[int, Link]
+    arrivals: dict[int, TransferEdge]
     returns: dict[int, int]
     results: tuple[int, ...]
     one_at_a_time: bool
     depth: int = 1
     plan: str = ""
-    tells: tuple[int, ...] = ()
-    told_by: int = -1
+    done_listeners: tuple[int, ...] = ()
+    done_source: int = -1
 
 
-def programs(flow: Flow, *, training: bool) -> list[Program]:
-    """The program of every machine of a cut. training: gradients are wanted."""
-    depths, plan = pipeline_depths(flow), _digest(flow)
-    ahead = running_ahead(flow, training=training)
-    end = next((flow.pieces[piece].machine for piece in flow.results), -1)
+def programs(dataflow: Dataflow, *, training: bool) -> list[Program]:
+    """The program of every machine of a cut. training: whether gradients are wanted."""
+    depths, plan = pipeline_depths(dataflow), _digest(dataflow)
+    ahead = needs_backpressure(dataflow, training=training)
+    end = next((dataflow.pieces[piece].machine for piece in dataflow.results), -1)
     return [
         msgspec.structs.replace(
-            _program(flow, machine, training),
+            _program(dataflow, machine, training),
             depth=depths[machine],
             plan=plan,
-            tells=tuple(ahead) if machine == end else (),
-            told_by=end if machine in ahead else -1,
+            done_listeners=tuple(ahead) if machine == end else (),
+            done_source=end if machine in ahead else -1,
         )
-        for machine in range(flow.cut.machines)
+        for machine in range(dataflow.cut.machines)
     ]
 
 
-def _digest(flow: Flow) -> str:
-    cut = flow.cut
-    whole = (flow.model.digest, cut.machines, cut.boxes, cut.folds, cut.owners, sorted(cut.recomputed))
+def _digest(dataflow: Dataflow) -> str:
+    cut = dataflow.cut
+    whole = (dataflow.model.digest, cut.machines, cut.boxes, cut.folds, cut.owners, sorted(cut.recomputed))
     return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:16]
 
 
-def _program(flow: Flow, machine: int, training: bool) -> Program:
-    graph = flow.graph
-    mine = [i for i in flow.instructions if i.machine == machine]
+def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
+    graph = dataflow.graph
+    own_instructions = [i for i in dataflow.instructions if i.machine == machine]
     pieces = {
         p.index: PieceInfo(p.tensor, p.box, training and graph.tensors[p.tensor].gradient)
-        for p in flow.pieces
+        for p in dataflow.pieces
         if p.machine == machine
     }
-    states = _states(flow, machine)
-    noises = _noises(graph, mine)
-    needed = {i.op for i in mine if i.kind != SUM} | {n.op for n in noises}
-    names = {p.tensor for p in pieces.values()} | {n.tensor for n in noises}
+    states = _states(dataflow, machine)
+    random_draws = _list_random_draws(graph, own_instructions)
+    needed = {i.op for i in own_instructions if i.kind != SUM} | {n.op for n in random_draws}
+    names = {p.tensor for p in pieces.values()} | {n.tensor for n in random_draws}
     names |= {name for op in graph.ops if op.name in needed for name in op.inputs}
-    segments = _segments(flow, machine, mine)
+    segments = _segments(dataflow, machine, own_instructions)
     return Program(
         machine=machine,
-        machines=flow.cut.machines,
+        machines=dataflow.cut.machines,
         batch=next((t.shape[0] for t in graph.tensors.values() if t.kind == "input" and t.shape), 1),
         dtype=_one_dtype(graph),
         elements=sum(volume(pieces[s.piece].box) for s in states if s.offset >= 0),
@@ -180,20 +183,20 @@ def _program(flow: Flow, machine: int, training: bool) -> Program:
         ops={op.name: op for op in graph.ops if op.name in needed},
         pieces=pieces,
         states=states,
-        gives=tuple(_outgoing(flow, e) for e in flow.shares if e.source == machine),
-        takes=tuple(_incoming(flow, e) for e in flow.shares if e.target == machine),
-        noises=noises,
+        shared_out=tuple(_outgoing(dataflow, e) for e in dataflow.shared_edges if e.source == machine),
+        shared_in=tuple(_incoming(dataflow, e) for e in dataflow.shared_edges if e.target == machine),
+        random_draws=random_draws,
         segments=segments,
-        arrivals={e.index: _incoming(flow, e) for e in flow.edges if e.target == machine},
+        arrivals={e.index: _incoming(dataflow, e) for e in dataflow.edges if e.target == machine},
         returns=_returns(segments),
-        results=tuple(i for i in flow.results if flow.pieces[i].machine == machine),
-        one_at_a_time=_mixing(graph, mine),
+        results=tuple(i for i in dataflow.results if dataflow.pieces[i].machine == machine),
+        one_at_a_time=_mixing(graph, own_instructions),
     )
 
 
-def _mixing(graph: Graph, mine: list[Instruction]) -> bool:
+def _mixing(graph: Graph, own_instructions: list[Instruction]) -> bool:
     """Whether several segments touch a buffer that the step overwrites."""
-    stage = {i.op: i.stage for i in mine}
+    stage = {i.op: i.stage for i in own_instructions}
     return any(len({stage[op.name] for op in ops if op.name in stage}) > 1 for ops in graph.overwritten.values())
 
 
@@ -207,47 +210,47 @@ def _one_dtype(graph: Graph) -> str:
     return dtypes[0] if dtypes else "float32"
 
 
-def _states(flow: Flow, machine: int) -> tuple[State, ...]:
+def _states(dataflow: Dataflow, machine: int) -> tuple[StatePiece, ...]:
     """State owned here, in the model's order; trained pieces lie one behind the other."""
     states, offset = [], 0
-    for piece in flow.pieces:
+    for piece in dataflow.pieces:
         if piece.maker >= 0 or piece.origin >= 0 or piece.machine != machine:
             continue
-        kind = flow.graph.tensors[piece.tensor].kind
-        states.append(State(piece.index, kind, offset if kind == "parameter" else -1))
+        kind = dataflow.graph.tensors[piece.tensor].kind
+        states.append(StatePiece(piece.index, kind, offset if kind == "parameter" else -1))
         offset += volume(piece.box) if kind == "parameter" else 0
     return tuple(states)
 
 
-def _noises(graph: Graph, mine: list[Instruction]) -> tuple[Noise, ...]:
+def _list_random_draws(graph: Graph, own_instructions: list[Instruction]) -> tuple[RandomDraw, ...]:
     """Of every run of draws those up to the last that this machine needs: the generator must pass them all."""
-    needed = {read.tensor for i in mine for read in i.reads if graph.tensors[read.tensor].kind == "noise"}
-    after, ops = origins(graph), {noise_name(op.name): op for op in graph.ops}
-    runs: dict[str, list[Noise]] = defaultdict(list)
+    needed = {read.tensor for i in own_instructions for read in i.reads if graph.tensors[read.tensor].kind == "random"}
+    after, ops = find_generator_origins(graph), {random_tensor_name(op.name): op for op in graph.ops}
+    runs: dict[str, list[RandomDraw]] = defaultdict(list)
     last = dict.fromkeys(after.values(), 0)
     for name, origin in after.items():
         runs[origin].append(_noise(ops[name], name, origin))
         last[origin] = len(runs[origin]) if name in needed else last[origin]
-    return tuple(noise for origin, run in runs.items() for noise in run[: last[origin]])
+    return tuple(draw for origin, run in runs.items() for draw in run[: last[origin]])
 
 
-def _noise(op: Op, name: str, after: str) -> Noise:
-    if op.row == OPAQUE:
-        return Noise(name, 0.0, op.name, after)
-    return Noise(name, op.arguments["p"] if "p" in op.arguments else op.arguments["dropout_p"], after=after)
+def _noise(op: Op, name: str, after: str) -> RandomDraw:
+    if op.sharding_rule == OPAQUE:
+        return RandomDraw(name, 0.0, op.name, after)
+    return RandomDraw(name, op.arguments["p"] if "p" in op.arguments else op.arguments["dropout_p"], after=after)
 
 
-def _segments(flow: Flow, machine: int, mine: list[Instruction]) -> tuple[Segment, ...]:
+def _segments(dataflow: Dataflow, machine: int, own_instructions: list[Instruction]) -> tuple[Segment, ...]:
     by_stage: dict[int, list[Instruction]] = defaultdict(list)
-    for instruction in mine:
+    for instruction in own_instructions:
         by_stage[instruction.stage].append(instruction)
-    edge_of = {copy: e.index for e in flow.edges if e.target == machine for _, copy in e.pairs}
+    edge_of = {copy: e.index for e in dataflow.edges if e.target == machine for _, copy in e.pairs}
     segments = []
     for stage, instructions in sorted(by_stage.items()):
         made = {piece for i in instructions for piece in i.makes}
-        later = {s for i in mine if i.stage > stage for read in i.reads for s in read.sources}
+        later = {s for i in own_instructions if i.stage > stage for read in i.reads for s in read.sources}
         edges = {edge_of[s] for i in instructions for read in i.reads for s in read.sources if s in edge_of}
-        sends = [_outgoing(flow, e) for e in flow.edges if e.source == machine and e.stage == stage]
+        sends = [_outgoing(dataflow, e) for e in dataflow.edges if e.source == machine and e.stage == stage]
         segments.append(
             Segment(
                 stage,
@@ -255,27 +258,27 @@ def _segments(flow: Flow, machine: int, mine: list[Instruction]) -> tuple[Segmen
                 tuple(sorted(edges)),
                 tuple(sends),
                 tuple(sorted(made & later)),
-                (machine, stage) in flow.cut.recomputed,
+                (machine, stage) in dataflow.cut.recomputed,
             )
         )
     return tuple(segments)
 
 
 def _step(instruction: Instruction) -> Step:
-    operands = tuple(Operand(r.argument, r.tensor, r.box, r.sources) for r in instruction.reads)
+    operands = tuple(BoxOperand(r.argument, r.tensor, r.box, r.sources) for r in instruction.reads)
     return Step("" if instruction.kind == SUM else instruction.op, instruction.box, operands, instruction.makes)
 
 
-def _outgoing(flow: Flow, edge: Edge) -> Link:
-    return _link(flow, edge, edge.target, [source for source, _ in edge.pairs])
+def _outgoing(dataflow: Dataflow, edge: Edge) -> TransferEdge:
+    return _link(dataflow, edge, edge.target, [source for source, _ in edge.pairs])
 
 
-def _incoming(flow: Flow, edge: Edge) -> Link:
-    return _link(flow, edge, edge.source, [copy for _, copy in edge.pairs])
+def _incoming(dataflow: Dataflow, edge: Edge) -> TransferEdge:
+    return _link(dataflow, edge, edge.source, [copy for _, copy in edge.pairs])
 
 
-def _link(flow: Flow, edge: Edge, peer: int, pieces: list[int]) -> Link:
-    return Link(edge.index, peer, tuple(pieces), tuple(flow.pieces[copy].box for _, copy in edge.pairs))
+def _link(dataflow: Dataflow, edge: Edge, peer: int, pieces: list[int]) -> TransferEdge:
+    return TransferEdge(edge.index, peer, tuple(pieces), tuple(dataflow.pieces[copy].box for _, copy in edge.pairs))
 
 
 def _returns(segments: tuple[Segment, ...]) -> dict[int, int]:

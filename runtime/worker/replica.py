@@ -15,14 +15,14 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ...errors import BadInput
 from ...models.task import Data
 from ...partition.ir.box import Box, slices
-from ...errors import BadInput
 from ..channel.faults import Fault
-from .batch_feed import Feed
 from ..channel.mailbox import Mailbox
 from ..channel.memory_channel import MemoryNetwork
-from .leaf_modules import OwnModules
+from .batch_feed import BatchFeed
+from .leaf_modules import LeafModules
 from .program import Program
 from .schedule import DATAFLOW
 from .worker import Worker
@@ -32,9 +32,14 @@ Pieces = list[tuple[Box, Tensor]]
 
 
 class Replica:
-    """Workers of one replica in threads. A context manager; an error in one worker ends the others' waiting.
+    """The workers of one replica in threads. A context manager; an error in one worker ends the waiting of the others.
 
-    model: the user's, where it has blocks by hand; each worker makes a copy of it, without values. order: name of the
+    A replica of one machine gives the losses and gradients of plain torch bit for bit, and each run the same ones, if
+    products do not depend on where tensors lie in memory. On some processors (AMD Zen) MKL needs MKL_CBWR=AUTO for
+    that. Roles that the launcher starts have it; for this process set it in the environment before torch is imported,
+    as MKL reads it once.
+
+    model: the user's, where it has leaf modules; each worker makes a copy of it, without values. order: name of the
     schedule (schedule.py).
     """
 
@@ -50,14 +55,14 @@ class Replica:
         self._network = MemoryNetwork(faults)
         names = [f"worker-0.{p.machine}" for p in programs]
         self._channels = [self._network.channel(name) for name in names]
-        turn = threading.Lock()
-        own = [None if model is None else OwnModules.where_needed([p], lambda: model) for p in programs]
+        rng_lock = threading.Lock()
+        leaf_modules = [None if model is None else LeafModules.where_needed([p], lambda: model) for p in programs]
         self.workers = [
-            Worker(program, Mailbox(channel), names, seed=seed, order=order, turn=turn, own=modules)
-            for program, channel, modules in zip(programs, self._channels, own, strict=True)
+            Worker(program, Mailbox(channel), names, seed=seed, order=order, rng_lock=rng_lock, leaf_modules=modules)
+            for program, channel, modules in zip(programs, self._channels, leaf_modules, strict=True)
         ]
-        self._feed: Feed | None = None  # of the prediction that is under way
-        self._threads = ThreadPoolExecutor(len(programs), thread_name_prefix="replica")
+        self._feed: BatchFeed | None = None  # of the prediction that is under way
+        self._threads = ThreadPoolExecutor(len(programs), thread_name_prefix="replica", initializer=_keep_thread_count)
 
     def __enter__(self) -> Self:
         return self
@@ -77,18 +82,18 @@ class Replica:
 
     def step(self, batch: Data, step: int) -> float:
         """Zero the gradients, run one batch forward and backward, and return its loss."""
-        self._demand(training=True)
+        self._check_mode(training=True)
         for worker in self.workers:
             worker.gradients.zero_()
         losses = self._each(lambda worker: worker.step(batch, step))
         return next(loss for loss in losses if loss is not None)
 
-    def clip(self, most: float, step: int) -> list[float]:
-        """Scale the gradients so that their norm is at most `most`; what it was, as every worker found it."""
-        return self._each(lambda worker: worker.clip(most, step))
+    def clip(self, max_norm: float, step: int) -> list[float]:
+        """Scale the gradients so that their norm is at most `max_norm`. Returns the norm before, one per worker."""
+        return self._each(lambda worker: worker.clip(max_norm, step))
 
     def predict(self, samples: Data | Iterable[Data], step: int = 0) -> Iterator[Tensor]:
-        """The whole output of every batch, in order; several are on their way through the machines at a time.
+        """Yield the whole output of every batch, in order; several batches are on their way at a time.
 
         samples: batches, or all samples at once, which are then divided into batches. A batch has at most as many
         samples as the model was planned for; a smaller one is filled up, and its output cut.
@@ -97,19 +102,19 @@ class Replica:
         lengths = deque[int]()
 
         def batches() -> Iterator[Data]:
-            for batch in _divided(samples, size):
+            for batch in _split_samples(samples, size):
                 lengths.append(len(batch))
-                yield batch if len(batch) == size else _filled(batch, size)
+                yield batch if len(batch) == size else _fill_up(batch, size)
 
-        self._demand(training=False)
-        feed = self._feed = Feed(
+        self._check_mode(training=False)
+        feed = self._feed = BatchFeed(
             batches(), readers=len(self.workers), ahead=1 + max(worker.cap for worker in self.workers)
         )
-        found: list[SimpleQueue[Pieces | None]] = [SimpleQueue() for _ in self.workers]
+        outputs: list[SimpleQueue[Pieces | None]] = [SimpleQueue() for _ in self.workers]
         errors: list[BaseException] = []
 
         def predict(worker: Worker, out: SimpleQueue[Pieces | None]) -> None:
-            """The outputs of one worker; None at the end, and where it fails."""
+            """Put the outputs of one worker into `out`; None at the end, and where it fails."""
             try:
                 for pieces in worker.stream(feed.batches(), step):
                     out.put(pieces)
@@ -120,10 +125,10 @@ class Replica:
                 feed.end()
                 out.put(None)
 
-        futures = [self._threads.submit(predict, *pair) for pair in zip(self.workers, found, strict=True)]
+        futures = [self._threads.submit(predict, *pair) for pair in zip(self.workers, outputs, strict=True)]
         try:
-            while None not in (pieces := [out.get() for out in found]):
-                feed.consumed()
+            while None not in (pieces := [out.get() for out in outputs]):
+                feed.count_consumed()
                 output = self._output([piece for some in pieces for piece in some or ()])
                 whole = output.shape[:1] != (size,)
                 rows = lengths.popleft()
@@ -135,13 +140,13 @@ class Replica:
             if errors:
                 raise errors[0]
 
-    def _demand(self, *, training: bool) -> None:
+    def _check_mode(self, *, training: bool) -> None:
         """BadInput where the replica was not made for what is asked of it, or is still at work."""
         if self.workers[0].program.training != training:
-            made, asked = ("predict", "step") if training else ("step", "predict")
+            mode, call = ("predict", "step") if training else ("step", "predict")
             raise BadInput(
                 "E345",
-                f"this replica was made to {made}, not to {asked}",
+                f"this replica was made to {mode}, not to {call}",
                 fix=f"cutset.replica(..., training={training})",
             )
         if self._feed is not None:
@@ -161,14 +166,14 @@ class Replica:
         return out.reshape(info.shape)
 
     def gradients(self) -> dict[str, Tensor]:
-        """Whole gradients by parameter name, put together from the workers' pieces."""
-        return self._whole(lambda tensor: tensor.grad)
+        """The whole gradients by parameter name, assembled from the workers' pieces."""
+        return self._assemble(lambda tensor: tensor.grad)
 
     def parameters(self) -> dict[str, Tensor]:
-        """Whole trained parameters by name."""
-        return self._whole(lambda tensor: tensor.detach() if tensor.requires_grad else None)
+        """The whole trained parameters by name."""
+        return self._assemble(lambda tensor: tensor.detach() if tensor.requires_grad else None)
 
-    def _whole(self, part: Callable[[Tensor], Tensor | None]) -> dict[str, Tensor]:
+    def _assemble(self, part: Callable[[Tensor], Tensor | None]) -> dict[str, Tensor]:
         whole: dict[str, Tensor] = {}
         for worker in self.workers:
             for (name, box), piece in worker.states.pieces.items():
@@ -180,7 +185,7 @@ class Replica:
         return {name: tensor.reshape(shapes[name]) for name, tensor in whole.items()}
 
     def _each(self, work: Callable[[Worker], T]) -> list[T]:
-        """Run `work` for every worker at once; the first error ends all."""
+        """Run `work` for every worker at once. Returns the results in order of workers; the first error ends all."""
         futures = [self._threads.submit(work, worker) for worker in self.workers]
         done, pending = wait(futures, return_when=FIRST_EXCEPTION)
         failed = [f for f in futures if f in done and f.exception() is not None]
@@ -191,7 +196,16 @@ class Replica:
         return [future.result() for future in futures]
 
 
-def _divided(samples: Data | Iterable[Data], size: int) -> Iterator[Data]:
+def _keep_thread_count() -> None:
+    """Compute in this new thread with as many OpenMP threads as in the one that called `torch.set_num_threads`.
+
+    OpenMP, and so MKL, begins every thread with its own default instead, and with another number of threads the last
+    bits of a product may differ.
+    """
+    torch.set_num_threads(torch.get_num_threads())
+
+
+def _split_samples(samples: Data | Iterable[Data], size: int) -> Iterator[Data]:
     if not isinstance(samples, Data):
         yield from samples
         return
@@ -199,7 +213,7 @@ def _divided(samples: Data | Iterable[Data], size: int) -> Iterator[Data]:
         yield samples.rows(torch.arange(start, min(start + size, len(samples))))
 
 
-def _filled(batch: Data, size: int) -> Data:
+def _fill_up(batch: Data, size: int) -> Data:
     """A batch with its last sample repeated."""
     if not 0 < len(batch) < size:
         raise BadInput(

@@ -30,15 +30,15 @@ class Action(NamedTuple):
         return f"{self.segment}{self.kind}{self.micro}"
 
 
-def text(actions: Iterable[Action]) -> str:
-    """A schedule as text, which `parse` reads."""
+def format_schedule(actions: Iterable[Action]) -> str:
+    """Write a schedule as text, which `parse_schedule` reads."""
     return " ".join(map(str, actions))
 
 
-def parse(written: str) -> list[Action]:
-    """The schedule in a text; UsageError names what is no action."""
+def parse_schedule(text: str) -> list[Action]:
+    """Read a schedule; UsageError names a word that is no action."""
     actions = []
-    for word in written.split():
+    for word in text.split():
         match = _ACTION.fullmatch(word)
         if match is None:
             raise UsageError(
@@ -63,13 +63,13 @@ def schedule(name: str, *, segments: int, micros: int, depth: int) -> deque[Acti
 
 
 def gpipe(segments: int, micros: int) -> list[Action]:
-    """All micro-batches forward, then all backward: simple, and the activations of all are held at once."""
+    """All micro-batches forward, then all backward (GPipe): simple, but the activations of all are held at once."""
     ahead = [action for micro in range(micros) for action in _forward(segments, micro)]
     return ahead + [action for micro in range(micros) for action in _backward(segments, micro)]
 
 
 def one_forward_one_backward(segments: int, micros: int, depth: int) -> list[Action]:
-    """As many micro-batches forward as there are pipeline stages from here on, then one backward, one forward.
+    """As many micro-batches forward as there are pipeline stages from here on, then one backward, one forward (1F1B).
 
     A machine never holds the activations of more than `depth` micro-batches.
     """
@@ -82,15 +82,15 @@ def one_forward_one_backward(segments: int, micros: int, depth: int) -> list[Act
     return actions
 
 
-def in_flight(actions: Iterable[Action]) -> int:
-    """The most micro-batches that are begun and not finished at one time."""
-    begun, most = set[int](), 0
+def count_in_flight(actions: Iterable[Action]) -> int:
+    """The largest number of micro-batches that are begun and not finished at one time."""
+    begun, peak = set[int](), 0
     for action in actions:
         begun.add(action.micro)
-        most = max(most, len(begun))
+        peak = max(peak, len(begun))
         if action.kind == BACKWARD and action.segment == 0:
             begun.discard(action.micro)
-    return most
+    return peak
 
 
 def _forward(segments: int, micro: int) -> list[Action]:

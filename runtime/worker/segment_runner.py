@@ -1,7 +1,7 @@
-"""Runs one segment of one micro-batch, forward and backward. No channel here: what must travel is returned as tensors.
+"""`SegmentRunner`: runs one segment of one micro-batch, forward and backward; tensors that must travel are returned.
 
-Each segment is one autograd graph. What enters it from peers or earlier segments is a detached leaf whose gradient adds
-up; backward starts from the gradients of what left it.
+Each segment is one autograd graph. A tensor that enters it from another machine or an earlier segment is a detached
+leaf whose gradient adds up; backward starts from the gradients of the tensors that left it.
 """
 
 from collections import Counter
@@ -13,27 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import BadInput
 from ...models.task import Data
 from ...partition.ir.box import Box, intersect, relative, sizes, slices
-from ...errors import BadInput
+from ...partition.ir.graph import OPAQUE, Op
+from ...partition.ir.random_ops import RANDOM_OPERAND
 from ...partition.operators.generator_state import STATE
-from ...partition.ir.graph import Op
-from ...partition.operators.leaf_module import BLOCK, OwnModule
 from ...partition.operators.kernel import run_box
-from ...partition.capture.axis_inference import OPAQUE
+from ...partition.operators.leaf_module import LEAF_MODULE, LeafModule
+from .dropout_masks import sample_masks_after
+from .flat_parameters import FlatParameters
 from .gather import add_up, gather
-from .dropout_masks import draw_on
-from .leaf_modules import OwnModules
-from .program import Link, Operand, Program, Segment, Step
-from .flat_parameters import States
+from .leaf_modules import LeafModules
+from .program import BoxOperand, Program, Segment, Step, TransferEdge
 
-Turn = AbstractContextManager[Any]
-ONLY, FIRST, AGAIN = "only", "first", "again"  # passes of a segment forward; two where it is recomputed
+RngLock = AbstractContextManager[Any]
+ONLY, FIRST, AGAIN = "only", "first", "again"  # forward passes of a segment; two where it is recomputed
 
 
 @dataclass
 class MicroBatch:
-    """One micro-batch on its way. forward, backward: segments done, backward counted from the last."""
+    """One micro-batch on its way.
+
+    forward, backward: how many segments are done; backward counts from the last segment.
+    """
 
     index: int
     batch: dict[str, Tensor]
@@ -42,10 +45,12 @@ class MicroBatch:
     backward: int = 0
     loss: float = 0.0
     made: dict[int, Tensor] = field(default_factory=dict)  # pieces as computed, with their autograd graph
-    inputs: dict[int, Tensor] = field(default_factory=dict)  # leaves: from peers, or kept from earlier segments
+    inputs: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # leaves: from other machines, or kept from earlier segments
     read: dict[tuple[str, Box], Tensor] = field(default_factory=dict)  # operands of the segment that runs
     arrived: set[int] = field(default_factory=set)  # edges
-    drawn: set[str] = field(default_factory=set)  # states of the generator from which was drawn
+    drawn: set[str] = field(default_factory=set)  # generator states from which masks were drawn
     returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
     before: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # buffers before an operator overwrote them
 
@@ -55,15 +60,15 @@ class MicroBatch:
         return self.forward + self.backward
 
     def release(self) -> None:
-        """Let go of all tensors."""
+        """Drop all tensors."""
         for held in (self.batch, self.masks, self.made, self.inputs, self.returned, self.before):
             held.clear()
 
 
 def batch_tensors(program: Program, batch: Data, rows: slice) -> dict[str, Tensor]:
-    """The inputs and targets of some rows of a batch by name, in the shape of their axes.
+    """The inputs and targets of some rows of a batch, by name, in the shape of their axes.
 
-    BadInput where they are not what the model was planned for.
+    BadInput where shapes or dtypes are not those that the model was planned for.
     """
     tensors = {}
     for kind, given in (("input", batch.inputs), ("target", batch.targets)):
@@ -82,29 +87,34 @@ def batch_tensors(program: Program, batch: Data, rows: slice) -> dict[str, Tenso
     return tensors
 
 
-def flowing(program: Program, link: Link) -> list[int]:
-    """Positions of the frames of a link whose gradient comes back."""
-    return [i for i, piece in enumerate(link.pieces) if program.pieces[piece].gradient]
+def gradient_positions(program: Program, edge: TransferEdge) -> list[int]:
+    """Positions of the pieces of an edge whose gradient comes back."""
+    return [i for i, piece in enumerate(edge.pieces) if program.pieces[piece].gradient]
 
 
 class SegmentRunner:
     """Runs segments of one program on one machine's state.
 
-    turn: held while torch's own generator is in use. own: the user's modules, for blocks by hand.
+    rng_lock: held while torch's own generator is in use. leaf_modules: the user's, where the program calls some.
     """
 
     def __init__(
-        self, program: Program, states: States, *, turn: Turn | None = None, own: OwnModules | None = None
+        self,
+        program: Program,
+        states: FlatParameters,
+        *,
+        rng_lock: RngLock | None = None,
+        leaf_modules: LeafModules | None = None,
     ) -> None:
-        self.program, self.states, self._own = program, states, own
-        self._turn: Turn = turn or nullcontext()
+        self.program, self.states, self._leaf_modules = program, states, leaf_modules
+        self._rng_lock: RngLock = rng_lock or nullcontext()
         self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
         self._pass = ONLY  # of the segment that runs
         self._overwritten = {name for op in program.ops.values() for name in op.writes}
-        self._read_again = read_again(program)
+        self._read_repeatedly = pieces_read_repeatedly(program)
 
     def forward(self, micro: MicroBatch, segment: Segment) -> list[list[Tensor]]:
-        """Run the steps; the frames to send, one list a link of `segment.sends`."""
+        """Run the steps forward. Returns the tensors to send, one list for each edge of `segment.sends`."""
         self._pass = FIRST if segment.recompute and self.program.training else ONLY
         with torch.set_grad_enabled(self.program.training and self._pass == ONLY):
             self._run(micro, segment)
@@ -112,7 +122,7 @@ class SegmentRunner:
             self.enter(micro, piece, micro.made[piece].detach())
         if self.program.training:
             micro.loss += sum(float(micro.made[piece].detach()) for piece in self._results(segment))
-        frames = [self.frames(link, micro.made) for link in segment.sends]
+        frames = [self.frames(edge, micro.made) for edge in segment.sends]
         if self._pass == FIRST:
             self._forget(micro, segment)
         return frames
@@ -123,7 +133,7 @@ class SegmentRunner:
         micro.read.clear()
 
     def _recompute(self, micro: MicroBatch, segment: Segment) -> None:
-        """Forward once more, now for backward: of the same inputs, masks and buffers, which stay as they are."""
+        """Run forward once more for backward, of the same inputs, masks and buffers, which stay as they are."""
         kept = {piece: micro.inputs.pop(piece) for piece in segment.keeps}  # here they are results, not leaves
         self._pass = AGAIN
         with torch.enable_grad():
@@ -137,14 +147,14 @@ class SegmentRunner:
 
     def enter(self, micro: MicroBatch, piece: int, tensor: Tensor) -> None:
         """Make a tensor a leaf of this micro-batch."""
-        micro.inputs[piece] = self._leaf(piece, tensor, summed=piece in self._read_again)
+        micro.inputs[piece] = self._leaf(piece, tensor, summed=piece in self._read_repeatedly)
 
     def take(self, piece: int, tensor: Tensor) -> None:
         """Make a copy of another machine's state a leaf of this step."""
         self.taken[piece] = self._leaf(piece, tensor, summed=True)
 
     def _leaf(self, piece: int, tensor: Tensor, *, summed: bool) -> Tensor:
-        """A leaf. Where several backward passes add to its gradient, that has memory of its own.
+        """Make a leaf. summed: several backward passes add to its gradient, which then gets memory of its own.
 
         The first gradient of a leaf is often a view of the one that backward began with, and adding to it in place
         would change that one, and whatever else is a view of it.
@@ -155,9 +165,9 @@ class SegmentRunner:
             leaf.grad = dense if dense.stride() == leaf.stride() else torch.zeros(leaf.shape, dtype=leaf.dtype)
         return leaf
 
-    def frames(self, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
-        """The boxes of a link, cut out of the pieces that hold them."""
-        pairs = zip(link.pieces, link.boxes, strict=True)
+    def frames(self, edge: TransferEdge, held: dict[int, Tensor]) -> list[Tensor]:
+        """The boxes of an edge, cut out of the pieces that hold them."""
+        pairs = zip(edge.pieces, edge.boxes, strict=True)
         return [held[p].detach()[slices(relative(box, self.program.pieces[p].box))] for p, box in pairs]
 
     def _results(self, segment: Segment) -> list[int]:
@@ -167,24 +177,24 @@ class SegmentRunner:
     def _execute(self, micro: MicroBatch, step: Step) -> None:
         if not step.op:
             (operand,) = step.operands
-            micro.made[step.makes[0]] = add_up(step.box, self._held(micro, operand))
+            micro.made[step.makes[0]] = add_up(step.box, self._pieces_of(micro, operand))
             return
         op = self.program.ops[step.op]
         for operand in step.operands:
             if operand.argument == STATE:
-                self._draw_on(micro, operand)
+                self._draw_masks_after(micro, operand)
         operands = {operand.argument: self._operand(micro, operand, step) for operand in step.operands}
-        draws_itself = op.target == BLOCK or (op.row == OPAQUE and "@noise" in operands)
-        with self._turn if draws_itself else nullcontext():
-            outputs = run_box(op, step.box, operands, self.program.tensors, own=self._module(op))
+        draws_itself = op.target == LEAF_MODULE or (op.sharding_rule == OPAQUE and RANDOM_OPERAND in operands)
+        with self._rng_lock if draws_itself else nullcontext():
+            outputs = run_box(op, step.box, operands, self.program.tensors, leaf_module=self._module(op))
         for operand in step.operands:
             if operand.tensor in op.writes and operand.box is not None and self._pass != AGAIN:
                 self._write_back(operand, operand.box, operands[operand.argument])
         for piece, output in zip(step.makes, outputs, strict=True):
             micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
 
-    def _write_back(self, operand: Operand, box: Box, tensor: Tensor | None) -> None:
-        """A buffer was overwritten, or a copy of it where no view shows this box."""
+    def _write_back(self, operand: BoxOperand, box: Box, tensor: Tensor | None) -> None:
+        """Copy an overwritten buffer back into the state, where the operator wrote to a copy of it."""
         assert tensor is not None
         written = tensor.detach().reshape(sizes(box))
         for source in operand.sources:
@@ -193,72 +203,72 @@ class SegmentRunner:
             if common is not None and piece.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
                 piece[slices(relative(common, held))] = written[slices(relative(common, box))]
 
-    def _module(self, op: Op) -> OwnModule | None:
-        if op.target != BLOCK or self._own is None:
+    def _module(self, op: Op) -> LeafModule | None:
+        if op.target != LEAF_MODULE or self._leaf_modules is None:
             return None
-        return self._own.block(op.arguments["name"], training=self.program.training)
+        return self._leaf_modules.get(op.arguments["name"], training=self.program.training)
 
-    def _draw_on(self, micro: MicroBatch, operand: Operand) -> None:
-        """Draw what this machine needs of the run of draws that begins with a state."""
+    def _draw_masks_after(self, micro: MicroBatch, operand: BoxOperand) -> None:
+        """Draw the masks that this machine needs of the run of draws that begins with a generator state."""
         if operand.tensor in micro.drawn:
             return
         micro.drawn.add(operand.tensor)
         assert operand.box is not None
-        state = self._assembled(micro, operand, operand.box)
-        with self._turn:
-            micro.masks.update(draw_on(self.program, operand.tensor, state))
+        state = self._assemble(micro, operand, operand.box)
+        with self._rng_lock:
+            micro.masks.update(sample_masks_after(self.program, operand.tensor, state))
 
-    def _operand(self, micro: MicroBatch, operand: Operand, step: Step) -> Tensor | None:
-        """What a step reads, in the shape of its dimensions."""
+    def _operand(self, micro: MicroBatch, operand: BoxOperand, step: Step) -> Tensor | None:
+        """The tensor that a step reads, in the shape of its dimensions."""
         if operand.box is None:
             return None
         if operand.tensor not in self._overwritten:
-            return self._shared(micro, operand, operand.box)
+            return self._shared_operand(micro, operand, operand.box)
         key = (f"{step.op} {step.box}", operand.argument)
         if self._pass == AGAIN:
             return micro.before.pop(key)
         if self._pass == FIRST:
-            micro.before[key] = self._assembled(micro, operand, operand.box).clone()
+            micro.before[key] = self._assemble(micro, operand, operand.box).clone()
         if operand.tensor in self.program.ops[step.op].writes:
-            return self._shared(micro, operand, operand.box)
-        # What backward needs of a buffer must outlive the next micro-batch's forward.
-        return self._assembled(micro, operand, operand.box).clone()
+            return self._shared_operand(micro, operand, operand.box)
+        # Backward needs this value of the buffer, which the next micro-batch overwrites.
+        return self._assemble(micro, operand, operand.box).clone()
 
-    def _shared(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
+    def _shared_operand(self, micro: MicroBatch, operand: BoxOperand, box: Box) -> Tensor:
         """One tensor for all readers of a box: their gradients are then added in the order of plain torch."""
         key = (operand.tensor, box)
         if key not in micro.read:
-            micro.read[key] = self._part(micro, operand, box)
+            micro.read[key] = self._slice_or_assemble(micro, operand, box)
         return micro.read[key]
 
-    def _part(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
-        """A box, as a slice of what others read of the piece that holds it where its dimensions allow that."""
+    def _slice_or_assemble(self, micro: MicroBatch, operand: BoxOperand, box: Box) -> Tensor:
+        """The tensor of a box: a slice of the piece that holds it, shared by all readers, where dimensions allow it."""
         if len(operand.sources) == 1:
             piece = self.program.pieces[operand.sources[0]].box
             where = self.program.tensors[operand.tensor].dim_slices(box, piece)
             if box != piece and where is not None:
-                return self._shared(micro, operand, piece)[where]
-        return self._assembled(micro, operand, box)
+                return self._shared_operand(micro, operand, piece)[where]
+        return self._assemble(micro, operand, box)
 
-    def _assembled(self, micro: MicroBatch, operand: Operand, box: Box) -> Tensor:
+    def _assemble(self, micro: MicroBatch, operand: BoxOperand, box: Box) -> Tensor:
         info = self.program.tensors[operand.tensor]
-        if info.kind == "noise":
+        if info.kind == "random":
             tensor = micro.masks[info.name][slices(box)]
         elif info.kind in ("input", "target"):
             tensor = micro.batch[info.name][slices(box)]
         elif not operand.sources:  # an empty box: nobody sends it
             tensor = torch.empty(sizes(box), dtype=getattr(torch, info.dtype))
         else:
-            tensor = gather(box, self._held(micro, operand))
+            tensor = gather(box, self._pieces_of(micro, operand))
         return tensor.reshape(info.local_shape(box))
 
-    def _held(self, micro: MicroBatch, operand: Operand) -> list[tuple[Box, Tensor]]:
+    def _pieces_of(self, micro: MicroBatch, operand: BoxOperand) -> list[tuple[Box, Tensor]]:
         return [(self.program.pieces[i].box, self._piece(micro, i)) for i in operand.sources]
 
     def _piece(self, micro: MicroBatch, index: int) -> Tensor:
-        for place in (micro.inputs, micro.made, self.taken):
-            if index in place:
-                return place[index]
+        for pieces in (micro.inputs, micro.made, self.taken):
+            if index in pieces:
+                return pieces[index]
         return self._piece_of_state(index)
 
     def _piece_of_state(self, index: int) -> Tensor:
@@ -266,7 +276,10 @@ class SegmentRunner:
         return self.states.pieces[info.tensor, info.box]
 
     def backward(self, micro: MicroBatch, position: int, micros: int) -> None:
-        """Backward of the segment at `position`, once all gradients of what left it are there; frees what it made."""
+        """Run backward of the segment at `position`, once the gradients of all that left it are there; free its pieces.
+
+        micros: the number of micro-batches of the step, over which the loss is averaged.
+        """
         segment = self.program.segments[position]
         if segment.recompute:
             self._recompute(micro, segment)
@@ -275,16 +288,16 @@ class SegmentRunner:
             gradient = micro.inputs[piece].grad
             if gradient is not None:
                 gradients[piece] = gradient
-        for link in segment.sends:
-            returned = micro.returned.pop(link.edge, ())
-            for i, tensor in zip(flowing(self.program, link), returned, strict=True):
-                self._add(gradients, link.pieces[i], link.boxes[i], tensor)
+        for edge in segment.sends:
+            returned = micro.returned.pop(edge.edge, ())
+            for i, tensor in zip(gradient_positions(self.program, edge), returned, strict=True):
+                self._add_gradient(gradients, edge.pieces[i], edge.boxes[i], tensor)
         roots = [piece for piece in gradients if micro.made[piece].requires_grad]
         if roots:
             torch.autograd.backward([micro.made[p] for p in roots], [gradients[p] for p in roots])
         self._forget(micro, segment)
 
-    def _add(self, gradients: dict[int, Tensor], piece: int, box: Box, tensor: Tensor) -> None:
+    def _add_gradient(self, gradients: dict[int, Tensor], piece: int, box: Box, tensor: Tensor) -> None:
         outer = self.program.pieces[piece].box
         if box != outer:
             padded = tensor.new_zeros(sizes(outer))
@@ -293,21 +306,21 @@ class SegmentRunner:
         gradients[piece] = gradients[piece] + tensor if piece in gradients else tensor
 
 
-def read_again(program: Program) -> set[int]:
-    """Pieces that more than one segment reads."""
+def pieces_read_repeatedly(program: Program) -> set[int]:
+    """The pieces that more than one segment reads."""
     readers: Counter[int] = Counter()
     for segment in program.segments:
         readers.update({i for step in segment.steps for operand in step.operands for i in operand.sources})
     return {piece for piece, count in readers.items() if count > 1}
 
 
-def trains_again(program: Program) -> bool:
-    """Whether several segments add to the gradient of one piece of state."""
-    states = {state.piece for state in program.states} | {piece for link in program.takes for piece in link.pieces}
-    return any(program.pieces[piece].gradient for piece in states & read_again(program))
+def adds_state_gradients_repeatedly(program: Program) -> bool:
+    """Whether several segments add to the gradient of the same piece of state."""
+    states = {state.piece for state in program.states} | {piece for edge in program.shared_in for piece in edge.pieces}
+    return any(program.pieces[piece].gradient for piece in states & pieces_read_repeatedly(program))
 
 
-def gradients_of(program: Program, link: Link, held: dict[int, Tensor]) -> list[Tensor]:
-    """The gradients that go back over a link; zero where nothing downstream depended on the piece."""
-    tensors = [held[link.pieces[i]] for i in flowing(program, link)]
+def gradients_of(program: Program, edge: TransferEdge, held: dict[int, Tensor]) -> list[Tensor]:
+    """The gradients that go back over an edge; zeros where nothing downstream depended on a piece."""
+    tensors = [held[edge.pieces[i]] for i in gradient_positions(program, edge)]
     return [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
-WARM_STEPS, TRACED_STEPS = 20, 5  # that go before those that are recorded, if there are many, and that are recorded
-SPANS_MAX = 50_000  # of one worker; some 3 MB in a message
+WARM_STEPS, TRACED_STEPS = 20, 5  # steps before the recorded ones, in a long run, and recorded steps
+MAX_SPANS = 50_000  # of one worker; about 3 MB in a message
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -14,7 +14,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
     kind: "forward" or "backward" of a segment (part: its position in the program), "wait" for messages, "send" and
     "receive" of a message (part: its edge; peer: the other machine; these have one moment: when it was queued, and when
-    it was taken), or "step", all of it. what: of a message its kind, "forward", "backward", "share" or "fold".
+    it was taken), or "step", all of it. what: the kind of a message, "forward", "backward", "state" or
+    "state_gradient".
     """
 
     kind: str
@@ -29,7 +30,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trace:
-    """Collects the spans of some steps; those of other steps are let go. clock: seconds, steady."""
+    """Collects the spans of the wanted `steps` and drops others. clock: seconds of a steady clock."""
 
     def __init__(self, steps: range, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.steps = steps
@@ -37,22 +38,22 @@ class Trace:
         self.spans: list[Span] = []
 
     def add(self, span: Span) -> None:
-        """Keep a span, if it is of a wanted step."""
+        """Keep a span if it belongs to a wanted step."""
         if span.step in self.steps:
             self.spans.append(span)
 
-    def whole(self, most: int = SPANS_MAX) -> list[Span]:
-        """The spans of as many steps, the first ones, as have `most` spans together: a trace must fit in a message."""
-        after = self.steps.stop
-        if len(self.spans) > most:
-            after = self.spans[most].step
-        return [span for span in self.spans if span.step < after]
+    def complete_steps(self, max_spans: int = MAX_SPANS) -> list[Span]:
+        """The spans of the first steps, as many as have `max_spans` together: a trace must fit in a message."""
+        end = self.steps.stop
+        if len(self.spans) > max_spans:
+            end = self.spans[max_spans].step
+        return [span for span in self.spans if span.step < end]
 
     def __repr__(self) -> str:
         return f"Trace(steps {self.steps.start} to {self.steps.stop - 1}, {len(self.spans)} spans)"
 
 
 def warm_steps(steps: int) -> range:
-    """The steps to record in a run of so many: warm ones, and never the first."""
+    """The steps to record in a run of `steps` steps: after warming up, and never the first."""
     first = min(WARM_STEPS, max(1, steps // 4))
     return range(first, min(first + TRACED_STEPS, steps))

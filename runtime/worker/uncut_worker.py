@@ -1,6 +1,6 @@
-"""`PlainWorker`: a whole model on one machine as plain torch runs it - the baseline, and what cannot be cut.
+"""`UncutWorker`: runs a whole model on one machine as plain torch does: the baseline, and models that cannot be cut.
 
-Its parameters lie in one flat buffer like those of a cut model, so that rules and parameter servers treat both alike.
+Its parameters lie in one flat buffer like those of a cut model, so that parameter servers treat both alike.
 """
 
 from bisect import bisect_right
@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...models.task import Data
-from ...partition.ir.autocast import autocast as autocast_in
 from ...errors import BadInput
+from ...models.task import Data
+from ...partition.ir.autocast import autocast_context as autocast_in
 from ...partition.ir.pytree import first_tensor
-from .flat_gradient import Gradient, Table
-from .dropout_masks import draw_seed
+from .dropout_masks import mask_seed
+from .flat_gradient import FlatGradient, SparseTable
 
 
-class PlainWorker:
+class UncutWorker:
     """Trains `model` with plain autograd; random numbers are those of a cut model with the same seed.
 
     values, gradients: flat, in the order of `parameters`; the module's parameters are views of them. autocast: the
     dtype in which torch.autocast computes model and loss, if it does. tables: parameters of which a step touches some
-    rows only, as `tables_of` names them; `gradient` knows which.
+    rows only, as `find_sparse_tables` names them; `gradient` knows which.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class PlainWorker:
         *,
         seed: int = 0,
         autocast: str = "",
-        tables: Sequence[Table] = (),
+        tables: Sequence[SparseTable] = (),
     ) -> None:
         self.model, self.loss, self.seed, self.autocast = model, loss, seed, autocast
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -49,13 +49,13 @@ class PlainWorker:
         self.gradients = torch.zeros_like(values)
         for parameter, gradient in zip(trained, self._views(self.gradients), strict=True):
             parameter.grad = gradient
-        self.gradient = Gradient(self.gradients, tables)
+        self.gradient = FlatGradient(self.gradients, tables)
         begins = [view.storage_offset() for view in self._views(values)]
         for number, table in enumerate(tables):
-            self.gradient.watch(trained[bisect_right(begins, table.start) - 1], number)
+            self.gradient.watch_backward(trained[bisect_right(begins, table.start) - 1], number)
 
     def move(self, values: Tensor) -> None:
-        """The parameters are views of another flat buffer from now on, which holds what it is to hold already."""
+        """Make the parameters views of another flat buffer, which holds their values already."""
         self.values = values
         for parameter, view in zip(self.parameters.values(), self._views(values), strict=True):
             parameter.data = view
@@ -66,60 +66,60 @@ class PlainWorker:
         return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
     def step(self, batch: Data, step: int) -> float:
-        """Add the gradient of the batch's mean loss to `gradients`; the loss."""
+        """Add the gradient of the batch's mean loss to `gradients`. Returns the loss."""
         self.model.train()
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would seed other devices too, noting where it was called, which takes 0.1 ms and more.
-            torch.default_generator.manual_seed(draw_seed(self.seed, step, 0))
+            torch.default_generator.manual_seed(mask_seed(self.seed, step, 0))
             with autocast_in(self.autocast):
                 loss = self.loss(self.model(*batch.inputs), *batch.targets)
             loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def clip(self, most: float, step: int = 0) -> float:
-        """Scale the gradients so that their norm is at most `most`, as a cut model does; what it was."""
+    def clip(self, max_norm: float, step: int = 0) -> float:
+        """Scale the gradients so that their norm is at most `max_norm`, as `Worker.clip`. Returns the norm before."""
         norm = self.gradient.norm()
-        self.gradient.scale(min(1.0, most / (norm + 1e-6)))
+        self.gradient.scale(min(1.0, max_norm / (norm + 1e-6)))
         return norm
 
     @torch.no_grad()
     def predict(self, batch: Data) -> Tensor:
-        """The output for a batch, in evaluation mode: the first tensor of what the model gives."""
+        """Compute the output for a batch in evaluation mode: the first tensor that the model returns."""
         self.model.eval()
         with autocast_in(self.autocast):
             output = first_tensor(self.model(*batch.inputs))
-        assert output is not None  # as the rehearsal has seen
+        assert output is not None  # the dry run has checked it
         return output
 
 
-def tables_of(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[Table]:
-    """The parameters, by their places one after another, that a loss reads by rows of sparse gradients alone.
+def find_sparse_tables(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[SparseTable]:
+    """Find the parameters that a loss reads only through operators with sparse gradients, as ranges of the flat buffer.
 
     loss: computed from them, its autograd graph still there. parameters: in the order of the flat buffer.
     """
     readers = _readers(loss)
-    tables, at = list[Table](), 0
+    tables, at = list[SparseTable](), 0
     for parameter in parameters.values():
         stop = at + parameter.numel()
         sparse = readers.get(id(parameter), [False])
         if all(sparse) and parameter.dim() == 2 and parameter.numel():
-            tables.append(Table(at, stop, parameter.shape[1]))
+            tables.append(SparseTable(at, stop, parameter.shape[1]))
         at = stop
     return tables
 
 
 def _readers(loss: Tensor) -> dict[int, list[bool]]:
     """By id of each leaf: whether the gradient of each of its readers is sparse."""
-    found: dict[int, list[bool]] = {}
-    seen, left = set[Any](), [loss.grad_fn]
-    while left:
-        node = left.pop()
+    sparse: dict[int, list[bool]] = {}
+    seen, pending = set[Any](), [loss.grad_fn]
+    while pending:
+        node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         for following, _ in node.next_functions:
             leaf = getattr(following, "variable", None)
             if leaf is not None:
-                found.setdefault(id(leaf), []).append(bool(getattr(node, "_saved_sparse", False)))
-            left.append(following)
-    return found
+                sparse.setdefault(id(leaf), []).append(bool(getattr(node, "_saved_sparse", False)))
+            pending.append(following)
+    return sparse

@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from disturbed import Signal, disturbed, random_fault, roles_of
+from places import USER_MODELS
+from train_with_faults import Signal, random_fault, roles_of, train_with_faults
 
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.optimizers.standard import Adagrad
-from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.task.plan_task import Wanted
-from cutset.tools.job.prepare import Options, prepare
+from cutset.tools.config.run_config import RunConfig
+from cutset.tools.job.prepare import prepare
 from cutset.tools.train import run
 
 NORMED = Path(__file__).with_name("normed_digits.py")
-GOOD = Path(__file__).parents[1] / "tools" / "user_models" / "good.py"
+GOOD = USER_MODELS / "good.py"
 MACHINES, PROMISED_S = 2, 10.0
 SEEDS = range(int(os.environ.get("CUTSET_CHAOS", "10")))
 
@@ -44,13 +44,13 @@ def open_files() -> set[str]:
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Options:
-    return Options(
-        spec=TaskSpec(f"{GOOD}:task"),
+def options(tmp_path: Path) -> RunConfig:
+    return RunConfig(
+        task=f"{GOOD}:task",
         method=Downpour(),
-        rule=Adagrad(0.05),
+        optimizer=Adagrad(0.05),
         out=tmp_path / "run",
-        wanted=Wanted(MACHINES),
+        machines=MACHINES,
         replicas=2,
         shards=2,
         epochs=80,
@@ -59,10 +59,10 @@ def options(tmp_path: Path) -> Options:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_run_recovers_or_ends_soon_in_a_named_error(options: Options, seed: int) -> None:
+def test_a_run_recovers_or_ends_soon_in_a_named_error(options: RunConfig, seed: int) -> None:
     files, roles = open_files(), roles_of(options, MACHINES)
     fault = random_fault(seed, roles, range(20, 350))
-    outcome = disturbed(options, [fault])
+    outcome = train_with_faults(options, [fault])
     said = f"{fault}: {outcome.error or outcome.result['restarts']}; {outcome.seconds:.1f} s after it"
     print(said)  # noqa: T201
     if outcome.error is not None:
@@ -79,12 +79,12 @@ def test_a_run_recovers_or_ends_soon_in_a_named_error(options: Options, seed: in
 @pytest.mark.parametrize("task", ["cutset.models:digits", f"{NORMED}:task"], ids=["plain", "normed"])
 def test_the_accuracy_is_the_same_though_one_replica_is_killed_twice(tmp_path: Path, task: str, seed: int) -> None:
     """On real digits, each replica on two machines; within one point of the undisturbed run."""
-    options = Options(
-        spec=TaskSpec(task),
+    options = RunConfig(
+        task=task,
         method=Downpour(),
-        rule=Adagrad(0.02),
+        optimizer=Adagrad(0.02),
         out=tmp_path / "run",
-        wanted=Wanted(MACHINES),
+        machines=MACHINES,
         replicas=2,
         shards=2,
         epochs=60,
@@ -92,11 +92,11 @@ def test_the_accuracy_is_the_same_though_one_replica_is_killed_twice(tmp_path: P
         baseline=False,
     )
     undisturbed = run(prepare(options), lambda *progress: None)["test_accuracy"]
-    steps = prepare(options).course.steps
+    steps = prepare(options).training.steps
     chance, victim = random.Random(seed), f"worker-{seed % 2}.{seed % MACHINES}"
     spans = (range(steps // 8, steps // 4), range(steps // 2, 3 * steps // 4))
     kills = [Signal(victim, signal.SIGKILL, chance.choice(span)) for span in spans]
-    outcome = disturbed(replace(options, out=tmp_path / "disturbed"), kills)
+    outcome = train_with_faults(replace(options, out=tmp_path / "disturbed"), kills)
     assert outcome.error is None
     assert len(outcome.result["restarts"]) == 2
     print(f"{undisturbed:.4f} undisturbed, {outcome.result['test_accuracy']:.4f} with {outcome.notes}")  # noqa: T201

@@ -8,13 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from disturbed import Outcome, Signal, disturbed
+from train_with_faults import Outcome, Signal, train_with_faults
 
-from cutset.ps.optimizers.standard import SGD
 from cutset.ps.methods.sandblaster import Sandblaster
-from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.task.plan_task import Wanted
-from cutset.tools.job.prepare import Options
+from cutset.tools.config.run_config import RunConfig
 
 ITERATIONS, KILLS, SEEDS = 40, 4, range(20)
 ROLES = ["coordinator", "shard-0", "shard-1", "worker-0.0", "worker-1.0"]
@@ -25,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 
-Ran = Callable[..., Outcome]
+DisturbedRun = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +30,21 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """The last loss of runs that nothing disturbs, by machines of a replica."""
     found = {}
     for machines in (1, 2):
-        outcome = disturbed(options(tmp_path_factory.mktemp("calm"), machines), [])
+        outcome = train_with_faults(options(tmp_path_factory.mktemp("calm"), machines), [])
         assert outcome.error is None
         found[machines] = outcome.result["iterations"][-1]["loss"]
     return found
 
 
-def options(out: Path, machines: int) -> Options:
+def options(out: Path, machines: int) -> RunConfig:
     """Of a run in which nothing converges before the last iteration."""
     task = "cutset.models:digits_softmax(double=True)" if machines == 1 else "cutset.models:digits"
-    return Options(
-        spec=TaskSpec(task, batch=40 if machines == 1 else 479),
+    return RunConfig(
+        task=task,
+        batch=40 if machines == 1 else 479,
         method=Sandblaster(iterations=ITERATIONS, l2=1e-3),
-        rule=SGD(0.1),
         out=out,
-        wanted=Wanted(machines),
+        machines=machines,
         replicas=2,
         shards=2,
         baseline=False,
@@ -56,7 +53,7 @@ def options(out: Path, machines: int) -> Options:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_is_killed_the_loss_in_the_end_is_the_same(
+def test_the_final_loss_is_the_same_whatever_is_killed(
     seed: int, calm: dict[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -66,7 +63,7 @@ def test_whatever_is_killed_the_loss_in_the_end_is_the_same(
     kills = [Signal(chance.choice(roles), signal.SIGKILL, step) for step in steps]
     first, second = chance.sample(roles, 2)  # at the same time
     kills[-1:] = [Signal(role, signal.SIGKILL, steps[-1]) for role in (first, second)]
-    outcome = disturbed(replace(options(tmp_path / "run", machines)), kills)
+    outcome = train_with_faults(replace(options(tmp_path / "run", machines)), kills)
     assert outcome.happened
     assert outcome.error is None
     assert outcome.result["iterations"][-1]["loss"] == calm[machines]

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from cutset.models.task import Data, Task, TaskError, correct_classes, example_like
+from cutset.models.task import Data, Task, TaskError, count_correct_classes, make_example_batches
 
 
 def make_task(model=lambda: nn.Linear(3, 2), batch=4) -> Task:
-    return Task("small", model, nn.functional.cross_entropy, example_like(((3,),), classes=2), batch=batch)
+    return Task("small", model, nn.functional.cross_entropy, make_example_batches(((3,),), classes=2), batch=batch)
 
 
 def test_rows_picks_the_same_samples_everywhere():
@@ -63,7 +63,7 @@ def test_example_fits_the_model_and_the_loss():
 
 
 def test_example_of_tokens_without_targets():
-    example = example_like(((7,), (2, 3)), dtype=torch.int64)(4)
+    example = make_example_batches(((7,), (2, 3)), dtype=torch.int64)(4)
     assert [tuple(t.shape) for t in example.inputs] == [(4, 7), (4, 2, 3)]
     assert {t.dtype for t in example.inputs} == {torch.int64}
     assert example.targets == ()
@@ -71,4 +71,4 @@ def test_example_of_tokens_without_targets():
 
 def test_correct_classes_counts():
     outputs = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]])
-    assert correct_classes(outputs, torch.tensor([1, 0, 0])) == 2
+    assert count_correct_classes(outputs, torch.tensor([1, 0, 0])) == 2

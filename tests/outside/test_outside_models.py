@@ -10,15 +10,15 @@ import functools
 
 import pytest
 import torch
+from candidate_cuts import candidates
 from cutting import Subject, assert_same, run_cut, run_plain
 from language import LANGUAGE
 from outside import full_graph, need
 from vision import VISION, WELL_CONDITIONED
 from written import WRITTEN
 
-from cutset.partition.planner.candidates import candidates
-from cutset.partition.cluster.machines import alike
-from cutset.partition.dataflow.cut import one_machine
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.ir.graph import Graph
 
 PUBLISHED = VISION | LANGUAGE | WRITTEN
@@ -45,7 +45,7 @@ def subject(name: str, dtype: torch.dtype) -> Subject:
 
 def share_cuttable(graph: Graph) -> float:
     """Share of the FLOPs in operators of which some loop can be cut."""
-    return sum(op.flops for op in graph.ops if op.cuttable) / sum(op.flops for op in graph.ops)
+    return sum(op.flops for op in graph.ops if op.is_cuttable) / sum(op.flops for op in graph.ops)
 
 
 @pytest.mark.light
@@ -58,14 +58,14 @@ def test_nearly_all_work_can_be_cut(name: str) -> None:
 @pytest.mark.parametrize("name", marked(list(ALL)))
 def test_one_machine_gives_the_same_bits(name: str) -> None:
     of = subject(name, torch.float32)
-    assert_same(run_cut(of, one_machine(of.graph)), run_plain(of), rtol=0.0)
+    assert_same(run_cut(of, one_machine_cut(of.graph)), run_plain(of), rtol=0.0)
 
 
 @pytest.mark.parametrize("machines", [2, 4])
 @pytest.mark.parametrize("name", marked(list(ALL)))
 def test_every_candidate_trains_like_plain_torch(name: str, machines: int) -> None:
     of = subject(name, torch.float64)
-    found = list(candidates(of.graph, alike(machines)))
+    found = list(candidates(of.graph, uniform_cluster(machines)))
     assert found
     for candidate in found:
         assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=TIGHT if ALL[name].double else LOOSE)
@@ -75,7 +75,7 @@ def test_every_candidate_trains_like_plain_torch(name: str, machines: int) -> No
 @pytest.mark.parametrize("name", marked(SINGLE))
 def test_every_candidate_is_right_to_five_digits_in_float32(name: str, machines: int) -> None:
     of = subject(name, torch.float32)
-    for candidate in candidates(of.graph, alike(machines)):
+    for candidate in candidates(of.graph, uniform_cluster(machines)):
         assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=LOOSE)
 
 

@@ -5,11 +5,11 @@ import functools
 import pytest
 import torch
 from cutting import Subject, assert_same, cuts, finest_cut, predict_cut, run_cut, run_plain
+from handwritten_transformers import GROUPS, HEADS, TRANSFORMERS, WIDTH, WORDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers_by_hand import GROUPS, HEADS, TRANSFORMERS, WIDTH, WORDS
 
-from cutset.partition.capture.axis_inference import OPAQUE
+from cutset.partition.ir.graph import OPAQUE
 
 
 @functools.cache
@@ -25,8 +25,8 @@ def tolerance(name: str) -> float:
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_no_operator_is_opaque(name: str) -> None:
     for graph in (subject(name).graph, subject(name).evaluation):
-        assert {op.target for op in graph.ops if op.row == OPAQUE} == set()
-        uncut = [op for op in graph.ops if not op.cuttable]
+        assert {op.target for op in graph.ops if op.sharding_rule == OPAQUE} == set()
+        uncut = [op for op in graph.ops if not op.is_cuttable]
         assert all(not op.nest.loops for op in uncut), [op.name for op in uncut]
         assert sum(op.flops for op in uncut) < 0.001 * sum(op.flops for op in graph.ops)
 

@@ -3,13 +3,13 @@
 import signal
 from dataclasses import replace
 
-from disturbed import Signal, disturbed
 from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_other, check_killed, check_told_to_end
 from fault_checks import options as options
+from train_with_faults import Signal, train_with_faults
 from training_command import GOOD, INTERRUPTED, TERMINATED, Run, Start
 
 from cutset.ps.methods.hogwild import Hogwild
-from cutset.tools.job.prepare import Options
+from cutset.tools.config.run_config import RunConfig
 
 pytestmark = NEEDS_PROC
 
@@ -29,18 +29,18 @@ def test_an_interrupt_before_anything_runs_ends_all(start: Start) -> None:
     assert run.end() == INTERRUPTED
 
 
-def test_where_all_need_each_other_a_killed_shard_ends_the_run(start: Start) -> None:
+def test_a_killed_shard_ends_a_run_that_needs_all_replicas(start: Start) -> None:
     check_all_need_each_other(start, "allreduce", "shard-0")
 
 
-def test_a_replica_that_was_lost_goes_on_in_the_memory_of_all(options: Options) -> None:
-    outcome = disturbed(replace(options, method=Hogwild()), [Signal("worker-0.1", signal.SIGKILL, 30)])
+def test_a_lost_replica_continues_in_shared_memory(options: RunConfig) -> None:
+    outcome = train_with_faults(replace(options, method=Hogwild()), [Signal("worker-0.1", signal.SIGKILL, 30)])
     assert outcome.error is None
     (restart,) = outcome.result["restarts"]
-    assert restart["replica"] == 0
+    assert restart["role"] == "replica 0"
     assert outcome.result["test_accuracy"] > 0.9
     assert not any("+" in name for name in outcome.result["staleness"])
 
 
-def test_a_shard_that_was_stopped_goes_on_from_its_journal(options: Options) -> None:
+def test_a_stopped_shard_continues_from_its_journal(options: RunConfig) -> None:
     check_a_shard_goes_on(options, signal.SIGSTOP)

@@ -13,19 +13,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("seed", "shards"), [(0, 2), (1, 1)])
-def test_a_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path: Path, whole: Path, seed: int, shards: int) -> None:
+def test_a_killed_run_resumes_as_if_undisturbed(tmp_path: Path, whole: Path, seed: int, shards: int) -> None:
     check_killed(tmp_path, whole, seed=seed, shards=shards)
 
 
-def test_it_may_go_on_on_three_machines(tmp_path: Path, whole: Path) -> None:
+def test_it_may_resume_on_three_machines(tmp_path: Path, whole: Path) -> None:
     check_on_more_machines(tmp_path, whole, 3)
 
 
-def test_buffers_and_what_is_frozen_are_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_and_frozen_parameters_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     check_buffers(tmp_path, 1)
 
 
 @pytest.mark.parametrize("text", ["ssp", "averaging:every=5", "diloco:every=5", "easgd:every=5"])
-def test_every_method_goes_on(tmp_path: Path, text: str) -> None:
+def test_every_method_resumes(tmp_path: Path, text: str) -> None:
     check_method(tmp_path, text)

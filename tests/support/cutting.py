@@ -7,21 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from candidate_cuts import candidates
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from zoo import CASES, MORE_CASES, Case
 
 from cutset.models.task import Data
-from cutset.partition.ir.autocast import autocast
+from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters, fuse_boxes, one_machine_cut
+from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.evaluation_cut import evaluation_cut
+from cutset.partition.ir.autocast import autocast_context
 from cutset.partition.ir.box import Interval, slices
-from cutset.partition.planner.candidates import Candidate, candidates
-from cutset.partition.capture.export import capture, state_values
-from cutset.partition.cluster.machines import alike
-from cutset.partition.dataflow.cut import Cut, check, fused, one_machine, together
-from cutset.partition.dataflow.evaluation_cut import carry_over
-from cutset.partition.dataflow.dataflow import flow
 from cutset.partition.ir.graph import Graph, LoopInfo
-from cutset.runtime.worker.dropout_masks import draw_seed
+from cutset.partition.planner.plan import Candidate
+from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
 from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.schedule import DATAFLOW
@@ -86,8 +87,8 @@ def run_plain(of: Subject, *, micros: int = 1, seed: int = 0) -> Outcome:
     for m in range(micros):
         rows = batch.rows(torch.arange(m * size, (m + 1) * size))
         with torch.random.fork_rng():
-            torch.manual_seed(draw_seed(seed, STEP, m))
-            with autocast(of.autocast):
+            torch.manual_seed(mask_seed(seed, STEP, m))
+            with autocast_context(of.autocast):
                 value = loss(model(*rows.inputs), *rows.targets)
         (value / micros).backward()
         total += value.item()
@@ -97,15 +98,15 @@ def run_plain(of: Subject, *, micros: int = 1, seed: int = 0) -> Outcome:
 
 def run_cut(of: Subject, cut: Cut, *, micros: int = 1, seed: int = 0, order: str = DATAFLOW) -> Outcome:
     """The same step on the cut model, over the in-memory channel. order: name of the schedule."""
-    check(of.graph, cut)
-    with Replica(programs(flow(of.graph, cut), training=True), seed=seed, order=order) as replica:
+    check_cut(of.graph, cut)
+    with Replica(programs(lower_cut(of.graph, cut), training=True), seed=seed, order=order) as replica:
         load(replica, of)
         loss = replica.step(of.several(micros), STEP)
         return Outcome(loss, replica.gradients(), buffers(replica))
 
 
 def load(replica: Replica, of: Subject) -> None:
-    values = {n: v.clone() for n, v in state_values(*of.fresh(), of.constants).items()}
+    values = {n: v.clone() for n, v in collect_state(*of.fresh(), of.constants).items()}
     replica.load(values.__getitem__)
 
 
@@ -127,28 +128,28 @@ def planned(name: str, machines: int) -> tuple[Candidate, ...]:
     """Every candidate of the portfolio, not only the winner."""
     graph = subject(name).graph
     if machines == 1:
-        return (Candidate("one machine", one_machine(graph)),)
-    return tuple(candidates(graph, alike(machines), seed=0))
+        return (Candidate("one machine", one_machine_cut(graph)),)
+    return tuple(candidates(graph, uniform_cluster(machines), seed=0))
 
 
 def pipeline(graph: Graph, machines: int) -> Cut:
     """As many whole operators, in their order, on each machine."""
     boxes = {op.name: [(op.nest.box, i * machines // len(graph.ops))] for i, op in enumerate(graph.ops)}
-    return Cut(machines, together(graph, boxes))
+    return Cut(machines, colocate_overwriters(graph, boxes))
 
 
 def recomputing(of: Subject, cut: Cut) -> Cut:
     """The same cut with the activations of every segment made again for backward."""
-    spelled = flow(of.graph, cut)
+    spelled = lower_cut(of.graph, cut)
     return replace(cut, recomputed=frozenset((i.machine, i.stage) for i in spelled.instructions))
 
 
 def predict_cut(of: Subject, cut: Cut) -> Tensor:
     """The output of the evaluation graph, cut as training is."""
-    spelled = flow(of.graph, cut)
-    carried = carry_over(of.graph, spelled.cut, of.evaluation)
-    check(of.evaluation, carried)
-    with Replica(programs(flow(of.evaluation, carried), training=False)) as replica:
+    spelled = lower_cut(of.graph, cut)
+    carried = evaluation_cut(of.graph, spelled.cut, of.evaluation)
+    check_cut(of.evaluation, carried)
+    with Replica(programs(lower_cut(of.evaluation, carried), training=False)) as replica:
         load(replica, of)
         (output,) = replica.predict([of.batch], STEP)
         return output
@@ -201,7 +202,7 @@ def random_cut(graph: Graph, machines: int, seeds: Sequence[int]) -> Cut:
         rng = random.Random(seed)
         blocks = itertools.product(*(_intervals(loop, rng if seed else None) for loop in op.nest.loops))
         boxes[op.name] = [(block, rng.randrange(machines) if seed else 0) for block in blocks]
-    return Cut(machines, fused(machines, together(graph, boxes)))
+    return Cut(machines, fuse_boxes(machines, colocate_overwriters(graph, boxes)))
 
 
 def _intervals(loop: LoopInfo, rng: random.Random | None) -> list[Interval]:
@@ -221,4 +222,4 @@ def finest_cut(graph: Graph, machines: int) -> Cut:
             for loop in op.nest.loops
         ]
         boxes[op.name] = [(block, i % machines) for i, block in enumerate(itertools.product(*halves))]
-    return Cut(machines, fused(machines, together(graph, boxes)))
+    return Cut(machines, fuse_boxes(machines, colocate_overwriters(graph, boxes)))

@@ -2,21 +2,22 @@
 
 from pathlib import Path
 
+from places import USER_MODELS
+
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.optimizers.standard import SGD
-from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.job.prepare import Options
+from cutset.tools.config.run_config import RunConfig
 
-DELAYED = Path(__file__).parents[1] / "tools" / "user_models" / "delayed.py"
+DELAYED = USER_MODELS / "delayed.py"
 
 
-def four_late_replicas(out: Path, *, on_divergence: str) -> Options:
+def four_late_replicas(out: Path, *, on_divergence: str) -> RunConfig:
     """Each three updates late: steps of 90 % grow without end."""
-    return Options(
-        TaskSpec(f"{DELAYED}:task"),
-        Downpour(),
-        SGD(0.45),
-        out,
+    return RunConfig(
+        f"{DELAYED}:task",
+        method=Downpour(),
+        optimizer=SGD(0.45),
+        out=out,
         replicas=4,
         epochs=4,
         baseline=False,

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cutset.ps.optimizers.standard import Adagrad
 from cutset.ps.methods.registry import AnyMethod
-from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.job.prepare import Options, prepare
-from cutset.tools.training.scale_requests import wish
+from cutset.ps.optimizers.standard import Adagrad
+from cutset.tools.config.run_config import RunConfig
+from cutset.tools.job.prepare import prepare
 from cutset.tools.train import run
+from cutset.tools.training.scale_requests import request_replicas
 
 CUTSET = Path(sys.executable).with_name("cutset")
 
@@ -47,8 +47,8 @@ GATED = """
 """
 
 
-def options(out: Path, task: str, method: AnyMethod, **more: Any) -> Options:
-    return Options(TaskSpec(task), method, Adagrad(0.02), out, baseline=False, **more)
+def options(out: Path, task: str, method: AnyMethod, **more: Any) -> RunConfig:
+    return RunConfig(task, method=method, optimizer=Adagrad(0.02), out=out, baseline=False, **more)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def check_joining_and_leaving(tmp_path: Path, method: AnyMethod) -> None:
     """From 1 to 2 and back. Replica 0 waits in the midst of its work until replica 1 trains."""
     folder, notes, asked = tmp_path / "run", list[str](), False
 
-    def tell(name: str, step: int, steps: int, loss: float) -> None:
+    def on_progress(name: str, step: int, steps: int, loss: float) -> None:
         nonlocal asked
         if not asked:
             asked = True
@@ -75,25 +75,32 @@ def check_joining_and_leaving(tmp_path: Path, method: AnyMethod) -> None:
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             assert "for 2 replicas instead of 1" in said
 
-    def note(words: str) -> None:
+    def on_notice(words: str) -> None:
         notes.append(words)
         if words.startswith("replica 1 trains"):
-            wish(folder, 1)
+            request_replicas(folder, 1)
             os.write(gate, b"12")  # for both
 
     with gate_of(tmp_path) as gate:
-        result = run(prepare(options(folder, f"{tmp_path / 'gated.py'}:task", method, epochs=15)), tell, note=note)
-    shares = result["shares"]
-    assert [(change["replica"], change["how"]) for change in shares["changes"]] == [(1, "joined"), (1, "left")]
+        result = run(
+            prepare(options(folder, f"{tmp_path / 'gated.py'}:task", method, epochs=15)),
+            on_progress,
+            on_notice=on_notice,
+        )
+    participation = result["participation"]
+    assert [(change["replica"], change["change"]) for change in participation["changes"]] == [
+        (1, "joined"),
+        (1, "left"),
+    ]
     assert [re.split("[,;]", words)[0] for words in notes] == [
         "replica 1 joins",
         "replica 1 trains",
         "replica 1 is asked to leave",
         "replica 1 has left",
     ]
-    assert sum(shares["taken"].values()) == shares["batches"]
-    assert 0 < shares["taken"]["1"] < shares["taken"]["0"]
-    assert shares["repeated"] == {}
+    assert sum(participation["completed"].values()) == participation["batches"]
+    assert 0 < participation["completed"]["1"] < participation["completed"]["0"]
+    assert participation["recomputed"] == {}
     assert result["test_accuracy"] > 0.93
     curve = result["rows"][-1]["curve"]
     assert [point["samples"] for point in curve] == sorted(point["samples"] for point in curve)

@@ -14,9 +14,9 @@ import torch
 from nursery import SHARDS, SIZE, gradient
 from post import Post
 
-from cutset.ps.slices.slice_state import Holding
 from cutset.ps.checkpoint.journal import journal_path
 from cutset.ps.checkpoint.shard_file import read_shard
+from cutset.ps.slices.slice_state import SliceState
 from cutset.runtime.channel.message import Message
 
 SUPPORT = Path(__file__).parent
@@ -69,7 +69,7 @@ class Family:
         self.shard(index)
         for client in self.clients - set(self.done):
             self.post.send(
-                client, Message("moved", body={"shard": index, "name": self.names[index]}, sender="launcher")
+                client, Message("shard_replaced", body={"shard": index, "name": self.names[index]}, sender="launcher")
             )
 
     def take(self, timeout_s: float) -> Message:
@@ -85,9 +85,13 @@ class Family:
         while self.take(WITHIN_S).kind != kind:
             pass
 
-    def holdings(self) -> list[Holding]:
+    def slice_states(self) -> list[SliceState]:
         """What the shards have on the disk."""
-        return [holding for index in range(SHARDS) for holding in read_shard(journal_path(self.folder, index)).holdings]
+        return [
+            slice_state
+            for index in range(SHARDS)
+            for slice_state in read_shard(journal_path(self.folder, index)).slice_states
+        ]
 
 
 @contextmanager
@@ -133,7 +137,7 @@ def run(folder: Path, *, seed: int, dedupe: bool = True, kills: int = KILLS) -> 
             if len(found.done) < CLIENTS:
                 found.take(WITHIN_S)
         assert killed == kills
-        values = torch.cat([holding.value for holding in found.holdings()])
+        values = torch.cat([slice_state.value for slice_state in found.slice_states()])
     return found, values
 
 

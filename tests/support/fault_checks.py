@@ -8,28 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from disturbed import Signal, disturbed
+from train_with_faults import Signal, train_with_faults
 from training_command import GOOD, LOST, PROMISED_S, Run, Start, ended, listening
 
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.optimizers.standard import Adagrad
-from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.task.plan_task import Wanted
-from cutset.tools.job.prepare import Options
+from cutset.tools.config.run_config import RunConfig
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
 
 @pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """Of two replicas of a model on two machines, and a shard."""
     monkeypatch.setattr(sys, "path", sys.path[:])
-    return Options(
-        spec=TaskSpec(f"{GOOD}:task"),
+    return RunConfig(
+        task=f"{GOOD}:task",
         method=Downpour(),
-        rule=Adagrad(0.05),
+        optimizer=Adagrad(0.05),
         out=tmp_path / "run",
-        wanted=Wanted(2),
+        machines=2,
         replicas=2,
         epochs=60,
         baseline=False,
@@ -71,12 +69,12 @@ def check_all_need_each_other(start: Start, method: str, role: str) -> None:
     assert f"error E602: {role} was killed by SIGKILL (it" in run.said
 
 
-def check_a_shard_goes_on(options: Options, number: signal.Signals) -> None:
+def check_a_shard_goes_on(options: RunConfig, number: signal.Signals) -> None:
     """A shard that was lost goes on from its journal."""
-    outcome = disturbed(replace(options, shards=2), [Signal("shard-1", number, 30)])
+    outcome = train_with_faults(replace(options, shards=2), [Signal("shard-1", number, 30)])
     assert outcome.error is None
-    (restart,) = outcome.result["shard_restarts"]
-    assert (restart["shard"], outcome.result["restarts"]) == (1, [])
+    (restart,) = outcome.result["restarts"]
+    assert restart["role"] == "shard 1"
     assert restart["seconds"] > 0
     assert outcome.result["test_accuracy"] > 0.9
     assert not (options.out / "journal").exists()

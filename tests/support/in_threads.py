@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cutset.ps.server.shard import Shard
 from cutset.ps.server.serve_loop import serve
-from cutset.runtime.launcher.assignment import LAUNCHER
+from cutset.ps.server.shard import Shard
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.message import LAUNCHER, Message
 
 Life = Callable[[MemoryChannel], None]
 

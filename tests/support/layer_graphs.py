@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import networkx as nx
 import numpy as np
 
-from cutset.tools.bench.device_placement.layer_graph import Layer, LayerGraph, device_loads
-from cutset.tools.bench.device_placement.layer_groups import grouped
+from cutset.tools.bench.device_placement.graphs.layer_graph import Layer, LayerGraph, compute_device_loads
+from cutset.tools.bench.device_placement.layer_groups import group_layers
 
 
 def random_graph(seed: int, layers: int, *, accelerators: int = 2, cpus: int = 1, training: bool = False) -> LayerGraph:
@@ -41,7 +41,7 @@ def random_graph(seed: int, layers: int, *, accelerators: int = 2, cpus: int = 1
 
 def every_placement(graph: LayerGraph) -> Iterator[tuple[int, ...]]:
     """Every device of every layer that colours, memory and the layers themselves allow."""
-    groups = grouped(graph)
+    groups = group_layers(graph)
     for device_of in itertools.product(range(graph.accelerators + graph.cpus), repeat=groups.count):
         if groups.fits(device_of):
             yield tuple(device_of[group] for group in groups.group_of)
@@ -49,7 +49,7 @@ def every_placement(graph: LayerGraph) -> Iterator[tuple[int, ...]]:
 
 def is_contiguous(graph: LayerGraph, device_of: tuple[int, ...]) -> bool:
     """Whether the devices stand in some order that no pair of the graph's order goes against."""
-    groups = grouped(graph)
+    groups = group_layers(graph)
     device = {group: device_of[layer] for layer, group in enumerate(groups.group_of)}
     between: nx.DiGraph[int] = nx.DiGraph()
     between.add_edges_from((device[a], device[b]) for a, b in groups.order if device[a] != device[b])
@@ -59,7 +59,7 @@ def is_contiguous(graph: LayerGraph, device_of: tuple[int, ...]) -> bool:
 def least_load(graph: LayerGraph, *, contiguous: bool) -> float:
     """The least largest load of all placements; infinite where there is none."""
     allowed = (p for p in every_placement(graph) if not contiguous or is_contiguous(graph, p))
-    return min((max(device_loads(graph, p)) for p in allowed), default=float("inf"))
+    return min((max(compute_device_loads(graph, p)) for p in allowed), default=float("inf"))
 
 
 def chain(*times: float, output_time: float = 0.0, accelerators: int = 2) -> LayerGraph:

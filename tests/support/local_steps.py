@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 import cutset
 from cutset.models.tasks.digits import digits
-from cutset.ps.methods.registry import method
-from cutset.ps.optimizers.registry import rule
+from cutset.ps.methods.registry import parse_method
+from cutset.ps.optimizers.registry import parse_optimizer
 
 
 def check_local_steps(tmp_path: Path, asked: str, rounds: int) -> None:
@@ -21,8 +21,8 @@ def check_local_steps(tmp_path: Path, asked: str, rounds: int) -> None:
         "cutset.models:digits",
         machines=2,
         replicas=2,
-        method=method(asked, {}),
-        rule=rule("adamw", 0.003),
+        method=parse_method(asked, {}),
+        optimizer=parse_optimizer("adamw", 0.003),
         epochs=3,
         baseline=False,
         out=tmp_path,

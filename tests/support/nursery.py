@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from post import Post
 
-from cutset.ps.server.replies import Replies
+from cutset.ps.checkpoint.journal import Journal, JournalConfig
+from cutset.ps.checkpoint.shard_file import read_shard
 from cutset.ps.client.client import Client
 from cutset.ps.optimizers.standard import SGD
-from cutset.ps.checkpoint.journal import Keeper, Keeping
-from cutset.ps.slices.slicing import layout, of_shard
-from cutset.ps.methods.method import Serving
-from cutset.ps.server.shard import Shard
-from cutset.ps.checkpoint.shard_file import read_shard
+from cutset.ps.server.replies import Replies
 from cutset.ps.server.serve_loop import serve
+from cutset.ps.server.serving import ServingConfig
+from cutset.ps.server.shard import Shard
+from cutset.ps.slices.slicing import slice_parameters, slices_of_shard
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.message import Message
 
 SIZE, SHARDS = 64, 2
-SLICES = layout([SIZE], SHARDS, align=1, most=16)
+SLICES = slice_parameters([SIZE], SHARDS, align=1, max_elements=16)
 INTERVAL_S = 0.02  # between two journals
 
 
@@ -37,28 +37,28 @@ class Forgetful(Shard):
 
     def handle(self, message: Message) -> Replies:
         """A push comes with the number that is expected, and is acknowledged under its own."""
-        holding, number = self._served[message.edge].holding, message.body.get("number")
+        slice_state, number = self._slice_servers[message.edge].slice_state, message.body.get("number")
         if message.kind == "leave":
             message.body["number"] = 0  # what was lost is not missed
-        if message.kind != "push" or holding is None:
+        if message.kind != "push" or slice_state is None:
             return super().handle(message)
-        message.body["number"] = holding.applied.get(message.sender, 0) + 1
+        message.body["number"] = slice_state.applied.get(message.sender, 0) + 1
         replies = super().handle(message)
-        for reply in [reply for _, reply in replies if reply.kind == "pushed"]:
+        for reply in [reply for _, reply in replies if reply.kind == "push_ack"]:
             reply.body["number"] = number
         return replies
 
 
 def shard(folder: Path, name: str, index: int, dedupe: bool) -> None:
     """Serve until killed."""
-    keeper = Keeper(Keeping(str(folder), interval_s=INTERVAL_S), index)
+    journal = Journal(JournalConfig(str(folder), interval_s=INTERVAL_S), index)
     kind = Shard if dedupe else Forgetful
     more: dict[str, Any] = {}
-    if keeper.path.exists():
-        journal = read_shard(keeper.path)
-        keeper.goes_on_from(journal.holdings)
-        more = {"held": journal.holdings, "clocks": journal.clocks}
-    served = kind(index, of_shard(SLICES, index), Serving(SGD(1.0)), keeper=keeper, **more)
+    if journal.path.exists():
+        contents = read_shard(journal.path)
+        journal.restore_from(contents.slice_states)
+        more = {"restored": contents.slice_states, "clocks": contents.clocks}
+    served = kind(index, slices_of_shard(SLICES, index), ServingConfig(SGD(1.0)), journal=journal, **more)
     post = Post(name, folder)
     post.send("launcher", Message("serving", body={"shard": index, "name": name}))
     serve(served, post)
@@ -68,7 +68,7 @@ def client(folder: Path, name: str, replica: int, pushes: int, seed: int, loss: 
     """Push 1, 2, 3, ... times 1000 to the power of the replica; the first puts zeros."""
     post = Post(name, folder, loss=loss, twice=loss, seed=f"{seed} {name}")
     values = torch.zeros(SIZE, dtype=torch.float64)
-    one = Client(Mailbox(post, timeout_s=120.0), SLICES, values, replica=replica, retry_s=0.05)
+    one = Client(Mailbox(post, timeout_s=120.0), SLICES, values, replica=replica, retransmit_s=0.05)
     if replica == 0:
         one.put()
     one.fetch()

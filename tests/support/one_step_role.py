@@ -7,16 +7,15 @@ from safetensors.torch import load_file
 
 import cutset.models.tasks.locally_connected  # noqa: F401 - defines the operator of locally connected layers
 from cutset.models.task import Data
-from cutset.runtime.launcher.assignment import LAUNCHER
-from cutset.runtime.launcher.heartbeat import Beacon
 from cutset.runtime.channel.channel import Channel
 from cutset.runtime.channel.mailbox import Mailbox
-from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.message import LAUNCHER, Message
+from cutset.runtime.launcher.heartbeat import RoleProgress
 from cutset.runtime.worker.program import Program
 from cutset.runtime.worker.worker import Worker
 
 
-def step(channel: Channel, setup: dict[str, Any], beacon: Beacon) -> float | None:
+def step(channel: Channel, setup: dict[str, Any], progress: RoleProgress) -> float | None:
     """setup: program, the file of the state and the batch, peers, seed and step number."""
     worker = Worker(
         msgspec.msgpack.decode(setup["program"], type=Program),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cutset.runtime.channel.channel import silence
+from cutset.runtime.channel.channel import silence_error
 from cutset.runtime.channel.message import Message, decode, encode
 
 JOB = "post"
@@ -33,7 +33,7 @@ class Post:
 
     def send(self, peer: str, message: Message) -> Message:
         """Lost where the peer is gone."""
-        message = message.owned()
+        message = message.to_owned()
         for _ in range(self._copies(peer)):
             frames = [bytes(frame) for frame in encode(message, job=JOB, sender=self.name, sequence=0)]
             blob = msgspec.msgpack.encode(frames)
@@ -52,7 +52,7 @@ class Post:
         while not self._messages:
             left = deadline - time.monotonic()
             if left <= 0 or not self._look(left):
-                raise silence(self.name, timeout_s)
+                raise silence_error(self.name, timeout_s)
         return self._messages.pop(0)
 
     def poll(self) -> Message | None:

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import Case
 
-from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.models.task import Data
+from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.partition.capture.export import capture
 from cutset.partition.ir.graph import Graph
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cutting import Subject, finest_cut, load, subject
 
-from cutset.partition.dataflow.dataflow import flow
+from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.runtime.worker.program import Program, programs
 from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.trace import Span
@@ -43,7 +43,7 @@ def one_after_another(*recordings: list[list[Span]]) -> list[list[Span]]:
 def halves(name: str = "mlp") -> tuple[Subject, list[Program]]:
     """A model and its programs for two machines."""
     of = subject(name)
-    return of, programs(flow(of.graph, finest_cut(of.graph, 2)), training=True)
+    return of, programs(lower_cut(of.graph, finest_cut(of.graph, 2)), training=True)
 
 
 def run(steps: Sequence[int], *, micros: int = 2) -> tuple[list[list[Span]], list[Program]]:

@@ -4,11 +4,11 @@ import torch
 from in_threads import run_in_threads
 
 from cutset.ps.client.client import Client
-from cutset.ps.slices.slicing import layout, of_machine, of_shard
+from cutset.ps.methods.training_loop import TrainingLoop
 from cutset.ps.optimizers.optimizer import Update
 from cutset.ps.server.shard import Shard
-from cutset.ps.methods.training_loop import Share
-from cutset.ps.slices.staleness import merged
+from cutset.ps.slices.slicing import slice_parameters, slices_of_machine, slices_of_shard
+from cutset.ps.slices.staleness import merge_histograms
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryNetwork
 
@@ -51,24 +51,25 @@ class Regression:
 
 
 def run(
-    method, rule, *, steps, replicas=1, shards=2, workers=None, shard_class=Shard, copies=False, parts=1, **options
+    method, optimizer, *, steps, replicas=1, shards=2, workers=None, shard_class=Shard, copies=False, parts=1, **options
 ):
     """Train; the final values on the shards, the shards' statistics, and each replica's reports.
 
     options: of the clients.
     """
-    method.check(rule, replicas, steps)
-    slices = layout([SIZE], shards)
+    method.check(optimizer, replicas, steps)
+    slices = slice_parameters([SIZE], shards)
     workers = workers or [Regression() for _ in range(replicas)]
-    servers = [shard_class(s, of_shard(slices, s), method.serving(rule, replicas)) for s in range(shards)]
+    serving = method.configure_shards(optimizer, replicas)
+    servers = [shard_class(s, slices_of_shard(slices, s), serving) for s in range(shards)]
     reports = [[] for _ in range(replicas)]
 
     def worker(replica):
         def life(channel):
             one = workers[replica]
-            rate = method.local_rate(rule)
+            rate = method.local_rate(optimizer)
             client = Client(
-                Mailbox(channel), of_machine(slices, 0), one.values, local_rate=rate, replica=replica, **options
+                Mailbox(channel), slices_of_machine(slices, 0), one.values, local_rate=rate, replica=replica, **options
             )
             if replica == 0:
                 client.put()
@@ -76,17 +77,17 @@ def run(
                 if part > 0:
                     one.values.fill_(float("nan"))  # whatever was done to them: training begins with a fetch
                 span = range(steps * part // parts, steps * (part + 1) // parts)
-                share = Share(
+                loop = TrainingLoop(
                     one,
                     client,
-                    rule,
+                    optimizer,
                     every(replica, replicas, span.stop),
                     replicas=replicas,
-                    first=span.start,
+                    start_step=span.start,
                     report=lambda *row: reports[replica].append(row),
                 )
-                method.train(share)
-                assert not client.fetching
+                method.train(loop)
+                assert not client.is_fetching
                 assert client.in_flight == 0
             one.after()
 
@@ -94,14 +95,14 @@ def run(
 
     lives = {f"worker-{r}.0": worker(r) for r in range(replicas)}
     statistics = run_in_threads(servers, lives, network=MemoryNetwork(copies=copies))
-    values = torch.cat([holding.value for server in servers for holding in server.holdings()])
+    values = torch.cat([slice_state.value for server in servers for slice_state in server.slice_states()])
     return values, statistics, reports
 
 
-def check_lock_step(method, rule, *, replicas, steps=40):
+def check_lock_step(method, optimizer, *, replicas, steps=40):
     """Train, and compare with one process that has the batch of all. What the shards say of each machine's slices."""
-    values, statistics, reports = run(method, rule, steps=steps, replicas=replicas)
-    torch.testing.assert_close(values, in_one_process(rule, steps, replicas), rtol=0, atol=1e-10)
+    values, statistics, reports = run(method, optimizer, steps=steps, replicas=replicas)
+    torch.testing.assert_close(values, in_one_process(optimizer, steps, replicas), rtol=0, atol=1e-10)
     assert [[step for step, _, _ in rows] for rows in reports] == [list(range(steps))] * replicas
     return pieces(statistics)
 
@@ -117,26 +118,26 @@ def plain_sgd(lr, steps):
     return one.values.detach()
 
 
-def in_one_process(rule, steps, replicas):
+def in_one_process(optimizer, steps, replicas):
     """The values after as many steps with the batches of all replicas as one."""
     batches = ([row for r in range(replicas) for row in batch_of(step * replicas + r)] for step in range(steps))
-    return one_after_the_other(rule, batches)
+    return one_after_the_other(optimizer, batches)
 
 
-def one_after_the_other(rule, batches):
+def one_after_the_other(optimizer, batches):
     """The values after an update by each batch."""
     one = Regression()
-    state = rule.state(one.values)
+    state = optimizer.init_state(one.values)
     for step, batch in enumerate(batches):
-        update(one, rule, state, batch, step)
+        update(one, optimizer, state, batch, step)
     return one.values
 
 
-def update(one, rule, state, batch, step):
+def update(one, optimizer, state, batch, step):
     """A step and its update, in this thread."""
     one.gradients.zero_()
     one.step(batch, step)
-    rule.apply(one.values, one.gradients, state, Update(step + 1))
+    optimizer.apply(one.values, one.gradients, state, Update(step + 1))
 
 
 def pieces(statistics):
@@ -146,4 +147,4 @@ def pieces(statistics):
 
 def staleness(statistics):
     """Of all pushes: mean, max and histogram."""
-    return merged(part for piece in pieces(statistics) for part in piece["staleness"].values())
+    return merge_histograms(part for piece in pieces(statistics) for part in piece["staleness"].values())

@@ -8,25 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutset.ps.sandblaster.coordinator import BatchCoordinator
-from cutset.ps.sandblaster.gradient_worker import BatchWorker
+from cutset.ps.sandblaster.coordinator import Coordinator
 from cutset.ps.sandblaster.coordinator_loop import coordinate
-from cutset.ps.slices.slicing import layout, of_shard
-from cutset.ps.sandblaster.solver import Portions, Steps
-from cutset.ps.sandblaster.recovery_log import OperationLog
+from cutset.ps.sandblaster.gradient_worker import GradientWorker
+from cutset.ps.sandblaster.recovery_log import RecoveryLog
+from cutset.ps.sandblaster.solver import Portions, SolverRun
+from cutset.ps.sandblaster.vector_shard import VectorShard, slice_initial_values
 from cutset.ps.server.serve_loop import serve
-from cutset.ps.sandblaster.vector_shard import VectorShard, from_whole
-from cutset.runtime.launcher.assignment import LAUNCHER
-from cutset.runtime.worker.flat_gradient import Gradient
+from cutset.ps.slices.slicing import slice_parameters, slices_of_shard
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
-from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.message import LAUNCHER, Message
+from cutset.runtime.worker.flat_gradient import FlatGradient
 
 Loss = Callable[[Tensor, slice], Tensor]  # the mean loss of some samples at a point [n]
 
 
 @dataclass
-class Ran:
+class SandblasterResult:
     """What a run has come to."""
 
     values: Tensor
@@ -41,7 +40,7 @@ class Ran:
 
 
 def sandblast(
-    method: Callable[[], Steps],
+    method: Callable[[], SolverRun],
     loss: Loss,
     start: Tensor,
     portions: Portions,
@@ -50,33 +49,33 @@ def sandblast(
     shards: int = 1,
     replicas: int = 1,
     most: int = 1 << 20,
-) -> Ran:
+) -> SandblasterResult:
     """Run a method to its end."""
-    slices = layout([start.numel()], shards, align=1, most=most)
+    slices = slice_parameters([start.numel()], shards, align=1, max_elements=most)
     names = [f"shard-{n}" for n in range(shards)]
     workers = [f"worker-{r}.0" for r in range(replicas)]
 
     def coordinator(channel: MemoryChannel) -> dict[str, Any]:
-        log = OperationLog(folder / "log", {})
-        made = BatchCoordinator(method, portions, log, names, replicas=replicas)
+        log = RecoveryLog(folder / "log", {})
+        role = Coordinator(method, portions, log, names, replicas=replicas)
         try:
-            return coordinate(made, channel)
+            return coordinate(role, channel)
         finally:
             log.close()
 
     def shard(channel: MemoryChannel) -> dict[str, Any]:
         index = int(channel.name.removeprefix("shard-"))
-        made = VectorShard(index, of_shard(slices, index), portions, from_whole({0: start}), folder)
-        return serve(made, channel)
+        role = VectorShard(index, slices_of_shard(slices, index), portions, slice_initial_values({0: start}), folder)
+        return serve(role, channel)
 
     def worker(channel: MemoryChannel) -> Tensor:
-        made = plain_worker(channel, slices, loss, start, portions)
-        made.run()
-        made.read()
+        role = plain_worker(channel, slices, loss, start, portions)
+        role.run()
+        role.fetch_parameters()
         channel.send(LAUNCHER, Message("trained"))
-        return made.values
+        return role.values
 
-    ran = Ran(start, {})
+    ran = SandblasterResult(start, {})
 
     def launcher(channel: MemoryChannel) -> None:
         left = set(workers)
@@ -97,7 +96,7 @@ def sandblast(
 
 def plain_worker(
     channel: MemoryChannel, slices: Sequence[Any], loss: Loss, start: Tensor, portions: Portions
-) -> BatchWorker:
+) -> GradientWorker:
     """A worker that computes a plain function."""
     values, gradients = start.clone(), torch.zeros_like(start)
 
@@ -111,4 +110,6 @@ def plain_worker(
         return found.item()
 
     mailbox = Mailbox(channel)
-    return BatchWorker(mailbox, slices, values, Gradient(gradients), compute, portions, coordinator="coordinator")
+    return GradientWorker(
+        mailbox, slices, values, FlatGradient(gradients), compute, portions, coordinator="coordinator"
+    )

@@ -2,10 +2,10 @@
 
 import torch
 
-from cutset.ps.slices.slicing import Slice
+from cutset.ps.slices.slicing import ParameterSlice
 from cutset.runtime.channel.message import Message
 
-SLICES = [Slice(0, 0, 0, 3, 0), Slice(0, 2, 16, 18, 2)]
+SLICES = [ParameterSlice(0, 0, 0, 3, 0), ParameterSlice(0, 2, 16, 18, 2)]
 
 
 def vector(*numbers):
@@ -16,13 +16,13 @@ def put(*numbers, machine=0):
     return Message("put", edge=machine, tensors=(vector(*numbers),), sender=f"worker-0.{machine}")
 
 
-def fetch(at_least=0, machine=0, sender="worker-0.0"):
-    return Message("fetch", edge=machine, body={"at_least": at_least, "slowest": 0, "replica": 0}, sender=sender)
+def fetch(min_version=0, machine=0, sender="worker-0.0"):
+    return Message("fetch", edge=machine, body={"min_version": min_version, "min_step": 0, "replica": 0}, sender=sender)
 
 
-def along(push, **body):
+def attach_fetch(push, **body):
     """The push, with a fetch."""
-    asked = {"at_least": 0, "slowest": 0, "replica": 0, "step": 3, **body}
+    asked = {"min_version": 0, "min_step": 0, "replica": 0, "step": 3, **body}
     return Message(push.kind, push.step, 0, push.edge, {**push.body, "fetch": asked}, push.tensors, push.sender)
 
 

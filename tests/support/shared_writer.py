@@ -2,8 +2,8 @@
 
 import msgspec
 
-from cutset.runtime.channel.shared_tensors import SharedValues, Whereabouts
+from cutset.runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors
 
 
 def write_five(where):
-    SharedValues.found(msgspec.convert(where, Whereabouts)).tensors["counts"][0] = 5
+    SharedTensors.attach(msgspec.convert(where, SharedTensorLocation)).tensors["counts"][0] = 5

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from places import USER_MODELS
 
-GOOD = Path(__file__).parents[1] / "tools" / "user_models" / "good.py"
+GOOD = USER_MODELS / "good.py"
 CUTSET = Path(sys.executable).with_name("cutset")
 MARK = "CUTSET_TEST_MARK"
 START_S, END_S, PROMISED_S = 60.0, 20.0, 10.0
@@ -71,7 +72,9 @@ class Run:
 
     def pid(self, role: str) -> int:
         """The process of a role."""
-        (pid,) = [pid for pid, line in self.processes().items() if line.endswith(f"cutset.runtime.launcher.child {role}")]
+        (pid,) = [
+            pid for pid, line in self.processes().items() if line.endswith(f"cutset.runtime.launcher.child {role}")
+        ]
         return pid
 
     def maps(self) -> list[str]:

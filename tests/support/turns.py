@@ -7,15 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from cutset.models.tasks.digits import digits
-from cutset.models.sample_stream import SampleStream
 from cutset.errors import Diverged
-from cutset.ps.slices.slicing import layout
-from cutset.ps.methods.method import Serving
+from cutset.models.sample_stream import SampleStream
+from cutset.models.tasks.digits import digits
+from cutset.ps.server.serving import ServingConfig
 from cutset.ps.server.shard import Shard
-from cutset.ps.slices.staleness import merged
+from cutset.ps.slices.slicing import slice_parameters
+from cutset.ps.slices.staleness import merge_histograms
 from cutset.runtime.channel.message import Message
-from cutset.runtime.worker.uncut_worker import PlainWorker
+from cutset.runtime.worker.uncut_worker import UncutWorker
 
 BATCH = 20
 
@@ -39,14 +39,14 @@ def schedule(replicas, updates, seed):
         heapq.heapreplace(ends, (now + draw.lognormvariate(0.0, 0.5), replica))
 
 
-def take_turns(rule, *, replicas, updates=1400, seed=0):
+def take_turns(optimizer, *, replicas, updates=1400, seed=0):
     """Train a 64-64-10 perceptron on digits; each replica fetches as soon as it has pushed."""
     torch.manual_seed(seed)
-    worker = PlainWorker(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), nn.functional.cross_entropy)
+    worker = UncutWorker(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), nn.functional.cross_entropy)
     samples, tests = (digits().data(split) for split in ("train", "test"))
     stream = SampleStream(len(samples), batch=BATCH, seed=seed)
-    slices = layout([worker.values.numel()], 1)
-    shard = Shard(0, slices, Serving(rule, replicas))
+    slices = slice_parameters([worker.values.numel()], 1)
+    shard = Shard(0, slices, ServingConfig(optimizer, replicas))
 
     def ask(replica, kind, body, *tensors, step=0):
         ((_, reply),) = shard.handle(
@@ -56,7 +56,7 @@ def take_turns(rule, *, replicas, updates=1400, seed=0):
 
     def fetched(replica):
         """Version and values."""
-        reply = ask(replica, "fetch", {"at_least": 0, "slowest": 0})
+        reply = ask(replica, "fetch", {"min_version": 0, "min_step": 0})
         return reply.body["version"], reply.tensors[0].clone()
 
     ask(0, "put", {}, worker.values.clone())
@@ -77,8 +77,8 @@ def take_turns(rule, *, replicas, updates=1400, seed=0):
             diverged = True
             break
         held[replica] = fetched(replica)
-    worker.values.copy_(shard.holdings()[0].value)
+    worker.values.copy_(shard.slice_states()[0].value)
     with torch.no_grad():
         right = (worker.model(tests.inputs[0]).argmax(1) == tests.targets[0]).sum().item()
     (piece,) = shard.statistics()["slices"]
-    return Turns(right / len(tests), merged(piece["staleness"].values()), diverged)
+    return Turns(right / len(tests), merge_histograms(piece["staleness"].values()), diverged)

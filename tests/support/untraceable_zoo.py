@@ -1,4 +1,4 @@
-"""Small models with modules that no trace can follow, and which of them are blocks by hand."""
+"""Small models with modules that no trace can follow, and which of them are leaf modules."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ WIDTH = 6
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """A case and the globs of its blocks."""
+class LeafCase:
+    """A case and the globs of its leaf modules."""
 
     case: Case
-    blocks: tuple[str, ...]
+    leaf_modules: tuple[str, ...]
 
 
 class Around(nn.Module):
@@ -221,7 +221,7 @@ class Recurrent(nn.Module):
 
 @dataclass
 class Answer:
-    """What a block may return."""
+    """What a leaf module may return."""
 
     logits: Tensor
     hidden: tuple[Tensor, ...]
@@ -269,7 +269,7 @@ class Talks(nn.Module):
 
 
 class Ties(nn.Module):
-    """A weight that a block, another block and the trace share; the same module under two names."""
+    """A weight that a leaf module, another one and the trace share; the same module under two names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ class Ties(nn.Module):
 
 
 class Teaches(nn.Module):
-    """Two blocks beside each other, one without gradient."""
+    """Two leaf modules beside each other, one without gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -312,11 +312,11 @@ class Routes(nn.Module):
         return x * self.table[self.order]
 
 
-def around(*kinds: Callable[[], nn.Module], exact: bool = True) -> ByHand:
-    return ByHand(Case(lambda: Around(*(kind() for kind in kinds)), images(8, 5, count=4), exact=exact), ("inner.*",))
+def around(*kinds: Callable[[], nn.Module], exact: bool = True) -> LeafCase:
+    return LeafCase(Case(lambda: Around(*(kind() for kind in kinds)), images(8, 5, count=4), exact=exact), ("inner.*",))
 
 
-BY_HAND = {
+LEAF_CASES = {
     "gates": around(Gate, Gate),
     "counted": around(Counted, Gate, Counted),
     "loops": around(Loops),
@@ -329,8 +329,8 @@ BY_HAND = {
     "normed": around(Normed, Normed),
     "recurrent": around(Recurrent),
     "routes": around(Routes),
-    "overwritten": ByHand(Case(UsesOverwritten, images(8, 5, count=4)), ("block",)),
-    "calls": ByHand(
+    "overwritten": LeafCase(Case(UsesOverwritten, images(8, 5, count=4)), ("block",)),
+    "calls": LeafCase(
         Case(
             Talks,
             lambda: Data((classes(9, 8), real(8, WIDTH)), (classes(4, 8),)),
@@ -338,6 +338,6 @@ BY_HAND = {
         ),
         ("block",),
     ),
-    "ties": ByHand(Case(Ties, images(8, 5, count=4)), ("one", "t*")),
-    "teaches": ByHand(Case(Teaches, images(8, 5, count=4)), ("student", "teacher")),
+    "ties": LeafCase(Case(Ties, images(8, 5, count=4)), ("one", "t*")),
+    "teaches": LeafCase(Case(Teaches, images(8, 5, count=4)), ("student", "teacher")),
 }

@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from cutset.partition.mincut.csr_graph import Adjacency, adjacency
 from cutset.partition.capture.export import capture
 from cutset.partition.ir.graph import Graph
+from cutset.partition.mincut.csr_graph import CsrGraph, build_csr_graph
 
 
-def weighted(graph: nx.Graph, flops: Any = 1.0, size: float = 10) -> Adjacency:
+def weighted(graph: nx.Graph, flops: Any = 1.0, size: float = 10) -> CsrGraph:
     """flops: of all vertices, or of some, the others 1; edges weigh `size`, or what their attribute `bytes` says."""
     some = flops if isinstance(flops, dict) else dict.fromkeys(graph, flops)
     work = np.array([some.get(vertex, 1.0) for vertex in range(len(graph))])
     ends = np.array(graph.edges, dtype=np.int64).reshape(-1, 2)
     sizes = np.array([data.get("bytes", size) for _, _, data in graph.edges(data=True)], dtype=np.float64)
-    return adjacency(work, ends[:, 0], ends[:, 1], sizes)
+    return build_csr_graph(work, ends[:, 0], ends[:, 1], sizes)
 
 
 class Layer(nn.Module):

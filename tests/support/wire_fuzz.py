@@ -11,7 +11,7 @@ import torch
 
 from cutset.errors import CutsetError
 from cutset.runtime.channel.message import Message, encode
-from cutset.runtime.channel.same_host import MEMORY
+from cutset.runtime.channel.same_host import SHARED_MEMORY
 from cutset.runtime.channel.shared_memory import Arena
 from cutset.runtime.channel.zmq_channel import ZmqChannel
 
@@ -24,7 +24,7 @@ Handler = Callable[[Message], object]  # what a role does with a message
 VALUES: tuple[Any, ...] = (
     *(None, True, 0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 0.0, -1.5, float("nan"), float("inf")),
     *("", "a", "forward", "\x00", "x" * 5000, b"", b"\xff" * 100, [], [[]], {}, {"a": {"b": [1]}}, [0] * 3000),
-    *("float32", "float64", "bool", "complex128", "@memory", "stop", "push", "put", "fetch", "checkpoint"),
+    *("float32", "float64", "bool", "complex128", "@shared_memory", "stop", "push", "put", "fetch", "checkpoint"),
 )
 
 
@@ -36,12 +36,12 @@ def messages(arena: Arena) -> list[Message]:
         Message("forward", 3, 1, 2, tensors=(x, y)),
         Message("backward", 3, 0, 7, tensors=(x.t(), torch.empty(0))),
         Message("share", 1, tensors=(torch.ones(1 << 15),)),
-        Message("fetch", 2, body={"at_least": 1}),
-        Message("push", 5, body={"number": 4, "fetch": {"at_least": 0, "step": 1}}, tensors=(torch.ones(8),)),
+        Message("fetch", 2, body={"min_version": 1}),
+        Message("push", 5, body={"number": 4, "fetch": {"min_version": 0, "step": 1}}, tensors=(torch.ones(8),)),
         Message("put", tensors=(torch.ones(8),)),
         Message("stop", body={"why": "the end"}),
-        Message(MEMORY, body={"offer": offer, "pool": offer}),
-        Message(MEMORY, body={"found": True}),
+        Message(SHARED_MEMORY, body={"offer": offer, "pool": offer}),
+        Message(SHARED_MEMORY, body={"mapped": True}),
     ]
 
 
@@ -57,9 +57,9 @@ class Breaker:
         """The frames of one message, which is often, but not always, nonsense."""
         one = self._random.choice(self._messages)
         shares = one.kind == "share" and self._random.random() < 0.8
-        places = [self._arena.put(t) for t in one.tensors] if shares else []
+        slots = [self._arena.put(t) for t in one.tensors] if shares else []
         size = self._random.choice([n for n in (sys.maxsize, 1 << 12, 8, 5) if one.bytes <= n * FRAMES_MOST])
-        made = encode(one, job=JOB, sender=SENDER, sequence=sequence, places=places, frame_bytes=size)
+        made = encode(one, job=JOB, sender=SENDER, sequence=sequence, slots=slots, frame_bytes=size)
         frames = [bytes(f) for f in made]
         for _ in range(self._random.choice((0, 1, 1, 1, 2, 5))):
             way = self._random.choice((self._fields, self._fields, self._bytes, self._cut, self._frames))
@@ -82,9 +82,9 @@ class Breaker:
         old = where[at]
         where[at] = old + self._random.choice((1, -1, 4096)) if type(old) is int else self._random.choice(VALUES)
         if self._random.random() < 0.05 and len(header) > FRAMES and isinstance(header[FRAMES], list):
-            place = [self._random.choice((0, 1, 4031, 4032, -1)), self._random.choice((0, 4096, 8192, 2**40, -4096))]
-            place += self._random.choice(([], [False], [True]))
-            header[FRAMES].append(["float32", [1 << 14], place, self._random.choice((1, 1, 2, 0, -1, 2**40))])
+            slot = [self._random.choice((0, 1, 4031, 4032, -1)), self._random.choice((0, 4096, 8192, 2**40, -4096))]
+            slot += self._random.choice(([], [False], [True]))
+            header[FRAMES].append(["float32", [1 << 14], slot, self._random.choice((1, 1, 2, 0, -1, 2**40))])
         try:
             return [msgspec.msgpack.encode(header), *frames[1:]]
         except (OverflowError, TypeError):
@@ -144,7 +144,7 @@ def attack(channel: ZmqChannel, arena: Arena, handle: Handler, *, count: int, se
         known = channel.statistics().get(SENDER, {"messages_in": 0})
         frames = [_Frame(memoryview(bytearray(f))) for f in (b"", *breaker.broken(known["messages_in"]))]
         try:
-            message = channel._read(frames)  # type: ignore[arg-type]
+            message = channel._decode(frames)  # type: ignore[arg-type]
             if message is not None:
                 handle(message)
             tally.count("dropped" if message is None else "taken")

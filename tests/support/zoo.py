@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.models.task import Data
+from cutset.models.tasks.locally_connected import LocallyConnected2d
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Causal(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An operator without a row, which draws random numbers itself, and a parameter that is broadcast."""
+    """An operator without a rule, which draws random numbers itself, and a parameter that is broadcast."""
 
     def __init__(self, dropout: float = 0.3) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class Residual(nn.Module):
 
 
 class UNet(nn.Module):
-    """A skip connection by cat, a transposed convolution, interpolation and a group norm: operators without a row."""
+    """A skip connection by cat, a transposed convolution, interpolation and a group norm: operators without a rule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class UNet(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Attention by hand: chunk, a mask that is a buffer, masked_fill, softmax, dropout on the weights."""
+    """Attention of plain operators: chunk, a mask that is a buffer, masked_fill, softmax, dropout on the weights."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,26 +9,26 @@ from command_line import cutset as cutset
 
 from cutset.partition.placement.placement_file import (
     FORMAT,
+    BoxPlacement,
+    CandidateScore,
     Fingerprint,
     Loop,
     MachinePlacement,
     OpPlacement,
-    Piece,
     Placement,
     Prediction,
-    Score,
-    Skipped,
-    Span,
+    RejectedCandidate,
+    TimelineSpan,
     Traffic,
 )
 
 Loops = dict[str, int]
 
 
-def slices(loops: Loops, machines: list[int], *cut: str) -> list[Piece]:
+def slices(loops: Loops, machines: list[int], *cut: str) -> list[BoxPlacement]:
     """Boxes that cut one or two loops evenly among the machines, row by row."""
     if not cut or len(machines) == 1:
-        return [Piece([(0, size) for size in loops.values()], machines[0])]
+        return [BoxPlacement([(0, size) for size in loops.values()], machines[0])]
     rows = len(machines) if len(cut) == 1 else round(len(machines) ** 0.5)
     columns = len(machines) // rows
     pieces = []
@@ -40,7 +40,7 @@ def slices(loops: Loops, machines: list[int], *cut: str) -> list[Piece]:
             (size * at[name][0] // at[name][1], size * (at[name][0] + 1) // at[name][1]) if name in at else (0, size)
             for name, size in loops.items()
         ]
-        pieces.append(Piece(box, machine))
+        pieces.append(BoxPlacement(box, machine))
     return pieces
 
 
@@ -49,7 +49,7 @@ def make_op(
     kind: str,
     inputs: list[str],
     loops: Loops,
-    boxes: list[Piece],
+    boxes: list[BoxPlacement],
     *,
     weight: float = 2.0,
     reduction: str = "",
@@ -64,7 +64,7 @@ def everyone(tensor: str, count: int, machines: int) -> list[Traffic]:
     return [Traffic(tensor, s, t, count) for s in range(machines) for t in range(machines) if s != t]
 
 
-def timeline(machines: int, ops: list[OpPlacement]) -> list[Span]:
+def timeline(machines: int, ops: list[OpPlacement]) -> list[TimelineSpan]:
     """Forward in order, backward in reverse, each op as long as its work, and a send after every fourth."""
     spans = []
     for machine in range(machines):
@@ -72,9 +72,9 @@ def timeline(machines: int, ops: list[OpPlacement]) -> list[Span]:
         for kind, order in (("forward", ops), ("backward", ops[::-1])):
             for i, op in enumerate(order):
                 took = max(op.flops, 1e3) * (1 + (kind == "backward")) / machines * 1e-10 * (1 + 0.05 * machine)
-                spans.append(Span(machine, kind, op.name, at, at + took))
+                spans.append(TimelineSpan(machine, kind, op.name, at, at + took))
                 if i % 4 == 0:
-                    spans.append(Span(machine, "send", op.name, at + took, at + 2.2 * took))
+                    spans.append(TimelineSpan(machine, "send", op.name, at + took, at + 2.2 * took))
                 at += took * 1.1
     return spans
 
@@ -109,12 +109,12 @@ def make_placement(
         verdict=f"{machines} machines are 1.62 times as fast as one, by the prediction.",
         predicted=Prediction(step, one, crossing, len(traffic), traffic, spans),
         candidates=[
-            Score("one machine", 1, one, 0, 6 << 30, True, least_share=0.9),
-            Score("slices of every layer", machines, step * 1.3, crossing * 2, 4 << 30, True, least_share=0.9),
-            Score("metis, all axes", machines, step, crossing, 4 << 30, True, least_share=0.9),
-            Score("pipeline", machines, step * 1.9, crossing // 2, 9 << 30, False, least_share=0.9),
+            CandidateScore("one machine", 1, one, 0, 6 << 30, True, min_load=0.9),
+            CandidateScore("slices of every layer", machines, step * 1.3, crossing * 2, 4 << 30, True, min_load=0.9),
+            CandidateScore("metis, all axes", machines, step, crossing, 4 << 30, True, min_load=0.9),
+            CandidateScore("pipeline", machines, step * 1.9, crossing // 2, 9 << 30, False, min_load=0.9),
         ],
-        left_out=[Skipped("tiles 1x2", "no operator slides over an image of that size")],
+        rejected=[RejectedCandidate("tiles 1x2", "no operator slides over an image of that size")],
         seed=0,
         versions={"cutset": "0.1.0", "torch": "2.13.0"},
     )
@@ -267,7 +267,14 @@ def make_result() -> dict[str, Any]:
         "links": [
             {"source": s, "target": t, "bytes": 1_500_000 + i, "messages": 480} for i, (s, t) in enumerate(pairs)
         ],
-        "settings": {"method": "downpour", "rule": "adagrad", "lr": 0.05, "machines": 2, "replicas": 2, "shards": 2},
+        "settings": {
+            "method": "downpour",
+            "optimizer": "adagrad",
+            "lr": 0.05,
+            "machines": 2,
+            "replicas": 2,
+            "shards": 2,
+        },
         "versions": {"cutset": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
     }
 

@@ -14,7 +14,9 @@ def test_two_replicas_of_a_cut_model_learn(cutset: Cutset, tmp_path: Path, metho
 
 
 @pytest.mark.parametrize("method", ["allreduce", "hogwild"])
-@pytest.mark.parametrize(("option", "value", "code"), [("--compress", "int8", "E267"), ("--rule", "dc-asgd-c", "E262")])
+@pytest.mark.parametrize(
+    ("option", "value", "code"), [("--compress", "int8", "E267"), ("--optimizer", "dc-asgd-c", "E262")]
+)
 def test_what_is_about_pushes_does_not_fit(
     cutset: Cutset, tmp_path: Path, method: str, option: str, value: str, code: str
 ) -> None:

@@ -5,22 +5,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import USER_MODELS
 
 from cutset.errors import UsageError
-from cutset.ps.methods.downpour import Downpour
-from cutset.ps.optimizers.standard import Adagrad
 from cutset.ps.methods.sync import Sync
-from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.channel.message import Message
-from cutset.tools.training.buffer_file import buffer_path
-from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.task.plan_task import Wanted
-from cutset.tools.job.prepare import INITIAL, LOGS, PLACEMENT, Options, prepare
-from cutset.tools.job.export_weights import CHECKPOINT, WEIGHTS
-from cutset.tools.training.supervisor import Supervisor
-from cutset.tools.train import TRACE, run, train
+from cutset.runtime.launcher.launcher import Launcher
+from cutset.tools.config.run_config import RunConfig
+from cutset.tools.job.prepare import prepare
+from cutset.tools.run_folder import CHECKPOINT, CONFIG, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS
+from cutset.tools.train import run, train
+from cutset.tools.training.replica_state import buffer_path
+from cutset.tools.training.supervisor import TrainingSupervisor
 
-TASK = f"{Path(__file__).parent / 'user_models' / 'good.py'}:task"
+TASK = f"{USER_MODELS / 'good.py'}:task"
 
 
 def test_a_cut_run_is_traced_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,13 +26,13 @@ def test_a_cut_run_is_traced_and_explained(tmp_path: Path, monkeypatch: pytest.M
     result = train(TASK, machines=2, replicas=2, method=Sync(), baseline=False, epochs=2, out=tmp_path)
     events = json.loads((tmp_path / TRACE).read_text())["traceEvents"]
     steps = {(e["pid"], e["name"]) for e in events if e.get("cat") == "step"}
-    typical = result["measured"]["typical"]
+    typical = result["measured"]["step"]
     assert len(steps) == 2 * typical["of"], "both machines of replica 0 recorded each step"
     assert (1, f"step {typical['step']}") in steps
     longest = max(e["dur"] for e in events if e["name"] == f"step {typical['step']}")
     assert typical["step_s"] >= longest * 1e-6 - 1e-6
     assert {span["kind"] for span in typical["timeline"]} >= {"forward", "backward"}
-    assert result["measured"]["why"][0].startswith("A step took ")
+    assert result["measured"]["findings"][0].startswith("A step took ")
     json.dumps(result)
 
 
@@ -47,30 +45,30 @@ def test_an_uncut_run_leaves_none_and_takes_an_older_one_away(tmp_path: Path, mo
     assert not (tmp_path / TRACE).exists()
 
 
-def options(out: Path) -> Options:
+def options(out: Path) -> RunConfig:
     """Of a model with running statistics."""
-    spec = TaskSpec(TASK.replace(":task", ":mixed"))
-    return Options(spec, Downpour(), Adagrad(0.02), out, wanted=Wanted(machines=2), baseline=False)
+    return RunConfig(TASK.replace(":task", ":mixed"), out=out, machines=2, shards=1, baseline=False)
 
 
 def test_buffers_are_not_left_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     kept = []
 
-    def take_note(self: Supervisor, message: Message, launcher: Launcher) -> None:
+    def take_note(self: TrainingSupervisor, message: Message, launcher: Launcher) -> None:
         if message.kind == "trained":
             kept.extend(tmp_path.glob("buffers-*"))
-        take(self, message, launcher)
+        handle(self, message, launcher)
 
-    take = Supervisor.take
-    monkeypatch.setattr(Supervisor, "take", take_note)
+    handle = TrainingSupervisor.handle
+    monkeypatch.setattr(TrainingSupervisor, "handle", take_note)
     run(prepare(options(tmp_path)), lambda *said: None)
     assert set(kept) <= {buffer_path(tmp_path, 0, machine) for machine in (0, 1)}
     assert kept, "the workers have kept theirs meanwhile"
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {CHECKPOINT, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS}
+    assert left == {CHECKPOINT, CONFIG, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS}
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_badly_leaves_no_buffers_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
 

@@ -1,7 +1,7 @@
-"""Why a run was as fast as it was: what the machines' time went into, by the typical of the recorded steps.
+"""Why a run was as fast as it was: what the machines spent the time of the typical recorded step on.
 
 A machine waits for a message in two parts: until the peer has queued it (the peer is late), and from then on (the link
-is). Which is which is only known within one host's clock.
+is slow). The two can only be told apart within one host's clock.
 """
 
 from collections import defaultdict
@@ -12,19 +12,30 @@ from statistics import median
 import msgspec
 
 from ...runtime.worker.trace import Span
-from .measured import COMPUTE
-from .recorded_steps import Recorded, Transfer, bounds, other_work, transfers, typical_step, waits
-from ..units import against_text, bytes_text, percent_text, seconds_text
+from ..units import format_against_prediction, format_bytes, format_percent, format_seconds
+from .measured_step import COMPUTE
+from .recorded_steps import (
+    RecordedSpans,
+    Transfer,
+    find_bounds,
+    find_other_work,
+    match_transfers,
+    pair_waits,
+    pick_typical_step,
+)
 
-_WORTH_SAYING = 0.05  # of a step: what took less is not mentioned
+MIN_FRACTION = 0.05  # of a step: what takes less is not mentioned
 
 
 class MachineTime(msgspec.Struct, frozen=True):
-    """Where the time of a step went on one machine, in shares of it.
+    """What one machine spent a step on, in fractions of the step; what is missing to 1 is before and after its part.
 
-    late: waiting until another machine had sent what was needed; on_links: waiting until it was there. other: packing
-    and unpacking messages, drawing random numbers and so on. What is left of 1 is that it began later or ended earlier
-    than others. longest_for: the machine that it waited for most, -1 for none.
+    Attributes:
+        computed: forward and backward.
+        late: waiting until another machine had sent what was needed.
+        on_links: waiting until what was sent had arrived.
+        other: packing and unpacking messages, drawing random numbers and so on.
+        waited_for: the machine that it waited for longest, -1 for none.
     """
 
     name: str
@@ -32,15 +43,16 @@ class MachineTime(msgspec.Struct, frozen=True):
     late: float
     on_links: float
     other: float
-    longest_for: int
+    waited_for: int
 
     @property
     def waited(self) -> float:
+        """The fraction of the step that the machine waited."""
         return self.late + self.on_links
 
 
 class SlowestLink(msgspec.Struct, frozen=True):
-    """The link that was waited for longest: seconds of waiting in a step, and the bytes that it carried."""
+    """The link that machines waited for longest. waited_s: in a step; bytes: that it carried in the step."""
 
     source: int
     target: int
@@ -49,7 +61,12 @@ class SlowestLink(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """step_s: as measured. between_s: median time from a machine's step to its next one, None where no two follow."""
+    """The time of the typical step.
+
+    Attributes:
+        step_s: as measured.
+        between_s: median time from a machine's step to its next step, None if no two steps follow each other.
+    """
 
     step_s: float
     predicted_s: float
@@ -59,75 +76,78 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class _Waits:
-    """Seconds that one machine waited, by the machine waited for."""
+class _WaitTimes:
+    """Seconds that one machine waited, by the machine waited for; -1 if no message ended the wait."""
 
     late: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     on_links: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
-    def longest(self) -> int:
+    def find_longest(self) -> int:
+        """Return the machine waited for longest, -1 for none."""
         totals = {peer: self.late[peer] + self.on_links[peer] for peer in sorted({*self.late, *self.on_links} - {-1})}
         return max(totals, key=lambda peer: totals[peer], default=-1)
 
 
-def explained(
-    spans: Recorded, names: Sequence[str], *, predicted_s: float, evaluate_every: int = 0
+def explain_steps(
+    spans: RecordedSpans, names: Sequence[str], *, predicted_s: float, evaluate_every: int = 0
 ) -> Explanation | None:
-    """Explain the typical of the recorded steps; None where no step was recorded whole.
+    """Explain the typical recorded step; return None if no step was recorded whole.
 
-    names: of the machines. evaluate_every: steps between two tests; the time after such a step is no part of training.
+    Args:
+        names: of the machines.
+        evaluate_every: steps between two evaluations; the time after such a step is no part of training.
     """
-    step = typical_step(spans)
+    step = pick_typical_step(spans)
     if step is None:
         return None
-    start, stop = bounds(spans, step)
-    kept = [[span for span in mine if span.step == step] for mine in spans]
-    messages = transfers(kept)
-    waited = [_waited(machine, mine, messages) for machine, mine in enumerate(kept)]
-    times = [_time(*of, stop - start) for of in zip(names, kept, waited, strict=True)]
-    between = _between(spans, evaluate_every)
+    start, stop = find_bounds(spans, step)
+    step_s, of_step = stop - start, [[span for span in machine if span.step == step] for machine in spans]
+    messages = match_transfers(of_step)
+    waits = [_divide_waits(machine, own, messages) for machine, own in enumerate(of_step)]
+    times = [_measure_machine(*machine, step_s) for machine in zip(names, of_step, waits, strict=True)]
+    between = _list_gaps(spans, evaluate_every)
     return Explanation(
-        stop - start, predicted_s, median(between) if between else None, times, _slowest(waited, messages)
+        step_s, predicted_s, median(between) if between else None, times, _find_slowest_link(waits, messages)
     )
 
 
-def _waited(machine: int, mine: Sequence[Span], messages: Sequence[Transfer]) -> _Waits:
-    """Divide each wait at the moment when the message that ended it was queued."""
-    sent = {(m.source, m.what, m.step, m.micro, m.edge): m.sent_s for m in messages if m.target == machine}
-    found = _Waits()
-    for wait, taken in waits(mine):
-        if taken is None:
-            found.late[-1] += wait.stop_s - wait.start_s
+def _divide_waits(machine: int, spans: Sequence[Span], messages: Sequence[Transfer]) -> _WaitTimes:
+    """Divide each wait of a machine at the moment when the message that ended it was queued."""
+    sent_s = {(m.source, m.what, m.step, m.micro, m.edge): m.sent_s for m in messages if m.target == machine}
+    times = _WaitTimes()
+    for wait, received in pair_waits(spans):
+        if received is None:
+            times.late[-1] += wait.stop_s - wait.start_s
             continue
-        queued = sent.get((taken.peer, taken.what, taken.step, taken.micro, taken.part), wait.stop_s)
-        at = min(max(queued, wait.start_s), wait.stop_s)
-        found.late[taken.peer] += at - wait.start_s
-        found.on_links[taken.peer] += wait.stop_s - at
-    return found
+        key = (received.peer, received.what, received.step, received.micro, received.part)
+        queued_s = min(max(sent_s.get(key, wait.stop_s), wait.start_s), wait.stop_s)
+        times.late[received.peer] += queued_s - wait.start_s
+        times.on_links[received.peer] += wait.stop_s - queued_s
+    return times
 
 
-def _time(name: str, mine: Sequence[Span], waited: _Waits, step_s: float) -> MachineTime:
+def _measure_machine(name: str, spans: Sequence[Span], waits: _WaitTimes, step_s: float) -> MachineTime:
     whole = step_s or 1e-9
-    computed = sum(span.stop_s - span.start_s for span in mine if span.kind in COMPUTE)
-    late, on_links = sum(waited.late.values()), sum(waited.on_links.values())
-    other = sum(stop - start for start, stop in other_work(mine))
-    return MachineTime(name, computed / whole, late / whole, on_links / whole, other / whole, waited.longest())
+    computed = sum(span.stop_s - span.start_s for span in spans if span.kind in COMPUTE)
+    late, on_links = sum(waits.late.values()), sum(waits.on_links.values())
+    other = sum(stop - start for start, stop in find_other_work(spans))
+    return MachineTime(name, computed / whole, late / whole, on_links / whole, other / whole, waits.find_longest())
 
 
-def _between(spans: Recorded, evaluate_every: int) -> list[float]:
-    """Seconds from the end of a machine's step to the beginning of its next one, tests left out."""
-    found = []
-    for mine in spans:
-        at = {span.step: span for span in mine if span.kind == "step"}
-        for step, span in at.items():
-            tested = evaluate_every > 0 and (step + 1) % evaluate_every == 0
-            if step + 1 in at and not tested:
-                found.append(at[step + 1].start_s - span.stop_s)
-    return found
+def _list_gaps(spans: RecordedSpans, evaluate_every: int) -> list[float]:
+    """Return the seconds from the end of each machine's step to the start of its next step, without evaluations."""
+    gaps = []
+    for machine in spans:
+        steps = {span.step: span for span in machine if span.kind == "step"}
+        for step, span in steps.items():
+            evaluated = evaluate_every > 0 and (step + 1) % evaluate_every == 0
+            if step + 1 in steps and not evaluated:
+                gaps.append(steps[step + 1].start_s - span.stop_s)
+    return gaps
 
 
-def _slowest(waited: Sequence[_Waits], messages: Sequence[Transfer]) -> SlowestLink | None:
-    seconds = {(peer, machine): s for machine, w in enumerate(waited) for peer, s in w.on_links.items()}
+def _find_slowest_link(waits: Sequence[_WaitTimes], messages: Sequence[Transfer]) -> SlowestLink | None:
+    seconds = {(peer, machine): s for machine, times in enumerate(waits) for peer, s in times.on_links.items()}
     if not seconds:
         return None
     source, target = link = max(sorted(seconds), key=lambda pair: seconds[pair])
@@ -135,44 +155,45 @@ def _slowest(waited: Sequence[_Waits], messages: Sequence[Transfer]) -> SlowestL
     return SlowestLink(source, target, seconds[link], sent)
 
 
-def in_words(found: Explanation) -> list[str]:
-    """Sentences: the step beside its prediction, the machine that waited most, and the slowest link."""
-    return [_step_in_words(found), *_machines_in_words(found), *_link_in_words(found)]
+def describe_explanation(explanation: Explanation) -> list[str]:
+    """Return sentences: the step against its prediction, the machine that waited longest, and the slowest link."""
+    return [_describe_step(explanation), *_describe_machines(explanation), *_describe_link(explanation)]
 
 
-def _step_in_words(found: Explanation) -> str:
-    said = f"A step took {seconds_text(found.step_s)}"
-    if found.predicted_s > 0:
-        said += f", {against_text(found.step_s, found.predicted_s)}"
-    if found.between_s is not None:
-        said += f"; {seconds_text(found.between_s)} more passed between two steps, for parameters and data"
-    return said + "."
+def _describe_step(explanation: Explanation) -> str:
+    sentence = f"A step took {format_seconds(explanation.step_s)}"
+    if explanation.predicted_s > 0:
+        sentence += f", {format_against_prediction(explanation.step_s, explanation.predicted_s)}"
+    if explanation.between_s is not None:
+        sentence += f"; another {format_seconds(explanation.between_s)} per step went to parameters and data"
+    return sentence + "."
 
 
-def _machines_in_words(found: Explanation) -> list[str]:
-    if len(found.machines) < 2:
-        return [f"{m.name} computed {percent_text(m.computed)} of it." for m in found.machines]
-    said = f"The machines computed {_range([m.computed for m in found.machines])} of it"
-    if max(m.other for m in found.machines) >= _WORTH_SAYING:
-        said += f" and had other work, such as messages, for {_range([m.other for m in found.machines])}"
-    most = max(found.machines, key=lambda m: m.waited)
-    if most.longest_for < 0 or most.waited < _WORTH_SAYING:
-        return [said + "."]
-    peer = found.machines[most.longest_for].name
-    cause = f"until {peer} had sent" if most.late >= most.on_links else f"while messages of {peer} were under way"
-    return [f"{said}; {most.name} waited {percent_text(most.waited)}, mostly {cause}."]
+def _describe_machines(explanation: Explanation) -> list[str]:
+    machines = explanation.machines
+    if len(machines) < 2:
+        return [f"Of each step, {m.name} spent {format_percent(m.computed)} computing." for m in machines]
+    sentence = f"Of each step, machines spent {_format_range([m.computed for m in machines])} computing"
+    if max(m.other for m in machines) >= MIN_FRACTION:
+        sentence += f" and {_format_range([m.other for m in machines])} on other work such as messaging"
+    slowest = max(machines, key=lambda m: m.waited)
+    if slowest.waited_for < 0 or slowest.waited < MIN_FRACTION:
+        return [sentence + "."]
+    peer = machines[slowest.waited_for].name
+    cause = f"for {peer} to send" if slowest.late >= slowest.on_links else f"for data from {peer} to arrive"
+    return [f"{sentence}; {slowest.name} was idle {format_percent(slowest.waited)}, mostly waiting {cause}."]
 
 
-def _range(shares: Sequence[float]) -> str:
-    """Shares from the least to the greatest: "20 % to 31 %"."""
-    least, greatest = percent_text(min(shares)), percent_text(max(shares))
-    return least if least == greatest else f"{least} to {greatest}"
+def _format_range(fractions: Sequence[float]) -> str:
+    """Return fractions from the smallest to the largest: "20 % to 31 %"."""
+    smallest, largest = format_percent(min(fractions)), format_percent(max(fractions))
+    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
-def _link_in_words(found: Explanation) -> list[str]:
-    slowest = found.slowest
-    if slowest is None or slowest.waited_s < _WORTH_SAYING * found.step_s:
+def _describe_link(explanation: Explanation) -> list[str]:
+    slowest = explanation.slowest
+    if slowest is None or slowest.waited_s < MIN_FRACTION * explanation.step_s:
         return []
-    source, target = found.machines[slowest.source].name, found.machines[slowest.target].name
-    waited, sent = seconds_text(slowest.waited_s), bytes_text(slowest.bytes)
+    source, target = explanation.machines[slowest.source].name, explanation.machines[slowest.target].name
+    waited, sent = format_seconds(slowest.waited_s), format_bytes(slowest.bytes)
     return [f"The slowest link is {source} → {target}: {waited} of waiting for its {sent}."]

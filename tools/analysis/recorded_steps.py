@@ -1,7 +1,7 @@
-"""What the workers of one replica recorded of some steps, read as a whole: steps, and messages from end to end.
+"""Steps that the workers of one replica recorded: whole steps, and messages from end to end.
 
-Spans are by machine, in the order in which they were recorded. All times are of one host's steady clock: spans of
-machines on several hosts cannot be laid side by side, since their clocks have nothing to do with each other.
+Spans are by machine, in the order in which they were recorded. All times are of one host's monotonic clock: spans of
+machines on several hosts cannot be compared, since their clocks are unrelated.
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,24 @@ from typing import Any
 
 import msgspec
 
+from ...partition.placement.placement_file import TimelineSpan
+from ...runtime.worker.program import Program
 from ...runtime.worker.trace import Span
-from .measured import COMPUTE
+from .measured_step import COMPUTE, OTHER, WAIT, MeasuredStep
 
-Recorded = Sequence[Sequence[Span]]
+RecordedSpans = Sequence[Sequence[Span]]
 
-_Key = tuple[int, int, str, int, int, int]
+MAX_INTERVALS = 5_000  # the sends of a longer timeline are left out
+
+_MessageKey = tuple[int, int, str, int, int, int]  # source, target, what, step, micro-batch, edge
 
 
 @dataclass(frozen=True)
 class Transfer:
     """A message from `sent_s`, when the sender queued it, to `taken_s`, when the receiver took it out of its inbox.
 
-    A message that is there before it is needed lies in the inbox; only one that was waited for shows how fast a link
-    is. what: "forward", "backward", "share" or "fold"; edge: its number in both programs.
+    A message that arrives before it is needed lies in the inbox; only one that was waited for shows how fast a link is.
+    what: "forward", "backward", "share" or "fold"; edge: its number in both programs.
     """
 
     source: int
@@ -38,77 +42,105 @@ class Transfer:
     taken_s: float
 
 
-def recorded(results: Sequence[Any]) -> Recorded:
-    """The spans in what the workers of a replica returned, by machine; none where they were not to record."""
+def read_spans(results: Sequence[Any]) -> RecordedSpans:
+    """Return the spans in the results of a replica's workers, by machine; none where they recorded nothing."""
     return [msgspec.convert(result.get("spans", []), list[Span]) for result in results]
 
 
-def whole_steps(spans: Recorded) -> list[int]:
-    """The steps that every machine recorded from its beginning to its end."""
-    found = [{span.step for span in mine if span.kind == "step"} for mine in spans]
-    return sorted(set.intersection(*found)) if found else []
+def find_whole_steps(spans: RecordedSpans) -> list[int]:
+    """Return the steps that every machine recorded from start to end."""
+    steps = [{span.step for span in machine if span.kind == "step"} for machine in spans]
+    return sorted(set.intersection(*steps)) if steps else []
 
 
-def bounds(spans: Recorded, step: int) -> tuple[float, float]:
-    """When the first machine began a step and when the last one ended it."""
-    parts = [span for mine in spans for span in mine if span.kind == "step" and span.step == step]
+def find_bounds(spans: RecordedSpans, step: int) -> tuple[float, float]:
+    """Return when the first machine started a step and when the last one ended it."""
+    parts = [span for machine in spans for span in machine if span.kind == "step" and span.step == step]
     return min(span.start_s for span in parts), max(span.stop_s for span in parts)
 
 
-def typical_step(spans: Recorded) -> int | None:
-    """The step of median duration among the whole ones; None where there is none."""
-    seconds = {step: stop - start for step in whole_steps(spans) for start, stop in [bounds(spans, step)]}
+def pick_typical_step(spans: RecordedSpans) -> int | None:
+    """Return the step of median duration among the whole steps; None without any."""
+    seconds = {step: stop - start for step in find_whole_steps(spans) for start, stop in [find_bounds(spans, step)]}
     return min(seconds, key=lambda step: (abs(seconds[step] - median_low(seconds.values())), step), default=None)
 
 
-def transfers(spans: Recorded) -> list[Transfer]:
-    """Messages whose both ends were recorded, in the order of sending."""
-    sent: dict[_Key, Span] = {}
-    for source, mine in enumerate(spans):
-        for span in mine:
-            if span.kind == "send":
-                sent[source, span.peer, span.what, span.step, span.micro, span.part] = span
-    found = []
-    for target, mine in enumerate(spans):
-        for span in mine:
-            queued = _queued(sent, target, span)
-            if queued is not None:
-                key = (span.peer, target, span.what, span.step, span.micro, span.part)
-                found.append(Transfer(*key, queued.bytes, queued.start_s, max(span.stop_s, queued.start_s)))
-    return sorted(found, key=lambda t: (t.sent_s, t.taken_s, t.source, t.target))
+def match_transfers(spans: RecordedSpans) -> list[Transfer]:
+    """Return the messages of which both ends were recorded, in the order of sending."""
+    sent: dict[_MessageKey, Span] = {
+        (source, span.peer, span.what, span.step, span.micro, span.part): span
+        for source, machine in enumerate(spans)
+        for span in machine
+        if span.kind == "send"
+    }
+    transfers = []
+    for target, machine in enumerate(spans):
+        for span in machine:
+            key = (span.peer, target, span.what, span.step, span.micro, span.part)
+            if span.kind == "receive" and key in sent:
+                start_s = sent[key].start_s
+                transfers.append(Transfer(*key, sent[key].bytes, start_s, max(span.stop_s, start_s)))
+    return sorted(transfers, key=lambda t: (t.sent_s, t.taken_s, t.source, t.target))
 
 
-def waits(mine: Sequence[Span]) -> list[tuple[Span, Span | None]]:
-    """Each wait of one machine, with the message that ended it: the next that it took."""
-    found, open_wait = list[tuple[Span, Span | None]](), None
-    for span in mine:
-        if open_wait is not None and span.kind in ("wait", "receive"):
-            found.append((open_wait, span if span.kind == "receive" else None))
-            open_wait = None
+def pair_waits(spans: Sequence[Span]) -> list[tuple[Span, Span | None]]:
+    """Return each wait of one machine with the message that ended it, which is the next that the machine took."""
+    pairs, wait = list[tuple[Span, Span | None]](), None
+    for span in spans:
+        if wait is not None and span.kind in ("wait", "receive"):
+            pairs.append((wait, span if span.kind == "receive" else None))
+            wait = None
         if span.kind == "wait":
-            open_wait = span
-    return found if open_wait is None else [*found, (open_wait, None)]
+            wait = span
+    return pairs if wait is None else [*pairs, (wait, None)]
 
 
-def other_work(mine: Sequence[Span]) -> list[tuple[float, float]]:
-    """From when to when one machine, in its steps, neither computed a segment nor waited."""
-    found = []
-    for whole in (span for span in mine if span.kind == "step"):
-        at = whole.start_s
-        for span in sorted(_inside(mine, whole), key=lambda s: s.start_s):
-            if span.start_s > at:
-                found.append((at, span.start_s))
-            at = max(at, span.stop_s)
-        if whole.stop_s > at:
-            found.append((at, whole.stop_s))
-    return found
+def find_other_work(spans: Sequence[Span]) -> list[tuple[float, float]]:
+    """Return the intervals of one machine's steps in which it neither computed a segment nor waited."""
+    intervals = []
+    for step in (span for span in spans if span.kind == "step"):
+        inside = [span for span in spans if span.step == step.step and span.kind in (*COMPUTE, "wait")]
+        at_s = step.start_s
+        for span in sorted(inside, key=lambda s: s.start_s):
+            if span.start_s > at_s:
+                intervals.append((at_s, span.start_s))
+            at_s = max(at_s, span.stop_s)
+        if step.stop_s > at_s:
+            intervals.append((at_s, step.stop_s))
+    return intervals
 
 
-def _inside(mine: Sequence[Span], whole: Span) -> list[Span]:
-    return [s for s in mine if s.step == whole.step and s.kind in (*COMPUTE, "wait")]
-
-
-def _queued(sent: dict[_Key, Span], target: int, span: Span) -> Span | None:
-    if span.kind != "receive":
+def measure_typical_step(spans: RecordedSpans, programs: Sequence[Program]) -> MeasuredStep | None:
+    """Return the typical recorded step; None if no step was recorded whole."""
+    step = pick_typical_step(spans)
+    if step is None:
         return None
-    return sent.get((span.peer, target, span.what, span.step, span.micro, span.part))
+    origin, stop = find_bounds(spans, step)
+    several = any(span.micro > 0 for machine in spans for span in machine)
+    timeline = list[TimelineSpan]()
+
+    def add(machine: int, kind: str, label: str, start_s: float, stop_s: float) -> None:
+        timeline.append(TimelineSpan(machine, kind, label, start_s - origin, stop_s - origin))
+
+    for number, machine in enumerate(spans):
+        of_step = [span for span in machine if span.step == step]
+        for span in of_step:
+            if span.kind in COMPUTE:
+                add(number, span.kind, _label_segment(span, programs[number], several), span.start_s, span.stop_s)
+        for wait, received in pair_waits(of_step):
+            add(number, WAIT, "" if received is None else f"for {received.peer}", wait.start_s, wait.stop_s)
+        for start_s, stop_s in find_other_work(of_step):
+            add(number, OTHER, "work", start_s, stop_s)
+    sends = [transfer for transfer in match_transfers(spans) if transfer.step == step]
+    if len(timeline) + len(sends) <= MAX_INTERVALS:
+        for transfer in sends:
+            label = f"to {transfer.target}, {transfer.bytes} bytes"
+            add(transfer.source, "send", label, transfer.sent_s, transfer.taken_s)
+    timeline.sort(key=lambda i: (i.start_s, i.stop_s, i.machine, i.kind, i.label))
+    return MeasuredStep(step, len(find_whole_steps(spans)), stop - origin, timeline)
+
+
+def _label_segment(span: Span, program: Program, several: bool) -> str:
+    """Return the name of a segment's span as in a prediction: "backward 2 of micro-batch 1"."""
+    stage = program.segments[span.part].stage
+    return f"{span.kind} {stage} of micro-batch {span.micro}" if several else f"{span.kind} {stage}"

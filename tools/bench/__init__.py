@@ -1,1 +1,5 @@
-"""Benchmarks: what a real step takes, and how far the prediction of it is off."""
+"""Benchmarks: each sub-package measures one thing, and commands/ has a command for each.
+
+A measurement returns results (frozen dataclasses); `tabulate` makes a `BenchTable` of them, which prints itself and is
+the `--json` output.
+"""

@@ -1,59 +1,164 @@
-"""`cutset eval`, the command."""
+"""The command `cutset eval`: how well a trained model does on a split, or what its word vectors are good for."""
 
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import json_option, task_options, task_spec
-from .output import stdout_kept
+from ...errors import UsageError
+from .config_options import TASK_OPTIONS, GroupedCommand, GroupedOption, config_options, read_task_spec, refuse_both
+from .output import json_option, keep_stdout, print_json
+
+if TYPE_CHECKING:
+    from ...models.tasks.word_vectors import WordVectors
+
+WORDS = "Word vectors"
+EXAMPLES = """\b
+Examples:
+  cutset eval cutset.models:digits --checkpoint runs/last
+  cutset eval net.py:task --checkpoint model.safetensors --machines 4 --split train
+  cutset eval cutset.models:word2vec --data text:FILE --word-vectors --questions questions-words.txt --near king
+"""
 
 
-@click.command("eval")
-@task_options
+@click.command("eval", cls=GroupedCommand, epilog=EXAMPLES)
+@click.argument("task")
+@config_options(*TASK_OPTIONS, "machines", "placement", defaults={"machines": "as trained"})
 @click.option(
     "--checkpoint",
     "source",
     type=click.Path(path_type=Path),
     default=Path("runs/last"),
     show_default=True,
-    help="A run folder, the checkpoint in it, or a safetensors file with a plain state_dict.",
-)
-@click.option("--machines", type=click.IntRange(min=1), help="Machines to cut the model over; by default as trained.")
-@click.option(
-    "--placement", "placement_file", type=click.Path(path_type=Path), help="A placement file, instead of --machines."
+    help="A run folder, a checkpoint folder, or a safetensors file (a plain state_dict).",
 )
 @click.option("--split", default="test", show_default=True, help="Which samples: test or train.")
+@click.option(
+    "--word-vectors",
+    is_flag=True,
+    cls=GroupedOption,
+    group=WORDS,
+    help="Score the word vectors of a word2vec task instead, by one or more of the following.",
+)
+@click.option(
+    "--questions",
+    type=click.Path(dir_okay=False, path_type=Path),
+    cls=GroupedOption,
+    group=WORDS,
+    help='Analogies: four words a line, ": section" before each section, like questions-words.txt.',
+)
+@click.option(
+    "--similarity",
+    type=click.Path(dir_okay=False, path_type=Path),
+    cls=GroupedOption,
+    group=WORDS,
+    help="Similarity judgements: two words and a number a line, like WordSim-353.",
+)
+@click.option(
+    "--near",
+    multiple=True,
+    metavar="WORD",
+    cls=GroupedOption,
+    group=WORDS,
+    help="Show the words nearest to this one. Can be repeated.",
+)
 @json_option
 def evaluate(
     task: str,
-    autocast: str | None,
-    blocks: tuple[str, ...],
-    data: str | None,
-    inputs: tuple[str, ...],
-    batch: int | None,
     source: Path,
-    machines: int | None,
-    placement_file: Path | None,
     split: str,
+    word_vectors: bool,
+    questions: Path | None,
+    similarity: Path | None,
+    near: tuple[str, ...],
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Tell how well TASK does with trained weights; batches stream through the machines of a cut model."""
-    from ...partition.placement.placement_file import load
-    from ..training.evaluate import check_split, evaluate
-    from ..task.plan_task import Wanted
+    """Evaluate TASK with trained weights.
 
-    if placement_file is not None and machines is not None:
-        raise click.UsageError("give --placement or --machines, not both")
-    spec = task_spec(task, data, inputs, batch, blocks, autocast)
-    placement = load(placement_file) if placement_file is not None else None
-    with stdout_kept(as_json):
-        found = evaluate(spec, source, wanted=Wanted(machines), placement=placement, split=check_split(split))
-    if as_json:
-        click.echo(json.dumps(found))
+    The batches of a split stream through the machines of a cut model.
+    """
+    asked = questions is not None or similarity is not None or bool(near)
+    if word_vectors != asked:
+        facts = "--word-vectors goes with --questions, --similarity or --near"
+        raise UsageError("E218", facts, fix="--word-vectors --near WORD, or none of them")
+    if word_vectors:
+        with keep_stdout(as_json):
+            scores = _score_words(task, options["data"], source, questions, similarity, near)
+        _report_words(scores, as_json=as_json)
         return
-    over = "one machine" if found["machines"] == 1 else f"{found['machines']} machines ({found['plan']})"
+    with keep_stdout(as_json):
+        result = _evaluate_split(task, source, split, options)
+    _report_split(result, as_json=as_json)
+
+
+def _evaluate_split(task: str, source: Path, split: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Load the placement, then capture, plan and run (`evaluate`)."""
+    from ...partition.placement.placement_file import load
+    from ..evaluation.evaluate import check_split, evaluate
+    from ..task.plan_request import PlanRequest
+
+    path, machines = options["placement"], options["machines"]
+    if path is not None and machines is not None:
+        raise refuse_both("--machines", "--placement")
+    if machines is not None and machines < 1:
+        raise UsageError("E201", f"{machines} machines; it takes at least one", fix="--machines 1")
+    spec, placement = read_task_spec(task, options), None if path is None else load(path)
+    return evaluate(spec, source, wanted=PlanRequest(machines), placement=placement, split=check_split(split))
+
+
+def _report_split(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    over = "one machine" if result["machines"] == 1 else f"{result['machines']} machines ({result['plan']})"
+    counts = f"{result['correct']} of {result['samples']} {result['split']} samples correct"
     click.echo(
-        f"{found['right']} of {found['samples']} {split} samples right: {100 * found['accuracy']:.2f} %, "
-        f"in {found['seconds']:.2f} s on {over}, {found['samples_per_s']:.0f} samples/s"
+        f"{counts}: {100 * result['accuracy']:.2f} %, "
+        f"in {result['seconds']:.2f} s on {over}, {result['samples_per_s']:.0f} samples/s"
     )
+
+
+def _score_words(
+    task: str,
+    data: str | None,
+    source: Path,
+    questions: Path | None,
+    similarity: Path | None,
+    near: tuple[str, ...],
+) -> dict[str, Any]:
+    """Score the word vectors of a cutset.models:word2vec with the arguments that it was trained with."""
+    from ..evaluation.word_vectors import load_word_vectors, score_analogies, score_similarity
+
+    vectors, lower = load_word_vectors(task, data, source)
+    scores: dict[str, Any] = {"words": len(vectors.words)}
+    if questions is not None:
+        scores["analogies"] = score_analogies(vectors, questions, lower=lower)
+    if similarity is not None:
+        scores["similarity"] = score_similarity(vectors, similarity, lower=lower)
+    if near:
+        scores["near"] = _find_nearest(vectors, near)
+    return scores
+
+
+def _find_nearest(vectors: "WordVectors", near: tuple[str, ...]) -> dict[str, list[tuple[str, float]]]:
+    from ..task.load_task import blame
+
+    with blame("E329", "--near"):
+        return {word: vectors.nearest(word) for word in near}
+
+
+def _report_words(scores: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(scores)
+        return
+    for section, score in scores.get("analogies", {}).items():
+        fraction = f"{100 * score['right'] / score['asked']:.1f} %" if score["asked"] else "none asked"
+        unknown = f", {score['unknown']} with unknown words left out" if score["unknown"] else ""
+        click.echo(f"{section}: {score['right']} of {score['asked']} analogies right, {fraction}{unknown}")
+    if "similarity" in scores:
+        score = scores["similarity"]
+        rank = "none" if score["spearman"] is None else f"{score['spearman']:.3f}"
+        click.echo(f"similarity: Spearman {rank}, {score['known']} of {score['pairs']} pairs known")
+    for word, others in scores.get("near", {}).items():
+        click.echo(f"{word}: " + ", ".join(f"{other} {cosine:.2f}" for other, cosine in others))

@@ -1,18 +1,29 @@
-"""What a command puts out: its result alone on stdout, and files."""
+"""How commands print: JSON for programs with `--json`, and files whose errors are plain."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
+from typing import Any
+
+import click
 
 from ...errors import UsageError
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
 
 @contextmanager
-def stdout_kept(as_json: bool) -> Iterator[None]:
-    """With --json, what the user's code prints goes to stderr, as stdout is the result's."""
+def keep_stdout(as_json: bool) -> Iterator[None]:
+    """With --json, let what the user's code prints go to stderr, as stdout is the result's."""
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         yield
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """Print plain data as JSON."""
+    click.echo(json.dumps(value, indent=indent))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,17 +1,18 @@
-"""The command `cutset probe`: measures this machine, says what it found, and writes cluster.toml."""
+"""The command `cutset probe`: measures this machine, prints the results, and writes a cluster file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from .options import json_option
+from ...errors import UsageError
+from .output import json_option, print_json
 
 if TYPE_CHECKING:
-    from ..probe.measure_machine import Probed
+    from ..probe.measure_machine import ProbeResult
 
 
-@click.command()
+@click.command("probe")
 @click.option(
     "-o",
     "--out",
@@ -23,37 +24,35 @@ if TYPE_CHECKING:
 @click.option(
     "--machines", type=int, default=2, show_default=True, help="Workers on this machine, which share its cores."
 )
-@click.option("--name", default="machine", show_default=True, help="What the machines are called in the file.")
+@click.option("--name", default="machine", show_default=True, help="Name of the machines in the file.")
 @json_option
 def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
-    """Measure this machine and write a cluster file of machines like it, for `cutset plan --cluster`.
+    """Measure this machine and write a cluster file.
 
-    Takes about 20 seconds: what operators of each class run at, what starting one costs, and what a message between two
-    workers on this machine costs. Nothing else should be running.
+    The file, for `cutset plan --cluster`, has machines like this one. It takes about 20 seconds, and measures the
+    speed of each class of operators, the cost of starting one, and the cost of a message between two workers on
+    this machine. Run it on an idle machine.
     """
     from ...partition.cluster.cluster_file import save
-    from ...errors import UsageError
     from ..probe.measure_machine import probe as measure
-    from ..report.probe_report import as_plain, print_probed
+    from ..report.probe_report import print_probed
 
     if not out.parent.is_dir():  # said before anything is measured
         raise UsageError("E222", f"cannot write {out}: there is no folder {out.parent}", fix="-o cluster.toml")
     probed = measure(machines, name=name)
     save(probed.cluster, out, note=_note(probed))
     if as_json:
-        import json
-
-        click.echo(json.dumps(as_plain(probed), indent=1))
+        print_json(probed.to_dict(), indent=1)
         return
     print_probed(probed)
     click.echo(f"\nwritten to {out}; plan with it: cutset plan TASK --cluster {out}")
 
 
-def _note(probed: "Probed") -> str:
-    from ..report.probe_report import disturbance
+def _note(probed: "ProbeResult") -> str:
+    from ..report.probe_report import describe_disturbance
 
     count = f"{probed.workers} workers" if probed.workers > 1 else "one worker"
-    warning = f"\n{disturbance(probed)}" if probed.disturbed else ""
+    warning = f"\n{describe_disturbance(probed)}" if probed.disturbed else ""
     return (
         f"Measured by cutset probe for {count} on one machine of {probed.cores} cores, {probed.threads} threads each.\n"
         f"[network] is the loopback of that machine; for machines of their own, write what their network has.{warning}"

@@ -4,18 +4,19 @@ from pathlib import Path
 
 import click
 
-from ..training.scale_requests import LOOK_S, wish
 
-
-@click.command()
+@click.command("scale")
 @click.argument("folder", metavar="RUN_FOLDER", type=click.Path(path_type=Path))
-@click.option("--replicas", type=int, required=True, help="Replicas that shall train from now on.")
+@click.option("--replicas", type=int, required=True, help="Replicas to train with from now on.")
 def scale(folder: Path, replicas: int) -> None:
-    """Let the run that trains in RUN_FOLDER go on with more or fewer replicas.
+    """Change the number of replicas of a running job.
 
-    New ones fetch the parameters and take part; those that go do what they have begun. The run says when it happens.
+    RUN_FOLDER is where it trains. New replicas join at once; leaving ones finish their current batches. The job
+    says when it happens.
     """
-    before = wish(folder, replicas)
+    from ..training.scale_requests import POLL_S, request_replicas
+
+    before = request_replicas(folder, replicas)
     click.echo(
-        f"asked the run in {folder} for {replicas} replicas instead of {before.replicas}; it looks every {LOOK_S:g} s"
+        f"asked the run in {folder} for {replicas} replicas instead of {before.replicas}; it looks every {POLL_S:g} s"
     )

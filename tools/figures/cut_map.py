@@ -1,61 +1,73 @@
 """The cut map: every operator as a box divided into its machines' territory, and the tensors that cross between."""
 
 from ...partition.placement.placement_file import Placement
-from .axisname import learn
-from .cut_map_node import Box, anchors, draw
-from .cut_map_edges import Crossing, crossing, crossing_details, crossings, curve, wire
-from .cut_map_layout import WIDTH, Node, Scale, Seat, choose_scale, fuse, is_light, layers, node_width, seat
-from .cut_map_routing import route
-from .cut_map_legend import legend
-from .svg import Rect, figure, fit, rect, tag, text_width, tooltip, words
-from ..units import bytes_text
+from ..units import format_bytes
+from .cut_map_edges import Crossing, collect_crossings, describe_crossing, format_curve, render_crossing, render_wire
+from .cut_map_layout import (
+    WIDTH,
+    MapNode,
+    MapScale,
+    Seat,
+    choose_scale,
+    fuse_light_operators,
+    group_by_depth,
+    is_light,
+    measure_node,
+    place_nodes,
+)
+from .cut_map_legend import learn_axis_names, render_legend
+from .cut_map_node import OperatorBox, find_anchors, render_box
+from .cut_map_routing import route_edges
+from .svg import Rect, element, fit_text, measure_text, rect, render_figure, text_line, tooltip
 
 NAME = "cut"
 _MARGIN = 16.0
 
 
-def cut_map(placement: Placement, *, standalone: bool = True) -> str:
-    """The map as an SVG. standalone: with its own style and background, as a file; otherwise the page brings them."""
-    head, head_height = legend(NAME, placement, WIDTH - 2 * _MARGIN, standalone=standalone)
+def render_cut_map(placement: Placement, *, standalone: bool = True) -> str:
+    """Render the map as an SVG. standalone: with its own style and background, as a file has; a page brings them."""
+    head, head_height = render_legend(NAME, placement, WIDTH - 2 * _MARGIN, standalone=standalone)
     top = head_height + _MARGIN
-    axes = learn(placement)
-    nodes = fuse(placement)
-    columns = layers(nodes)
+    axes = learn_axis_names(placement)
+    nodes = fuse_light_operators(placement)
+    columns = group_by_depth(nodes)
     heaviest = max((op.flops for op in placement.ops), default=0.0)
     scale = choose_scale(nodes, columns, heaviest)
-    seats, lines = seat(nodes, columns, scale, heaviest)
-    routes = route(nodes, seats, lines, scale)
+    seats, rows = place_nodes(nodes, columns, scale, heaviest)
+    routes = route_edges(nodes, seats, rows, scale)
     boxes = [
-        Box(
+        OperatorBox(
             node,
-            _frame(seats[i], top + routes.tops[seats[i].line]),
-            node_width(Node(node.ops[:1], ()), scale, is_light(node.ops[0], heaviest)),
+            _place_frame(seats[i], top + routes.tops[seats[i].row]),
+            measure_node(MapNode(node.ops[:1], ()), scale, is_light(node.ops[0], heaviest)),
         )
         for i, node in enumerate(nodes)
     ]
-    crossed = crossings(placement)
-    most = max((item.total for item in crossed.values()), default=1)
+    crossed = collect_crossings(placement)
+    largest = max((item.total for item in crossed.values()), default=1)
     wires, threads = [], []
     for (source, target), points in routes.paths.items():
         item = crossed.get(nodes[source].ops[-1].name)
         moved = None if points is None else [(x, y + top) for x, y in points]
         if item is None:
-            wires.append(wire(boxes[source], boxes[target], moved))
+            wires.append(render_wire(boxes[source], boxes[target], moved))
         else:
-            threads.append(crossing(boxes[source], boxes[target], item, points=moved, scale=scale, most=most))
-    marks = [_senders(box, crossed, scale, last=not _is_read(i, nodes)) for i, box in enumerate(boxes)]
+            threads.append(
+                render_crossing(boxes[source], boxes[target], item, points=moved, scale=scale, largest=largest)
+            )
+    marks = [_render_senders(box, crossed, scale, last=not _is_read(i, nodes)) for i, box in enumerate(boxes)]
     body = (
         head
         + "".join(wires)
         + "".join(threads)
-        + "".join(draw(NAME, box, scale, axes) for box in boxes)
+        + "".join(render_box(NAME, box, scale, axes) for box in boxes)
         + "".join(marks)
     )
-    foot, foot_height = _elsewhere(placement, crossed, y=top + routes.height)
-    return figure(
+    foot, foot_height = _render_parameters(placement, crossed, y=top + routes.height)
+    return render_figure(
         NAME,
         f"Cut map of {placement.model}",
-        describe(placement, crossed),
+        describe_cut(placement, crossed),
         size=(WIDTH, top + routes.height + foot_height + 4),
         body=body + foot,
         machines=len(placement.machines),
@@ -63,8 +75,8 @@ def cut_map(placement: Placement, *, standalone: bool = True) -> str:
     )
 
 
-def describe(placement: Placement, crossed: dict[str, Crossing]) -> str:
-    """The map in words, for those who cannot see it."""
+def describe_cut(placement: Placement, crossed: dict[str, Crossing]) -> str:
+    """Describe the map for those who cannot see it."""
     machines = ", ".join(f"{i} {machine.name}" for i, machine in enumerate(placement.machines))
     text = f"{len(placement.ops)} operators over {len(placement.machines)} machines ({machines}). "
     if not crossed:
@@ -72,45 +84,45 @@ def describe(placement: Placement, crossed: dict[str, Crossing]) -> str:
     worst = max(crossed.values(), key=lambda item: item.total)
     total = sum(item.total for item in crossed.values())
     return text + (
-        f"{len(crossed)} tensors cross between machines, {bytes_text(total)} in a forward pass; "
-        f"the largest is {worst.tensor} with {bytes_text(worst.total)}."
+        f"{len(crossed)} tensors cross between machines, {format_bytes(total)} in a forward pass; "
+        f"the largest is {worst.tensor} with {format_bytes(worst.total)}."
     )
 
 
-def _frame(place: Seat, top: float) -> Rect:
+def _place_frame(place: Seat, top: float) -> Rect:
     return (place.x, top + place.y, place.width, place.height)
 
 
-def _is_read(index: int, nodes: list[Node]) -> bool:
+def _is_read(index: int, nodes: list[MapNode]) -> bool:
     return any(index in node.inputs for node in nodes)
 
 
-def _senders(box: Box, crossed: dict[str, Crossing], scale: Scale, *, last: bool) -> str:
-    """Rings on the tiles that send, and the bytes above the gap they leave by. last: nothing reads the box."""
+def _render_senders(box: OperatorBox, crossed: dict[str, Crossing], scale: MapScale, *, last: bool) -> str:
+    """Render rings on the tiles that send, and the bytes above the gap. last: whether no box reads this one."""
     item = crossed.get(box.node.ops[-1].name)
     if item is None:
         return ""
     senders = {source for source, _ in item.pairs}
-    spots = [spot for machine, spot in sorted(anchors(box).items()) if machine in senders]
+    spots = [spot for machine, spot in sorted(find_anchors(box).items()) if machine in senders]
     crowded = len(spots) * (2 * scale.ring + 2) > 2 * box.frame[3]
     shown = [(box.right, box.middle)] if crowded else spots
-    rings = [tag("circle", cx=x, cy=y, r=scale.ring, cls="ring") for x, y in shown]
-    label = bytes_text(item.total)
-    wide = text_width(label, 10.5) + 14
+    rings = [element("circle", cx=x, cy=y, r=scale.ring, cls="ring") for x, y in shown]
+    label = format_bytes(item.total)
+    wide = measure_text(label, 10.5) + 14
     x, y = min(box.right + scale.gap / 2, WIDTH - wide / 2 - 2), box.frame[1] - 19
-    pill = rect((x - wide / 2, y, wide, 16), "pill", rx=8) + words(x, y + 12, label, "pilltext")
-    out = curve((box.right + 4, box.middle), (x, box.middle))
-    stub = tag("path", d=out, cls="cross", stroke_width=2) if last else ""
-    return tag("g", tooltip(crossing_details(item)), stub, *rings, pill, data_sends=item.tensor)
+    pill = rect((x - wide / 2, y, wide, 16), "pill", rx=8) + text_line(x, y + 12, label, "pilltext")
+    out = format_curve((box.right + 4, box.middle), (x, box.middle))
+    stub = element("path", d=out, cls="cross", stroke_width=2) if last else ""
+    return element("g", tooltip(describe_crossing(item)), stub, *rings, pill, data_sends=item.tensor)
 
 
-def _elsewhere(placement: Placement, crossed: dict[str, Crossing], *, y: float) -> tuple[str, float]:
-    """Crossing tensors that are no operator's output: parameters used on several machines."""
+def _render_parameters(placement: Placement, crossed: dict[str, Crossing], *, y: float) -> tuple[str, float]:
+    """Render the line of crossing tensors that no operator outputs: parameters used on several machines."""
     known = {op.name for op in placement.ops}
     rest = [item for name, item in crossed.items() if name not in known]
     if not rest:
         return "", 8.0
-    named = ", ".join(f"{item.tensor} {bytes_text(item.total)}" for item in rest)
-    line = f"Parameters that cross ({bytes_text(sum(item.total for item in rest))}): {named}"
-    body = words(_MARGIN, y + 26, fit(line, WIDTH - 2 * _MARGIN), "muted")
-    return tag("g", tooltip("\n".join(crossing_details(item) for item in rest)), body), 40.0
+    named = ", ".join(f"{item.tensor} {format_bytes(item.total)}" for item in rest)
+    line = f"Parameters that cross ({format_bytes(sum(item.total for item in rest))}): {named}"
+    body = text_line(_MARGIN, y + 26, fit_text(line, WIDTH - 2 * _MARGIN), "muted")
+    return element("g", tooltip("\n".join(describe_crossing(item) for item in rest)), body), 40.0

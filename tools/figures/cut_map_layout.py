@@ -1,4 +1,4 @@
-"""Where the boxes of the cut map stand: light operators join the one they follow, layers run on and wrap like text."""
+"""Where the boxes of the cut map stand: light operators join the one they follow; layers wrap like lines of text."""
 
 import re
 from collections import Counter
@@ -13,24 +13,24 @@ LINE_HEIGHT = 13.0
 
 _HEAVY = re.compile(r"linear|conv|mm|matmul|einsum|attention|embedding|lstm|gru|rnn|local|unfold", re.IGNORECASE)
 _LIGHT_SHARE = 0.02
-_LONGEST_TAIL = 7
+_MAX_TAIL = 7
 _NARROW = 20.0
 
 
 @dataclass(frozen=True)
-class Node:
-    """One box of the map: a leading operator and the light ones fused to it. inputs: the nodes it reads."""
+class MapNode:
+    """One box of the map: a leading operator and the light ones fused to it. inputs: positions of its inputs."""
 
     ops: tuple[OpPlacement, ...]
     inputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Scale:
+class MapScale:
     """Sizes for few, some and many boxes.
 
-    sheet: how far a fused operator stands out behind its leader; labels: lines of text under a box, and one for fused
-    operators where `names_fused`; pairs: most single threads that a crossing is drawn with; ring: radius.
+    sheet: how far a fused operator stands out behind its leader; labels: lines of text under a box, and one more for
+    fused operators if `names_fused`; pairs: limit on the single threads of a crossing; ring: radius.
     """
 
     box: float
@@ -43,16 +43,16 @@ class Scale:
     ring: float
 
 
-ROOMY = Scale(box=116, height=150, gap=92, sheet=6, labels=3, names_fused=True, pairs=12, ring=4)
-MEDIUM = Scale(box=74, height=112, gap=70, sheet=4, labels=3, names_fused=True, pairs=12, ring=3.2)
-COMPACT = Scale(box=42, height=60, gap=44, sheet=3, labels=2, names_fused=False, pairs=2, ring=3.2)
+ROOMY = MapScale(box=116, height=150, gap=92, sheet=6, labels=3, names_fused=True, pairs=12, ring=4)
+MEDIUM = MapScale(box=74, height=112, gap=70, sheet=4, labels=3, names_fused=True, pairs=12, ring=3.2)
+COMPACT = MapScale(box=42, height=60, gap=44, sheet=3, labels=2, names_fused=False, pairs=2, ring=3.2)
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a node stands: line, column within the line, x, y from the top of the line, width and height."""
+    """Where a node stands: row, column within the row, x, y from the top of the row, width and height."""
 
-    line: int
+    row: int
     column: int
     x: float
     y: float
@@ -61,8 +61,8 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of columns, as lines of text in a page. columns: left and right edge of each; height: without lanes."""
+class LayoutRow:
+    """One row of columns, as a line of text in a page. columns: left and right edge of each; height: without lanes."""
 
     columns: tuple[tuple[float, float], ...]
     height: float
@@ -73,8 +73,8 @@ def is_light(op: OpPlacement, heaviest: float) -> bool:
     return op.flops < _LIGHT_SHARE * heaviest and not _HEAVY.search(op.op)
 
 
-def fuse(placement: Placement) -> list[Node]:
-    """The nodes in order of execution. A light operator joins the chain before it unless bytes cross or it branches."""
+def fuse_light_operators(placement: Placement) -> list[MapNode]:
+    """Return the nodes in order of execution; a light operator joins the chain before it if no bytes cross there."""
     heaviest = max((op.flops for op in placement.ops), default=0.0)
     crossing = {item.tensor for item in placement.predicted.traffic}
     known = {op.name for op in placement.ops}
@@ -91,7 +91,7 @@ def fuse(placement: Placement) -> list[Node]:
             and group[-1].name == only
             and readers[only] == 1
             and only not in crossing
-            and len(group) <= _LONGEST_TAIL
+            and len(group) <= _MAX_TAIL
         )
         if joins and group is not None and only is not None:
             group.append(op)
@@ -99,15 +99,15 @@ def fuse(placement: Placement) -> list[Node]:
         else:
             home[op.name] = len(groups)
             groups.append([op])
-    return [Node(tuple(group), _inputs(group, home, i)) for i, group in enumerate(groups)]
+    return [MapNode(tuple(group), _find_inputs(group, home, i)) for i, group in enumerate(groups)]
 
 
-def _inputs(group: list[OpPlacement], home: dict[str, int], own: int) -> tuple[int, ...]:
+def _find_inputs(group: list[OpPlacement], home: dict[str, int], own: int) -> tuple[int, ...]:
     return tuple(sorted({home[name] for op in group for name in op.inputs if name in home and home[name] < own}))
 
 
-def layers(nodes: list[Node]) -> list[list[int]]:
-    """Node positions by depth; nodes that read nothing stand just before their first reader."""
+def group_by_depth(nodes: list[MapNode]) -> list[list[int]]:
+    """Return node positions by depth; nodes that read nothing stand just before their first reader."""
     depth: list[int] = []
     for node in nodes:
         depth.append(1 + max((depth[i] for i in node.inputs), default=-1))
@@ -124,52 +124,52 @@ def layers(nodes: list[Node]) -> list[list[int]]:
     return [layer for layer in out if layer]
 
 
-def choose_scale(nodes: list[Node], columns: list[list[int]], heaviest: float) -> Scale:
-    """Sizes by the number of boxes; a map of one line has its gaps widened until it fills the page."""
+def choose_scale(nodes: list[MapNode], columns: list[list[int]], heaviest: float) -> MapScale:
+    """Choose sizes by the number of boxes; the gaps of a map of one row are widened until it fills the page."""
     few = len(columns) <= 6 and len(nodes) <= 9
     scale = ROOMY if few else MEDIUM if len(nodes) <= 40 else COMPACT
     gaps = len(columns) - 1
-    filled = sum(max(node_width(nodes[i], scale, is_light(nodes[i].ops[0], heaviest)) for i in c) for c in columns)
+    filled = sum(max(measure_node(nodes[i], scale, is_light(nodes[i].ops[0], heaviest)) for i in c) for c in columns)
     room = WIDTH - LEFT - RIGHT - filled
     if gaps < 1 or room < scale.gap * gaps:
         return scale
     return replace(scale, gap=min(room / gaps, 1.8 * scale.gap))
 
 
-def node_width(node: Node, scale: Scale, light: bool) -> float:
-    """The leading box and the sheets behind it; a box that leads with a light operator is narrow."""
+def measure_node(node: MapNode, scale: MapScale, light: bool) -> float:
+    """Return the width of a leading box and the sheets behind it; a box led by a light operator is narrow."""
     return (_NARROW if light else scale.box) + scale.sheet * (len(node.ops) - 1)
 
 
-def seat(
-    nodes: list[Node], columns: list[list[int]], scale: Scale, heaviest: float
-) -> tuple[dict[int, Seat], list[Line]]:
-    """Seats of all nodes, and the lines they fill."""
-    widths = [node_width(node, scale, is_light(node.ops[0], heaviest)) for node in nodes]
+def place_nodes(
+    nodes: list[MapNode], columns: list[list[int]], scale: MapScale, heaviest: float
+) -> tuple[dict[int, Seat], list[LayoutRow]]:
+    """Return the seats of all nodes, and the rows they fill."""
+    widths = [measure_node(node, scale, is_light(node.ops[0], heaviest)) for node in nodes]
     seats: dict[int, Seat] = {}
-    lines: list[Line] = []
-    for row in _wrap(columns, widths, scale):
-        tallest = max(len(column) for column in row)
-        fused = scale.names_fused and any(len(nodes[i].ops) > 1 for column in row for i in column)
+    rows: list[LayoutRow] = []
+    for wrapped in _wrap(columns, widths, scale):
+        tallest = max(len(column) for column in wrapped)
+        fused = scale.names_fused and any(len(nodes[i].ops) > 1 for column in wrapped for i in column)
         cell = PILL + (scale.labels + fused) * LINE_HEIGHT + 8
         one = scale.height if tallest == 1 else scale.height * 0.58
         height = tallest * (one + cell)
         edges: list[tuple[float, float]] = []
         x = LEFT
-        for position, column in enumerate(row):
+        for position, column in enumerate(wrapped):
             wide = max(widths[i] for i in column)
             share = height / len(column)
             box = min(scale.height, share - cell)
-            for place, i in enumerate(_by_inputs(column, nodes, seats)):
+            for place, i in enumerate(_order_by_inputs(column, nodes, seats)):
                 y = place * share + (share - box - cell) / 2 + PILL
-                seats[i] = Seat(len(lines), position, x, y, widths[i], box)
+                seats[i] = Seat(len(rows), position, x, y, widths[i], box)
             edges.append((x, x + wide))
             x += wide + scale.gap
-        lines.append(Line(tuple(edges), height))
-    return seats, lines
+        rows.append(LayoutRow(tuple(edges), height))
+    return seats, rows
 
 
-def _wrap(columns: list[list[int]], widths: list[float], scale: Scale) -> list[list[list[int]]]:
+def _wrap(columns: list[list[int]], widths: list[float], scale: MapScale) -> list[list[list[int]]]:
     rows: list[list[list[int]]] = []
     used = WIDTH
     for column in columns:
@@ -182,8 +182,8 @@ def _wrap(columns: list[list[int]], widths: list[float], scale: Scale) -> list[l
     return rows
 
 
-def _by_inputs(column: list[int], nodes: list[Node], seats: dict[int, Seat]) -> list[int]:
-    """Nodes of one column ordered by the mean height of what they read, so that fewer edges cross."""
+def _order_by_inputs(column: list[int], nodes: list[MapNode], seats: dict[int, Seat]) -> list[int]:
+    """Order the nodes of one column by the mean height of what they read, so that fewer edges cross."""
 
     def mean(i: int) -> float:
         heights = [seats[s].y + seats[s].height / 2 for s in nodes[i].inputs if s in seats]

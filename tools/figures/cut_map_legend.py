@@ -1,48 +1,104 @@
 """The legend over the cut map: machines with their colours and part of the work, and what the marks mean."""
 
-from ...partition.placement.placement_file import Placement
-from .svg import chip, fit, tag, text_width, tooltip, words
-from ..units import count_text, percent_text
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...partition.placement.placement_file import OpPlacement, Placement
+from ..units import format_count, format_percent
+from .svg import element, fit_text, measure_text, render_chip, text_line, tooltip
 
 _ROW = 24.0
 
 
-def legend(name: str, placement: Placement, width: float, *, standalone: bool) -> tuple[str, float]:
-    """The legend and its height. standalone: with the model's name above it."""
+def render_legend(name: str, placement: Placement, width: float, *, standalone: bool) -> tuple[str, float]:
+    """Render the legend; return it and its height. standalone: whether to put the model's name above it."""
     total = sum(machine.flops for machine in placement.machines) or 1.0
-    names = [fit(machine.name, 150) for machine in placement.machines]
-    parts = [f"{percent_text(machine.flops / total)} of FLOPs" for machine in placement.machines]
+    names = [fit_text(machine.name, 150) for machine in placement.machines]
+    parts = [f"{format_percent(machine.flops / total)} of FLOPs" for machine in placement.machines]
     step = (
-        max((text_width(name) + text_width(part, 11) for name, part in zip(names, parts, strict=True)), default=0) + 54
+        max((measure_text(name) + measure_text(part, 11) for name, part in zip(names, parts, strict=True)), default=0)
+        + 54
     )
     across = max(int(width / step), 1)
     top = 16.0
     out = []
     if standalone:
-        out.append(words(16, 30, fit(placement.model, width - 10, 15), "strong", font_size="15"))
+        out.append(text_line(16, 30, fit_text(placement.model, width - 10, 15), "strong", font_size="15"))
         top = 48.0
     for i, (machine, name_shown) in enumerate(zip(placement.machines, names, strict=True)):
         x, y = 16 + step * (i % across), top + _ROW * (i // across)
-        title = tooltip(f"{machine.name}: {count_text(machine.flops)}FLOP a step")
-        label = words(x + 22, y + 12, name_shown)
-        part = words(x + 30 + text_width(name_shown), y + 12, parts[i], "muted small")
-        out.append(tag("g", title, chip(name, x, y, i), label, part, data_machine=machine.name))
+        title = tooltip(f"{machine.name}: {format_count(machine.flops)}FLOP a step")
+        label = text_line(x + 22, y + 12, name_shown)
+        part = text_line(x + 30 + measure_text(name_shown), y + 12, parts[i], "muted small")
+        out.append(element("g", title, render_chip(name, x, y, i), label, part, data_machine=machine.name))
     rows = -(-len(placement.machines) // across)
     y = top + _ROW * rows + 12
-    out.append(_key(16, y))
+    out.append(_render_key(16, y))
     return "".join(out), y + 14
 
 
-def _key(x: float, y: float) -> str:
-    """What thin and bold lines and rings mean."""
+def _render_key(x: float, y: float) -> str:
+    """Render what thin and bold lines and rings mean."""
     labels = ("stays on its machines", "crosses between machines; wider for more bytes", "sends")
     starts = [x]
     for label in labels:
-        starts.append(starts[-1] + 30 + text_width(label, 11) + 26)
+        starts.append(starts[-1] + 30 + measure_text(label, 11) + 26)
     marks = (
-        tag("path", d=f"M{starts[0]:.0f} {y - 4:.0f}h22", cls="wire"),
-        tag("path", d=f"M{starts[1] + 2:.0f} {y - 4:.0f}h18", cls="cross", stroke_width=4),
-        tag("circle", cx=starts[2] + 16, cy=y - 4, r=4, cls="ring"),
+        element("path", d=f"M{starts[0]:.0f} {y - 4:.0f}h22", cls="wire"),
+        element("path", d=f"M{starts[1] + 2:.0f} {y - 4:.0f}h18", cls="cross", stroke_width=4),
+        element("circle", cx=starts[2] + 16, cy=y - 4, r=4, cls="ring"),
     )
-    texts = [words(start + 30, y, label, "muted small") for start, label in zip(starts, labels, strict=False)]
+    texts = [text_line(start + 30, y, label, "muted small") for start, label in zip(starts, labels, strict=False)]
     return "".join(marks) + "".join(texts)
+
+
+@dataclass(frozen=True)
+class AxisNames:
+    """The readable names of axes; an axis of which nothing is known keeps its own name."""
+
+    names: Mapping[str, str]
+
+    def __getitem__(self, axis: str) -> str:
+        return self.names.get(axis, axis)
+
+    def describe_loops(self, op: OpPlacement, chosen: list[int]) -> str:
+        """Name the chosen loops of an operator, outermost first: "rows × columns"."""
+        return " × ".join(self[op.loops[i].axis] for i in chosen)
+
+
+def learn_axis_names(placement: Placement) -> AxisNames:
+    """Name each axis by the first operator that says what it is: image operators, attention, then linear ones."""
+    names: dict[str, str] = {}
+    for find_names in (_name_image_axes, _name_attention_axes, _name_linear_axes):
+        for op in placement.ops:
+            for axis, name in find_names(op, placement.batch).items():
+                names.setdefault(axis, name)
+    return AxisNames(names)
+
+
+def _list_parallel_axes(op: OpPlacement) -> list[str]:
+    return [loop.axis for loop in op.loops if loop.kind != "reduction"]
+
+
+def _name_image_axes(op: OpPlacement, batch: int) -> dict[str, str]:
+    """Convolution, local filters and pooling put out batch, channels, rows, columns."""
+    axes = _list_parallel_axes(op)
+    if "2d" not in op.op or "norm" in op.op or len(axes) != 4 or op.loops[0].size != batch:
+        return {}
+    return dict(zip(axes, ("batch", "channels", "rows", "columns"), strict=True))
+
+
+def _name_attention_axes(op: OpPlacement, batch: int) -> dict[str, str]:
+    axes = _list_parallel_axes(op)
+    if "scaled_dot_product" not in op.op or len(axes) != 4 or op.loops[0].size != batch:
+        return {}
+    return dict(zip(axes, ("batch", "heads", "tokens", "head size"), strict=True))
+
+
+def _name_linear_axes(op: OpPlacement, batch: int) -> dict[str, str]:
+    """The last loop in the output of a linear operator is its units; the first is the batch where it has that size."""
+    axes = _list_parallel_axes(op)
+    if "linear" not in op.op or len(axes) < 2:
+        return {}
+    first = {axes[0]: "batch"} if op.loops[0].size == batch else {}
+    return {**first, axes[-1]: "units"}

@@ -1,14 +1,15 @@
 """One box of the cut map: a leading operator's territory, the light operators fused to it, and labels."""
 
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 
-from ...partition.placement.placement_file import OpPlacement
-from .axisname import AxisNames
-from .cut_map_layout import LINE_HEIGHT, Node, Scale
+from ...partition.placement.placement_file import BoxPlacement, OpPlacement
+from ..units import format_count, format_percent
+from .cut_map_layout import LINE_HEIGHT, MapNode, MapScale
+from .cut_map_legend import AxisNames
+from .svg import Point, Rect, element, fit_text, fit_text_end, rect, render_tiles, text_line, tooltip
 from .theme import MACHINE_COLOURS
-from .svg import Point, Rect, fit, fit_end, rect, tag, tiles, tooltip, words
-from .territory import cut_loops, shares, territory
-from ..units import count_text, percent_text
 
 _LIBRARY = frozenset(("aten", "torch", "ops", "default", "Tensor", "Scalar", "int", "dim", "using_ints"))
 _SHORT = {
@@ -22,10 +23,10 @@ _SHORT = {
 
 
 @dataclass(frozen=True)
-class Box:
+class OperatorBox:
     """A node with its place on the page."""
 
-    node: Node
+    node: MapNode
     frame: Rect
     lead: float
 
@@ -38,8 +39,8 @@ class Box:
         return self.frame[1] + self.frame[3] / 2
 
 
-def sheets(box: Box) -> list[tuple[OpPlacement, Rect]]:
-    """The leading operator's frame, and those of the fused ones, which stand out behind it like a stack of cards."""
+def stack_frames(box: OperatorBox) -> list[tuple[OpPlacement, Rect]]:
+    """Return the operators' frames: the leading one, and the fused ones behind it like a stack of cards."""
     x, y, width, height = box.frame
     tail = len(box.node.ops) - 1
     step = (width - box.lead) / tail if tail else 0.0
@@ -48,73 +49,185 @@ def sheets(box: Box) -> list[tuple[OpPlacement, Rect]]:
     return list(zip(box.node.ops, frames, strict=True))
 
 
-def draw(name: str, box: Box, scale: Scale, axes: AxisNames) -> str:
-    """The box as markup. name: of the figure, for the hatches."""
+def render_box(name: str, box: OperatorBox, scale: MapScale, axes: AxisNames) -> str:
+    """Render the box. name: of the figure, for the hatches."""
     out = []
-    for i, (op, frame) in reversed(list(enumerate(sheets(box)))):
-        land = territory(op, frame)
-        drawn = [tiles(name, machine, rects, "tile") for machine, rects in land.items()] or [rect(frame, "none")]
+    for i, (op, frame) in reversed(list(enumerate(stack_frames(box)))):
+        land = divide_frame(op, frame)
+        drawn = [render_tiles(name, machine, rects, "tile") for machine, rects in land.items()] or [rect(frame, "none")]
         if i == 0:
-            drawn += [_number(machine, max(rects, key=area)) for machine, rects in land.items()]
-        out.append(tag("g", tooltip(_details(op, axes)), *drawn, rect(frame, "frame", rx=1), data_op=op.name))
+            drawn += [_render_number(machine, max(rects, key=compute_area)) for machine, rects in land.items()]
+        out.append(
+            element("g", tooltip(_describe_operator(op, axes)), *drawn, rect(frame, "frame", rx=1), data_op=op.name)
+        )
     x, y, width, height = box.frame
     room = width + scale.gap * 0.74
-    for i, (line, cls) in enumerate(_labels(box.node, scale, axes)):
-        shown = fit(line, room, 12) if i == 0 else fit_end(line, room, 10) if i == 1 else fit(line, room, 10)
-        out.append(words(x, y + height + 14 + LINE_HEIGHT * i, shown, cls))
-    return tag("g", *out, cls="node")
+    for i, (line, cls) in enumerate(_list_labels(box.node, scale, axes)):
+        shown = (
+            fit_text(line, room, 12) if i == 0 else fit_text_end(line, room, 10) if i == 1 else fit_text(line, room, 10)
+        )
+        out.append(text_line(x, y + height + 14 + LINE_HEIGHT * i, shown, cls))
+    return element("g", *out, cls="node")
 
 
-def lead_frame(box: Box) -> Rect:
+def lead_frame(box: OperatorBox) -> Rect:
     x, y, _, height = box.frame
     return (x, y, box.lead, height)
 
 
-def area(frame: Rect) -> float:
+def compute_area(frame: Rect) -> float:
     return frame[2] * frame[3]
 
 
-def _number(machine: int, frame: Rect) -> str:
+def _render_number(machine: int, frame: Rect) -> str:
     x, y, width, height = frame
     if width < 13 or height < 13:
         return ""
-    return words(x + 5, y + min(height / 2 + 4, 16), str(machine), f"n{machine % MACHINE_COLOURS} small")
+    return text_line(x + 5, y + min(height / 2 + 4, 16), str(machine), f"n{machine % MACHINE_COLOURS} small")
 
 
-def short(op: OpPlacement) -> str:
+def shorten_name(op: OpPlacement) -> str:
     """The operator's kind without its library: "aten.linear.default" -> "linear"."""
     kinds = [part.strip("_") for part in op.op.split(".") if part not in _LIBRARY]
     kind = kinds[-1] if kinds else op.op
     return _SHORT.get(kind, kind)
 
 
-def _labels(node: Node, scale: Scale, axes: AxisNames) -> list[tuple[str, str]]:
+def _list_labels(node: MapNode, scale: MapScale, axes: AxisNames) -> list[tuple[str, str]]:
     first, tail = node.ops[0], node.ops[1:]
-    cut = axes.loops(first, cut_loops(first))
+    cut = axes.describe_loops(first, find_cut_loops(first))
     where = f"layer {first.module}" if first.module.isdigit() else first.module or first.name
-    rows = [(short(first), "strong"), (where, "muted tiny")]
+    rows = [(shorten_name(first), "strong"), (where, "muted tiny")]
     if scale.labels > 2:
         rows.append((f"by {cut}" if cut else "whole", "muted tiny"))
     if scale.names_fused and tail:
-        rows.append(("+ " + ", ".join(short(op) for op in tail), "muted tiny"))
+        rows.append(("+ " + ", ".join(shorten_name(op) for op in tail), "muted tiny"))
     return rows
 
 
-def _details(op: OpPlacement, axes: AxisNames) -> str:
+def _describe_operator(op: OpPlacement, axes: AxisNames) -> str:
     loops = " × ".join(f"{axes[loop.axis]} {loop.size}" for loop in op.loops)
-    held = ", ".join(f"machine {machine}: {percent_text(part)}" for machine, part in shares(op).items())
+    held = ", ".join(f"machine {machine}: {format_percent(part)}" for machine, part in compute_fractions(op).items())
     where = f" in {op.module}" if op.module else ""
-    return f"{op.name} ({op.op}){where}\n{count_text(op.flops)}FLOP, {loops or 'no loops'}\n{held}"
+    return f"{op.name} ({op.op}){where}\n{format_count(op.flops)}FLOP, {loops or 'no loops'}\n{held}"
 
 
-def anchors(box: Box) -> dict[int, Point]:
-    """Where each machine sends from: the edge of the box, or of its largest tile where that lies further in."""
+def find_anchors(box: OperatorBox) -> dict[int, Point]:
+    """Return where each machine sends from: the edge of the box, or of its largest tile if that lies further in."""
     op = box.node.ops[-1]
     x0, _, width, _ = lead_frame(box)
     out = {}
-    for machine, rects in territory(op, lead_frame(box)).items():
-        x, y, wide, high = max(rects, key=area)
+    for machine, rects in divide_frame(op, lead_frame(box)).items():
+        x, y, wide, high = max(rects, key=compute_area)
         at_edge = x + wide > x0 + width - 1
         middle = (x + wide / 2 - x0) / width
         out[machine] = (box.right if at_edge else x + max(wide - 9, wide / 2), y + high * (0.25 + 0.5 * middle))
+    return out
+
+
+_MAX_CELLS = 20_000
+
+
+def find_cut_loops(op: OpPlacement) -> list[int]:
+    """Return the positions of the loops along which the operator's boxes differ."""
+    return [i for i in range(len(op.loops)) if len({piece.box[i] for piece in op.boxes}) > 1]
+
+
+def compute_fractions(op: OpPlacement) -> dict[int, float]:
+    """Return the fraction of the operator's work on each machine; the fractions add up to one."""
+    volumes: dict[int, float] = {}
+    for piece in op.boxes:
+        volumes[piece.machine] = volumes.get(piece.machine, 0.0) + _compute_volume(piece)
+    total = sum(volumes.values())
+    even = 1 / max(len(volumes), 1)
+    return {machine: volume / total if total else even for machine, volume in sorted(volumes.items())}
+
+
+def divide_frame(op: OpPlacement, frame: Rect) -> dict[int, list[Rect]]:
+    """Divide a frame into the rectangles of each machine: the first cut loop runs down, the second across."""
+    loops = _choose_loops(op)
+    if len(compute_fractions(op)) <= 1:
+        return {piece.machine: [frame] for piece in op.boxes[:1]}
+    cut = find_cut_loops(op)
+    plain = 0 < len(cut) <= 2 and len({tuple(piece.box) for piece in op.boxes}) == len(op.boxes)
+    if plain:
+        return _divide_by_pieces(op, loops, frame)
+    if len(loops) == 2 and _count_cells(op, loops) <= _MAX_CELLS:
+        return _divide_by_cells(op, loops, frame)
+    return _divide_by_work(compute_fractions(op), frame)
+
+
+def _compute_volume(piece: BoxPlacement) -> float:
+    return float(prod(max(stop - start, 0) for start, stop in piece.box))
+
+
+def _choose_loops(op: OpPlacement) -> list[int]:
+    """Choose the one or two loops to draw: those with the most cuts, in the order of the nest."""
+    cut = find_cut_loops(op)
+    return sorted(sorted(cut, key=lambda i: -len({piece.box[i] for piece in op.boxes}))[:2])
+
+
+def _divide_by_pieces(op: OpPlacement, loops: list[int], frame: Rect) -> dict[int, list[Rect]]:
+    out: dict[int, list[Rect]] = {}
+    for piece in op.boxes:
+        down = _compute_portion(op, piece, loops[0])
+        across = _compute_portion(op, piece, loops[1]) if len(loops) > 1 else (0.0, 1.0)
+        out.setdefault(piece.machine, []).append(_place_inside(frame, down, across))
+    return dict(sorted(out.items()))
+
+
+def _compute_portion(op: OpPlacement, piece: BoxPlacement, loop: int) -> tuple[float, float]:
+    size = max(op.loops[loop].size, 1)
+    start, stop = piece.box[loop]
+    return start / size, stop / size
+
+
+def _place_inside(frame: Rect, down: tuple[float, float], across: tuple[float, float]) -> Rect:
+    x, y, width, height = frame
+    return (x + across[0] * width, y + down[0] * height, (across[1] - across[0]) * width, (down[1] - down[0]) * height)
+
+
+def _list_edges(op: OpPlacement, loop: int) -> list[int]:
+    return sorted({edge for piece in op.boxes for edge in piece.box[loop]})
+
+
+def _count_cells(op: OpPlacement, loops: list[int]) -> int:
+    return len(_list_edges(op, loops[0])) * len(_list_edges(op, loops[1])) * len(op.boxes)
+
+
+def _divide_by_cells(op: OpPlacement, loops: list[int], frame: Rect) -> dict[int, list[Rect]]:
+    """Divide a frame if more loops are cut than can be drawn: machines in one cell get strips of it by their work."""
+    out: dict[int, list[Rect]] = {}
+    sizes = [max(op.loops[loop].size, 1) for loop in loops]
+    for top, bottom in pairwise(_list_edges(op, loops[0])):
+        for left, right in pairwise(_list_edges(op, loops[1])):
+            weights = _sum_work(op, loops, (top, left))
+            total = sum(weights.values())
+            at = left / sizes[1]
+            for machine, weight in sorted(weights.items()):
+                wide = (right - left) / sizes[1] * weight / total
+                box = _place_inside(frame, (top / sizes[0], bottom / sizes[0]), (at, at + wide))
+                out.setdefault(machine, []).append(box)
+                at += wide
+    return dict(sorted(out.items()))
+
+
+def _sum_work(op: OpPlacement, loops: list[int], corner: tuple[int, int]) -> dict[int, float]:
+    """Return the work of each machine in the cell whose first corner this is."""
+    weights: dict[int, float] = {}
+    for piece in op.boxes:
+        spans = [piece.box[loop] for loop in loops]
+        if all(start <= at < stop for (start, stop), at in zip(spans, corner, strict=True)):
+            others = [stop - start for i, (start, stop) in enumerate(piece.box) if i not in loops]
+            weights[piece.machine] = weights.get(piece.machine, 0.0) + float(prod(others))
+    return weights
+
+
+def _divide_by_work(parts: dict[int, float], frame: Rect) -> dict[int, list[Rect]]:
+    """Divide a frame from top to bottom, each machine by its fraction of the work."""
+    out: dict[int, list[Rect]] = {}
+    at = 0.0
+    for machine, part in parts.items():
+        out[machine] = [_place_inside(frame, (at, at + part), (0.0, 1.0))]
+        at += part
     return out

@@ -1,12 +1,12 @@
-"""How the edges of the cut map run: straight to the next column, else along lanes under the lines and down the gutter.
+"""How the edges of the cut map run: straight to the next column, else along lanes under the rows and down the gutter.
 
-All edges that leave one node share one lane a line, so a tensor with many readers looks like one wire with many taps.
+All edges that leave one node share one lane a row, so a tensor with many readers looks like one wire with many taps.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .cut_map_layout import Line, Node, Scale, Seat
+from .cut_map_layout import LayoutRow, MapNode, MapScale, Seat
 from .svg import Point
 
 _LANE = 8.0
@@ -17,43 +17,43 @@ _PORT = 0.84
 
 @dataclass(frozen=True)
 class Routes:
-    """tops: where each line begins. paths: corner points per (source, target); None where the edge runs straight."""
+    """tops: where each row begins. paths: corner points per (source, target); None where the edge runs straight."""
 
     tops: list[float]
     height: float
     paths: dict[tuple[int, int], list[Point] | None]
 
 
-def route(nodes: list[Node], seats: dict[int, Seat], lines: list[Line], scale: Scale) -> Routes:
-    """Lanes for all edges, the places of the lines between which they run, and the corner points of each edge."""
+def route_edges(nodes: list[MapNode], seats: dict[int, Seat], rows: list[LayoutRow], scale: MapScale) -> Routes:
+    """Lanes for all edges, the places of the rows between which they run, and the corner points of each edge."""
     readers: dict[int, list[int]] = {}
     for target, node in enumerate(nodes):
         for source in node.inputs:
             readers.setdefault(source, []).append(target)
-    far = {s: [t for t in ts if not _straight(seats[s], seats[t])] for s, ts in sorted(readers.items())}
+    far = {s: [t for t in ts if not _is_straight(seats[s], seats[t])] for s, ts in sorted(readers.items())}
     far = {source: targets for source, targets in far.items() if targets}
-    gutter = _gutter_slots(far, seats)
-    exits = {source: _exit(source, far, seats, lines, scale) for source in far}
-    entries = {t: _entry(t, far, seats, lines) for t in {t for ts in far.values() for t in ts}}
-    lanes, counts = _lanes(far, seats, exits, entries, gutter, len(lines))
-    tops, height = _tops(lines, counts)
+    gutter = _place_gutters(far, seats)
+    exits = {source: _place_exit(source, far, seats, rows, scale) for source in far}
+    entries = {t: _place_entry(t, far, seats, rows) for t in {t for ts in far.values() for t in ts}}
+    lanes, counts = _assign_lanes(far, seats, exits, entries, gutter, len(rows))
+    tops, height = _place_rows(rows, counts)
     paths: dict[tuple[int, int], list[Point] | None] = {(s, t): None for s, ts in readers.items() for t in ts}
     for source, targets in far.items():
         for target in targets:
-            across = _across(
-                source, target, seats=seats, lines=lines, tops=tops, lanes=lanes, gutter=gutter.get(source)
+            across = _list_levels(
+                source, target, seats=seats, rows=rows, tops=tops, lanes=lanes, gutter=gutter.get(source)
             )
-            paths[source, target] = _corners(
+            paths[source, target] = _list_corners(
                 seats[source], seats[target], tops=tops, out=exits[source], entry=entries[target], across=across
             )
     return Routes(tops, height, paths)
 
 
-def _straight(source: Seat, target: Seat) -> bool:
-    return source.line == target.line and target.column == source.column + 1
+def _is_straight(source: Seat, target: Seat) -> bool:
+    return source.row == target.row and target.column == source.column + 1
 
 
-def _slots(spans: Iterable[tuple[int, float, float]]) -> dict[int, int]:
+def _assign_slots(spans: Iterable[tuple[int, float, float]]) -> dict[int, int]:
     """The lowest free slot for each (key, from, to); spans that overlap get different slots."""
     taken: list[list[tuple[float, float]]] = []
     out: dict[int, int] = {}
@@ -67,88 +67,90 @@ def _slots(spans: Iterable[tuple[int, float, float]]) -> dict[int, int]:
     return out
 
 
-def _gutter_slots(far: dict[int, list[int]], seats: dict[int, Seat]) -> dict[int, float]:
-    """x in the left gutter of each source whose edges change lines."""
+def _place_gutters(far: dict[int, list[int]], seats: dict[int, Seat]) -> dict[int, float]:
+    """x in the left gutter of each source whose edges change rows."""
     spans = []
     for source, targets in far.items():
-        reached = [seats[t].line for t in targets if seats[t].line != seats[source].line]
+        reached = [seats[t].row for t in targets if seats[t].row != seats[source].row]
         if reached:
-            spans.append((source, float(seats[source].line), float(max(reached))))
-    return {key: _GUTTER_FIRST + _GUTTER_STEP * (slot % _GUTTER_SLOTS) for key, slot in _slots(spans).items()}
+            spans.append((source, float(seats[source].row), float(max(reached))))
+    return {key: _GUTTER_FIRST + _GUTTER_STEP * (slot % _GUTTER_SLOTS) for key, slot in _assign_slots(spans).items()}
 
 
-def _exit(source: int, far: dict[int, list[int]], seats: dict[int, Seat], lines: list[Line], scale: Scale) -> float:
+def _place_exit(
+    source: int, far: dict[int, list[int]], seats: dict[int, Seat], rows: list[LayoutRow], scale: MapScale
+) -> float:
     """x where the source's edges go down, right of its column."""
     seat = seats[source]
-    peers = [s for s in far if (seats[s].line, seats[s].column) == (seat.line, seat.column)]
-    return lines[seat.line].columns[seat.column][1] + scale.gap * 0.5 + 5 * (peers.index(source) % 3)
+    peers = [s for s in far if (seats[s].row, seats[s].column) == (seat.row, seat.column)]
+    return rows[seat.row].columns[seat.column][1] + scale.gap * 0.5 + 5 * (peers.index(source) % 3)
 
 
-def _entry(target: int, far: dict[int, list[int]], seats: dict[int, Seat], lines: list[Line]) -> float:
+def _place_entry(target: int, far: dict[int, list[int]], seats: dict[int, Seat], rows: list[LayoutRow]) -> float:
     """x where edges come up, left of the target's column."""
     seat = seats[target]
     reached = sorted({t for ts in far.values() for t in ts})
-    peers = [t for t in reached if (seats[t].line, seats[t].column) == (seat.line, seat.column)]
-    return lines[seat.line].columns[seat.column][0] - 13 - 5 * (peers.index(target) % 3)
+    peers = [t for t in reached if (seats[t].row, seats[t].column) == (seat.row, seat.column)]
+    return rows[seat.row].columns[seat.column][0] - 13 - 5 * (peers.index(target) % 3)
 
 
-def _lanes(
+def _assign_lanes(
     far: dict[int, list[int]],
     seats: dict[int, Seat],
     exits: dict[int, float],
     entries: dict[int, float],
     gutter: dict[int, float],
-    lines: int,
+    rows: int,
 ) -> tuple[dict[tuple[int, int], int], list[int]]:
-    """The lane of each (line, source), and how many lanes each line needs."""
-    extent: dict[int, list[tuple[int, float, float]]] = {line: [] for line in range(lines)}
+    """The lane of each (row, source), and how many lanes each row needs."""
+    extent: dict[int, list[tuple[int, float, float]]] = {row: [] for row in range(rows)}
     for source, targets in far.items():
-        own = seats[source].line
+        own = seats[source].row
         stops: dict[int, list[float]] = {own: [exits[source]]}
         for target in targets:
-            line = seats[target].line
-            if line == own:
+            row = seats[target].row
+            if row == own:
                 stops[own].append(entries[target])
             else:
                 stops[own].append(gutter[source])
-            if line != own and seats[target].column > 0:
-                stops.setdefault(line, [gutter[source]]).append(entries[target])
-        for line, xs in stops.items():
-            extent[line].append((source, min(xs), max(xs)))
+            if row != own and seats[target].column > 0:
+                stops.setdefault(row, [gutter[source]]).append(entries[target])
+        for row, xs in stops.items():
+            extent[row].append((source, min(xs), max(xs)))
     lanes: dict[tuple[int, int], int] = {}
     counts = []
-    for line, spans in extent.items():
-        slots = _slots(spans)
-        lanes.update({(line, source): slot for source, slot in slots.items()})
+    for row, spans in extent.items():
+        slots = _assign_slots(spans)
+        lanes.update({(row, source): slot for source, slot in slots.items()})
         counts.append(max(slots.values(), default=-1) + 1)
     return lanes, counts
 
 
-def _tops(lines: list[Line], counts: list[int]) -> tuple[list[float], float]:
+def _place_rows(rows: list[LayoutRow], counts: list[int]) -> tuple[list[float], float]:
     tops = []
     y = 0.0
-    for line, count in zip(lines, counts, strict=True):
+    for row, count in zip(rows, counts, strict=True):
         tops.append(y)
-        y += line.height + count * _LANE + _SPACE
-    return tops, y - _SPACE + _LANE if lines else 0.0
+        y += row.height + count * _LANE + _SPACE
+    return tops, y - _SPACE + _LANE if rows else 0.0
 
 
-def _across(
+def _list_levels(
     source: int,
     target: int,
     *,
     seats: dict[int, Seat],
-    lines: list[Line],
+    rows: list[LayoutRow],
     tops: list[float],
     lanes: dict[tuple[int, int], int],
     gutter: float | None,
 ) -> list[tuple[float | None, float]]:
-    """The level parts of an edge as (x to go to, or None for the entry, y); a change of lines may need two."""
+    """The level parts of an edge as (x to go to, or None for the entry, y); a change of rows may need two."""
 
-    def level(line: int) -> float:
-        return tops[line] + lines[line].height + _LANE * (lanes[line, source] + 0.5)
+    def level(row: int) -> float:
+        return tops[row] + rows[row].height + _LANE * (lanes[row, source] + 0.5)
 
-    own, other = seats[source].line, seats[target].line
+    own, other = seats[source].row, seats[target].row
     if own == other:
         return [(None, level(own))]
     if seats[target].column == 0:
@@ -156,11 +158,11 @@ def _across(
     return [(gutter, level(own)), (None, level(other))]
 
 
-def _corners(
+def _list_corners(
     source: Seat, target: Seat, *, tops: list[float], out: float, entry: float, across: list[tuple[float | None, float]]
 ) -> list[Point]:
-    start = tops[source.line] + source.y + _PORT * source.height
-    stop = tops[target.line] + target.y + _PORT * target.height
+    start = tops[source.row] + source.y + _PORT * source.height
+    stop = tops[target.row] + target.y + _PORT * target.height
     points: list[Point] = [(source.x + source.width, start), (out, start)]
     x = out
     for goal, level in across:

@@ -1,16 +1,23 @@
-"""Staleness histograms: updates by others between a worker's fetch and its push, one small chart a worker."""
+"""What asynchronous training costs, as three figures: staleness by worker, staleness by worker and shard, and waiting.
 
-from collections.abc import Mapping
+The staleness of a push is the number of updates by others between the worker's fetch and its push.
+"""
 
-from .svg import figure, fit, rect, tag, tooltip, words
-from ..units import percent_text
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-_WIDTH, _CELL, _HIGH, _COLUMNS = 1120.0, 270.0, 118.0, 4
-_MOST_BARS = 32
+from ..units import format_percent, format_seconds
+from .svg import element, fit_text, measure_text, rect, render_figure, text_line, tooltip
+
+_WIDTH, _CELL_WIDTH, _CELL_HEIGHT, _COLUMNS = 1120.0, 270.0, 118.0, 4
+_MAX_BARS = 32
 
 
-def staleness_histograms(staleness: Mapping[str, Mapping[str, int]], *, standalone: bool = True) -> str:
-    """Small multiples with one scale, as an SVG; "" without pushes. staleness: worker -> staleness -> pushes."""
+def render_staleness_histograms(staleness: Mapping[str, Mapping[str, int]], *, standalone: bool = True) -> str:
+    """Render one small histogram for each worker, all on one scale; "" without pushes.
+
+    staleness: worker -> staleness -> pushes.
+    """
     counts = {
         worker: {int(tau): int(pushes) for tau, pushes in taus.items()} for worker, taus in sorted(staleness.items())
     }
@@ -18,59 +25,186 @@ def staleness_histograms(staleness: Mapping[str, Mapping[str, int]], *, standalo
     if not counts:
         return ""
     longest = max(tau for taus in counts.values() for tau in taus)
-    step = -(-(longest + 1) // _MOST_BARS)
-    binned = {worker: binned_counts(taus, step, longest) for worker, taus in counts.items()}
+    step = -(-(longest + 1) // _MAX_BARS)
+    binned = {worker: bin_counts(taus, step, longest) for worker, taus in counts.items()}
     peak = max(max(bins) / sum(bins) for bins in binned.values())
     out = []
     for i, (worker, bins) in enumerate(binned.items()):
-        x, y = 16 + (_CELL + 6) * (i % _COLUMNS), 8 + (_HIGH + 26) * (i // _COLUMNS)
-        out.append(_chart(worker, counts[worker], bins, step=step, at=(x, y), peak=peak))
+        x, y = 16 + (_CELL_WIDTH + 6) * (i % _COLUMNS), 8 + (_CELL_HEIGHT + 26) * (i // _COLUMNS)
+        out.append(_render_histogram(worker, counts[worker], bins, step=step, at=(x, y), peak=peak))
     rows = -(-len(binned) // _COLUMNS)
-    return figure(
+    return render_figure(
         "staleness",
         "Staleness of pushes per worker",
-        "; ".join(f"{worker}: {summary(taus)}" for worker, taus in counts.items()) + ".",
-        size=(_WIDTH, 12 + (_HIGH + 26) * rows),
+        "; ".join(f"{worker}: {describe_staleness(taus)}" for worker, taus in counts.items()) + ".",
+        size=(_WIDTH, 12 + (_CELL_HEIGHT + 26) * rows),
         body="".join(out),
         standalone=standalone,
     )
 
 
-def binned_counts(taus: Mapping[int, int], step: int, longest: int) -> list[int]:
-    """Pushes per run of `step` values of staleness, from 0 to `longest`."""
+def bin_counts(taus: Mapping[int, int], step: int, longest: int) -> list[int]:
+    """Count the pushes in each bin of `step` values of staleness, from 0 to `longest`."""
     bins = [0] * (longest // step + 1)
     for tau, pushes in taus.items():
         bins[tau // step] += pushes
     return bins
 
 
-def summary(taus: Mapping[int, int]) -> str:
+def describe_staleness(taus: Mapping[int, int]) -> str:
     mean = sum(tau * pushes for tau, pushes in taus.items()) / sum(taus.values())
     return f"mean {mean:.2f}, max {max(tau for tau, pushes in taus.items() if pushes)}"
 
 
-def _chart(
+def _render_histogram(
     worker: str, taus: Mapping[int, int], bins: list[int], *, step: int, at: tuple[float, float], peak: float
 ) -> str:
     x, y = at
     total = sum(bins)
-    foot, room = y + _HIGH - 16, _HIGH - 52
-    wide = min((_CELL - 30) / len(bins), 34.0)
+    foot, room = y + _CELL_HEIGHT - 16, _CELL_HEIGHT - 52
+    wide = min((_CELL_WIDTH - 30) / len(bins), 34.0)
     out = [
-        words(x, y + 12, fit(worker, 120), "strong"),
-        words(x + _CELL - 30, y + 12, summary(taus), "muted small end"),
+        text_line(x, y + 12, fit_text(worker, 120), "strong"),
+        text_line(x + _CELL_WIDTH - 30, y + 12, describe_staleness(taus), "muted small end"),
     ]
     for i, pushes in enumerate(bins):
         high = room * pushes / total / peak
         span = str(i * step) if step == 1 else f"{i * step}–{(i + 1) * step - 1}"
         box = (x + wide * i, foot - high, max(wide - 3, 1.5), high)
-        title = tooltip(f"staleness {span}: {pushes} pushes, {percent_text(pushes / total)}")
+        title = tooltip(f"staleness {span}: {pushes} pushes, {format_percent(pushes / total)}")
         share = ""
         if wide > 28 and pushes:
-            share = words(box[0] + box[2] / 2, foot - high - 4, percent_text(pushes / total), "muted tiny mid")
+            share = text_line(box[0] + box[2] / 2, foot - high - 4, format_percent(pushes / total), "muted tiny mid")
         label = (
-            words(box[0] + box[2] / 2, foot + 13, str(i * step), "muted tiny mid") if wide > 14 or i % 4 == 0 else ""
+            text_line(box[0] + box[2] / 2, foot + 13, str(i * step), "muted tiny mid")
+            if wide > 14 or i % 4 == 0
+            else ""
         )
-        out.append(tag("g", title, rect(box, "heat", rx=1.5), share, label))
-    out.append(tag("path", d=f"M{x:.0f} {foot:.1f}h{_CELL - 30:.0f}", cls="axis"))
-    return tag("g", *out, data_worker=worker)
+        out.append(element("g", title, rect(box, "heat", rx=1.5), share, label))
+    out.append(element("path", d=f"M{x:.0f} {foot:.1f}h{_CELL_WIDTH - 30:.0f}", cls="axis"))
+    return element("g", *out, data_worker=worker)
+
+
+_HEAT_HEIGHT, _HEAT_TOP, _HEAT_WIDTH, _MAX_COLUMNS = 22.0, 34.0, 34.0, 24
+_SUMMARY_WIDTH = 130.0
+
+
+def render_staleness_heatmap(shards: Sequence[Mapping[str, Any]], *, standalone: bool = True) -> str:
+    """Render a heat map with a row for each worker and shard; "" without pushes.
+
+    shards: each with its name and "staleness", worker -> staleness -> pushes.
+    """
+    rows = [
+        (f"{worker} at {shard['name']}", {int(tau): int(pushes) for tau, pushes in taus.items()})
+        for shard in shards
+        for worker, taus in shard["staleness"].items()
+        if sum(taus.values())
+    ]
+    if not rows:
+        return ""
+    longest = max(tau for _, taus in rows for tau in taus)
+    step = -(-(longest + 1) // _MAX_COLUMNS)
+    columns = longest // step + 1
+    left = 24.0 + max(90.0, *(measure_text(fit_text(name, 240)) for name, _ in rows))
+    end = left + _HEAT_WIDTH * columns
+    out = [
+        text_line(12, 20, "% by staleness", "muted small"),
+        text_line(end + _SUMMARY_WIDTH, 20, "mean, max", "muted small end"),
+    ]
+    out += [text_line(left + _HEAT_WIDTH * (i + 0.5), 20, str(i * step), "muted tiny mid") for i in range(columns)]
+    for i, (name, taus) in enumerate(rows):
+        out.append(
+            _render_row(name, taus, bin_counts(taus, step, longest), step=step, at=(left, _HEAT_TOP + _HEAT_HEIGHT * i))
+        )
+    return render_figure(
+        "heat",
+        "Staleness of pushes per worker and shard",
+        "; ".join(f"{name}: {describe_staleness(taus)}" for name, taus in rows) + ".",
+        size=(end + _SUMMARY_WIDTH + 12, _HEAT_TOP + _HEAT_HEIGHT * len(rows) + 8),
+        body="".join(out),
+        standalone=standalone,
+    )
+
+
+def _render_row(name: str, taus: Mapping[int, int], bins: Sequence[int], *, step: int, at: tuple[float, float]) -> str:
+    (x, y), total = at, sum(bins)
+    out = [text_line(12, y + 15, fit_text(name, 240), "small")]
+    for i, pushes in enumerate(bins):
+        share = pushes / total
+        spot = x + _HEAT_WIDTH * i + 1
+        if not pushes:
+            out.append(element("circle", cx=spot + _HEAT_WIDTH / 2 - 1, cy=y + _HEAT_HEIGHT / 2, r=1.5, cls="track"))
+            continue
+        span = str(i * step) if step == 1 else f"{i * step}–{(i + 1) * step - 1}"
+        title = tooltip(f"{name}, staleness {span}: {pushes} pushes, {format_percent(share)}")
+        dark = share > 0.5
+        opacity = 0.6 + 0.4 * share if dark else 0.1 + 0.7 * share
+        box = element(
+            "rect",
+            x=spot,
+            y=y + 1,
+            width=_HEAT_WIDTH - 2,
+            height=_HEAT_HEIGHT - 2,
+            rx=3,
+            cls="heat",
+            fill_opacity=opacity,
+        )
+        colour = "mid tiny heatstrong" if dark else "mid tiny"
+        out.append(
+            element(
+                "g",
+                title,
+                box,
+                text_line(spot + _HEAT_WIDTH / 2 - 1, y + 15, format_percent(share).rstrip(" %"), colour),
+            )
+        )
+    out.append(
+        text_line(x + _HEAT_WIDTH * len(bins) + _SUMMARY_WIDTH, y + 15, describe_staleness(taus), "muted small end")
+    )
+    return element("g", *out)
+
+
+_BAR_WIDTH, _BAR_ROW, _BARS_TOP = 420.0, 26.0, 34.0
+_PARTS = (("fetch_s", "d1", "for parameters"), ("push_s", "d4", "to push"))
+
+
+def render_waiting_bars(workers: Sequence[Mapping[str, Any]], *, standalone: bool = True) -> str:
+    """Render how long each worker waited for the shards; "" if nobody has trained.
+
+    workers: each with its name, seconds, fetch_s and push_s.
+    """
+    shown = [worker for worker in workers if worker["seconds"] > 0]
+    if not shown:
+        return ""
+    left = 28.0 + max(measure_text(fit_text(str(worker["name"]), 180)) for worker in shown)
+    out, x = [], left
+    for _, colour, label in _PARTS:
+        out += [rect((x, 12, 10, 10), colour, rx=2), text_line(x + 16, 21, label, "muted small")]
+        x += 40 + measure_text(label, 11)
+    out += [_render_bar(worker, left, _BARS_TOP + _BAR_ROW * i) for i, worker in enumerate(shown)]
+    return render_figure(
+        "waits",
+        "Waiting for the shards",
+        " ".join(f"{_describe_wait(worker)}." for worker in shown),
+        size=(left + _BAR_WIDTH + 130, _BARS_TOP + _BAR_ROW * len(shown) + 6),
+        body="".join(out),
+        standalone=standalone,
+    )
+
+
+def _render_bar(worker: Mapping[str, Any], x: float, y: float) -> str:
+    seconds, start = worker["seconds"], x
+    parts = [text_line(12, y + 13, fit_text(str(worker["name"]), 180)), rect((x, y + 4, _BAR_WIDTH, 11), "track", rx=2)]
+    for name, colour, _ in _PARTS:
+        wide = min(_BAR_WIDTH * worker[name] / seconds, x + _BAR_WIDTH - start)
+        parts.append(rect((start, y + 4, wide, 11), colour, rx=2))
+        start += wide
+    share = format_percent((worker["fetch_s"] + worker["push_s"]) / seconds)
+    waited = format_seconds(worker["fetch_s"] + worker["push_s"])
+    label = text_line(x + _BAR_WIDTH + 118, y + 13, f"{share}, {waited}", "small end")
+    return element("g", tooltip(_describe_wait(worker)), *parts, label)
+
+
+def _describe_wait(worker: Mapping[str, Any]) -> str:
+    waits = f"{format_seconds(worker['fetch_s'])} for parameters and {format_seconds(worker['push_s'])} to push"
+    return f"{worker['name']} waited {waits} in {format_seconds(worker['seconds'])}"

@@ -1,5 +1,6 @@
-"""A rehearsal: before any process is started, the task's data is compared with its example, and a batch of it goes
-through the model, the loss and the count of right answers. What is wrong then gets a plain answer at once.
+"""A dry run before any process is started: a batch goes through the model, the loss and the count of right answers.
+
+The task's data is compared with its example, too. What is wrong gets a plain error at once.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from ...models.task import Data
-from ...partition.ir.autocast import autocast as autocast_in
 from ...errors import BadInput
-from ...partition.ir.empty_copy import empty_like, hollow
+from ...models.task import Data
+from ...partition.ir.autocast import autocast_context
+from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.ir.pytree import first_tensor
-from ...runtime.worker.flat_gradient import Table
-from ...runtime.worker.uncut_worker import tables_of
+from ...runtime.worker.flat_gradient import SparseTable
+from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..task.load_task import blame, build_model, read_split
 
 if TYPE_CHECKING:
@@ -25,74 +26,80 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """samples: to train on. tables: of the flat parameters of an uncut model, whose gradients are sparse."""
+class DryRun:
+    """What a dry run has found.
+
+    samples: how many there are to train on. tables: parts of the flat parameters of a whole model whose gradients are
+    sparse.
+    """
 
     samples: int
-    tables: Sequence[Table] = ()
+    tables: Sequence[SparseTable] = ()
 
 
-def rehearse(task: "Task", model: nn.Module, example: Data, *, autocast: str = "", uncut: bool = False) -> Rehearsed:
-    """A batch of training samples, as large as `example`, has gone through `model`.
+def dry_run(task: "Task", model: nn.Module, example: Data, *, autocast: str = "", uncut: bool = False) -> DryRun:
+    """Put a batch of training samples, as large as `example`, through `model`.
 
     autocast: the dtype in which torch.autocast computes it, if it does. uncut: whether to look for tables.
 
-    BadInput where the data is missing or unlike the example, where the batch does not go through, and where there is
-    nothing to train.
+    Raises BadInput where the data is missing or unlike the example, where the batch does not go through, and where
+    there is nothing to train.
     """
-    train, test = _splits(task, model, example)
+    train, test = _read_splits(task, model, example)
     index = torch.arange(len(example))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_in(autocast):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_context(autocast):
         with torch.set_grad_enabled(uncut):
-            loss = _step(task, model.train(), train.rows(index % len(train)))
-        _count(task, model.eval(), test.rows(index % len(test)))
+            loss = _compute_loss(task, model.train(), train.rows(index % len(train)))
+        _count_correct(task, model.eval(), test.rows(index % len(test)))
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return Rehearsed(len(train), tables_of(loss, parameters) if uncut else ())
+    return DryRun(len(train), find_sparse_tables(loss, parameters) if uncut else ())
 
 
-def rehearse_parts(task: "Task", example: Data, *, by_hand: bool = False, autocast: str = "") -> Rehearsed:
-    """As `rehearse`, of a model that is too large for one process: loss and right answers get made-up outputs.
+def dry_run_without_weights(
+    task: "Task", example: Data, *, has_leaf_modules: bool = False, autocast: str = ""
+) -> DryRun:
+    """Do as `dry_run`, for a model that is too large for one process: loss and right answers get random outputs.
 
-    by_hand: some of its modules may branch on data, so that nobody knows the shapes of its outputs.
+    has_leaf_modules: some modules may branch on data, so that nobody knows the shapes of their outputs.
     """
     model = build_model(task, seed=0, device="meta")
-    train, test = _splits(task, model, example)
-    if by_hand:
-        return Rehearsed(len(train))
+    train, test = _read_splits(task, model, example)
+    if has_leaf_modules:
+        return DryRun(len(train))
     index = torch.arange(len(example))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_in(autocast):
-        _step(task, _MadeUp(model.train()), train.rows(index % len(train)))
-        _count(task, _MadeUp(model.eval()), test.rows(index % len(test)))
-    return Rehearsed(len(train))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_context(autocast):
+        _compute_loss(task, _RandomOutputs(model.train()), train.rows(index % len(train)))
+        _count_correct(task, _RandomOutputs(model.eval()), test.rows(index % len(test)))
+    return DryRun(len(train))
 
 
-class _MadeUp(nn.Module):
-    """Gives random values where a model without values would give some."""
+class _RandomOutputs(nn.Module):
+    """Gives random values of the shapes that a model without values computes."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         with self._mode:
             memo = {tensor: empty_like(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self._hollow = hollow(model, memo.__getitem__)
+        self._copy = empty_copy(model, memo.__getitem__)
 
     def forward(self, *inputs: Tensor) -> Any:
         with self._mode:
-            output = self._hollow(*(self._mode.from_tensor(tensor) for tensor in inputs))
-        return tree_map(lambda leaf: _made_up(leaf) if isinstance(leaf, Tensor) else leaf, output)
+            output = self._copy(*(self._mode.from_tensor(tensor) for tensor in inputs))
+        return tree_map(lambda leaf: _random_like(leaf) if isinstance(leaf, Tensor) else leaf, output)
 
 
-def _made_up(tensor: Tensor) -> Tensor:
+def _random_like(tensor: Tensor) -> Tensor:
     if tensor.is_floating_point():
         return torch.rand(tensor.shape, dtype=tensor.dtype)
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _splits(task: "Task", model: nn.Module, example: Data) -> tuple[Data, Data]:
-    """Training and test data, which are like the example, of a model that has something to train."""
+def _read_splits(task: "Task", model: nn.Module, example: Data) -> tuple[Data, Data]:
+    """Return training and test data, which are like the example; BadInput else, and where nothing is to be trained."""
     train, test = read_split(task, "train"), read_split(task, "test")
     for split, data in (("train", train), ("test", test)):
-        _demand_alike(task, example, data, split)
+        _check_alike(task, example, data, split)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadInput(
             "E316", f"the model of task {task.name} has no parameter to train", fix="requires_grad=True for some"
@@ -100,29 +107,30 @@ def _splits(task: "Task", model: nn.Module, example: Data) -> tuple[Data, Data]:
     return train, test
 
 
-def _demand_alike(task: "Task", example: Data, data: Data, split: str) -> None:
-    """Samples have the shapes and dtypes of the example, for which the model is cut."""
-    for what, wanted, found in (("inputs", example.inputs, data.inputs), ("targets", example.targets, data.targets)):
-        if [_sample(t) for t in wanted] != [_sample(t) for t in found]:
+def _check_alike(task: "Task", example: Data, data: Data, split: str) -> None:
+    """Raise BadInput unless samples have the shapes and dtypes of the example, for which the model is cut."""
+    pairs = (("inputs", example.inputs, data.inputs), ("targets", example.targets, data.targets))
+    for what, expected, actual in pairs:
+        if [_format_sample(t) for t in expected] != [_format_sample(t) for t in actual]:
             raise BadInput(
                 "E313",
-                f"the {split} data of task {task.name} has {what} of {_samples(found)} a sample, its example of "
-                f"{_samples(wanted)}",
+                f"the {split} data of task {task.name} has {what} of {_format_samples(actual)} a sample, its example "
+                f"of {_format_samples(expected)}",
                 fix="let example(batch) give the shapes and dtypes of the data",
             )
 
 
-def _sample(tensor: Tensor) -> str:
+def _format_sample(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape[1:])}"
 
 
-def _samples(tensors: tuple[Tensor, ...]) -> str:
-    return " and ".join(_sample(tensor) for tensor in tensors) or "none"
+def _format_samples(tensors: tuple[Tensor, ...]) -> str:
+    return " and ".join(_format_sample(tensor) for tensor in tensors) or "none"
 
 
-def _step(task: "Task", model: nn.Module, batch: Data) -> Tensor:
-    """The loss of a batch."""
-    shapes = ", ".join(_sample(tensor) for tensor in (*batch.inputs, *batch.targets))
+def _compute_loss(task: "Task", model: nn.Module, batch: Data) -> Tensor:
+    """Return the loss of a batch; BadInput where there is none."""
+    shapes = ", ".join(_format_sample(tensor) for tensor in (*batch.inputs, *batch.targets))
     with blame("E314", f"the first training batch of task {task.name} ({len(batch)} x {shapes})"):
         loss: Any = task.loss(model(*batch.inputs), *batch.targets)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
@@ -131,7 +139,7 @@ def _step(task: "Task", model: nn.Module, batch: Data) -> Tensor:
     return loss
 
 
-def _count(task: "Task", model: nn.Module, batch: Data) -> None:
+def _count_correct(task: "Task", model: nn.Module, batch: Data) -> None:
     with blame("E314", f"the first test batch of task {task.name}"):
         output = model(*batch.inputs)
     first = first_tensor(output)
@@ -143,6 +151,6 @@ def _count(task: "Task", model: nn.Module, batch: Data) -> None:
     if first is not output:
         fix += "; it gets the first tensor of the model's output, not all of it"
     with blame("E315", f"correct of task {task.name} for an output of shape {tuple(first.shape)}", fix=fix):
-        right = float(task.correct(first, *batch.targets))
-    if not right.is_integer() or not 0 <= right <= len(batch):
-        raise BadInput("E315", f"correct of task {task.name} counts {right} right answers of {len(batch)}", fix=fix)
+        correct = float(task.correct(first, *batch.targets))
+    if not correct.is_integer() or not 0 <= correct <= len(batch):
+        raise BadInput("E315", f"correct of task {task.name} counts {correct} right answers of {len(batch)}", fix=fix)

@@ -1,26 +1,98 @@
-"""What each worker of a prepared job is told as it starts."""
+"""`Job`: a training run that is ready to start, and what each of its workers is told."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
-from ...ps.slices.slicing import of_machine
-from .run_config import WorkerSetup
-from .prepare import Prepared
+from ...partition.placement.placement_file import Placement
+from ...ps.methods.registry import AnyMethod
+from ...ps.optimizers.registry import AnyOptimizer
+from ...ps.server.serving import ServingConfig
+from ...ps.slices.compression import AnyCompression
+from ...ps.slices.region import Region
+from ...ps.slices.slicing import ParameterSlice, slices_of_machine
+from ...runtime.worker.program import Program
+from ..config.run_config import RunConfig
+from .process_specs import TrainingSpec, WorkerSpec
+
+MAX_ROLES = 256  # processes of a run; all are on one host
 
 
-def worker_setup(job: Prepared, replica: int, machine: int, times: int, first: int = 0) -> WorkerSetup:
-    """Of one machine of a replica that was started again so many times; first: see `WorkerSetup`."""
-    return WorkerSetup(
-        course=job.course,
+@dataclass(frozen=True)
+class Job:
+    """A run of which everything is settled: what `configure` returns, and the supervisors start roles from.
+
+    config: the options as the user gave them; method, optimizer, compression: the objects that they name. shards: how
+    many there are. programs, evaluations: by machine; empty where the model is trained whole, in plain torch. regions:
+    by machine, where its trained parameters lie in its flat buffer; slices: how shards divide these buffers. names:
+    from each name in the model's state_dict to the one that the run knows the tensor by; a tied tensor has several.
+    notes: what the user should know.
+    """
+
+    config: RunConfig
+    method: AnyMethod
+    optimizer: AnyOptimizer
+    compression: AnyCompression | None
+    shards: int
+    task_name: str
+    placement: Placement | None
+    training: TrainingSpec
+    programs: Sequence[Program]
+    evaluations: Sequence[Program]
+    regions: list[list[Region]]
+    slices: list[ParameterSlice]
+    names: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def out(self) -> Path:
+        """The run folder."""
+        return Path(self.config.out)
+
+    @property
+    def machines(self) -> int:
+        """Workers of a replica."""
+        return len(self.regions)
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that the run starts with."""
+        return self.training.replicas
+
+    @property
+    def checkpoint_versions(self) -> int:
+        """Updates of the shards between two checkpoints, 0 for none."""
+        every = self.training.checkpoint_every
+        return self.method.count_updates(every, self.replicas) if every else 0
+
+    @property
+    def serving(self) -> ServingConfig:
+        """What its shards do."""
+        return self.method.configure_shards(self.optimizer, self.replicas)
+
+    @property
+    def worker_threads(self) -> int:
+        """Threads of torch in each worker, and in the one process that they are compared with."""
+        return max(1, (os.cpu_count() or 1) // (self.machines * self.replicas))
+
+
+def make_worker_spec(job: Job, replica: int, machine: int, incarnation: int, start_step: int = 0) -> WorkerSpec:
+    """Return what one machine of a replica is told as it starts, after `incarnation` restarts of the replica."""
+    return WorkerSpec(
+        training=job.training,
         replica=replica,
         machine=machine,
         machines=job.machines,
         program=msgspec.msgpack.encode(job.programs[machine]) if job.programs else b"",
         evaluation=msgspec.msgpack.encode(job.evaluations[machine]) if job.programs else b"",
-        slices=of_machine(job.slices, machine),
-        method=job.options.method,
-        rule=job.options.rule,
-        times=times,
-        first=max(first, job.course.first),
-        compression=job.options.compression,
-        regions=job.regions[machine] if job.course.memories else [],
+        slices=slices_of_machine(job.slices, machine),
+        method=job.method,
+        optimizer=job.optimizer,
+        incarnation=incarnation,
+        start_step=max(start_step, job.training.start_step),
+        compression=job.compression,
+        regions=job.regions[machine] if job.training.optimizer_state else [],
     )

@@ -1,4 +1,4 @@
-"""`Resumed`: what a run that goes on from a checkpoint begins with - weights, the rule's memory, and how far it was.
+"""`ResumeState`: what a run that resumes from a checkpoint begins with: weights, the optimizer's state, its progress.
 
 Both are written as whole tensors, so that the run may have other shards, replicas and machines than the one before.
 """
@@ -6,129 +6,139 @@ Both are written as whole tensors, so that the run may have other shards, replic
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import BadInput, CheckpointError, UsageError
-from ...ps.checkpoint.read_checkpoint import Checkpoint, load, read_manifest
-from ...ps.checkpoint.journal import checkpoint_folders
+from ...ps.checkpoint.journal import list_checkpoint_folders
 from ...ps.checkpoint.manifest import MANIFEST
-from .export_weights import CHECKPOINT, age, copy_whole, new_file
+from ...ps.checkpoint.read_checkpoint import Checkpoint, open_checkpoint, read_manifest
+from ...ps.methods.registry import AnyMethod
+from ...ps.optimizers.registry import AnyOptimizer
+from ..run_folder import CHECKPOINT
+from ..tensor_files import new_file
+from .export_weights import checkpoint_age, copy_whole
 
-if TYPE_CHECKING:
-    from .prepare import Options
-
-WEIGHTS, MEMORY = "resumed.safetensors", "resumed-{}.safetensors"
-NAMED = 5  # parameters, at most, that an error lists
+WEIGHTS, STATE = "resumed.safetensors", "resumed-{}.safetensors"
+MAX_NAMED = 5  # parameters, at most, that an error lists
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """samples: that all replicas together have trained on. weights: a file of whole tensors by name, and memories one
-    for each thing that the rule remembers of those that are trained."""
+class ResumeState:
+    """What a checkpoint says and holds.
 
+    folder: what the user has named. samples: how many all replicas together have trained on. weights: a file of whole
+    tensors by name; optimizer_state: by name, such files of what the optimizer remembers of the trained parameters,
+    whose names are `trained`.
+    """
+
+    folder: Path
     samples: int
     weights: Path
-    memories: dict[str, str]
+    optimizer_state: dict[str, str]
     trained: frozenset[str]
 
 
-def checkpoint_of(path: Path) -> Checkpoint:
-    """The checkpoint in a folder, or that of a run folder which was written last.
+def find_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint in a folder, or that of a run folder which was written last.
 
     CheckpointError where there is none, or it is damaged: that names the one before, which is not taken unasked.
     """
     if (path / MANIFEST).exists():
-        return load(path)
-    begun = checkpoint_folders(path)
-    found = [folder for folder in (*begun, path / CHECKPOINT) if (folder / MANIFEST).exists()]
-    if not found:
+        return open_checkpoint(path)
+    begun = list_checkpoint_folders(path)
+    complete = [folder for folder in (*begun, path / CHECKPOINT) if (folder / MANIFEST).exists()]
+    if not complete:
         there = f"; {len(begun)} were begun there, of which none was written to the end" if begun else ""
         raise CheckpointError(
             "E801",
             f"{path} has no complete checkpoint{there}",
             fix="name a run folder that has one, or a folder that holds manifest.json",
         )
-    *older, last = sorted(found, key=lambda folder: age(read_manifest(folder).about))
+    *older, last = sorted(complete, key=lambda folder: checkpoint_age(read_manifest(folder).about))
     try:
-        return load(last)
+        return open_checkpoint(last)
     except CheckpointError as error:
         if not older:
             raise
         raise CheckpointError(error.code, error.facts, fix=f"--resume {older[-1]}, the one before") from error
 
 
-def resumed(options: "Options") -> Resumed | None:
-    """What a run begins with that shall go on, written into its folder; None for one that begins anew."""
-    if options.resume is None:
-        return None
-    checkpoint = checkpoint_of(options.resume)
-    _check(checkpoint.manifest.about, options)
-    memories = {name: _written(checkpoint, options.out / MEMORY.format(name), name) for name in checkpoint.memories()}
-    weights = _written(checkpoint, options.out / WEIGHTS)
-    paths = {name: str(path.resolve()) for name, path in memories.items()}
-    return Resumed(int(checkpoint.manifest.about["samples"]), weights, paths, frozenset(checkpoint.trained))
+def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: AnyOptimizer, seed: int) -> ResumeState:
+    """Read the checkpoint that a run resumes from, and write what it begins with into its folder `out`.
+
+    Raises UsageError where it was made with another method, optimizer or seed, CheckpointError where it is damaged.
+    """
+    checkpoint = find_checkpoint(resume)
+    _check_origin(resume, checkpoint.manifest.about, method, optimizer, seed)
+    files = {name: _write_whole(checkpoint, out / STATE.format(name), name) for name in checkpoint.state_names()}
+    weights = _write_whole(checkpoint, out / WEIGHTS)
+    paths = {name: str(path.resolve()) for name, path in files.items()}
+    samples = int(checkpoint.manifest.about["samples"])
+    return ResumeState(resume, samples, weights, paths, frozenset(checkpoint.trained_names))
 
 
-def initial(options: "Options") -> Path | None:
-    """The file with the weights that are to be begun with, if any: of a folder's checkpoint it is written first."""
-    if options.init is None or not options.init.is_dir():
-        return options.init
-    return _written(checkpoint_of(options.init), options.out / WEIGHTS)
+def initial_weights_file(init: Path | None, out: Path) -> Path | None:
+    """Return the file of the weights to begin with, if any; those of a checkpoint are written into `out` first."""
+    if init is None or not init.is_dir():
+        return init
+    return _write_whole(find_checkpoint(init), out / WEIGHTS)
 
 
 def remove_resumed(out: Path) -> None:
-    """What a run has begun with need not stay when it has ended well."""
-    for path in (out / WEIGHTS, *out.glob(MEMORY.format("*"))):
+    """Remove the files that a run has resumed from, which it needs no more when it has ended well."""
+    for path in (out / WEIGHTS, *out.glob(STATE.format("*"))):
         path.unlink(missing_ok=True)
 
 
-def demand_trained(found: Resumed | None, options: "Options", task: str, names: Set[str]) -> None:
-    """BadInput where the checkpoint is not of all the parameters that a run is to train, and of no others."""
-    if found is None or found.trained == names:
+def check_same_parameters(state: ResumeState | None, task: str, names: Set[str]) -> None:
+    """Raise BadInput where the checkpoint is not of all the parameters that a run is to train, and of no others."""
+    if state is None or state.trained == names:
         return
-    kinds = {"has no": names - found.trained, "trains also": found.trained - names}
-    said = "; ".join(f"{what} {', '.join(sorted(some)[:NAMED])}" for what, some in kinds.items() if some)
-    raise of_another_model(options, task, said)
+    kinds = {"has no": names - state.trained, "trains also": state.trained - names}
+    how = "; ".join(f"{what} {', '.join(sorted(some)[:MAX_NAMED])}" for what, some in kinds.items() if some)
+    raise other_model_error(state.folder, task, how)
 
 
-def of_another_model(options: "Options", task: str, how: str) -> BadInput:
-    """The error of a checkpoint that differs from the model of a task. how: it "has no first.weight", say."""
-    facts = f"the checkpoint in {options.resume} is not of the model of task {task}: it {how}"
-    return BadInput("E291", facts, fix="name the task and the options of it that the checkpoint was made with")
+def other_model_error(folder: Path, task: str, how: str) -> BadInput:
+    """Return the error of a checkpoint that differs from the model of a task. how: it "has no first.weight", say."""
+    facts = f"the checkpoint in {folder} is not of the model of task {task}: it {how}"
+    return BadInput("E319", facts, fix="name the task and the options of it that the checkpoint was made with")
 
 
-def _written(checkpoint: Checkpoint, path: Path, memory: str = "") -> Path:
-    """Write the whole tensors of a checkpoint, or a memory of those that are trained."""
-    names = checkpoint.trained if memory else checkpoint.names
+def _write_whole(checkpoint: Checkpoint, path: Path, state: str = "") -> Path:
+    """Write the whole tensors of a checkpoint, or optimizer state of those that are trained."""
+    names = checkpoint.trained_names if state else checkpoint.names
     layouts = {name: (checkpoint.dtype(name), list(checkpoint.shape(name))) for name in names}
     with new_file(path, layouts) as writer:
         for name in names:
-            copy_whole(checkpoint, name, writer, name, memory=memory)
+            copy_whole(checkpoint, name, writer, name, state=state)
     return path
 
 
-def _check(about: Mapping[str, Any], options: "Options") -> None:
-    """UsageError where what the checkpoint was made by does not fit what is asked for."""
-    missing = [name for name in ("samples", "rule", "seed", "method") if name not in about]
+def _check_origin(
+    folder: Path, about: Mapping[str, Any], method: AnyMethod, optimizer: AnyOptimizer, seed: int
+) -> None:
+    """Raise UsageError where what a checkpoint was made by, as its manifest says, does not fit what is asked for."""
+    missing = [name for name in ("samples", "optimizer", "seed", "method") if name not in about]
     if missing:
-        facts = f"the manifest of {options.resume} does not say its {', '.join(missing)}"
+        facts = f"the manifest of {folder} does not say its {', '.join(missing)}"
         raise CheckpointError("E803", facts, fix="--init with its weights, to begin anew")
-    if about["rule"] != options.rule.name:
+    if about["optimizer"] != optimizer.name:
         raise UsageError(
             "E282",
-            f"the checkpoint was made with rule {about['rule']}, whose memory is not that of {options.rule.name}",
-            fix=f"--rule {about['rule']}, or --init with the run's model.safetensors to begin anew",
+            f"the checkpoint was made with optimizer {about['optimizer']}, whose state is not that of {optimizer.name}",
+            fix=f"--optimizer {about['optimizer']}, or --init with the run's model.safetensors to begin anew",
         )
-    if about["method"] != options.method.name:
+    if about["method"] != method.name:
         raise UsageError(
             "E292",
             f"the checkpoint was made by method {about['method']}, whose shards remember other things than those of "
-            f"{options.method.name}",
+            f"{method.name}",
             fix=f"--method {about['method']}, or --init with the run's model.safetensors to begin anew",
         )
-    if about["seed"] != options.seed:
+    if about["seed"] != seed:
         raise UsageError(
             "E283",
-            f"the checkpoint was made with seed {about['seed']}; with {options.seed} samples come in another order",
+            f"the checkpoint was made with seed {about['seed']}; with {seed} samples come in another order",
             fix=f"--seed {about['seed']}",
         )

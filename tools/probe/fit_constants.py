@@ -1,4 +1,4 @@
-"""From times to the constants of a `Machine` and a `Cluster`: straight lines through medians.
+"""Fits the constants of a `Machine` and a `Cluster` to measured times: straight lines through medians.
 
 A box takes a start cost and its FLOPs (or bytes) at a rate: a line through the sizes of its class. A segment costs what
 is left at no operator, a message what a chain takes longer where it goes to and fro.
@@ -9,18 +9,19 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ...partition.cluster.cost_model import CostModel, Work
 from ...partition.cluster.machines import Cluster, Machine, Rate
-from ...partition.cluster.cost_model import CONTRACTION, ELEMENTWISE, RANDOM, VIEW, Costs, Work
 from ...partition.ir.graph import Graph
+from ...partition.operators.sharding.cost_class import CONTRACTION, ELEMENTWISE, RANDOM, VIEW
 
 DIGITS = 4  # that are worth keeping of a measured number
 FLAT = 4.0  # the most that the start cost of a largest size can be of its time is 1 - 1 / FLAT
-COLD_MOST = 3.0  # more would be noise
-LEAST_S = 1e-9  # no cost is less: a difference of two noisy medians may be
+MAX_COLD = 3.0  # more would be noise
+MIN_S = 1e-9  # no cost is less: a difference of two noisy medians may be
 
 
 @dataclass(frozen=True)
-class Line:
+class LinearFit:
     """start + slope * x, neither negative."""
 
     start: float
@@ -28,8 +29,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One operator as timed: its work, and the median seconds forward and backward, with the segment around it.
+class OperatorSample:
+    """The times of one operator: its work, and the median seconds forward and backward, with the segment around it.
 
     single_s: forward with one thread, where the worker has several.
     """
@@ -57,72 +58,79 @@ class ChainSample:
     joins: int = 0
 
 
-def fit_line(points: Sequence[tuple[float, float]]) -> Line:
-    """The line nearest to (x, t > 0) by relative error, neither part negative."""
+def fit_line(points: Sequence[tuple[float, float]]) -> LinearFit:
+    """Fit a line to points (x, t > 0) by relative error; neither start nor slope is negative."""
     weights = [1 / (t * t) for _, t in points]
     total = sum(weights)
     x_mean = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
     t_mean = sum(w * t for w, (_, t) in zip(weights, points, strict=True)) / total
     spread = sum(w * (x - x_mean) ** 2 for w, (x, _) in zip(weights, points, strict=True))
     if spread == 0:
-        return Line(t_mean, 0.0)
+        return LinearFit(t_mean, 0.0)
     both = sum(w * (x - x_mean) * (t - t_mean) for w, (x, t) in zip(weights, points, strict=True))
     slope = max(0.0, both / spread)
     start = t_mean - slope * x_mean
     if start >= 0:
-        return Line(start, slope)
+        return LinearFit(start, slope)
     through_zero = sum(w * x * t for w, (x, t) in zip(weights, points, strict=True))
-    return Line(0.0, through_zero / sum(w * x * x for w, (x, _) in zip(weights, points, strict=True)))
+    return LinearFit(0.0, through_zero / sum(w * x * x for w, (x, _) in zip(weights, points, strict=True)))
 
 
-def fit_machine(name: str, samples: Sequence[Sample], repeated: Mapping[int, tuple[float, float]]) -> Machine:
-    """Rates and start costs. repeated: median seconds, forward and backward, of a segment of so many tiny operators."""
+def fit_machine(name: str, samples: Sequence[OperatorSample], repeated: Mapping[int, tuple[float, float]]) -> Machine:
+    """Fit rates and start costs. repeated: median seconds, forward and backward, of segments of n tiny operators."""
     ahead = fit_line([(n, forward) for n, (forward, _) in repeated.items()])
     back = fit_line([(n, backward) for n, (_, backward) in repeated.items()])
     machine = Machine(
         name,
-        operator_s=_round(ahead.slope),
-        gradient_s=_round(back.slope),
-        segment_s=_round(ahead.start),
-        segment_back_s=_round(back.start),
+        operator_s=_round_digits(ahead.slope),
+        gradient_s=_round_digits(back.slope),
+        segment_s=_round_digits(ahead.start),
+        segment_back_s=_round_digits(back.start),
     )
     bound = [s for s in samples if s.kind == ELEMENTWISE]
     both_ways = (
-        _rate([(s.work.bytes, _rest(s.forward_s, ahead.start)) for s in bound]),
-        _rate([(s.work.bytes_back, _rest(s.backward_s, back.start)) for s in bound]),
+        _fit_slope_rate([(s.work.bytes, _subtract(s.forward_s, ahead.start)) for s in bound]),
+        _fit_slope_rate([(s.work.backward_bytes, _subtract(s.backward_s, back.start)) for s in bound]),
     )
-    machine = replace(machine, memory_bandwidth=_round(math.sqrt(math.prod(both_ways))))
+    machine = replace(machine, memory_bandwidth=_round_digits(math.sqrt(math.prod(both_ways))))
     kinds = dict.fromkeys(s.kind for s in samples if s.kind != ELEMENTWISE)
     rates = {kind: _fit_rate(machine, [s for s in samples if s.kind == kind]) for kind in kinds if kind != VIEW}
     products = rates[CONTRACTION]
     if VIEW in kinds:
         (moved,) = (s for s in samples if s.kind == VIEW)
-        starts = _rest(moved.forward_s, ahead.start), _rest(moved.backward_s, back.start)
-        rates[VIEW] = Rate(products.flops_per_s, products.back_flops_per_s, _round(starts[0]), _round(starts[1]))
+        starts = _subtract(moved.forward_s, ahead.start), _subtract(moved.backward_s, back.start)
+        rates[VIEW] = Rate(
+            products.flops_per_s, products.backward_flops_per_s, _round_digits(starts[0]), _round_digits(starts[1])
+        )
     return replace(machine, flops_per_s=products.flops_per_s, rates=rates)
 
 
-def _fit_rate(machine: Machine, samples: Sequence[Sample]) -> Rate:
-    forward = [(s.work.flops, _rest(s.forward_s, machine.segment_s)) for s in samples]
+def _fit_rate(machine: Machine, samples: Sequence[OperatorSample]) -> Rate:
+    forward = [(s.work.flops, _subtract(s.forward_s, machine.segment_s)) for s in samples]
     backward = []
     for s in samples:
-        added = s.work.bytes_added / machine.memory_bandwidth
-        backward.append((s.work.flops_back, _rest(s.backward_s, machine.segment_back_s + added)))
+        added = s.work.accumulated_bytes / machine.memory_bandwidth
+        backward.append((s.work.backward_flops, _subtract(s.backward_s, machine.segment_back_s + added)))
     gradients = max(1, samples[0].work.gradients)
     starts = fit_line(forward).start, fit_line(backward).start / gradients
-    return Rate(_round(_rate(forward)), _round(_rate(backward)), _round(starts[0]), _round(starts[1]))
+    return Rate(
+        _round_digits(_fit_slope_rate(forward)),
+        _round_digits(_fit_slope_rate(backward)),
+        _round_digits(starts[0]),
+        _round_digits(starts[1]),
+    )
 
 
-def with_draws(machine: Machine, rate: float) -> Machine:
-    """The machine, which draws so many random numbers a second."""
-    drawn = Rate(_round(rate), _round(rate), machine.operator_s, machine.gradient_s)
+def add_random_rate(machine: Machine, rate: float) -> Machine:
+    """Return the machine with its rate of random numbers per second."""
+    drawn = Rate(_round_digits(rate), _round_digits(rate), machine.operator_s, machine.gradient_s)
     return replace(machine, rates={**machine.rates, RANDOM: drawn})
 
 
 def fit_network(
     machine: Machine, graphs: tuple[Graph, Graph], chains: Sequence[ChainSample], sends: Sequence[float]
 ) -> tuple[Machine, float, float]:
-    """The machine with its costs of a message and of a step, and the network's bandwidth and latency.
+    """Return the machine with its costs of a message and of a step, and the network's bandwidth and latency.
 
     chains: the one with the smallest messages, those that go both ways at once, since that is what a network can carry
     while all machines send, and the mixed one; graphs: of the first and of the last. sends: seconds that handing a
@@ -130,39 +138,39 @@ def fit_network(
     """
     extra = machine.segment_s + machine.segment_back_s
     first, *both_ways, mixed = chains
-    start, again = (_surplus(c, extra) / c.messages for c in (first, mixed))
+    start, again = (_compute_surplus(c, extra) / c.messages for c in (first, mixed))
     # What the mixed chain takes longer is not the network's: its messages are those of the first.
-    few, many = (_seconds_of(graph, machine, starts=True) / first.messages for graph in graphs)
-    cold = min(COLD_MOST, max(0.0, again - start) / max(many - few, LEAST_S))
-    points = [(first.bytes, _rest(start, 0.0))]
-    points += [(c.bytes, _rest(_surplus(c, extra) - c.joins * start, 0.0) / c.messages) for c in both_ways]
+    few, many = (_sum_seconds(graph, machine, starts=True) / first.messages for graph in graphs)
+    cold = min(MAX_COLD, max(0.0, again - start) / max(many - few, MIN_S))
+    points = [(first.bytes, _subtract(start, 0.0))]
+    points += [(c.bytes, _subtract(_compute_surplus(c, extra) - c.joins * start, 0.0) / c.messages) for c in both_ways]
     line = fit_line(points)
     message = statistics.median(sends)
-    latency = _rest(line.start, 2 * message + cold * few)
+    latency = _subtract(line.start, 2 * message + cold * few)
     ends = zip((chains[0], chains[-1]), graphs, strict=True)
-    step = min(_rest(c.alone_s, extra + _seconds_of(graph, machine)) for c, graph in ends)  # noise only adds to it
-    machine = replace(machine, message_s=_round(message), step_s=_round(step), cold=_round(cold))
-    return machine, _round(_rate(points)), _round(latency)
+    step = min(_subtract(c.alone_s, extra + _sum_seconds(graph, machine)) for c, graph in ends)  # noise only adds to it
+    machine = replace(machine, message_s=_round_digits(message), step_s=_round_digits(step), cold=_round_digits(cold))
+    return machine, _round_digits(_fit_slope_rate(points)), _round_digits(latency)
 
 
-def _surplus(chain: ChainSample, segment_s: float) -> float:
-    """What a chain takes longer between two machines, but for its segments."""
+def _compute_surplus(chain: ChainSample, segment_s: float) -> float:
+    """Return how much longer a chain takes between two machines, without its segments."""
     return chain.together_s - chain.alone_s - chain.segments * segment_s
 
 
-def _seconds_of(graph: Graph, machine: Machine, *, starts: bool = False) -> float:
-    """Of all operators, forward and backward; or of starting them."""
-    costs = Costs(graph.tensors)
+def _sum_seconds(graph: Graph, machine: Machine, *, starts: bool = False) -> float:
+    """Sum the seconds of all operators, forward and backward; or those of starting them."""
+    costs = CostModel(graph.tensors)
     works = [costs.work(op, op.nest.box) for op in graph.ops]
     return sum(sum(work.starts(machine) if starts else work.seconds(machine)) for work in works)
 
 
-def sharing(machine: Machine, workers: int, cores: int) -> Machine:
-    """The machine as each of `workers` on `cores` sees it, that take turns where they are more."""
+def share_cores(machine: Machine, workers: int, cores: int) -> Machine:
+    """Return the machine as each of `workers` sees it: slower if they share fewer `cores`."""
     if workers <= cores:
         return machine
     times = workers / cores
-    rates = {kind: _slower(rate, times) for kind, rate in machine.rates.items()}
+    rates = {kind: _slow_down(rate, times) for kind, rate in machine.rates.items()}
     return replace(
         machine,
         flops_per_s=machine.flops_per_s / times,
@@ -177,22 +185,24 @@ def sharing(machine: Machine, workers: int, cores: int) -> Machine:
     )
 
 
-def _slower(rate: Rate, times: float) -> Rate:
-    return Rate(rate.flops_per_s / times, rate.back_flops_per_s / times, rate.start_s * times, rate.gradient_s * times)
+def _slow_down(rate: Rate, times: float) -> Rate:
+    return Rate(
+        rate.flops_per_s / times, rate.backward_flops_per_s / times, rate.start_s * times, rate.gradient_s * times
+    )
 
 
-def cluster_of(machine: Machine, count: int, bandwidth: float, latency_s: float) -> Cluster:
-    """`count` machines like this one."""
+def make_cluster(machine: Machine, count: int, bandwidth: float, latency_s: float) -> Cluster:
+    """Return a cluster of `count` machines like this one."""
     machines = tuple(replace(machine, name=f"{machine.name} {i}") for i in range(count))
     return Cluster(machines if count > 1 else (machine,), bandwidth, latency_s)
 
 
-def _rest(seconds: float, without: float) -> float:
-    return max(LEAST_S, seconds - without)
+def _subtract(seconds: float, without: float) -> float:
+    return max(MIN_S, seconds - without)
 
 
-def _rate(points: Sequence[tuple[float, float]]) -> float:
-    """How much a second the line through (amount, seconds) is.
+def _fit_slope_rate(points: Sequence[tuple[float, float]]) -> float:
+    """Return the rate, amount per second, of the line through (amount, seconds).
 
     The largest size was chosen so that starting it hardly matters; a line by which it does is one that noise has left
     flat.
@@ -203,5 +213,5 @@ def _rate(points: Sequence[tuple[float, float]]) -> float:
     return min(1 / slope, steepest) if slope > 0 else steepest
 
 
-def _round(value: float) -> float:
+def _round_digits(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")

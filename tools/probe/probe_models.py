@@ -1,4 +1,4 @@
-"""The little models that `cutset probe` runs: one operator of every class at several sizes, and chains of operators.
+"""The small models that `cutset probe` runs: one operator of every class at several sizes, and chains of operators.
 
 Shapes: b batch, c channels, h heads, n and k features, t tokens.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...models.tasks.locally_connected import LocallyConnected2d
 from ...partition.capture.export import capture
 from ...partition.dataflow.cut import Cut
-from ...partition.dataflow.dataflow import flow
+from ...partition.dataflow.dataflow import lower_cut
 from ...partition.ir.graph import Graph
 from ...runtime.worker.program import Program, programs
 
@@ -50,8 +50,8 @@ class _Repeated(nn.Module):
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One operator to time. shape: of what it is applied to; size: which of the sizes of its class it is."""
+class OperatorSubject:
+    """One operator to time. shape: of its input; size: which of the sizes of its class it is."""
 
     kind: str
     size: str
@@ -64,53 +64,53 @@ class Subject:
         return f"{self.kind}_{self.size}"
 
 
-def _linear(k: int, n: int) -> Callable[[], nn.Module]:
+def _make_linear(k: int, n: int) -> Callable[[], nn.Module]:
     return lambda: nn.Linear(k, n)
 
 
-def _conv(c: int, out: int, kernel: int) -> Callable[[], nn.Module]:
+def _make_conv(c: int, out: int, kernel: int) -> Callable[[], nn.Module]:
     return lambda: nn.Conv2d(c, out, kernel)
 
 
-def _local(c: int, out: int, size: int) -> Callable[[], nn.Module]:
+def _make_local(c: int, out: int, size: int) -> Callable[[], nn.Module]:
     return lambda: LocallyConnected2d(c, out, size=(size, size), kernel=3)
 
 
-def _norm(n: int) -> Callable[[], nn.Module]:
+def _make_norm(n: int) -> Callable[[], nn.Module]:
     return lambda: nn.LayerNorm(n)
 
 
 # Classes as in partition/cost.py. The middle sizes are those of layers of small models, the large ones keep a core busy
 # for some milliseconds.
 SUBJECTS = (
-    Subject("contraction", TINY, _linear(8, 8), (4, 8)),
-    Subject("contraction", MIDDLE, _linear(256, 256), (64, 256)),
-    Subject("contraction", LARGE, _linear(1024, 512), (128, 1024)),
-    Subject("convolution", TINY, _conv(2, 2, 3), (2, 2, 6, 6)),
-    Subject("convolution", MIDDLE, _conv(8, 16, 5), (32, 8, 16, 16)),
-    Subject("convolution", LARGE, _conv(32, 32, 3), (64, 32, 20, 20)),
-    Subject("local", TINY, _local(1, 2, 4), (2, 1, 4, 4)),
-    Subject("local", MIDDLE, _local(8, 8, 8), (20, 8, 8, 8)),
-    Subject("local", LARGE, _local(8, 16, 16), (64, 8, 16, 16)),
-    Subject("attention", TINY, _Attention, (1, 1, 4, 8)),
-    Subject("attention", MIDDLE, _Attention, (4, 4, 64, 32)),
-    Subject("attention", LARGE, _Attention, (8, 4, 128, 64)),
-    Subject("pooling", TINY, lambda: nn.MaxPool2d(2), (2, 2, 4, 4)),
-    Subject("pooling", MIDDLE, lambda: nn.MaxPool2d(2), (32, 8, 16, 16)),
-    Subject("pooling", LARGE, lambda: nn.MaxPool2d(2), (64, 32, 24, 24)),
-    Subject("normalisation", TINY, _norm(8), (4, 8)),
-    Subject("normalisation", MIDDLE, _norm(256), (128, 256)),
-    Subject("normalisation", LARGE, _norm(1024), (1024, 1024)),
-    Subject("loss", TINY, lambda: _Labelled(4), (4, 10)),
-    Subject("loss", MIDDLE, lambda: _Labelled(128), (128, 100)),
-    Subject("loss", LARGE, lambda: _Labelled(512), (512, 2000)),
-    Subject("function", TINY, lambda: nn.GELU(), (4, 8)),
-    Subject("function", MIDDLE, lambda: nn.GELU(), (128, 256)),
-    Subject("function", LARGE, lambda: nn.GELU(), (1024, 1024)),
-    Subject("elementwise", TINY, lambda: nn.ReLU(), (4, 8)),
-    Subject("elementwise", MIDDLE, lambda: nn.ReLU(), (128, 512)),
-    Subject("elementwise", LARGE, lambda: nn.ReLU(), (1024, 1024)),
-    Subject("view", TINY, lambda: nn.Flatten(), (4, 2, 4)),
+    OperatorSubject("contraction", TINY, _make_linear(8, 8), (4, 8)),
+    OperatorSubject("contraction", MIDDLE, _make_linear(256, 256), (64, 256)),
+    OperatorSubject("contraction", LARGE, _make_linear(1024, 512), (128, 1024)),
+    OperatorSubject("convolution", TINY, _make_conv(2, 2, 3), (2, 2, 6, 6)),
+    OperatorSubject("convolution", MIDDLE, _make_conv(8, 16, 5), (32, 8, 16, 16)),
+    OperatorSubject("convolution", LARGE, _make_conv(32, 32, 3), (64, 32, 20, 20)),
+    OperatorSubject("local", TINY, _make_local(1, 2, 4), (2, 1, 4, 4)),
+    OperatorSubject("local", MIDDLE, _make_local(8, 8, 8), (20, 8, 8, 8)),
+    OperatorSubject("local", LARGE, _make_local(8, 16, 16), (64, 8, 16, 16)),
+    OperatorSubject("attention", TINY, _Attention, (1, 1, 4, 8)),
+    OperatorSubject("attention", MIDDLE, _Attention, (4, 4, 64, 32)),
+    OperatorSubject("attention", LARGE, _Attention, (8, 4, 128, 64)),
+    OperatorSubject("pooling", TINY, lambda: nn.MaxPool2d(2), (2, 2, 4, 4)),
+    OperatorSubject("pooling", MIDDLE, lambda: nn.MaxPool2d(2), (32, 8, 16, 16)),
+    OperatorSubject("pooling", LARGE, lambda: nn.MaxPool2d(2), (64, 32, 24, 24)),
+    OperatorSubject("normalisation", TINY, _make_norm(8), (4, 8)),
+    OperatorSubject("normalisation", MIDDLE, _make_norm(256), (128, 256)),
+    OperatorSubject("normalisation", LARGE, _make_norm(1024), (1024, 1024)),
+    OperatorSubject("loss", TINY, lambda: _Labelled(4), (4, 10)),
+    OperatorSubject("loss", MIDDLE, lambda: _Labelled(128), (128, 100)),
+    OperatorSubject("loss", LARGE, lambda: _Labelled(512), (512, 2000)),
+    OperatorSubject("function", TINY, lambda: nn.GELU(), (4, 8)),
+    OperatorSubject("function", MIDDLE, lambda: nn.GELU(), (128, 256)),
+    OperatorSubject("function", LARGE, lambda: nn.GELU(), (1024, 1024)),
+    OperatorSubject("elementwise", TINY, lambda: nn.ReLU(), (4, 8)),
+    OperatorSubject("elementwise", MIDDLE, lambda: nn.ReLU(), (128, 512)),
+    OperatorSubject("elementwise", LARGE, lambda: nn.ReLU(), (1024, 1024)),
+    OperatorSubject("view", TINY, lambda: nn.Flatten(), (4, 2, 4)),
 )
 REPEATED = (1, 4, 16)  # tiny elementwise operators in one segment
 CHAIN_LENGTH = 6  # exchanges of a chain
@@ -119,7 +119,7 @@ MIXED_WIDTH = 64  # of a chain with several operators a hop, whose messages are 
 
 
 class _Gallery(nn.Module):
-    """Applies each operator to an input of its own that wants a gradient, and adds up what comes out."""
+    """Applies each operator to an input of its own that needs a gradient, and sums the outputs."""
 
     def __init__(self, subjects: Mapping[str, Callable[[], nn.Module]]) -> None:
         super().__init__()
@@ -131,27 +131,27 @@ class _Gallery(nn.Module):
         return torch.stack(parts).sum()
 
 
-def gallery() -> tuple[Graph, list[dict[str, list[str]]]]:
-    """The graph of all operators to time; by size, and then by name of the subject, the names of its operators."""
-    subjects = {s.name: s.make for s in SUBJECTS} | {repeated_name(n): _repetition(n) for n in REPEATED}
+def make_gallery() -> tuple[Graph, list[dict[str, list[str]]]]:
+    """Return the graph of all operators to time, and by size and subject the names of its operators."""
+    subjects = {s.name: s.make for s in SUBJECTS} | {name_repetition(n): _make_repetition(n) for n in REPEATED}
     shapes = [s.shape for s in SUBJECTS] + [(4, 8)] * len(REPEATED)
     with torch.random.fork_rng():
-        graph, _ = capture(_Gallery(subjects), _itself, [torch.zeros(shape) for shape in shapes])
+        graph, _ = capture(_Gallery(subjects), _return_loss, [torch.zeros(shape) for shape in shapes])
     ops = {name: [op.name for op in graph.ops if op.module == f"subjects.{name}"] for name in subjects}
     groups = [[s.name for s in SUBJECTS if s.size == size] for size in (TINY, MIDDLE, LARGE)]
-    groups[0] += [repeated_name(n) for n in REPEATED]
+    groups[0] += [name_repetition(n) for n in REPEATED]
     return graph, [{name: ops[name] for name in group} for group in groups]
 
 
-def repeated_name(count: int) -> str:
+def name_repetition(count: int) -> str:
     return f"elementwise_times_{count}"
 
 
-def _repetition(count: int) -> Callable[[], nn.Module]:
+def _make_repetition(count: int) -> Callable[[], nn.Module]:
     return lambda: _Repeated(count)
 
 
-def _itself(loss: Tensor) -> Tensor:
+def _return_loss(loss: Tensor) -> Tensor:
     return loss
 
 
@@ -173,14 +173,14 @@ class _Chain(nn.Module):
         return total
 
 
-def _mixed() -> nn.Module:
+def _make_mixed_hop() -> nn.Module:
     width = MIXED_WIDTH
     return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width), nn.Softmax(-1), nn.ReLU())
 
 
 @dataclass(frozen=True)
-class Chain:
-    """A chain of hops, on one machine and to and fro between two: CHAIN_LENGTH messages forward, as many back.
+class ExchangeChain:
+    """A chain of hops, on one machine and back and forth between two: CHAIN_LENGTH messages forward, as many back.
 
     ways: 2 where a second chain goes the other way at the same time, so that both machines send and receive at once;
     its end then goes to the first machine, one message more. width: elements of what travels; whole: the model's graph.
@@ -193,34 +193,36 @@ class Chain:
     alone: Program
 
 
-def chains() -> list[Chain]:
-    """One with the smallest messages, both ways at once with larger ones, and one of several operators a hop."""
+def make_chains() -> list[ExchangeChain]:
+    """Return a chain of the smallest messages, chains both ways of larger ones, and one of several operators a hop."""
     small, *large = CHAIN_BYTES
     return [
-        chain(small // 4, nn.ReLU),
-        *(chain(size // 4, nn.ReLU, ways=2) for size in large),
-        chain(MIXED_WIDTH, _mixed),
+        make_chain(small // 4, nn.ReLU),
+        *(make_chain(size // 4, nn.ReLU, ways=2) for size in large),
+        make_chain(MIXED_WIDTH, _make_mixed_hop),
     ]
 
 
-def chain(width: int, hop: Callable[[], nn.Module], *, ways: int = 1) -> Chain:
-    """A chain of one of `hop` between two messages."""
+def make_chain(width: int, hop: Callable[[], nn.Module], *, ways: int = 1) -> ExchangeChain:
+    """Return a chain with one `hop` between two messages."""
     with torch.random.fork_rng():
-        graph, _ = capture(_Chain(hop), _itself, [torch.zeros(1, width)] * ways)
-    swaps = {name: [(op.nest.box, machine)] for op, (name, machine) in zip(graph.ops, _places(graph), strict=True)}
+        graph, _ = capture(_Chain(hop), _return_loss, [torch.zeros(1, width)] * ways)
+    swaps = {
+        name: [(op.nest.box, machine)] for op, (name, machine) in zip(graph.ops, _place_alternately(graph), strict=True)
+    }
     alone = {op.name: [(op.nest.box, 0)] for op in graph.ops}
-    return Chain(
+    return ExchangeChain(
         width,
         ways,
         graph,
-        programs(flow(graph, Cut(2, swaps)), training=True),
-        programs(flow(graph, Cut(1, alone)), training=True)[0],
+        programs(lower_cut(graph, Cut(2, swaps)), training=True),
+        programs(lower_cut(graph, Cut(1, alone)), training=True)[0],
     )
 
 
-def _places(graph: Graph) -> list[tuple[str, int]]:
-    """Each operator and its machine: the one that has what it reads first, the other one where a hop begins."""
-    found: list[tuple[str, int]] = []
+def _place_alternately(graph: Graph) -> list[tuple[str, int]]:
+    """Return each operator and its machine: the one that has its first input; the other one where a hop begins."""
+    places: list[tuple[str, int]] = []
     home = {name: i for i, name in enumerate(t for t, info in graph.tensors.items() if info.kind == "input")}
     inside: dict[str, str] = {}
     for op in graph.ops:
@@ -228,5 +230,5 @@ def _places(graph: Graph) -> list[tuple[str, int]]:
         machine = 1 - home[read] if hop and hop != inside.get(read) else home[read]
         home.update(dict.fromkeys(op.outputs, machine))
         inside.update(dict.fromkeys(op.outputs, hop))
-        found.append((op.name, machine))
-    return found
+        places.append((op.name, machine))
+    return places

@@ -1,4 +1,4 @@
-"""What a process of `cutset probe` does: times operators by themselves, then steps of chains together with its peer.
+"""A process of `cutset probe`: it times operators by themselves, then steps of chains together with its peer.
 
 Operators of about one size are timed in turn, again and again, as they come in a step: the same one twice in a row
 would find the machine's caches full of itself, and a small one after a large one would find them empty. Where torch has
@@ -15,20 +15,20 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...models.tasks import locally_connected as local  # noqa: F401 - defines the operator of locally connected layers
 from ...models.task import Data
+from ...models.tasks import locally_connected as local  # noqa: F401 - defines the operator of locally connected layers
 from ...partition.ir.box import sizes
-from ...runtime.launcher.heartbeat import Beacon
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
-from ...runtime.worker.program import Link, Program, Segment
+from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.worker.flat_parameters import FlatParameters
+from ...runtime.worker.program import Program, Segment, TransferEdge
 from ...runtime.worker.segment_runner import MicroBatch, SegmentRunner
-from ...runtime.worker.flat_parameters import States
 from ...runtime.worker.worker import Worker
-from .timed_worker import agreed
+from .timed_worker import agree_on_start
 
-PROBING = "cutset.tools.probe.probe_process:probing"
+PROBE_ENTRY = "cutset.tools.probe.probe_process:run_probe"
 PATIENCE_S = 120.0
 WARM_UP = 3
 TURNS = 5  # that chains take, so that a busy second does not hit one of them alone
@@ -47,7 +47,7 @@ class ChainPart(msgspec.Struct, frozen=True):
     steps: int
 
 
-class Setup(msgspec.Struct, frozen=True):
+class ProbeSetup(msgspec.Struct, frozen=True):
     """machine: 0 or 1. gallery: msgpack of the Program of all operators to time, empty for none.
 
     groups: subjects that are timed in turn, each with the names of its operators. seconds: how long to time operators
@@ -63,7 +63,7 @@ class Setup(msgspec.Struct, frozen=True):
     chains: list[ChainPart]
 
 
-class Timed(msgspec.Struct, frozen=True):
+class ProbeTimes(msgspec.Struct, frozen=True):
     """What was timed.
 
     subjects: seconds forward and backward of each round, by name; single: with one thread. chains: begin and end of
@@ -79,40 +79,40 @@ class Timed(msgspec.Struct, frozen=True):
     draw: float
 
 
-def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """Time all that the set-up names."""
-    given = msgspec.convert(setup, Setup)
-    mailbox = _Timekeeper(channel)
-    beacon.progress = "operators"
-    agreed(mailbox, given.peers, given.machine, -1)
-    groups = _groups(given) if given.gallery else []
-    subjects = _time(groups, given.seconds)
-    single = _single_thread(groups, given.seconds / 2) if given.single else {}
-    copy, draw = _copy_bandwidth(), _draw_rate()
-    chains: list[list[tuple[float, float]]] = [[] for _ in given.chains]
+def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Time everything that the setup names."""
+    config = msgspec.convert(setup, ProbeSetup)
+    mailbox = _TimingMailbox(channel)
+    progress.value = "operators"
+    agree_on_start(mailbox, config.peers, config.machine, -1)
+    groups = _make_timers(config) if config.gallery else []
+    subjects = _time_groups(groups, config.seconds)
+    single = _time_single_thread(groups, config.seconds / 2) if config.single else {}
+    copy, draw = _measure_copy(), _measure_random()
+    chains: list[list[tuple[float, float]]] = [[] for _ in config.chains]
     for turn in range(TURNS):
-        for i, chain in enumerate(given.chains):
-            beacon.progress = f"chain {i}, turn {turn}"
-            chains[i] += _steps(mailbox, given, turn * len(given.chains) + i, chain)
-    beacon.progress = None
-    plain: dict[str, Any] = msgspec.to_builtins(Timed(subjects, single, chains, mailbox.sends, copy, draw))
+        for i, chain in enumerate(config.chains):
+            progress.value = f"chain {i}, turn {turn}"
+            chains[i] += _time_chain(mailbox, config, turn * len(config.chains) + i, chain)
+    progress.value = None
+    plain: dict[str, Any] = msgspec.to_builtins(ProbeTimes(subjects, single, chains, mailbox.sends, copy, draw))
     return plain
 
 
 # Operators ---------------------------------------------------------------------------------------------------------
 
 
-def _groups(given: Setup) -> "list[dict[str, _Alone]]":
-    program = msgspec.msgpack.decode(given.gallery, type=Program)
-    states = States(program)
+def _make_timers(config: ProbeSetup) -> "list[dict[str, _OperatorTimer]]":
+    program = msgspec.msgpack.decode(config.gallery, type=Program)
+    states = FlatParameters(program)
     for piece in states.pieces.values():
         if piece.is_floating_point():
             piece.data.normal_(std=0.1)
-    return [{name: _Alone(program, set(ops), states) for name, ops in group.items()} for group in given.groups]
+    return [{name: _OperatorTimer(program, set(ops), states) for name, ops in group.items()} for group in config.groups]
 
 
-def _time(groups: "list[dict[str, _Alone]]", seconds: float) -> Times:
-    """Seconds of every round, by subject; each group has its share of `seconds`, and one round at least."""
+def _time_groups(groups: "list[dict[str, _OperatorTimer]]", seconds: float) -> Times:
+    """Return the seconds of every round, by subject; each group gets its part of `seconds`, and at least one round."""
     times: Times = {name: ([], []) for group in groups for name in group}
     for group in groups:
         for one in group.values():  # not counted: kernels are chosen, memory is mapped
@@ -128,43 +128,43 @@ def _time(groups: "list[dict[str, _Alone]]", seconds: float) -> Times:
     return times
 
 
-def _single_thread(groups: "list[dict[str, _Alone]]", seconds: float) -> Times:
+def _time_single_thread(groups: "list[dict[str, _OperatorTimer]]", seconds: float) -> Times:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _time(groups, seconds)
+        return _time_groups(groups, seconds)
     finally:
         torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class _Input:
     piece: int
     tensor: Tensor
 
 
-class _Alone:
-    """Some steps of a program as a segment of its own: what they read is there, what they make is sent."""
+class _OperatorTimer:
+    """Times some instructions of a program as a segment of its own: inputs are there, outputs are sent."""
 
-    def __init__(self, program: Program, ops: set[str], states: States) -> None:
+    def __init__(self, program: Program, ops: set[str], states: FlatParameters) -> None:
         steps = tuple(step for segment in program.segments for step in segment.steps if step.op in ops)
         made = {piece for step in steps for piece in step.makes}
         held = {state.piece for state in program.states}
         read = {piece for step in steps for operand in step.operands for piece in operand.sources} - made - held
         out = steps[-1].makes
-        link = Link(0, 0, out, tuple(program.pieces[piece].box for piece in out))
+        link = TransferEdge(0, 0, out, tuple(program.pieces[piece].box for piece in out))
         self._segment = Segment(0, steps, (), (link,), ())
         program = msgspec.structs.replace(program, segments=(self._segment,), results=())
         self._runner = SegmentRunner(program, states)
-        self._leaves = [_Leaf(piece, torch.randn(sizes(program.pieces[piece].box))) for piece in sorted(read)]
+        self._leaves = [_Input(piece, torch.randn(sizes(program.pieces[piece].box))) for piece in sorted(read)]
         self._gradients = [torch.randn(sizes(program.pieces[piece].box)) for piece in out]
 
     def run(self) -> tuple[float, float]:
-        """Seconds forward and backward."""
+        """Run once, and return the seconds forward and backward."""
         micro = MicroBatch(0, {}, {})
         for leaf in self._leaves:
             self._runner.enter(micro, leaf.piece, leaf.tensor.detach())
-        clock = _clock()
+        clock = _choose_clock()
         begin = clock()
         self._runner.forward(micro, self._segment)
         half = clock()
@@ -174,15 +174,15 @@ class _Alone:
         return half - begin, clock() - again
 
 
-def _clock() -> Callable[[], float]:
+def _choose_clock() -> Callable[[], float]:
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
-def _copy_bandwidth() -> float:
-    """Bytes/s that a copy of 64 MiB reads and writes, the best of five."""
+def _measure_copy() -> float:
+    """Return the bytes/s that a copy of 64 MiB reads and writes, the best of five."""
     source = torch.zeros(16 << 20)
     target = torch.zeros(16 << 20)
-    best, clock = float("inf"), _clock()
+    best, clock = float("inf"), _choose_clock()
     for _ in range(5):
         begin = clock()
         target.copy_(source)
@@ -190,10 +190,10 @@ def _copy_bandwidth() -> float:
     return 2 * source.numel() * source.element_size() / best
 
 
-def _draw_rate() -> float:
-    """Numbers a second of a mask of a million, the median of five."""
+def _measure_random() -> float:
+    """Return the random numbers per second of a mask of a million, the median of five."""
     numbers, generator = torch.empty(1 << 20), torch.Generator().manual_seed(0)
-    times, clock = [], _clock()
+    times, clock = [], _choose_clock()
     for _ in range(5):
         begin = clock()
         numbers.bernoulli_(0.9, generator=generator).div_(0.9)
@@ -204,8 +204,8 @@ def _draw_rate() -> float:
 # Chains ------------------------------------------------------------------------------------------------------------
 
 
-class _Timekeeper(Mailbox):
-    """A mailbox that notes how long it takes to hand a message with tensors over."""
+class _TimingMailbox(Mailbox):
+    """A mailbox that records how long it takes to send a message with tensors."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(channel, timeout_s=PATIENCE_S)
@@ -219,17 +219,19 @@ class _Timekeeper(Mailbox):
         return sent
 
 
-def _steps(mailbox: Mailbox, given: Setup, number: int, chain: ChainPart) -> list[tuple[float, float]]:
-    """Begin and end of every step of a chain, which both machines begin together where both have a part in it."""
+def _time_chain(mailbox: Mailbox, config: ProbeSetup, number: int, chain: ChainPart) -> list[tuple[float, float]]:
+    """Return begin and end of every step of a chain, which both machines begin together if both have a part in it."""
     if not chain.program:
         return []
     program = msgspec.msgpack.decode(chain.program, type=Program)
-    worker = Worker(program, mailbox, given.peers, tag=f"chain {number} ")
+    worker = Worker(program, mailbox, config.peers, tag=f"chain {number} ")
     batch = Data((torch.ones(1, chain.width),) * chain.ways, ())
-    clock = time.monotonic if chain.together else _clock()
+    clock = time.monotonic if chain.together else _choose_clock()
     times = []
     for step in range(WARM_UP + chain.steps):
-        begin = agreed(mailbox, given.peers, program.machine, number << 20 | step) if chain.together else clock()
+        begin = (
+            agree_on_start(mailbox, config.peers, program.machine, number << 20 | step) if chain.together else clock()
+        )
         worker.step(batch, step)
         times.append((begin, clock()))
     return times[WARM_UP:]

@@ -16,72 +16,82 @@ from rich.text import Text
 
 from ...errors import CutsetError
 from ...partition.placement.placement_file import MachinePlacement, Placement
-from ..figures.cut_map_edges import crossings
-from .table_rows import ITERATION_COLUMNS, RESULT_COLUMNS, few, is_chosen, iteration_cells, ranked, result_cells
-from ..units import bytes_text, count_text, percent_text, seconds_text
+from ..figures.cut_map_edges import collect_crossings
+from ..units import format_bytes, format_count, format_percent, format_seconds
+from .table_rows import (
+    ITERATION_COLUMNS,
+    RESULT_COLUMNS,
+    format_iteration,
+    format_result,
+    is_chosen,
+    rank_candidates,
+    sample_iterations,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _PLAIN_WIDTH = 160
 _WIDEST = 10_000
-_MOST_CROSSINGS = 8
-_MOST_CANDIDATES = 15
+_MAX_CROSSINGS = 8
+_MAX_CANDIDATES = 15
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that does not break lines at 80 columns where no terminal sets a width."""
+    """Return a console that does not break lines at 80 columns if no terminal sets a width."""
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PLAIN_WIDTH)
 
 
-def result_table(result: Mapping[str, Any], *, console: Console | None = None) -> None:
+def print_result(result: Mapping[str, Any], *, console: Console | None = None) -> None:
     """Print the rows of a run, its verdict, why a step took so long, and its notes.
 
-    Where the terminal is narrow, a run becomes a column.
+    If the terminal is narrow, each run becomes a column.
     """
     console = console or make_console()
-    rows = [result_cells(row) for row in result["rows"]]
-    table = _table(RESULT_COLUMNS, rows)
-    if _width(console, table) > console.width:
-        names, *values = zip(RESULT_COLUMNS, *rows, strict=True)
-        table = _table(names, values)
+    rows = [format_result(row) for row in result["rows"]]
+    table = _make_table(RESULT_COLUMNS, rows, [i > 0 for i in range(len(RESULT_COLUMNS))])
+    if _measure_width(console, table) > console.width:
+        headings, *columns = zip(RESULT_COLUMNS, *rows, strict=True)
+        table = _make_table(headings, columns, [i > 0 for i in range(len(headings))])
     console.print(Text(f"{result['task']}\n", style="bold"))
     _print_table(console, table)
     console.print(Text(str(result["verdict"]), style="bold"))
     if result.get("iterations"):
-        print_columns(console, ITERATION_COLUMNS, [iteration_cells(one) for one in few(result["iterations"])])
+        print_columns(
+            console, ITERATION_COLUMNS, [format_iteration(one) for one in sample_iterations(result["iterations"])]
+        )
     if result.get("measured"):
-        console.print(Text("\n".join(result["measured"]["why"])))
-    for said in result.get("served_why") or ():
-        console.print(Text(said))
+        console.print(Text("\n".join(result["measured"]["findings"])))
+    for line in result.get("server_findings") or ():
+        console.print(Text(line))
     for note in result.get("notes") or ():
         console.print(Text(f"note: {note}", style="dim"))
 
 
-def placement_summary(placement: Placement, *, console: Console | None = None) -> None:
+def print_placement(placement: Placement, *, console: Console | None = None) -> None:
     """Print the verdict, the machines, the tensors that cross most, and the candidates."""
     console = console or make_console()
     predicted = placement.predicted
-    one = seconds_text(predicted.one_machine_s)
-    step = f"step of {placement.batch} samples {seconds_text(predicted.step_s)}, on one machine {one}"
+    one = format_seconds(predicted.one_machine_s)
+    step = f"step of {placement.batch} samples {format_seconds(predicted.step_s)}, on one machine {one}"
     console.print(Text(placement.verdict, style="bold"))
-    console.print(Text(f"{placement.model}: {step}, by the prediction"))
-    if placement.blocks:
-        console.print(Text(f"blocks by hand: {', '.join(placement.blocks)}"))
+    console.print(Text(f"{placement.model}: {step} (predicted)"))
+    if placement.leaf_modules:
+        console.print(Text(f"leaf modules: {', '.join(placement.leaf_modules)}"))
     console.print()
     work = sum(machine.flops for machine in placement.machines) or 1.0
     columns = ("machine", "FLOP a step", "part", "busy", "memory", "of its limit", "parameters")
-    rows = [_machine(i, machine, work) for i, machine in enumerate(placement.machines)]
+    rows = [_format_machine(i, machine, work) for i, machine in enumerate(placement.machines)]
     print_columns(console, columns, rows)
     _print_crossings(placement, console)
-    listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits", "least share")
-    print_columns(console, listed, _candidates(placement))
-    hidden = len(placement.candidates) - _MOST_CANDIDATES
+    listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits", "min load")
+    print_columns(console, listed, _format_candidates(placement))
+    hidden = len(placement.candidates) - _MAX_CANDIDATES
     more = f"; {hidden} slower ones are in the file" if hidden > 0 else ""
     console.print(Text(f"* chosen: {placement.winner}, for its {placement.objective}{more}"))
-    if placement.left_out:
-        console.print(Text(f"Left out: {'; '.join(_left_out(placement))}"))
+    if placement.rejected:
+        console.print(Text(f"Rejected: {'; '.join(_describe_rejected(placement))}"))
 
 
 def print_error(error: CutsetError, *, console: Console | None = None) -> None:
@@ -92,9 +102,19 @@ def print_error(error: CutsetError, *, console: Console | None = None) -> None:
         console.print(Text.assemble(("  fix: ", "bold"), error.fix), soft_wrap=True)
 
 
-def print_columns(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Print a table of plain texts, the first `left` columns to the left and the others to the right."""
-    _print_table(console, _table(columns, rows, left=left))
+def print_columns(
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: int = 1,
+    right: Sequence[bool] | None = None,
+) -> None:
+    """Print a table of plain texts.
+
+    right: which columns are aligned to the right; by default all but the first `left` ones.
+    """
+    _print_table(console, _make_table(columns, rows, right or [i >= left for i in range(len(columns))]))
 
 
 class Progress:
@@ -134,29 +154,29 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
         elif kind is None and self._printed is not None and self._printed[0] != self._done:
-            self._line()
+            self._print_line()
 
     def __repr__(self) -> str:
         return f"Progress({self._label!r}, {self._done} of {self._total})"
 
     def update(self, done: int, note: str = "") -> None:
-        """Say how far it is. note: a few words, as the loss."""
+        """Report how far the run is. note: a few words, as the loss."""
         self._done, self._note = done, note
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, note=note)
-        elif self._due():
-            self._line()
+        elif self._is_due():
+            self._print_line()
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         if self._printed is None:
             return True
         done, at = self._printed
         further = 10 * self._done // self._total > 10 * done // self._total
         return further or (self._done > done and self._clock() - at >= self._every_s)
 
-    def _line(self) -> None:
+    def _print_line(self) -> None:
         self._printed = (self._done, self._clock())
-        share = percent_text(min(self._done / self._total, 1.0))
+        share = format_percent(min(self._done / self._total, 1.0))
         text = f"{self._label}: {share}, {self._done} of {self._total}" + (f", {self._note}" if self._note else "")
         self._console.print(Text(text), soft_wrap=True)
 
@@ -171,73 +191,73 @@ def _make_bar(console: Console, label: str, total: int) -> "Bar":
     return bar
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Table:
-    """A table of plain texts: the first columns to the left and the others to the right, no line broken."""
+def _make_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Table:
+    """Return a table of plain texts in which no line is broken."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for i, label in enumerate(columns):
-        table.add_column(Text(label), justify="left" if i < left else "right", no_wrap=True)
+    for label, to_right in zip(columns, right, strict=True):
+        table.add_column(Text(label), justify="right" if to_right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
 
 
-def _width(console: Console, table: Table) -> int:
-    """The columns of the terminal that the table needs without breaking a line."""
+def _measure_width(console: Console, table: Table) -> int:
+    """Return how many columns of the terminal the table needs if no line is broken."""
     return console.measure(table, options=console.options.update(width=_WIDEST)).maximum
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """Never cut a number: where a table is wider than the terminal, the terminal breaks its lines."""
-    table.width = _width(console, table)
+    """Print a table without cutting a number: if it is wider than the terminal, the terminal wraps its lines."""
+    table.width = _measure_width(console, table)
     console.print(table, soft_wrap=True)
     console.print()
 
 
-def _machine(i: int, machine: MachinePlacement, work: float) -> tuple[str, ...]:
+def _format_machine(i: int, machine: MachinePlacement, work: float) -> tuple[str, ...]:
     used = machine.memory_used_bytes / machine.memory_bytes if machine.memory_bytes else 0.0
     return (
         f"{i} {machine.name}",
-        count_text(machine.flops),
-        percent_text(machine.flops / work),
-        seconds_text(machine.busy_s),
-        bytes_text(machine.memory_used_bytes),
-        percent_text(used) + (" over" if used > 1 else ""),
-        count_text(machine.parameters),
+        format_count(machine.flops),
+        format_percent(machine.flops / work),
+        format_seconds(machine.busy_s),
+        format_bytes(machine.memory_used_bytes),
+        format_percent(used) + (" over" if used > 1 else ""),
+        format_count(machine.parameters),
     )
 
 
 def _print_crossings(placement: Placement, console: Console) -> None:
-    items = sorted(crossings(placement).values(), key=lambda item: (-item.total, item.tensor))
+    items = sorted(collect_crossings(placement).values(), key=lambda item: (-item.total, item.tensor))
     if not items:
         console.print(Text("Nothing crosses between machines."))
         return
-    rows = [(item.tensor, bytes_text(item.total), str(len(item.pairs))) for item in items[:_MOST_CROSSINGS]]
+    rows = [(item.tensor, format_bytes(item.total), str(len(item.pairs))) for item in items[:_MAX_CROSSINGS]]
     print_columns(console, ("crossing tensor", "bytes forward", "pairs of machines"), rows)
     total = sum(item.total for item in items)
-    rest = f", {len(items) - _MOST_CROSSINGS} more not shown" if len(items) > _MOST_CROSSINGS else ""
-    console.print(Text(f"{len(items)} tensors cross, {bytes_text(total)} forward{rest}\n"))
+    rest = f", {len(items) - _MAX_CROSSINGS} more not shown" if len(items) > _MAX_CROSSINGS else ""
+    console.print(Text(f"{len(items)} tensors cross, {format_bytes(total)} forward{rest}\n"))
 
 
-def _candidates(placement: Placement) -> list[tuple[str, ...]]:
+def _format_candidates(placement: Placement) -> list[tuple[str, ...]]:
     return [
         (
             ("* " if is_chosen(score, placement) else "  ") + score.name,
             str(score.machines),
-            seconds_text(score.step_s),
-            bytes_text(score.bytes_forward),
-            bytes_text(score.memory_max_bytes),
+            format_seconds(score.step_s),
+            format_bytes(score.bytes_forward),
+            format_bytes(score.peak_memory_bytes),
             "yes" if score.fits else "no",
-            percent_text(score.least_share),
+            format_percent(score.min_load),
         )
-        for at, score in enumerate(ranked(placement))
-        if at < _MOST_CANDIDATES or is_chosen(score, placement)
+        for at, score in enumerate(rank_candidates(placement))
+        if at < _MAX_CANDIDATES or is_chosen(score, placement)
     ]
 
 
-def _left_out(placement: Placement) -> list[str]:
-    """Why candidates were not there, each reason with all that share it."""
+def _describe_rejected(placement: Placement) -> list[str]:
+    """Name the candidates that could not be made, those of one reason together."""
     by_reason: dict[str, list[str]] = {}
-    for skipped in placement.left_out:
+    for skipped in placement.rejected:
         names = by_reason.setdefault(skipped.reason, [])
         if skipped.name not in names:
             names.append(skipped.name)

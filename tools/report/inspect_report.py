@@ -1,83 +1,84 @@
-"""What `cutset inspect` tells of a model: each operator's row, loops and FLOPs, and how much of it can be cut."""
+"""What `cutset inspect` says of a model: the sharding rule, loops and FLOPs of each operator, and what can be cut."""
 
 from typing import Any
 
 from rich.text import Text
 
-from ...partition.ir.graph import Graph, Op
-from ...partition.capture.axis_inference import OPAQUE
+from ...partition.ir.graph import OPAQUE, Graph, Op
+from ..task.capture_task import CapturedTask
+from ..units import format_count, format_percent
 from .console import make_console, print_columns
-from ..task.plan_task import Captured
-from ..units import count_text, percent_text
 
 
-def inspection(ready: Captured) -> dict[str, Any]:
-    """Plain data: operators in order, totals, and the share of the FLOPs in operators that can be cut inside."""
-    graph = ready.train
+def describe_capture(captured: CapturedTask) -> dict[str, Any]:
+    """Return operators in order, totals, and the fraction of the FLOPs in operators that can be cut, as plain data."""
+    graph = captured.train
     total = sum(op.flops for op in graph.ops) or 1.0
-    parameters = sum(_elements(p.shape) for p in graph.parameters)
+    parameters = sum(_count_elements(p.shape) for p in graph.parameters)
     return {
-        "task": ready.task.name,
-        "batch": ready.batch,
+        "task": captured.task.name,
+        "batch": captured.batch,
         "parameters": parameters,
-        "parameter_bytes": sum(_elements(p.shape) * p.element_bytes for p in graph.parameters),
+        "parameter_bytes": sum(_count_elements(p.shape) * p.element_bytes for p in graph.parameters),
         "flops_forward": sum(op.flops for op in graph.ops),
-        "cuttable_share": sum(op.flops for op in graph.ops if op.cuttable) / total,
-        "opaque": sorted({op.target for op in graph.ops if op.row == OPAQUE}),
-        "ops": [_op(graph, op, total) for op in graph.ops],
+        "cuttable_share": sum(op.flops for op in graph.ops if op.is_cuttable) / total,
+        "opaque": sorted({op.target for op in graph.ops if op.sharding_rule == OPAQUE}),
+        "ops": [_describe_op(graph, op, total) for op in graph.ops],
     }
 
 
-def _elements(shape: tuple[int, ...]) -> int:
+def _count_elements(shape: tuple[int, ...]) -> int:
     elements = 1
     for size in shape:
         elements *= size
     return elements
 
 
-def _op(graph: Graph, op: Op, total: float) -> dict[str, Any]:
+def _describe_op(graph: Graph, op: Op, total: float) -> dict[str, Any]:
     loops = [{"axis": graph.axes[loop.axis][0], "size": loop.size, "kind": loop.kind} for loop in op.nest.loops]
     return {
         "name": op.name,
         "op": op.target,
-        "row": op.row,
+        "sharding_rule": op.sharding_rule,
         "module": op.module,
         "source": op.source,
         "flops": op.flops,
         "share": op.flops / total,
         "loops": loops,
-        "cuttable": op.cuttable,
+        "cuttable": op.is_cuttable,
     }
 
 
 def print_inspection(facts: dict[str, Any]) -> None:
-    """The same as a table."""
+    """Print the operators as a table, and the totals."""
     console = make_console()
     rows = [
         (
             op["name"],
             op["module"],
-            op["row"].removeprefix("aten."),
-            " ".join(_loop(loop) for loop in op["loops"]),
-            count_text(op["flops"]),
-            percent_text(op["share"]),
+            op["sharding_rule"].removeprefix("aten."),
+            " ".join(_format_loop(loop) for loop in op["loops"]),
+            format_count(op["flops"]),
+            format_percent(op["share"]),
         )
         for op in facts["ops"]
     ]
-    print_columns(console, ("operator", "module", "row", "loops", "FLOP", "share"), rows, left=4)
+    print_columns(console, ("operator", "module", "rule", "loops", "FLOP", "share"), rows, left=4)
     console.print(
         Text(
-            f"{facts['task']}: {count_text(facts['parameters'])} parameters, "
-            f"{count_text(facts['flops_forward'])} FLOP forward for {facts['batch']} samples; "
-            f"{percent_text(facts['cuttable_share'])} of the FLOPs can be cut inside an operator.",
+            f"{facts['task']}: {format_count(facts['parameters'])} parameters, "
+            f"{format_count(facts['flops_forward'])} FLOP forward for {facts['batch']} samples; "
+            f"{format_percent(facts['cuttable_share'])} of the FLOPs can be cut inside an operator.",
             style="bold",
         )
     )
-    console.print(Text("Loops: n parallel, +n summed over (its cuts are added up), [n] never cut."))
+    console.print(
+        Text("Loops: n parallel, +n summed over (partial sums are added up), [n] never cut. Rule: the sharding rule.")
+    )
     if facts["opaque"]:
-        console.print(Text(f"Without a row, so never cut inside: {', '.join(facts['opaque'])}"))
+        console.print(Text(f"Without a sharding rule, so never cut inside: {', '.join(facts['opaque'])}"))
 
 
-def _loop(loop: dict[str, Any]) -> str:
+def _format_loop(loop: dict[str, Any]) -> str:
     size = str(loop["size"])
     return {"parallel": size, "reduction": f"+{size}", "fixed": f"[{size}]"}[loop["kind"]]

@@ -1,4 +1,4 @@
-"""The pages: one for a placement (`cutset show`), one for a run (`cutset train` and `demo`)."""
+"""The HTML pages: one for a placement (`cutset show`), one for a run (`cutset train` and `demo`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -6,244 +6,278 @@ from typing import Any
 
 import msgspec
 
-from ...partition.placement.placement_file import Placement, Score
-from ..figures.cut_map_edges import crossings
-from ..analysis.measured import Measured
-from .html import Column, Row, card, facts, fold, header, notes, page, settings, table
-from ..figures.picture import (
-    accuracy_curves,
-    cut_map,
-    gantt,
-    link_matrix,
-    load_bars,
-    loss_curves,
-    staleness_heat,
-    staleness_histograms,
-    traffic_matrix,
-    waiting_bars,
+from ...partition.placement.placement_file import CandidateScore, Placement
+from ..analysis.measured_step import MeasuredStep
+from ..figures.cut_map import render_cut_map
+from ..figures.cut_map_edges import collect_crossings
+from ..figures.gantt import LEGEND, render_gantt
+from ..figures.learning_curves import render_accuracy_curves, render_loss_curves
+from ..figures.load_and_traffic import render_link_matrix, render_load_bars, render_traffic_matrix
+from ..figures.staleness import render_staleness_heatmap, render_staleness_histograms, render_waiting_bars
+from ..units import NONE, format_bytes, format_count, format_percent, format_seconds
+from .html import (
+    TableColumn,
+    TableRow,
+    render_card,
+    render_facts,
+    render_fold,
+    render_header,
+    render_notes,
+    render_page,
+    render_settings,
+    render_table,
 )
 from .table_rows import (
     ITERATION_COLUMNS,
     RESULT_COLUMNS,
     SHARD_COLUMNS,
     WORKER_COLUMNS,
+    format_iteration,
+    format_result,
+    format_shard,
+    format_worker,
     is_chosen,
-    iteration_cells,
-    ranked,
-    result_cells,
-    shard_cells,
-    worker_cells,
+    rank_candidates,
 )
-from ..units import NONE, bytes_text, count_text, percent_text, seconds_text
 
-_MOST_LINKS = 16
+_MAX_LINKS = 16
 _CANDIDATES = (
-    "Plans that were compared: the fastest wins of those that fit and leave no machine nearly idle. "
-    "The least share is the smallest work of a machine against its even part."
+    "The plans that were compared. The fastest wins, of those that fit and leave no machine nearly idle. "
+    "Min load: the work of the least busy machine, as a fraction of an even share."
 )
 
 
-def placement_page(placement: Placement) -> str:
-    """A placement as one HTML file: verdict, cut map, load, traffic, the predicted step and the candidates."""
+def render_placement_page(placement: Placement) -> str:
+    """Render a placement as one HTML file: verdict, cut map, load, traffic, the predicted step and the candidates."""
     versions = ", ".join(f"{name} {version}" for name, version in placement.versions.items())
     foot = f"Placement format {placement.format}, batch {placement.batch}, seed {placement.seed}; {versions}"
-    body = header(f"Cut of {placement.model}", placement.verdict) + _key_facts(placement) + _plan(placement)
-    return page(f"cutset: cut of {placement.model}", body + f"<footer>{escape(foot)}</footer>")
+    body = (
+        render_header(f"Cut of {placement.model}", placement.verdict)
+        + _render_key_facts(placement)
+        + _render_plan(placement)
+    )
+    return render_page(f"cutset: cut of {placement.model}", body + f"<footer>{escape(foot)}</footer>")
 
 
-def run_page(placement: Placement | None, result: Mapping[str, Any]) -> str:
-    """A run as one HTML file: the result table and curves first, then the cut it ran with, if it had one."""
-    rows = card("Result", "", result_rows(result) + notes(result.get("notes") or ()))
+def render_run_page(placement: Placement | None, result: Mapping[str, Any]) -> str:
+    """Render a run as one HTML file: the result table and curves first, then the cut it ran with, if it had one."""
+    rows = render_card("Result", "", render_results(result) + render_notes(result.get("notes") or ()))
     curves = "".join(
-        card(title, "", figure, scroll=True)
+        render_card(title, "", figure, scroll=True)
         for title, figure in (
-            ("Test accuracy", accuracy_curves(result, standalone=False)),
-            ("Loss", loss_curves(result, standalone=False)),
+            ("Test accuracy", render_accuracy_curves(result, standalone=False)),
+            ("Loss", render_loss_curves(result, standalone=False)),
         )
     )
-    late = _iterations(result) if "iterations" in result else _staleness(result) + _served(result)
-    plan = "" if placement is None else _plan(placement, result.get("measured"))
-    used = settings(result.get("settings") or {}) + settings(result.get("versions") or {})
-    body = header(f"Run of {result['task']}", result["verdict"]) + rows + f'<div class="pair">{curves}</div>\n' + late
-    return page(
-        f"cutset: run of {result['task']}", body + _links(result) + plan + card("Settings and versions", "", used)
+    asynchrony = (
+        _render_iterations(result) if "iterations" in result else _render_staleness(result) + _render_waiting(result)
+    )
+    plan = "" if placement is None else _render_plan(placement, result.get("measured"))
+    used = render_settings(result.get("settings") or {}) + render_settings(result.get("versions") or {})
+    body = (
+        render_header(f"Run of {result['task']}", result["verdict"])
+        + rows
+        + f'<div class="pair">{curves}</div>\n'
+        + asynchrony
+    )
+    return render_page(
+        f"cutset: run of {result['task']}",
+        body + _render_links(result) + plan + render_card("Settings and versions", "", used),
     )
 
 
-def _iterations(result: Mapping[str, Any]) -> str:
-    """What each iteration of a batch method came to."""
-    said = (
-        "Evaluations are of loss and gradient, since the beginning. Round trips and bytes are those of the "
-        "coordinator, which sees numbers alone. Portions that were late were given to two replicas."
+def _render_iterations(result: Mapping[str, Any]) -> str:
+    """Render the table of the iterations of a batch method."""
+    lead = (
+        "Evaluations: of loss and gradient, since the beginning. Round trips and bytes: the coordinator's, which "
+        "handles scalars only. Issued twice: late portions that a second replica computed as well."
     )
-    return card("Iterations", said, _listed(ITERATION_COLUMNS, map(iteration_cells, result["iterations"])), scroll=True)
+    return render_card(
+        "Iterations", lead, _render_list(ITERATION_COLUMNS, map(format_iteration, result["iterations"])), scroll=True
+    )
 
 
-def _staleness(result: Mapping[str, Any]) -> str:
-    """Per worker, and per worker and shard where there are several shards."""
-    shards = (result.get("served") or {}).get("shards") or ()
-    heat = staleness_heat(shards, standalone=False) if len(shards) > 1 else ""
-    return card(
+def _render_staleness(result: Mapping[str, Any]) -> str:
+    """Render staleness by worker and, if there are several shards, by worker and shard."""
+    shards = (result.get("server_statistics") or {}).get("shards") or ()
+    heat = render_staleness_heatmap(shards, standalone=False) if len(shards) > 1 else ""
+    return render_card(
         "Staleness",
-        "Updates by others between a worker's fetch and its push, as part of its pushes.",
-        staleness_histograms(result.get("staleness") or {}, standalone=False) + heat,
+        "Updates by others between a worker's fetch and its push: how many of its pushes had which staleness.",
+        render_staleness_histograms(result.get("staleness") or {}, standalone=False) + heat,
         scroll=True,
     )
 
 
-def _served(result: Mapping[str, Any]) -> str:
-    """What workers waited for, and what the shards did."""
-    found = result.get("served")
-    if not found:
+def _render_waiting(result: Mapping[str, Any]) -> str:
+    """Render how long workers waited, and what the shards did."""
+    served = result.get("server_statistics")
+    if not served:
         return ""
-    lists = fold("All workers", _listed(WORKER_COLUMNS, map(worker_cells, found["workers"])))
-    lists += fold("All shards", _listed(SHARD_COLUMNS, map(shard_cells, found["shards"])))
-    body = waiting_bars(found["workers"], standalone=False) + notes(result.get("served_why") or ()) + lists
-    return card("Waiting", "Part of its time in which a worker waited for the shards.", body, scroll=True)
+    lists = render_fold("All workers", _render_list(WORKER_COLUMNS, map(format_worker, served["workers"])))
+    lists += render_fold("All shards", _render_list(SHARD_COLUMNS, map(format_shard, served["shards"])))
+    body = (
+        render_waiting_bars(served["workers"], standalone=False)
+        + render_notes(result.get("server_findings") or ())
+        + lists
+    )
+    return render_card("Waiting", "The fraction of its time that each worker waited for the shards.", body, scroll=True)
 
 
-def _listed(labels: Sequence[str], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table of a name and numbers."""
-    return table([Column(label, number=i > 0) for i, label in enumerate(labels)], [Row(cells) for cells in rows])
+def _render_list(labels: Sequence[str], rows: Iterable[tuple[str, ...]]) -> str:
+    """Render a table whose first column is a name and whose others are numbers."""
+    return render_table(
+        [TableColumn(label, number=i > 0) for i, label in enumerate(labels)], [TableRow(cells) for cells in rows]
+    )
 
 
-def result_rows(result: Mapping[str, Any]) -> str:
-    """The result table as HTML."""
-    return _listed(RESULT_COLUMNS, map(result_cells, result["rows"]))
+def render_results(result: Mapping[str, Any]) -> str:
+    """Render the result table."""
+    return _render_list(RESULT_COLUMNS, map(format_result, result["rows"]))
 
 
-def _key_facts(placement: Placement) -> str:
+def _render_key_facts(placement: Placement) -> str:
     predicted = placement.predicted
-    fullest = max((m.memory_used_bytes / m.memory_bytes for m in placement.machines if m.memory_bytes), default=0.0)
+    fullness = max((m.memory_used_bytes / m.memory_bytes for m in placement.machines if m.memory_bytes), default=0.0)
     work = sum(machine.flops for machine in placement.machines)
-    return facts(
+    return render_facts(
         [
-            ("Machines", str(len(placement.machines)), f"{count_text(work)}FLOP a step"),
-            ("Predicted step", seconds_text(predicted.step_s), f"{placement.batch} samples"),
+            ("Machines", str(len(placement.machines)), f"{format_count(work)}FLOP a step"),
+            ("Predicted step", format_seconds(predicted.step_s), f"{placement.batch} samples"),
             (
                 "Against one machine",
-                _against(predicted.one_machine_s, predicted.step_s),
-                f"one takes {seconds_text(predicted.one_machine_s)}",
+                _describe_speedup(predicted.one_machine_s, predicted.step_s),
+                f"one takes {format_seconds(predicted.one_machine_s)}",
             ),
             (
                 "Crossing, forward",
-                bytes_text(predicted.bytes_forward),
+                format_bytes(predicted.bytes_forward),
                 f"{predicted.messages_forward} message{'' if predicted.messages_forward == 1 else 's'}",
             ),
-            ("Fullest memory", percent_text(fullest), "of its machine"),
+            ("Peak memory", format_percent(fullness), "of its machine, where it is fullest"),
         ]
     )
 
 
-def _against(one_s: float, step_s: float) -> str:
-    """One machine's step against the plan's: "1.62 × faster"."""
+def _describe_speedup(one_s: float, step_s: float) -> str:
+    """Compare the plan's step with one machine's: "1.62 × faster"."""
     if not one_s or not step_s:
         return NONE
     return f"{one_s / step_s:.2f} × faster" if step_s <= one_s else f"{step_s / one_s:.2f} × slower"
 
 
-def _plan(placement: Placement, measured: Mapping[str, Any] | None = None) -> str:
-    """The pictures of a placement, and the same in tables."""
-    pair = card(
+def _render_plan(placement: Placement, measured: Mapping[str, Any] | None = None) -> str:
+    """Render the figures of a placement, and the same in tables."""
+    pair = render_card(
         "Load",
-        "What a step gives each machine, forward and backward.",
-        load_bars(placement, standalone=False),
+        "The work of each machine in a step, forward and backward.",
+        render_load_bars(placement, standalone=False),
         scroll=True,
-    ) + card(
+    ) + render_card(
         "Traffic",
-        "Bytes from row to column in a forward pass; the backward pass returns as many.",
-        traffic_matrix(placement, standalone=False),
+        "Bytes sent from row to column in a forward pass; the backward pass sends as many back.",
+        render_traffic_matrix(placement, standalone=False),
         scroll=True,
     )
     return (
-        card(
+        render_card(
             "Cut map",
-            "Operators in order of execution, each divided into its machines' territory. Point at one for details.",
-            cut_map(placement, standalone=False) + fold("All crossing tensors", _crossing_table(placement)),
+            "Operators in order of execution; each box is divided among its machines. Hover or tap for details.",
+            render_cut_map(placement, standalone=False)
+            + render_fold("All crossing tensors", _render_crossings(placement)),
             scroll=True,
         )
         + f'<div class="pair">{pair}</div>\n'
-        + _step(placement, measured)
-        + card("Candidates", _CANDIDATES, candidate_table(placement))
+        + _render_step(placement, measured)
+        + render_card("Candidates", _CANDIDATES, render_candidates(placement))
     )
 
 
-def _step(placement: Placement, measured: Mapping[str, Any] | None) -> str:
-    """A step as predicted and, where some were recorded, as measured. measured: of a result."""
+def _render_step(placement: Placement, measured: Mapping[str, Any] | None) -> str:
+    """Render a step as predicted and, if some were recorded, as measured. measured: as in a result."""
     if measured is None:
-        drawn = gantt(placement, standalone=False)
-        return card("Predicted step", "Compute above, sends below.", drawn, scroll=True)
-    typical = msgspec.convert(measured["typical"], Measured)
+        gantt = render_gantt(placement, standalone=False)
+        return render_card("Predicted step", LEGEND, gantt, scroll=True)
+    typical = msgspec.convert(measured["step"], MeasuredStep)
     among = f"the median of {typical.of} that" if typical.of > 1 else "the one that"
     lead = (
-        f"Compute above, sends below. Measured is step {typical.step}, {among} replica 0 recorded; "
-        "a send lasts there until the receiver takes it."
+        f"{LEGEND} Measured: step {typical.step}, {among} replica 0 recorded; "
+        "a measured send lasts until the receiver takes it."
     )
-    drawn = gantt(placement, typical, standalone=False)
-    return card("A step, predicted and measured", lead, drawn + notes(measured["why"]), scroll=True)
+    gantt = render_gantt(placement, typical, standalone=False)
+    return render_card("A step, predicted and measured", lead, gantt + render_notes(measured["findings"]), scroll=True)
 
 
-def candidate_table(placement: Placement) -> str:
-    """All candidate plans, fastest first, as HTML."""
+def render_candidates(placement: Placement) -> str:
+    """Render all candidate plans, fastest first."""
     columns = [
-        Column("plan"),
-        *(Column(label, number=True) for label in ("machines", "predicted step", "bytes forward")),
+        TableColumn("plan"),
+        *(TableColumn(label, number=True) for label in ("machines", "predicted step", "bytes forward")),
     ]
-    columns += [Column("fullest memory", number=True), Column("fits"), Column("least share of a machine", number=True)]
-    return table(columns, [_candidate(score, won=is_chosen(score, placement)) for score in ranked(placement)])
+    columns += [
+        TableColumn("fullness memory", number=True),
+        TableColumn("fits"),
+        TableColumn("min load (of even share)", number=True),
+    ]
+    return render_table(
+        columns, [_make_candidate_row(score, won=is_chosen(score, placement)) for score in rank_candidates(placement)]
+    )
 
 
-def _candidate(score: Score, *, won: bool) -> Row:
+def _make_candidate_row(score: CandidateScore, *, won: bool) -> TableRow:
     cells = (
         score.name,
         str(score.machines),
-        seconds_text(score.step_s),
-        bytes_text(score.bytes_forward),
-        bytes_text(score.memory_max_bytes),
+        format_seconds(score.step_s),
+        format_bytes(score.bytes_forward),
+        format_bytes(score.peak_memory_bytes),
         "yes" if score.fits else "no",
-        percent_text(score.least_share),
+        format_percent(score.min_load),
     )
-    return Row(cells, tag="winner" if won else "", best=won, bad=() if score.fits else (4, 5))
+    return TableRow(cells, tag="winner" if won else "", best=won, bad=() if score.fits else (4, 5))
 
 
-def _crossing_table(placement: Placement) -> str:
-    items = sorted(crossings(placement).values(), key=lambda item: (-item.total, item.tensor))
+def _render_crossings(placement: Placement) -> str:
+    items = sorted(collect_crossings(placement).values(), key=lambda item: (-item.total, item.tensor))
     columns = [
-        Column("tensor"),
-        Column("bytes forward", number=True),
-        Column("pairs", number=True),
-        Column("busiest pair"),
+        TableColumn("tensor"),
+        TableColumn("bytes forward", number=True),
+        TableColumn("pairs", number=True),
+        TableColumn("busiest pair"),
     ]
     rows = []
     for item in items:
         (source, target), count = max(item.pairs.items(), key=lambda pair: (pair[1], pair[0]))
-        busiest = f"{source} → {target}, {bytes_text(count)}"
-        rows.append(Row((item.tensor, bytes_text(item.total), str(len(item.pairs)), busiest)))
-    return table(columns, rows)
+        busiest = f"{source} → {target}, {format_bytes(count)}"
+        rows.append(TableRow((item.tensor, format_bytes(item.total), str(len(item.pairs)), busiest)))
+    return render_table(columns, rows)
 
 
-def _links(result: Mapping[str, Any]) -> str:
-    """Measured bytes between processes: a matrix, and all links as a table."""
+def _render_links(result: Mapping[str, Any]) -> str:
+    """Render the measured bytes between processes: a matrix, and all links as a table."""
     links = result.get("links") or ()
     if not links:
         return ""
     busiest = sorted(links, key=lambda link: (-link["bytes"], link["source"], link["target"]))
-    columns = [Column("from"), Column("to")]
-    columns += [Column(label, number=True) for label in ("bytes", "bytes a step", "messages")]
+    columns = [TableColumn("from"), TableColumn("to")]
+    columns += [TableColumn(label, number=True) for label in ("bytes", "bytes a step", "messages")]
     rows = [
-        Row(
+        TableRow(
             (
                 str(x["source"]),
                 str(x["target"]),
-                *map(bytes_text, (x["bytes"], x.get("bytes_per_step"))),
+                *map(format_bytes, (x["bytes"], x.get("bytes_per_step"))),
                 str(x["messages"]),
             )
         )
         for x in busiest
     ]
     names = {link[end] for link in links for end in ("source", "target")}
-    matrix = link_matrix(links, standalone=False) if len(names) <= _MOST_LINKS else ""
-    listed = fold("All links", table(columns, rows)) if matrix else table(columns, rows)
-    return card(
-        "Traffic, measured", "Bytes from row to column in training, without the tests.", matrix + listed, scroll=True
+    matrix = render_link_matrix(links, standalone=False) if len(names) <= _MAX_LINKS else ""
+    listed = render_fold("All links", render_table(columns, rows)) if matrix else render_table(columns, rows)
+    return render_card(
+        "Traffic, measured",
+        "Bytes sent from row to column in training, without the tests.",
+        matrix + listed,
+        scroll=True,
     )

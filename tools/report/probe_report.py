@@ -1,19 +1,17 @@
-"""What `cutset probe` says: in words and tables for people, as plain data for programs."""
+"""What `cutset probe` prints: tables for people, plain data for programs."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from ...partition.cluster.cost_model import RANDOM
+from ...partition.operators.sharding.cost_class import RANDOM
+from ..probe.fit_constants import ChainSample, OperatorSample
+from ..probe.measure_machine import ProbeResult
+from ..units import format_bytes, format_count, format_seconds
 from .console import make_console, print_columns
-from ..probe.measure_machine import Probed
-from ..probe.fit_constants import ChainSample, Sample
-from ..units import bytes_text, count_text, seconds_text
 
-EXPLAINED = {
+OPERATOR_CLASSES = {
     "contraction": "matrix products, linear layers",
     "convolution": "convolutions",
     "local": "locally connected layers",
@@ -27,85 +25,85 @@ EXPLAINED = {
 }
 
 
-def print_probed(probed: Probed, *, console: Console | None = None) -> None:
+def print_probed(probed: ProbeResult, *, console: Console | None = None) -> None:
     """Print what each class of operators runs at, and what the runtime and the network cost."""
     console = console or make_console()
     machine = probed.cluster.machines[0]
     each = f"each of {probed.workers} workers has" if probed.workers > 1 else "one worker has"
     threads = f"{probed.threads} thread" + ("s" if probed.threads > 1 else "")
-    head = f"{probed.cores} cores; {each} {threads} and {bytes_text(machine.memory_bytes)} of memory"
+    head = f"{probed.cores} cores; {each} {threads} and {format_bytes(machine.memory_bytes)} of memory"
     console.print(Text(head, style="bold"))
     if probed.workers > probed.cores:
-        console.print(Text("note: more workers than cores: they take turns, and everything is counted as slower"))
+        console.print(Text("note: more workers than cores: they share cores, so everything is counted as slower"))
     if probed.disturbed:
-        console.print(Text(disturbance(probed)))
+        console.print(Text(describe_disturbance(probed)))
     console.print()
     columns = ["operators", "", "smallest", "largest", "forward", "backward", "start"]
     if any(sample.single_s for sample in probed.samples):
-        columns.append("of more threads")
-    print_columns(console, columns, _rows(probed, len(columns)), left=2)
-    for name, text in _constants(probed):
+        columns.append("gain of threads")
+    print_columns(console, columns, _make_rows(probed, len(columns)), left=2)
+    for name, text in _list_constants(probed):
         console.print(Text(f"{name:<44}{text}"))
 
 
-def disturbance(probed: Probed) -> str:
-    """What to say where other work was in the way."""
-    return f"note: the machine was busy (load {probed.busy:.1f}), so these are too slow: probe again when it is quiet"
+def describe_disturbance(probed: ProbeResult) -> str:
+    """Say that other work disturbed the measurement."""
+    return f"note: the machine was busy (load {probed.busy:.1f}), so these times are too long; probe it when idle"
 
 
-def as_plain(probed: Probed) -> dict[str, Any]:
-    """All that was measured, as numbers and strings; seconds, bytes, FLOP/s."""
-    plain: dict[str, Any] = msgspec.to_builtins(probed)
-    return plain
-
-
-def _rows(probed: Probed, width: int) -> list[list[str]]:
+def _make_rows(probed: ProbeResult, width: int) -> list[list[str]]:
     rows = []
     for kind in dict.fromkeys(sample.kind for sample in probed.samples):
-        mine = [sample for sample in probed.samples if sample.kind == kind]
-        rows.append([kind, EXPLAINED[kind], *_cells(mine, probed)][:width])
+        samples = [sample for sample in probed.samples if sample.kind == kind]
+        rows.append([kind, OPERATOR_CLASSES[kind], *_format_cells(samples, probed)][:width])
     return rows
 
 
-def _cells(mine: Sequence[Sample], probed: Probed) -> list[str]:
-    """Times of the smallest and the largest size, the rates both ways, the start cost, the gain of more threads."""
-    machine, large = probed.cluster.machines[0], mine[-1]
+def _format_cells(samples: Sequence[OperatorSample], probed: ProbeResult) -> list[str]:
+    """Times of the smallest and the largest size, the rates both ways, the start cost, the gain gain of threads."""
+    machine, large = probed.cluster.machines[0], samples[-1]
     rate = machine.rate(large.kind)
     bound = large.kind not in machine.rates
-    speeds = [f"{count_text(speed)}FLOP/s" for speed in (rate.flops_per_s, rate.back_flops_per_s)]
+    speeds = [f"{format_count(speed)}FLOP/s" for speed in (rate.flops_per_s, rate.backward_flops_per_s)]
     if bound:
-        speeds = [f"{bytes_text(machine.memory_bandwidth)}/s"] * 2
+        speeds = [f"{format_bytes(machine.memory_bandwidth)}/s"] * 2
     if not large.work.flops:
         speeds = ["free", "free"]
     gain = f"{large.single_s / large.forward_s:.1f} x" if large.single_s else ""
-    return [seconds_text(mine[0].forward_s), seconds_text(large.forward_s), *speeds, seconds_text(rate.start_s), gain]
-
-
-def _constants(probed: Probed) -> list[tuple[str, str]]:
-    machine, cluster = probed.cluster.machines[0], probed.cluster
     return [
-        ("memory, operators that hardly compute", f"{bytes_text(machine.memory_bandwidth)}/s"),
-        ("memory, copies of 64 MiB", f"{bytes_text(probed.copy)}/s"),
-        ("random numbers, of dropout masks", f"{count_text(machine.rate(RANDOM).flops_per_s)}/s"),
-        ("starting an operator, and a gradient of it", f"{_both(machine.operator_s, machine.gradient_s)}"),
-        ("starting a segment, forward and backward", f"{_both(machine.segment_s, machine.segment_back_s)}"),
-        ("a message, at either end", seconds_text(machine.message_s)),
-        ("the rest of a step", seconds_text(machine.step_s)),
-        ("loopback with encryption, latency", seconds_text(cluster.latency_s)),
-        ("loopback with encryption, bandwidth", f"{bytes_text(cluster.bandwidth)}/s"),
-        *((_way(chain), _per_message(chain)) for chain in probed.chains[:-1]),
-        ("  to and fro with several operators between", _per_message(probed.chains[-1])),
-        ("starts in a step that waits for others", f"{machine.cold:.0%} longer"),
+        format_seconds(samples[0].forward_s),
+        format_seconds(large.forward_s),
+        *speeds,
+        format_seconds(rate.start_s),
+        gain,
     ]
 
 
-def _both(first: float, second: float) -> str:
-    return f"{seconds_text(first)}, {seconds_text(second)}"
+def _list_constants(probed: ProbeResult) -> list[tuple[str, str]]:
+    machine, cluster = probed.cluster.machines[0], probed.cluster
+    return [
+        ("memory, operators that hardly compute", f"{format_bytes(machine.memory_bandwidth)}/s"),
+        ("memory, copies of 64 MiB", f"{format_bytes(probed.copy)}/s"),
+        ("random numbers, of dropout masks", f"{format_count(machine.rate(RANDOM).flops_per_s)}/s"),
+        ("starting an operator, and a gradient of it", f"{_format_pair(machine.operator_s, machine.gradient_s)}"),
+        ("starting a segment, forward and backward", f"{_format_pair(machine.segment_s, machine.segment_back_s)}"),
+        ("a message, at either end", format_seconds(machine.message_s)),
+        ("the rest of a step", format_seconds(machine.step_s)),
+        ("loopback with encryption, latency", format_seconds(cluster.latency_s)),
+        ("loopback with encryption, bandwidth", f"{format_bytes(cluster.bandwidth)}/s"),
+        *((_describe_chain(chain), _format_per_message(chain)) for chain in probed.chains[:-1]),
+        ("  back and forth with several operators between", _format_per_message(probed.chains[-1])),
+        ("starts in a step that waits for messages", f"{machine.cold:.0%} longer"),
+    ]
 
 
-def _way(chain: ChainSample) -> str:
-    return f"  {'both ways at once' if chain.joins else 'to and fro'} with {bytes_text(chain.bytes)}"
+def _format_pair(first: float, second: float) -> str:
+    return f"{format_seconds(first)}, {format_seconds(second)}"
 
 
-def _per_message(chain: ChainSample) -> str:
-    return f"{seconds_text((chain.together_s - chain.alone_s) / chain.messages)} a message"
+def _describe_chain(chain: ChainSample) -> str:
+    return f"  {'both ways at once' if chain.joins else 'back and forth'} with {format_bytes(chain.bytes)}"
+
+
+def _format_per_message(chain: ChainSample) -> str:
+    return f"{format_seconds((chain.together_s - chain.alone_s) / chain.messages)} a message"

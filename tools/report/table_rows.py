@@ -1,10 +1,10 @@
-"""The tables that pages and terminal share, as rows of words: results of a run, and candidates of a plan."""
+"""The tables that pages and the terminal share, as rows of formatted cells: results of a run, candidates of a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...partition.placement.placement_file import Placement, Score
-from ..units import NONE, bytes_text, percent_text, seconds_text
+from ...partition.placement.placement_file import CandidateScore, Placement
+from ..units import NONE, format_bytes, format_percent, format_seconds
 
 RESULT_COLUMNS = (
     "run",
@@ -53,43 +53,43 @@ ITERATION_COLUMNS = (
     "round trips",
     "to and from shards",
     "chunks by replica",
-    "given to two",
+    "issued twice",
 )
 
 
-def iteration_cells(iteration: Mapping[str, Any]) -> tuple[str, ...]:
-    """One iteration of a batch method in words, under `ITERATION_COLUMNS`; evaluations are since the beginning."""
+def format_iteration(iteration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of one iteration of a batch method, under `ITERATION_COLUMNS`."""
     return (
         str(iteration["number"]),
         f"{iteration['loss']:.8g}",
         f"{iteration['gradient']:.3g}",
         f"{iteration['step']:.3g}",
         str(iteration["evaluations"]),
-        seconds_text(iteration["seconds"]),
+        format_seconds(iteration["seconds"]),
         str(iteration["round_trips"]),
-        bytes_text(iteration["bytes"]),
-        " / ".join(str(count) for _, count in sorted(iteration["taken"].items(), key=_number)) or NONE,
+        format_bytes(iteration["bytes"]),
+        " / ".join(str(count) for _, count in sorted(iteration["taken"].items(), key=_parse_replica)) or NONE,
         str(iteration["backups"]),
     )
 
 
-def _number(taken: tuple[str, int]) -> int:
-    """Of the replica of "worker-3"."""
+def _parse_replica(taken: tuple[str, int]) -> int:
+    """Return the number of the replica of "worker-3"."""
     return int(taken[0].partition("-")[2])
 
 
-def few(iterations: Sequence[Mapping[str, Any]], most: int = 12) -> list[Mapping[str, Any]]:
-    """The first and the last of them, and some between."""
+def sample_iterations(iterations: Sequence[Mapping[str, Any]], count: int = 12) -> list[Mapping[str, Any]]:
+    """Return at most `count` iterations: the first, the last, and some between."""
     last = len(iterations) - 1
-    kept = {round(n * last / (most - 1)) for n in range(most)} if last >= most else set(range(last + 1))
+    kept = {round(n * last / (count - 1)) for n in range(count)} if last >= count else set(range(last + 1))
     return [iterations[n] for n in sorted(kept)]
 
 
-def result_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """One row of the result table in words, under `RESULT_COLUMNS`."""
-    target = "" if row.get("target") is None else f" to {percent_text(row['target'])}"
+def format_result(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of one row of the result table, under `RESULT_COLUMNS`."""
+    target = "" if row.get("target") is None else f" to {format_percent(row['target'])}"
     reached = row.get("time_to_target_s")
-    mean, most = row.get("staleness_mean"), row.get("staleness_max")
+    mean, largest = row.get("staleness_mean"), row.get("staleness_max")
     return (
         str(row["name"]),
         str(row["processes"]),
@@ -97,47 +97,47 @@ def result_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(row["samples"]),
         f"{row['seconds']:.1f}",
         f"{row['samples_per_s']:.0f}",
-        percent_text(row["test_accuracy"], digits=1),
+        format_percent(row["test_accuracy"], digits=1),
         "not reached"
         if reached is None and target
         else NONE
         if reached is None
-        else f"{seconds_text(reached)}{target}",
-        NONE if mean is None or most is None else f"{mean:.2f} / {most}",
-        bytes_text(row.get("bytes_per_step")),
+        else f"{format_seconds(reached)}{target}",
+        NONE if mean is None or largest is None else f"{mean:.2f} / {largest}",
+        format_bytes(row.get("bytes_per_step")),
     )
 
 
-def worker_cells(worker: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a worker did with the shards, under `WORKER_COLUMNS`."""
+def format_worker(worker: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of what a worker did with the shards, under `WORKER_COLUMNS`."""
     return (
         str(worker["name"]),
         str(worker["steps"]),
         str(worker["fetches"]),
         str(worker["pushes"]),
-        seconds_text(worker["fetch_s"]),
-        seconds_text(worker["push_s"]),
-        percent_text(worker["blocked"]),
+        format_seconds(worker["fetch_s"]),
+        format_seconds(worker["push_s"]),
+        format_percent(worker["blocked"]),
         f"{worker['skew_mean']:.2f} / {worker['skew_max']}" if worker["fetches"] else NONE,
     )
 
 
-def shard_cells(shard: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a shard did, under `SHARD_COLUMNS`."""
+def format_shard(shard: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of what a shard did, under `SHARD_COLUMNS`."""
     return (
         str(shard["name"]),
         *(str(shard[name]) for name in ("pushes", "updates", "late", "duplicates")),
         NONE if shard["rate"] is None else f"{shard['rate']:.3g}",
         str(shard["clock_gap"]),
-        *(bytes_text(shard[name]) for name in ("bytes_in", "bytes_out")),
+        *(format_bytes(shard[name]) for name in ("bytes_in", "bytes_out")),
     )
 
 
-def ranked(placement: Placement) -> list[Score]:
-    """Candidates by predicted step, those that fit before those that do not."""
+def rank_candidates(placement: Placement) -> list[CandidateScore]:
+    """Order the candidates by predicted step, those that fit before those that do not."""
     return sorted(placement.candidates, key=lambda score: (not score.fits, score.step_s, score.name))
 
 
-def is_chosen(score: Score, placement: Placement) -> bool:
-    """Whether a score is that of the plan that was chosen: the same name on so many machines."""
+def is_chosen(score: CandidateScore, placement: Placement) -> bool:
+    """Whether a score is that of the chosen plan: the same name on as many machines."""
     return (score.name, score.machines) == (placement.winner, len(placement.machines))

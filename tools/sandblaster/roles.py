@@ -1,4 +1,4 @@
-"""The processes of a run by a batch method: coordinator, shards and workers, and torch's L-BFGS beside them."""
+"""The processes of a Sandblaster run: coordinator, vector shards, gradient workers, and torch's L-BFGS to compare."""
 
 import time
 from collections.abc import Sequence
@@ -11,36 +11,41 @@ from torch import Tensor
 
 from ...models.sample_stream import SampleStream
 from ...models.task import Data
-from ...ps.sandblaster.coordinator import BatchCoordinator
-from ...ps.sandblaster.gradient_worker import BatchWorker
-from ...ps.checkpoint.write_checkpoint import write_state
-from ...ps.sandblaster.coordinator_loop import coordinate
-from ...ps.slices.slicing import Slice
-from ...ps.sandblaster.solver import Portions
-from ...ps.sandblaster.recovery_log import OperationLog
-from ...ps.slices.region import Region
-from ...ps.methods.sandblaster import Sandblaster
-from ...ps.server.serve_loop import serve
 from ...ps.checkpoint.streamed_safetensors import TensorReader
-from ...ps.sandblaster.vector_shard import VectorShard, from_whole
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.launcher.heartbeat import Beacon
+from ...ps.checkpoint.write_checkpoint import write_state
+from ...ps.methods.sandblaster import Sandblaster
+from ...ps.sandblaster.coordinator import Coordinator
+from ...ps.sandblaster.coordinator_loop import coordinate
+from ...ps.sandblaster.gradient_worker import GradientWorker
+from ...ps.sandblaster.recovery_log import RecoveryLog
+from ...ps.sandblaster.solver import Portions
+from ...ps.sandblaster.vector_shard import VectorShard, slice_initial_values
+from ...ps.server.serve_loop import serve
+from ...ps.slices.region import Region
+from ...ps.slices.slicing import ParameterSlice
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
-from ...runtime.channel.message import Message
-from ..job.run_config import Course, WorkerSetup, worker_name
+from ...runtime.channel.message import LAUNCHER, Message
+from ...runtime.launcher.heartbeat import RoleProgress
+from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..task.load_task import load_task, read_split
-from ..training.trainer import CutTrainer, Trainer, UncutTrainer, accuracy
-from ..training.batch_assignment import PATIENCE_S
+from ..training.batch_assignment import REPLICA_TIMEOUT_S
+from ..training.trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy
 
 COORDINATOR, SHARD, WORKER, BASELINE = (
-    f"cutset.tools.sandblaster.roles:{name}" for name in ("coordinator", "shard", "worker", "baseline")
+    f"{__name__}:{name}" for name in ("run_coordinator", "run_shard", "run_worker", "run_torch_baseline")
 )
-LOG = "operations.jsonl"
+RECOVERY_LOG = "operations.jsonl"
 
 
-class CoordinatorSetup(msgspec.Struct, frozen=True):
-    """folder: of the log and of the shards' commits. run: what must be so again for a log to be of use."""
+class CoordinatorSpec(msgspec.Struct, frozen=True):
+    """The coordinator.
+
+    Attributes:
+        portion: samples of a portion.
+        folder: of the recovery log and of what the shards commit.
+        run: what must be the same for a run to resume from the log.
+    """
 
     method: Sandblaster
     samples: int
@@ -52,11 +57,11 @@ class CoordinatorSetup(msgspec.Struct, frozen=True):
     run: dict[str, Any]
 
 
-class ShardSetup(msgspec.Struct, frozen=True):
-    """regions: of each machine's parameters, whose first values are in file `initial`."""
+class VectorShardSpec(msgspec.Struct, frozen=True):
+    """A shard. regions: where each machine's parameters lie; their initial values are in the file `initial`."""
 
     index: int
-    slices: list[Slice]
+    slices: list[ParameterSlice]
     regions: list[list[Region]]
     samples: int
     portion: int
@@ -64,124 +69,126 @@ class ShardSetup(msgspec.Struct, frozen=True):
     folder: str
 
 
-class MemberSetup(msgspec.Struct, frozen=True):
-    """A worker. samples: of which its portions are made."""
+class GradientWorkerSpec(msgspec.Struct, frozen=True):
+    """A worker. samples: the number of samples that the portions divide."""
 
-    worker: WorkerSetup
+    worker: WorkerSpec
     samples: int
 
 
-class TorchSetup(msgspec.Struct, frozen=True):
-    """torch.optim.LBFGS on the same samples. evaluations: at most, and iterations, as the other run has made."""
+class TorchBaselineSpec(msgspec.Struct, frozen=True):
+    """torch.optim.LBFGS on the same samples. evaluations: the limit, also of iterations, which the other run made."""
 
-    course: Course
+    training: TrainingSpec
     method: Sandblaster
     samples: int
     evaluations: int
 
 
-def coordinator(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """Drive the method until the launcher says finish."""
-    given = msgspec.convert(setup, CoordinatorSetup)
-    portions = Portions(given.samples, given.portion)
-    log = OperationLog(Path(given.folder) / LOG, given.run)
-    made = BatchCoordinator(
-        given.method.steps(portions), portions, log, given.shards, replicas=given.replicas, machines=given.machines
-    )
+def run_coordinator(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Drive the method until the launcher tells it to finish."""
+    spec = msgspec.convert(setup, CoordinatorSpec)
+    portions = Portions(spec.samples, spec.portion)
+    log = RecoveryLog(Path(spec.folder) / RECOVERY_LOG, spec.run)
+    solver = spec.method.make_solver(portions)
+    coordinator = Coordinator(solver, portions, log, spec.shards, replicas=spec.replicas, machines=spec.machines)
     channel.send(LAUNCHER, Message("serving"))
     try:
-        return coordinate(made, channel, beacon)
+        return coordinate(coordinator, channel, progress)
     finally:
         log.close()
 
 
-def shard(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """Serve one shard until the launcher says finish."""
-    given = msgspec.convert(setup, ShardSetup)
-    machines = sorted({piece.machine for piece in given.slices})
-    values = {machine: first_values(given.initial, given.regions[machine]) for machine in machines}
-    portions = Portions(given.samples, given.portion)
-    made = VectorShard(given.index, given.slices, portions, from_whole(values), Path(given.folder))
+def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Serve one shard until the launcher tells it to finish."""
+    spec = msgspec.convert(setup, VectorShardSpec)
+    machines = sorted({piece.machine for piece in spec.slices})
+    values = {machine: read_initial_values(spec.initial, spec.regions[machine]) for machine in machines}
+    portions = Portions(spec.samples, spec.portion)
+    shard = VectorShard(spec.index, spec.slices, portions, slice_initial_values(values), Path(spec.folder))
     channel.send(LAUNCHER, Message("serving"))
-    return serve(made, channel, beacon=beacon, timeout_s=PATIENCE_S)
+    return serve(shard, channel, progress=progress, timeout_s=REPLICA_TIMEOUT_S)
 
 
-def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """Compute portions until the coordinator says that it is over; replica 0 also tests, and sends what shards lack."""
-    return _Member(channel, msgspec.convert(setup, MemberSetup), beacon).run()
+def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Compute portions until the coordinator ends it; replica 0 also evaluates, and writes what the shards lack."""
+    return _GradientWorkerProcess(channel, msgspec.convert(setup, GradientWorkerSpec), progress).run()
 
 
-def baseline(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
+def run_torch_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Train the whole model in this process by torch.optim.LBFGS."""
-    return _torch(channel, msgspec.convert(setup, TorchSetup), beacon)
+    return _train_by_torch(channel, msgspec.convert(setup, TorchBaselineSpec), progress)
 
 
-class _Member:
+class _GradientWorkerProcess:
     """One machine's part of one replica."""
 
-    def __init__(self, channel: Channel, given: MemberSetup, beacon: Beacon) -> None:
-        setup, course = given.worker, given.worker.course
-        self._channel, self._given, self._course, self._beacon = channel, setup, course, beacon
-        self._task = load_task(course.spec)
+    def __init__(self, channel: Channel, spec: GradientWorkerSpec, progress: RoleProgress) -> None:
+        worker, training = spec.worker, spec.worker.training
+        self._channel, self._spec, self._training, self._role_progress = channel, worker, training, progress
+        self._task = load_task(training.task)
         samples = read_split(self._task, "train")
-        self._tests = read_split(self._task, "test") if setup.replica == 0 else None
-        mailbox = Mailbox(channel, timeout_s=PATIENCE_S)
-        channel.send(LAUNCHER, Message("began"))
+        self._tests = read_split(self._task, "test") if worker.replica == 0 else None
+        mailbox = Mailbox(channel, timeout_s=REPLICA_TIMEOUT_S)
+        channel.send(LAUNCHER, Message("connected"))
         self._trainer: Trainer = (
-            CutTrainer(setup, self._task, mailbox) if setup.program else UncutTrainer(course, self._task, course.seed)
+            CutTrainer(worker, self._task, mailbox)
+            if worker.program
+            else UncutTrainer(training, self._task, training.seed)
         )
-        names = [worker_name(setup.replica, machine, setup.times) for machine in range(setup.machines)]
-        leader = "" if setup.machine == 0 else names[0]
-        trainer, portions = self._trainer, Portions(given.samples, course.batch)
-        rows = Rows(samples, portions, course.seed)
-        self._worker = BatchWorker(
+        names = [worker_name(worker.replica, machine, worker.incarnation) for machine in range(worker.machines)]
+        leader = "" if worker.machine == 0 else names[0]
+        trainer, portions = self._trainer, Portions(spec.samples, training.batch)
+        data = PortionData(samples, portions, training.seed)
+        self._worker = GradientWorker(
             mailbox,
-            setup.slices,
+            worker.slices,
             trainer.values,
             trainer.gradient,
-            lambda portion, step: trainer.step(rows.of(portion), step),
+            lambda portion, step: trainer.step(data.read(portion), step),
             portions,
             coordinator="coordinator",
             leader=leader,
             followers=() if leader else names[1:],
-            progress=self._progress,
+            progress=self._report_progress,
         )
 
     def run(self) -> dict[str, Any]:
-        """Work to the end; the worker's result."""
+        """Work until the end; return the worker's result."""
         self._worker.run()
         if self._tests is not None:
             self._finish(self._tests)
-        work = self._worker
-        return {"portions": work.portions_done, "bytes_in": work.bytes_in, "bytes_out": work.bytes_out}
+        worker = self._worker
+        return {"portions": worker.portions_done, "bytes_in": worker.bytes_in, "bytes_out": worker.bytes_out}
 
-    def _progress(self, done: int | None) -> None:
-        self._beacon.progress = None if done is None else f"portion {done}"
+    def _report_progress(self, done: int | None) -> None:
+        self._role_progress.value = None if done is None else f"portion {done}"
 
     def _finish(self, tests: Data) -> None:
-        self._beacon.progress = None  # a test may take long; this is not being stuck
-        self._worker.read()
-        found = accuracy(self._trainer, self._task, tests, self._course.micro_batch)
-        self._channel.send(LAUNCHER, Message("trained", body={"test_accuracy": found}))
-        told = self._worker.told("all trained")
-        file = write_state(told["path"], self._given.machine, self._trainer.state())
-        self._channel.send(LAUNCHER, Message("state", body={"file": msgspec.to_builtins(file)}))
+        self._role_progress.value = None  # an evaluation may take long; the launcher must not take it for being stuck
+        self._worker.fetch_parameters()
+        accuracy = measure_accuracy(self._trainer, self._task, tests, self._training.micro_batch)
+        self._channel.send(LAUNCHER, Message("trained", body={"test_accuracy": accuracy}))
+        body = self._worker.wait_for_launcher("all_trained")
+        file = write_state(body["path"], self._spec.machine, self._trainer.state())
+        self._channel.send(LAUNCHER, Message("state_file", body={"file": msgspec.to_builtins(file)}))
 
 
-class Rows:
-    """The samples of each portion: one permutation of all, drawn from the seed."""
+class PortionData:
+    """The samples of each portion, which divide one permutation of all samples, drawn from the seed."""
 
     def __init__(self, samples: Data, portions: Portions, seed: int) -> None:
         self._samples, self._portions = samples, portions
         self._stream = SampleStream(len(samples), batch=portions.size, seed=seed)
 
-    def of(self, portion: int) -> Data:
-        """The samples of one."""
-        return self._samples.rows(self._stream.indices(portion)[: self._portions.within(portion, portion + 1)])
+    def read(self, portion: int) -> Data:
+        """Return the samples of a portion."""
+        count = self._portions.count_samples(portion, portion + 1)
+        return self._samples.rows(self._stream.indices(portion)[:count])
 
 
-def first_values(path: str, regions: Sequence[Region]) -> Tensor:
-    """A machine's flat parameters [n] as a file of whole tensors has them."""
+def read_initial_values(path: str, regions: Sequence[Region]) -> Tensor:
+    """Return a machine's flat parameters [n] from a file of whole tensors."""
     with TensorReader(path) as reader:
         dtypes = {reader.layouts[region.name][0] for region in regions}
         values = torch.zeros(max(region.stop for region in regions), dtype=dtypes.pop())
@@ -191,35 +198,37 @@ def first_values(path: str, regions: Sequence[Region]) -> Tensor:
     return values
 
 
-def _torch(channel: Channel, given: TorchSetup, beacon: Beacon) -> dict[str, Any]:
-    course, method = given.course, given.method
-    task = load_task(course.spec)
+def _train_by_torch(channel: Channel, spec: TorchBaselineSpec, progress: RoleProgress) -> dict[str, Any]:
+    training, method = spec.training, spec.method
+    task = load_task(training.task)
     samples, tests = read_split(task, "train"), read_split(task, "test")
-    trainer = UncutTrainer(course, task, course.seed)
-    portions = Portions(given.samples, course.batch)
-    rows, losses = Rows(samples, portions, course.seed), list[float]()
+    trainer = UncutTrainer(training, task, training.seed)
+    portions = Portions(spec.samples, training.batch)
+    data, losses = PortionData(samples, portions, training.seed), list[float]()
     values = torch.nn.Parameter(trainer.values)  # the same memory
 
     def evaluate() -> float:
+        """Compute the objective f(w) = mean loss + l2/2 |w|^2 and its gradient, portion by portion."""
         total, loss = torch.zeros_like(trainer.gradients), 0.0
         for portion in range(portions.count):
             trainer.gradient.zero()
-            found, count = trainer.step(rows.of(portion), len(losses)), portions.within(portion, portion + 1)
-            assert found is not None
+            portion_loss = trainer.step(data.read(portion), len(losses))
+            count = portions.count_samples(portion, portion + 1)
+            assert portion_loss is not None
             total.add_(trainer.gradients, alpha=count)
-            loss += found * count
-            beacon.progress = f"evaluation {len(losses)}, portion {portion}"
+            loss += portion_loss * count
+            progress.value = f"evaluation {len(losses)}, portion {portion}"
         loss = loss / portions.samples + method.l2 / 2 * float(torch.dot(trainer.values, trainer.values))
         values.grad = total.div_(portions.samples).add_(trainer.values, alpha=method.l2)
         losses.append(loss)
-        body = {"step": len(losses), "steps": given.evaluations, "loss": loss}
+        body = {"step": len(losses), "steps": spec.evaluations, "loss": loss}
         channel.send(LAUNCHER, Message("progress", body=body))
         return loss
 
-    optimiser = method.by_torch(values, given.evaluations)
+    optimizer = method.make_torch_optimizer(values, spec.evaluations)
     begin = time.monotonic()
-    optimiser.step(evaluate)  # type: ignore[no-untyped-call]
+    optimizer.step(evaluate)  # type: ignore[no-untyped-call]
     seconds = time.monotonic() - begin
     evaluations, loss = len(losses), evaluate()
-    found = accuracy(trainer, task, tests, course.batch)
-    return {"seconds": seconds, "evaluations": evaluations, "loss": loss, "test_accuracy": found}
+    accuracy = measure_accuracy(trainer, task, tests, training.batch)
+    return {"seconds": seconds, "evaluations": evaluations, "loss": loss, "test_accuracy": accuracy}

@@ -1,256 +1,276 @@
-"""`BatchSupervisor`: follows a run by a batch method - who takes the place of what is lost, and what each has told."""
+"""`SandblasterSupervisor`: follows a run of a coordinator, vector shards and gradient workers, and restarts lost ones.
+
+The coordinator may be restarted too: it replays its recovery log. A restarted role has a new name, which is told to all
+roles that send to it.
+"""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from ...ps.slices.slicing import of_shard
 from ...ps.checkpoint.manifest import StateFile
-from ...ps.sandblaster.solver import Portions
 from ...ps.methods.sandblaster import Sandblaster
-from ...runtime.launcher.liveness import Loss
-from ...runtime.launcher.launcher import Launcher, Role
+from ...ps.sandblaster.solver import Portions
+from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from .roles import COORDINATOR, SHARD, WORKER, CoordinatorSetup, MemberSetup, ShardSetup
-from ..job.run_config import shard_name, worker_name
+from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.launcher.liveness import Loss
+from ..job.job import Job, make_worker_spec
 from ..job.portion_size import FOLDER
-from ..job.prepare import Prepared
-from ..job.export_weights import CHECKPOINT
-from ..training.shard_supervisor import final
-from ..job.job import worker_setup
+from ..job.process_specs import shard_name, worker_name
+from ..run_folder import CHECKPOINT
+from ..training.supervision import OnNotice, OnProgress, RestartLog, replica_group, shard_group
+from .roles import COORDINATOR, SHARD, WORKER, CoordinatorSpec, GradientWorkerSpec, VectorShardSpec
 
-NAME = "coordinator"
-THREADS = 1  # of torch in a worker, however many there are: products have other bits with two
-
-Tell = Callable[[str, int, int, float], None]  # run, step, steps, loss
-Note = Callable[[str], None]
+COORDINATOR_GROUP = "coordinator"  # and the name of its first incarnation
+THREADS = 1  # of torch in a worker, on any machine: matrix products have other bits with two
 
 
-class BatchSupervisor:
-    """tell: progress by iteration; note: is told in words of every restart."""
+class SandblasterSupervisor:
+    """Follows one run.
 
-    def __init__(self, job: Prepared, method: Sandblaster, portions: Portions, *, tell: Tell, note: Note) -> None:
+    Args:
+        on_progress: called with every iteration.
+        on_notice: called with a sentence for every restart.
+
+    Attributes:
+        seconds: from the start to the last iteration.
+        iterations: what the coordinator reported of each iteration.
+        results: what each worker returned, by name.
+        state_files: files with the buffers of replica 0, which the shards do not have.
+    """
+
+    def __init__(
+        self, job: Job, method: Sandblaster, portions: Portions, *, on_progress: OnProgress, on_notice: OnNotice
+    ) -> None:
         self._job, self._method, self._portions = job, method, portions
-        self._tell, self._note = tell, note
-        self._times = Counter[str]()  # how often each group was started again
+        self._on_progress, self._on_notice = on_progress, on_notice
+        self._restarts = RestartLog(job.config.restarts)
         self._groups: dict[str, str] = {}  # of each role
-        self._lost_at: dict[str, float] = {}
-        self._gone: list[str] = []  # workers that the coordinator has to be told of
-        self._workers: set[str] = set()  # that can be told something
+        self._lost_workers: list[str] = []  # which the coordinator has to know
+        self._workers: set[str] = set()  # connected workers, which have to know the names of the others
         self._trained: set[str] = set()
         self._finishing = False
-        self._over: list[str] = []  # shards that are at the end, as the coordinator says
-        self._began = time.monotonic()
-        self.seconds = 0.0  # to the last iteration
+        self._finished_shards: list[str] = []  # shards that hold the final parameters, as the coordinator reports
+        self._start_s = time.monotonic()
+        self.seconds = 0.0
         self.iterations: list[dict[str, Any]] = []
         self.results: dict[str, Any] = {}
-        self.restarts: list[dict[str, Any]] = []
-        self.state: list[StateFile] = []
+        self.state_files: list[StateFile] = []
         self.accuracy: float | None = None
 
     @property
     def shards(self) -> list[str]:
-        """The names of the shards."""
-        return [shard_name(n, self._times[f"shard {n}"]) for n in range(self._job.options.shards)]
+        """The current names of the shards."""
+        return [shard_name(n, self._restarts.incarnation(shard_group(n))) for n in range(self._job.shards)]
 
     @property
     def coordinator(self) -> str:
-        """Its name."""
-        return _renamed(NAME, self._times[NAME])
+        """The current name of the coordinator."""
+        return _coordinator_name(self._restarts.incarnation(COORDINATOR_GROUP))
 
     @property
-    def spares(self) -> list[str]:
-        """Names that roles may get when they are started again."""
-        job, times = self._job, range(1, self._job.options.restarts + 1)
+    def reserved_names(self) -> list[str]:
+        """Names that roles may get when they are restarted."""
+        job, incarnations = self._job, range(1, self._job.config.restarts + 1)
         workers = [
-            worker_name(r, m, n) for r in range(job.options.replicas) for m in range(job.machines) for n in times
+            worker_name(replica, machine, n)
+            for replica in range(job.replicas)
+            for machine in range(job.machines)
+            for n in incarnations
         ]
-        shards = [shard_name(i, n) for i in range(job.options.shards) for n in times]
-        return [*workers, *shards, *(_renamed(NAME, n) for n in times)]
+        shards = [shard_name(index, n) for index in range(job.shards) for n in incarnations]
+        return [*workers, *shards, *(_coordinator_name(n) for n in incarnations)]
+
+    @property
+    def restarts(self) -> list[dict[str, Any]]:
+        """The records of restarted roles."""
+        return self._restarts.records
 
     def roles(self) -> list[Role]:
-        """All roles as the run begins."""
-        job = self._job
-        found = [self._coordinator(), *(self._shard(n) for n in range(job.options.shards))]
-        return found + [role for replica in range(job.options.replicas) for role in self._replica(replica)]
+        """Return the roles that the run starts with."""
+        shards = [self._shard_role(index) for index in range(self._job.shards)]
+        workers = [role for replica in range(self._job.replicas) for role in self._worker_roles(replica)]
+        return [self._coordinator_role(), *shards, *workers]
 
-    def began(self) -> None:
-        """All roles were told to start."""
-        self._began = time.monotonic()
+    def mark_started(self) -> None:
+        """Note that all roles run."""
+        self._start_s = time.monotonic()
 
     def watch(self, launcher: Launcher) -> None:
-        """Tell the coordinator of workers that are gone."""
-        if self._gone and NAME not in self._lost_at:
-            launcher.send(self.coordinator, Message("lost", body={"names": self._gone}))
-            self._gone = []
+        """Tell the coordinator of workers that are lost."""
+        if self._lost_workers and not self._restarts.is_missing(COORDINATOR_GROUP):
+            launcher.send(self.coordinator, Message("lost", body={"names": self._lost_workers}))
+            self._lost_workers = []
 
-    def renew(self, loss: Loss) -> list[Role]:
-        """What takes the place of a group that was lost; its error where it was lost too often, or at the end."""
+    def restart(self, loss: Loss) -> list[Role]:
+        """Return what replaces a lost group.
+
+        Raise the error of the loss at the restart limit, and at the end of the run unless workers are lost.
+        """
         group = self._groups[next(iter(loss.progress))]
-        if self._times[group] == self._job.options.restarts or (self._finishing and not group.startswith("replica")):
-            raise final(loss.error, group, self._times[group])
-        self._times[group] += 1
-        self._lost_at[group] = time.monotonic()
-        why = loss.error.facts.partition("\n")[0]
-        self.restarts.append({"who": group, "code": loss.error.code, "why": why, "seconds": None})
-        self._note(f"{group} starts again: {why}")
+        kind, _, number = group.partition(" ")
+        if self._finishing and kind != "replica":
+            raise self._restarts.final_error(group, loss.error)
+        reason = self._restarts.restart(group, loss.error)
+        self._on_notice(f"{group} restarts: {reason}")
         for name in loss.progress:
             self._workers.discard(name)
             self._trained.discard(name)
-        if not group.startswith("replica"):
-            self._over = []
-        if group == NAME:
-            return [self._coordinator()]
-        kind, _, number = group.partition(" ")
+        if kind != "replica":
+            self._finished_shards = []
+        if group == COORDINATOR_GROUP:
+            return [self._coordinator_role()]
         if kind == "shard":
-            return [self._shard(int(number))]
-        self._gone += list(loss.progress)
+            return [self._shard_role(int(number))]
+        self._lost_workers += list(loss.progress)
         if number == "0":
-            self.state.clear()
-        return self._replica(int(number))
+            self.state_files.clear()
+        return self._worker_roles(int(number))
 
-    def take(self, message: Message, launcher: Launcher) -> None:
-        """Take in what a role says, and answer it."""
+    def handle(self, message: Message, launcher: Launcher) -> None:
+        """Take a message of a role into account, and send what follows from it."""
         sender, body = message.sender, message.body
-        if self._groups.get(sender) is None or sender not in self._names:
+        if self._groups.get(sender) is None or sender not in self._current_names():
             return
         match message.kind:
             case "iteration":
-                self._iteration(body)
+                self._record_iteration(body)
             case "serving":
-                self._back(sender)
-                for name in self._there([*self._workers, self.coordinator]):
-                    self._point_to(name, sender, launcher)
+                self._restarts.mark_working(self._groups[sender])
+                for name in self._select_present([*self._workers, self.coordinator]):
+                    self._send_new_name(name, sender, launcher)
                 if sender == self.coordinator:
-                    for shard in self._there(self.shards):
-                        self._point_to(sender, shard, launcher)
-            case "began":
+                    for shard in self._select_present(self.shards):
+                        self._send_new_name(sender, shard, launcher)
+            case "connected":
                 self._workers.add(sender)
-                self._back(sender)
-                for name in self._there([*self.shards, self.coordinator]):
-                    self._point_to(sender, name, launcher)
+                self._restarts.mark_working(self._groups[sender])
+                for name in self._select_present([*self.shards, self.coordinator]):
+                    self._send_new_name(sender, name, launcher)
             case "over" if sender == self.coordinator:
-                self._over = body["shards"]
+                self._finished_shards = body["shards"]
                 self._finish(launcher)
             case "trained":
                 self._trained.add(sender)
                 if body["test_accuracy"] is not None:
                     self.accuracy = body["test_accuracy"]
-                self._save(launcher)
-            case "state":
-                self.state.append(msgspec.convert(body["file"], StateFile))
+                self._request_state(launcher)
+            case "state_file":
+                self.state_files.append(msgspec.convert(body["file"], StateFile))
             case "finished":
                 self.results[sender] = body["value"]
                 self._finish(launcher)
 
-    def _there(self, names: Sequence[str]) -> list[str]:
-        """Those that are not being started again; when they are back, all are told."""
-        return [name for name in names if self._groups[name] not in self._lost_at]
+    def _select_present(self, names: Iterable[str]) -> list[str]:
+        """Return the names of roles that are not being restarted; the others are told all names when they are back."""
+        return [name for name in names if not self._restarts.is_missing(self._groups[name])]
 
-    @property
-    def _names(self) -> set[str]:
-        """Of all roles as they are now."""
-        job = self._job
-        times = [self._times[f"replica {replica}"] for replica in range(job.options.replicas)]
-        workers = [worker_name(r, m, n) for r, n in enumerate(times) for m in range(job.machines)]
+    def _current_names(self) -> set[str]:
+        """Return the current names of all roles."""
+        workers = [
+            worker_name(replica, machine, self._restarts.incarnation(replica_group(replica)))
+            for replica in range(self._job.replicas)
+            for machine in range(self._job.machines)
+        ]
         return {self.coordinator, *self.shards, *workers}
 
-    def _save(self, launcher: Launcher) -> None:
-        """Once all machines of replica 0 have tested, they write what the shards lack."""
-        first = {worker_name(0, m, self._times["replica 0"]) for m in range(self._job.machines)}
-        if first <= self._trained:
-            for name in sorted(first):
-                launcher.send(name, Message("all trained", body={"path": self._folder}))
+    def _request_state(self, launcher: Launcher) -> None:
+        """When all machines of replica 0 have evaluated, let them write what the shards do not have."""
+        incarnation = self._restarts.incarnation(replica_group(0))
+        names = {worker_name(0, machine, incarnation) for machine in range(self._job.machines)}
+        if names <= self._trained:
+            for name in sorted(names):
+                launcher.send(name, Message("all_trained", body={"path": self._folder}))
 
     def _finish(self, launcher: Launcher) -> None:
-        """Once all workers have finished, and all shards that there are are at the end, so do the others."""
-        left = {name for name in self._names if name.startswith("worker")} - set(self.results)
-        if not left and self._over == self.shards and not self._finishing:
+        """When all workers have finished and all current shards hold the final parameters, let the others finish."""
+        workers = {name for name in self._current_names() if name.startswith("worker")}
+        if workers <= set(self.results) and self._finished_shards == self.shards and not self._finishing:
             self._finishing = True
             for name in (self.coordinator, *self.shards):
                 launcher.send(name, Message("finish", body={"path": self._folder}))
 
     @property
     def _folder(self) -> str:
-        return str((self._job.options.out / CHECKPOINT).resolve())
+        """Where shards and workers write the final checkpoint."""
+        return str((self._job.out / CHECKPOINT).resolve())
 
-    def _iteration(self, body: dict[str, Any]) -> None:
+    @property
+    def _log_folder(self) -> str:
+        """Where the coordinator keeps its recovery log, and shards what they commit."""
+        return str((self._job.out / FOLDER).resolve())
+
+    def _record_iteration(self, body: dict[str, Any]) -> None:
         if self.iterations and body["number"] <= self.iterations[-1]["number"]:
-            return
-        self.seconds = time.monotonic() - self._began
+            return  # a restarted coordinator replays it
+        self.seconds = time.monotonic() - self._start_s
         self.iterations.append(body)
-        self._tell(self._method.name, body["number"], self._method.iterations, body["loss"])
+        self._on_progress(self._method.name, body["number"], self._method.iterations, body["loss"])
 
-    def _back(self, name: str) -> None:
-        since = self._lost_at.pop(self._groups[name], None)
-        if since is not None:
-            last = next(one for one in reversed(self.restarts) if one["who"] == self._groups[name])
-            last["seconds"] = time.monotonic() - since
-
-    def _point_to(self, name: str, other: str, launcher: Launcher) -> None:
-        """Tell a role by what name another goes, where that is not its first."""
+    def _send_new_name(self, name: str, other: str, launcher: Launcher) -> None:
+        """Tell a role the name of another role that was restarted."""
         if "+" not in other or name == other:
             return
-        if other.startswith(NAME):
+        if other.startswith(COORDINATOR_GROUP):
             if not name.startswith("shard"):
-                launcher.send(name, Message("coordinated", body={"name": other}))
+                launcher.send(name, Message("coordinator_replaced", body={"name": other}))
             return
         index = self.shards.index(other)
-        launcher.send(name, Message("moved", body={"shard": index, "name": other}))
+        launcher.send(name, Message("shard_replaced", body={"shard": index, "name": other}))
 
-    def _role(self, name: str, group: str, entry: str, setup: msgspec.Struct, *, threads: int = 1) -> Role:
+    def _role(self, name: str, group: str, entry: str, spec: msgspec.Struct, *, threads: int = 1) -> Role:
         self._groups[name] = group
-        plain = msgspec.to_builtins(setup, builtin_types=(bytes,))
-        return Role(name, entry, plain, threads=threads, group=group if self._job.options.restarts else "")
+        plain = msgspec.to_builtins(spec, builtin_types=(bytes,))
+        return Role(name, entry, plain, threads=threads, group=group if self._job.config.restarts else "")
 
-    def _coordinator(self) -> Role:
+    def _coordinator_role(self) -> Role:
         job, method = self._job, self._method
         run = {
             "method": str(msgspec.structs.replace(method, iterations=0)),
             "samples": self._portions.samples,
             "portion": self._portions.size,
-            "shards": job.options.shards,
+            "shards": job.shards,
             "machines": job.machines,
             "parameters": sum(piece.size for piece in job.slices),
         }
-        setup = CoordinatorSetup(
-            method,
-            self._portions.samples,
-            self._portions.size,
-            self.shards,
-            job.options.replicas,
-            job.machines,
-            str((job.options.out / FOLDER).resolve()),
-            run,
+        spec = CoordinatorSpec(
+            method=method,
+            samples=self._portions.samples,
+            portion=self._portions.size,
+            shards=self.shards,
+            replicas=job.replicas,
+            machines=job.machines,
+            folder=self._log_folder,
+            run=run,
         )
-        return self._role(self.coordinator, NAME, COORDINATOR, setup)
+        return self._role(self.coordinator, COORDINATOR_GROUP, COORDINATOR, spec)
 
-    def _shard(self, index: int) -> Role:
+    def _shard_role(self, index: int) -> Role:
         job = self._job
-        setup = ShardSetup(
-            index,
-            of_shard(job.slices, index),
-            job.regions,
-            self._portions.samples,
-            self._portions.size,
-            job.course.initial,
-            str((job.options.out / FOLDER).resolve()),
+        spec = VectorShardSpec(
+            index=index,
+            slices=slices_of_shard(job.slices, index),
+            regions=job.regions,
+            samples=self._portions.samples,
+            portion=self._portions.size,
+            initial=job.training.initial,
+            folder=self._log_folder,
         )
-        return self._role(self.shards[index], f"shard {index}", SHARD, setup)
+        return self._role(self.shards[index], shard_group(index), SHARD, spec)
 
-    def _replica(self, replica: int) -> list[Role]:
-        job, group = self._job, f"replica {replica}"
+    def _worker_roles(self, replica: int) -> list[Role]:
+        job, group = self._job, replica_group(replica)
+        incarnation = self._restarts.incarnation(group)
         roles = []
         for machine in range(job.machines):
-            setup = worker_setup(job, replica, machine, self._times[group])
-            name = worker_name(replica, machine, self._times[group])
-            member = MemberSetup(setup, self._portions.samples)
-            roles.append(self._role(name, group, WORKER, member, threads=THREADS))
+            spec = GradientWorkerSpec(make_worker_spec(job, replica, machine, incarnation), self._portions.samples)
+            name = worker_name(replica, machine, incarnation)
+            roles.append(self._role(name, group, WORKER, spec, threads=THREADS))
         return roles
 
 
-def _renamed(name: str, times: int) -> str:
-    return name + (f"+{times}" if times else "")
+def _coordinator_name(incarnation: int) -> str:
+    return COORDINATOR_GROUP + (f"+{incarnation}" if incarnation else "")

@@ -1,30 +1,35 @@
-"""From a task to its two graphs. Where it cannot be traced, the error offers blocks by hand that were tried."""
+"""From a task to its two graphs. Where it cannot be traced, the error offers leaf modules that were tried."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...errors import BadInput
 from ...partition.capture.export import capture
-from ...partition.ir.graph import Graph
-from ...partition.operators.leaf_module import BLOCK
-from ...partition.capture.leaf_selection import chosen
+from ...partition.capture.leaf_selection import select_leaf_modules
 from ...partition.capture.leaf_trial import TrialFailed
-from ...partition.capture.tracing_error import Untraceable, way_out
+from ...partition.capture.tracing_error import Untraceable, find_leaf_modules
+from ...partition.ir.graph import Graph
+from ...partition.operators.leaf_module import LEAF_MODULE
 from .load_task import TaskSpec, build_model, example_batch, load_task
-from .meta_model import weightless
+from .meta_model import build_without_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ...models.task import Data, Task
 
+UNTRACEABLE = "E320"
+FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the data, or because the example is wrong
+
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedTask:
     """A task with its graphs.
 
-    constants: values that the model's code made. blocks: globs of blocks by hand, the task's own and those of the
-    spec. notes: what the user should know of them. autocast: the dtype that the spec names.
+    batch: samples of the example that was traced. constants: values that the model's code made. leaf_modules: globs of
+    modules that were not traced, the task's own and those of the spec. notes: what the user should know of these.
+    autocast: the dtype that the spec names.
     """
 
     task: "Task"
@@ -32,56 +37,72 @@ class Captured:
     train: Graph
     evaluation: Graph
     constants: "dict[str, Tensor]"
-    blocks: tuple[str, ...] = ()
+    leaf_modules: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     autocast: str = ""
 
 
-def captured(spec: TaskSpec, task: "Task | None" = None, *, advise: bool = True) -> Captured:
+def capture_task(spec: TaskSpec, task: "Task | None" = None, *, advise: bool = True) -> CapturedTask:
     """Capture the training and evaluation graphs of a task at its batch size, without allocating weights.
 
-    task: the task of `spec`, where it is loaded already. advise: look for blocks by hand where it cannot be traced.
+    task: the task of `spec`, where it is loaded already. advise: look for leaf modules where it cannot be traced.
     """
     task = task or load_task(spec)
     batch = spec.batch or task.batch
     example = example_batch(task, batch)
-    blocks = tuple(dict.fromkeys((*task.blocks, *spec.blocks)))
+    leaf_modules = tuple(dict.fromkeys((*task.leaf_modules, *spec.leaf_modules)))
     try:
-        train, evaluation, constants = _graphs(task, example, blocks, spec.autocast)
+        train, evaluation, constants = _graphs(task, example, leaf_modules, spec.autocast)
     except Untraceable as error:
         if not advise:
             raise
-        solution = way_out(error, blocks, lambda tried: _graphs(task, example, tried, spec.autocast))
-        raise error.solved(solution) from error
-    notes = _notes(task, blocks, (train, evaluation))
-    return Captured(task, batch, train, evaluation, constants, blocks, notes, spec.autocast)
+        solution = find_leaf_modules(error, leaf_modules, lambda tried: _graphs(task, example, tried, spec.autocast))
+        raise error.with_solution(solution) from error
+    notes = _notes(task, leaf_modules, (train, evaluation))
+    return CapturedTask(task, batch, train, evaluation, constants, leaf_modules, notes, spec.autocast)
+
+
+def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask | BadInput:
+    """Capture a task that may also be computed whole; return the error where its model cannot be traced.
+
+    A model that fails when it is traced without data may look at its data, or its example may be wrong: whoever gets
+    the error E321 finds out by a dry run.
+    """
+    try:
+        return capture_task(spec, task, advise=False)
+    except BadInput as error:
+        if error.code not in (UNTRACEABLE, FAILS_UNTRACED):
+            raise
+        return error
 
 
 def _graphs(
-    task: "Task", example: "Data", blocks: Sequence[str], autocast: str
+    task: "Task", example: "Data", leaf_modules: Sequence[str], autocast: str
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    train, constants = _graph(task, example, blocks, autocast, training=True)
-    evaluation, more = _graph(task, example, blocks, autocast, training=False)
+    train, constants = _graph(task, example, leaf_modules, autocast, training=True)
+    evaluation, more = _graph(task, example, leaf_modules, autocast, training=False)
     return train, evaluation, constants | more
 
 
 def _graph(
-    task: "Task", example: "Data", blocks: Sequence[str], autocast: str, *, training: bool
+    task: "Task", example: "Data", leaf_modules: Sequence[str], autocast: str, *, training: bool
 ) -> "tuple[Graph, dict[str, Tensor]]":
-    loss, model = task.loss if training else None, weightless(task)
+    loss, model = task.loss if training else None, build_without_weights(task)
     try:
-        return capture(model, loss, example.inputs, example.targets, blocks=blocks, autocast=autocast)
-    except TrialFailed:  # the block may need buffers as they are: an index into a table, say
+        return capture(model, loss, example.inputs, example.targets, leaf_modules=leaf_modules, autocast=autocast)
+    except TrialFailed:  # a leaf module may need buffers as they are: an index into a table, say
         if all(not tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise
-    return capture(build_model(task, seed=0), loss, example.inputs, example.targets, blocks=blocks, autocast=autocast)
+    return capture(
+        build_model(task, seed=0), loss, example.inputs, example.targets, leaf_modules=leaf_modules, autocast=autocast
+    )
 
 
-def _notes(task: "Task", blocks: Sequence[str], graphs: Sequence[Graph]) -> tuple[str, ...]:
-    """Blocks that change nothing."""
-    if not blocks:
+def _notes(task: "Task", leaf_modules: Sequence[str], graphs: Sequence[Graph]) -> tuple[str, ...]:
+    """Return remarks on the leaf modules, such as that one is never called."""
+    if not leaf_modules:
         return ()
-    found = chosen(weightless(task), blocks)
-    called = {op.arguments["name"] for graph in graphs for op in graph.ops if op.target == BLOCK}
+    found = select_leaf_modules(build_without_weights(task), leaf_modules)
+    called = {op.arguments["name"] for graph in graphs for op in graph.ops if op.target == LEAF_MODULE}
     unused = [name for name in found.names if name not in called]
-    return (*found.notes, *(f"the block by hand {name} is never called, so it changes nothing" for name in unused))
+    return (*found.notes, *(f"leaf module {name} is never called, so it changes nothing" for name in unused))

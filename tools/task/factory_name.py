@@ -38,8 +38,8 @@ def _arguments(text: str) -> dict[str, Any]:
         # The line break ends a comment, which would else swallow the bracket.
         call = ast.parse(f"f({text}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        said = error.msg if isinstance(error, SyntaxError) else type(error).__name__
-        raise UsageError("E215", f"the arguments ({text}) cannot be read: {said}", fix=_AS) from error
+        reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+        raise UsageError("E215", f"the arguments ({text}) cannot be read: {reason}", fix=_AS) from error
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise UsageError("E215", f"({text}) is not one list of arguments", fix=_AS)
     if call.args:

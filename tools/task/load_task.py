@@ -1,8 +1,7 @@
-"""From a name to a `Task`: "pkg.module:factory" or "file.py:factory", which gives a Task or an nn.Module.
+"""From a name to a `Task`: "pkg.module:factory" or "file.py:factory", which returns a Task or an nn.Module.
 
-factoryname.py reads the name, and the arguments that it may have.
-
-Whatever the user's code does wrong becomes BadInput that names the line; TaskError is the models' own word for it.
+factory_name.py reads the name and its arguments. Whatever the user's code does wrong becomes a BadInput that names the
+line; `TaskError` is what the models raise themselves.
 """
 
 import difflib
@@ -28,14 +27,16 @@ if TYPE_CHECKING:
 
     from ...models.task import Data, Task
 
-OWN = tuple(f"{Path(__file__).parent.parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools"))
+OWN = tuple(
+    f"{Path(__file__).parent.parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools")
+)
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
     """How a task is named on the command line.
 
-    model: as factoryname.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
-    blocks: globs of modules that are blocks by hand, beside those that the task names. autocast: the dtype in which
+    model: as factory_name.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
+    leaf_modules: globs of modules that are not traced, beside those that the task names. autocast: the dtype in which
     torch.autocast computes the model and its loss ("bfloat16").
     """
 
@@ -43,36 +44,36 @@ class TaskSpec(msgspec.Struct, frozen=True):
     data: str | None = None
     inputs: tuple[str, ...] = ()
     batch: int | None = None
-    blocks: tuple[str, ...] = ()
+    leaf_modules: tuple[str, ...] = ()
     autocast: str = ""
 
 
 def load_task(spec: TaskSpec) -> "Task":
-    """The task of a spec; UsageError or BadInput says what is wrong with it and where."""
+    """Return the task of a spec; UsageError or BadInput says what is wrong with it and where."""
     from torch import nn
 
     from ...models.task import Task
 
     name = parse_factory(spec.model)
-    factory = _attribute(_module(name.module, name.factory), name.factory, name.module)
-    made = _make(factory, spec, name)
-    if isinstance(made, Task):
+    factory = _find_factory(_import_module(name.module, name.factory), name.factory, name.module)
+    value = _call_factory(factory, spec, name)
+    if isinstance(value, Task):
         if spec.inputs:
             raise UsageError(
                 "E214", f"{spec.model} is a task, which has an example of its own", fix="leave --input out"
             )
-        return made
-    if not isinstance(made, nn.Module):
+        return value
+    if not isinstance(value, nn.Module):
         raise BadInput(
             "E304",
-            f"{spec.model} gives {_article(made)}, not a cutset.Task or a torch.nn.Module",
+            f"{spec.model} gives {_with_article(value)}, not a cutset.Task or a torch.nn.Module",
             fix="return one of these",
         )
-    return _bare(spec, name, lambda: _make(factory, spec, name))
+    return _wrap_module(spec, name, lambda: _call_factory(factory, spec, name))
 
 
 def read_split(task: "Task", split: str) -> "Data":
-    """The samples of a split; BadInput where the task has none or its files are wrong."""
+    """Return the samples of a split; BadInput where the task has none or its files are wrong."""
     from ...models.task import Data
 
     if task.data is None:
@@ -82,7 +83,7 @@ def read_split(task: "Task", split: str) -> "Data":
     if not isinstance(found, Data):
         raise BadInput(
             "E311",
-            f"data({split!r}) of task {task.name} gives {_article(found)}, not a cutset.Data",
+            f"data({split!r}) of task {task.name} gives {_with_article(found)}, not a cutset.Data",
             fix="return cutset.Data((inputs,), (targets,))",
         )
     if not len(found):
@@ -91,13 +92,13 @@ def read_split(task: "Task", split: str) -> "Data":
 
 
 def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
-    """The task's module; BadInput names the line where its factory fails."""
+    """Build the task's module; BadInput names the line where its factory fails."""
     from torch import nn
 
     if isinstance(task.model, nn.Module):
         raise BadInput(
             "E304",
-            f"the model of task {task.name} is {_article(task.model)}, not a function that makes one",
+            f"the model of task {task.name} is {_with_article(task.model)}, not a function that makes one",
             fix="model=lambda: ..., so that each process makes its own",
         )
     with blame("E303", f"the model of task {task.name}", stated="E304"):
@@ -105,7 +106,7 @@ def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
 
 
 def example_batch(task: "Task", batch: int) -> "Data":
-    """The task's example batch; BadInput where the task's own code fails."""
+    """Return the task's example batch; BadInput where the task's own code fails."""
     from ...models.task import Data
 
     with blame("E312", f"example({batch}) of task {task.name}"):
@@ -113,7 +114,7 @@ def example_batch(task: "Task", batch: int) -> "Data":
     if not isinstance(found, Data):
         raise BadInput(
             "E312",
-            f"example({batch}) of task {task.name} gives {_article(found)}, not a cutset.Data",
+            f"example({batch}) of task {task.name} gives {_with_article(found)}, not a cutset.Data",
             fix="return cutset.Data((inputs,), (targets,))",
         )
     if len(found) != batch:
@@ -127,9 +128,9 @@ def example_batch(task: "Task", batch: int) -> "Data":
 
 @contextmanager
 def blame(code: str, what: str, *, stated: str = "", fix: str = "correct it there") -> Iterator[None]:
-    """Whatever `what`, which is the user's own code, raises becomes BadInput that names its line.
+    """Turn whatever the user's own code raises, which `what` describes, into BadInput that names its line.
 
-    stated: the code where it is a TaskError, which says itself what is wrong.
+    stated: the error code for a TaskError, which says itself what is wrong.
     """
     from ...models.task import TaskError
 
@@ -138,12 +139,12 @@ def blame(code: str, what: str, *, stated: str = "", fix: str = "correct it ther
     except TaskError as error:
         raise BadInput(stated or code, error.facts, fix=error.fix or fix) from error
     except (Exception, SystemExit) as error:
-        raise BadInput(code, f"{what} fails{_line(error)}: {_said(error)}", fix=fix) from error
+        raise BadInput(code, f"{what} fails{_locate(error)}: {_describe_error(error)}", fix=fix) from error
 
 
-def _module(name: str, attribute: str) -> ModuleType:
+def _import_module(name: str, attribute: str) -> ModuleType:
     if name.endswith(".py"):
-        return _file(Path(name).expanduser())
+        return _import_file(Path(name).expanduser())
     here = str(Path.cwd())
     if here not in sys.path:  # as for `python -m`; a console script leaves it out
         sys.path.insert(0, here)
@@ -156,12 +157,12 @@ def _module(name: str, attribute: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput("E301", f"there is no module {error.name!r}", fix=fix) from error
-        raise _unimportable(name, error, f"python -m {name}") from error
+        raise _import_error(name, error, f"python -m {name}") from error
     except (Exception, SystemExit) as error:
-        raise _unimportable(name, error, f"python -m {name}") from error
+        raise _import_error(name, error, f"python -m {name}") from error
 
 
-def _file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise BadInput("E301", f"there is no file {path}", fix="check the path")
     name = f"cutset_user_{path.stem}"
@@ -176,22 +177,22 @@ def _file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise _unimportable(str(path), error, f"python {path}") from error
+        raise _import_error(str(path), error, f"python {path}") from error
     return module
 
 
-def _unimportable(name: str, error: BaseException, command: str) -> BadInput:
+def _import_error(name: str, error: BaseException, command: str) -> BadInput:
     return BadInput(
         "E303",
-        f"{name} cannot be imported{_line(error)}: {_said(error)}",
+        f"{name} cannot be imported{_locate(error)}: {_describe_error(error)}",
         fix=f"correct it there; the whole traceback: {command}",
     )
 
 
-def _attribute(module: ModuleType, name: str, module_name: str) -> Any:
+def _find_factory(module: ModuleType, name: str, module_name: str) -> Any:
     if hasattr(module, name):
         return getattr(module, name)
-    there = _offered(module)
+    there = _list_factories(module)
     near = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
     raise BadInput(
         "E302",
@@ -200,16 +201,16 @@ def _attribute(module: ModuleType, name: str, module_name: str) -> Any:
     )
 
 
-def _offered(module: ModuleType) -> list[str]:
-    """What a module exports, or defines itself, and may be a factory."""
+def _list_factories(module: ModuleType) -> list[str]:
+    """Return the names that a module exports, or defines itself, and that may be factories."""
     exported = getattr(module, "__all__", None)
     names = [n for n in dir(module) if not n.startswith("_")] if exported is None else exported
     own = [n for n in names if exported is not None or getattr(getattr(module, n), "__module__", "") == module.__name__]
     return sorted(n for n in own if callable(getattr(module, n, None)))
 
 
-def _make(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
-    """What the factory gives; a Task or a module instance stands for itself."""
+def _call_factory(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
+    """Return what the factory returns; a Task or a module instance stands for itself."""
     from torch import nn
 
     from ...models.task import Task
@@ -217,7 +218,7 @@ def _make(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
     if isinstance(factory, Task | nn.Module) or not callable(factory):
         if name.arguments:
             raise UsageError(
-                "E216", f"{name.factory} is {_article(factory)} and takes no arguments", fix="leave them out"
+                "E216", f"{name.factory} is {_with_article(factory)} and takes no arguments", fix="leave them out"
             )
         return factory
     signature = _signature(factory)
@@ -228,7 +229,7 @@ def _make(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
             "E211", f"{spec.model} takes no data, but --data {spec.data} was given", fix="leave --data out"
         )
     if arguments.keys() & name.arguments.keys():
-        raise UsageError("E216", f"{spec.model} has data, and --data {spec.data} was given", fix="leave --data out")
+        raise UsageError("E211", f"{spec.model} has data, and --data {spec.data} was given", fix="leave --data out")
     arguments |= name.arguments
     try:
         signature.bind(**arguments)
@@ -244,7 +245,7 @@ def _make(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
 
 
 def _check_arguments(name: FactoryName, signature: inspect.Signature) -> None:
-    """UsageError, with the nearest name, where an argument is given that the factory does not have."""
+    """Raise UsageError, with the nearest name, where an argument is given that the factory does not have."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = [p.name for p in signature.parameters.values() if p.kind in by_name]
     if any(p.kind == inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
@@ -266,13 +267,13 @@ def _signature(factory: Callable[..., Any]) -> inspect.Signature:
         return inspect.Signature()
 
 
-def _bare(spec: TaskSpec, name: FactoryName, model: Callable[[], Any]) -> "Task":
-    """A task around a module: it can be planned, with the mean square of its output for a loss, not trained."""
+def _wrap_module(spec: TaskSpec, name: FactoryName, model: Callable[[], Any]) -> "Task":
+    """Return a task around a module: it can be planned, with the mean square of its output for a loss, not trained."""
     from ...models.task import Data, Task
 
     if not spec.inputs:
         raise UsageError("E212", f"{spec.model} is a bare module: its input is unknown", fix="--input 32x3x224x224")
-    inputs = tuple(_example(text) for text in spec.inputs)
+    inputs = tuple(_parse_shape(text) for text in spec.inputs)
 
     def example(batch: int) -> Data:
         return Data(tuple(t[:1].expand(batch, *t.shape[1:]).contiguous() for t in inputs), ())
@@ -287,16 +288,16 @@ def _bare(spec: TaskSpec, name: FactoryName, model: Callable[[], Any]) -> "Task"
 
 
 def mean_square(output: Any) -> "Tensor":
-    """The loss of a module that came without one."""
+    """Return the mean square of the first tensor of an output: the loss of a module that came without one."""
     from ...partition.ir.pytree import first_tensor
 
     first = first_tensor(output)
     if first is None:
-        raise TypeError(f"the model gives {_article(output)} without a tensor")
+        raise TypeError(f"the model gives {_with_article(output)} without a tensor")
     return first.float().square().mean()
 
 
-def _example(text: str) -> "Tensor":
+def _parse_shape(text: str) -> "Tensor":
     import torch
 
     shape, _, dtype = text.partition(":")
@@ -307,28 +308,28 @@ def _example(text: str) -> "Tensor":
     return torch.zeros([int(size) for size in sizes], dtype=kind)
 
 
-def _line(error: BaseException) -> str:
-    """The innermost line of the user's own code in a traceback."""
+def _locate(error: BaseException) -> str:
+    """Return the innermost line of the user's own code in a traceback, as part of a sentence."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename}:{error.lineno}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename)]
-    mine = [f for f in frames if "-packages" not in f.filename] or frames  # the user's own code may be installed, too
-    return f" at {mine[-1].filename}:{mine[-1].lineno} ({(mine[-1].line or '').strip()})" if mine else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_foreign(f.filename)]
+    own = [f for f in frames if "-packages" not in f.filename] or frames  # the user's own code may be installed, too
+    return f" at {own[-1].filename}:{own[-1].lineno} ({(own[-1].line or '').strip()})" if own else ""
 
 
-def _foreign(file: str) -> bool:
-    """Whether a source file is part of cutset, of torch or of Python."""
+def _is_foreign(file: str) -> bool:
+    """Return whether a source file is part of cutset, of torch or of Python."""
     import torch
 
     python = file.startswith(sysconfig.get_path("stdlib")) and "-packages" not in file
     return python or file.startswith((*OWN, "<", str(Path(torch.__file__).parent)))
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def _article(value: Any) -> str:
+def _with_article(value: Any) -> str:
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

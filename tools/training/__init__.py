@@ -1,1 +1,5 @@
-"""Training."""
+"""Training by a parameter-server method: `run_replicas` starts shards and workers, and a supervisor follows them.
+
+Nouns: TrainingSupervisor, ShardSupervisor and RestartLog (the launcher's side); WorkerProcess and Trainer (a worker's
+side); BatchAssignment and LeaseServer (who computes which batch); CheckpointSets; ReplicaMembership and ScaleRequests.
+"""

@@ -1,120 +1,131 @@
-"""Which global batch a worker computes at each step: in turn with the other replicas, or what it is leased.
-
-Both have `first`, the step to begin with; `number(step)`, the global batch of a step, None after the last;
-`reached(step)`, how many batches all replicas have come to by the end of a step, about; and `more()`, whether there is
-more to do after the last step, from the new `first` on.
-"""
+"""Which global batch a worker computes at each step: round-robin over the replicas, or as batches are leased."""
 
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from .batch_leases import Lease
-from ...runtime.launcher.assignment import LAUNCHER
 from ...runtime.channel.mailbox import Mailbox
-from ...runtime.channel.message import Message
-from ..job.run_config import Course
+from ...runtime.channel.message import LAUNCHER, Message
+from ..job.process_specs import TrainingSpec
+from .batch_leases import Lease
 
-PATIENCE_S = 7 * 24 * 3600.0  # for other replicas to end their share
-
-
-class Turns(Protocol):
-    """See above."""
-
-    first: int
-
-    def number(self, step: int) -> int | None: ...
-
-    def reached(self, step: int) -> int: ...
-
-    def more(self) -> bool: ...
+REPLICA_TIMEOUT_S = 7 * 24 * 3600.0  # for other replicas to complete their part of the training
 
 
-class InTurn:
-    """Replica r of n takes batches r, n + r, 2n + r, ..."""
+class BatchAssignment(Protocol):
+    """Maps the steps of a worker to global batches. start_step: the step to begin with."""
 
-    def __init__(self, course: Course, replica: int, first: int) -> None:
-        self.first = first
-        self._course, self._replica = course, replica
+    start_step: int
 
-    def number(self, step: int) -> int | None:
-        return self._replica + step * self._course.replicas if step < self._course.steps else None
+    def batch_at(self, step: int) -> int | None:
+        """Return the global batch of a step, None after the last step."""
 
-    def reached(self, step: int) -> int:
-        return (step + 1) * self._course.replicas
+    def count_reached(self, step: int) -> int:
+        """Return about how many batches all replicas together have computed by the end of a step."""
 
-    def more(self) -> bool:
+    def wait_for_more(self) -> bool:
+        """After the last step, wait until it is known whether more steps follow, from the new `start_step` on."""
+
+
+class RoundRobinBatches:
+    """Replica r of n computes batches r, n + r, 2n + r, ..."""
+
+    def __init__(self, training: TrainingSpec, replica: int, start_step: int) -> None:
+        self.start_step = start_step
+        self._training, self._replica = training, replica
+
+    def batch_at(self, step: int) -> int | None:
+        """Return batch r + step * n."""
+        return self._replica + step * self._training.replicas if step < self._training.steps else None
+
+    def count_reached(self, step: int) -> int:
+        """Return the batches computed if all replicas have made as many steps as this one."""
+        return (step + 1) * self._training.replicas
+
+    def wait_for_more(self) -> bool:
+        """Return False: every replica has a fixed number of steps."""
         return False
 
 
-class Leased:
-    """Takes what the launcher hands out (handing_out.py). The next range is asked for while half of one is left.
+class LeasedBatches:
+    """Computes what the launcher leases (lease_server.py). The next lease is requested while half of one is left.
 
-    first: the step to begin with, or the one that another machine of the replica has named before. settled: steps of
-    which the shards have all that was pushed. All machines of a replica ask the same questions.
+    All machines of a replica make the same requests, and get the same answers.
+
+    Args:
+        start_step: the step to begin with, unless another machine of the replica named a different one before.
+        acknowledged: returns the number of steps whose pushes the shards have.
     """
 
     def __init__(
-        self, mailbox: Mailbox, first: int, settled: Callable[[], int], *, clock: Callable[[], float] = time.monotonic
+        self,
+        mailbox: Mailbox,
+        start_step: int,
+        acknowledged: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._mailbox, self._settled, self._clock = mailbox, settled, clock
-        self._known = deque[tuple[int, Lease]]()  # with the step of the first batch; from the step before the present
-        self._chunk = 0  # the question that is asked or will be next
-        self._asked, self._open = False, True
-        mailbox.send(LAUNCHER, Message("enter", body={"step": first}))
-        entered = mailbox.wait([(LAUNCHER, "entered", 0, 0, 0)])
-        self.first = self._next = int(entered.body["step"])  # `_next`: the first step of which nothing is known
-        self._paced = (self.first, clock())
+        self._mailbox, self._acknowledged, self._clock = mailbox, acknowledged, clock
+        self._leases = deque[tuple[int, Lease]]()  # with the step of the first batch; from the previous step on
+        self._request = 0  # the number of the request that waits for an answer, or is made next
+        self._is_waiting, self._is_open = False, True
+        mailbox.send(LAUNCHER, Message("join", body={"step": start_step}))
+        joined = mailbox.wait([(LAUNCHER, "joined", 0, 0, 0)])
+        self.start_step = self._next = int(joined.body["step"])  # `_next`: the first step without a lease
+        self._pace_from = (self.start_step, clock())
 
-    def number(self, step: int) -> int | None:
-        while step >= self._next and self._open:
-            self._ask(step)
-            self._take()
+    def batch_at(self, step: int) -> int | None:
+        """Return the batch leased for a step; wait for the answer if it is not known yet."""
+        while step >= self._next and self._is_open:
+            self._request_lease(step)
+            self._take_lease()
         if step >= self._next:
             return None
-        while self._known[0][0] + self._known[0][1].count < step:
-            self._known.popleft()
-        begin, lease = self._known[-1]
-        if step - begin >= lease.count // 2 and self._open:
-            self._ask(step)
-        return self._at(step)
+        while self._leases[0][0] + self._leases[0][1].count < step:
+            self._leases.popleft()
+        begin, lease = self._leases[-1]
+        if step - begin >= lease.count // 2 and self._is_open:
+            self._request_lease(step)
+        return self._find_batch(step)
 
-    def reached(self, step: int) -> int:
-        return self._at(step) + 1
+    def count_reached(self, step: int) -> int:
+        """Return the batches up to that of this step, since batches are leased in order."""
+        return self._find_batch(step) + 1
 
-    def more(self) -> bool:
-        """Says that all is done, and waits until others have lost some of theirs, or all are done too."""
-        self._send({"idle": True, "settled": self._next})
-        self._open = True
-        self._take(timeout_s=PATIENCE_S)
-        self.first, self._paced = self._next, (self._next, self._clock())
-        return self._open
+    def wait_for_more(self) -> bool:
+        """Report that all leases are computed; wait until batches of a lost replica are free, or all are computed."""
+        self._send({"idle": True, "acknowledged": self._next})
+        self._is_open = True
+        self._take_lease(timeout_s=REPLICA_TIMEOUT_S)
+        self.start_step, self._pace_from = self._next, (self._next, self._clock())
+        return self._is_open
 
-    def _at(self, step: int) -> int:
-        return next(lease.first + step - begin for begin, lease in self._known if begin <= step < begin + lease.count)
+    def _find_batch(self, step: int) -> int:
+        return next(lease.first + step - begin for begin, lease in self._leases if begin <= step < begin + lease.count)
 
-    def _ask(self, step: int) -> None:
-        """Ask for the next range while a step is prepared; the one before it is not made yet."""
-        if self._asked:
+    def _request_lease(self, step: int) -> None:
+        """Request the next lease while `step` is prepared; the step before it is not complete yet."""
+        if self._is_waiting:
             return
-        made, now = max(self.first, step - 1), self._clock()
-        since, then = self._paced
-        pace_s = (now - then) / (made - since) if made > since else None
-        self._paced = (made, now)
-        self._send({"idle": False, "settled": max(self.first, self._settled()), "pace_s": pace_s})
+        done, now = max(self.start_step, step - 1), self._clock()
+        done_before, then = self._pace_from
+        pace_s = (now - then) / (done - done_before) if done > done_before else None
+        self._pace_from = (done, now)
+        acknowledged = max(self.start_step, self._acknowledged())
+        self._send({"idle": False, "acknowledged": acknowledged, "pace_s": pace_s})
 
     def _send(self, body: dict[str, bool | int | float | None]) -> None:
-        self._asked = True
-        self._mailbox.send(LAUNCHER, Message("lease", edge=self._chunk, body=body))
+        self._is_waiting = True
+        self._mailbox.send(LAUNCHER, Message("lease_request", edge=self._request, body=body))
 
-    def _take(self, timeout_s: float | None = None) -> None:
-        """Wait for the answer to the question."""
-        message = self._mailbox.wait([(LAUNCHER, "leased", 0, 0, self._chunk)], timeout_s=timeout_s)
-        self._asked, self._chunk = False, self._chunk + 1
+    def _take_lease(self, timeout_s: float | None = None) -> None:
+        """Wait for the answer to the request."""
+        message = self._mailbox.wait([(LAUNCHER, "lease", 0, 0, self._request)], timeout_s=timeout_s)
+        self._is_waiting, self._request = False, self._request + 1
         lease = Lease(message.body["first"], message.body["count"])
         if not lease.count:
-            self._open = False
+            self._is_open = False
             return
-        self._known.append((self._next, lease))
+        self._leases.append((self._next, lease))
         self._next += lease.count

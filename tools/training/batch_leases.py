@@ -1,4 +1,4 @@
-"""`Leases`: which replica computes which batches - ranges of global batch numbers, handed out in order, each once.
+"""`BatchLeases`: which replica computes which batches - ranges of global batch numbers, leased in order, each once.
 
 Guided self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computers, 1987): large ranges first, single
 batches at the end, so that all replicas end together though some are slower. A pure core: no clock, no messages.
@@ -10,10 +10,10 @@ import msgspec
 
 from ...errors import NetworkError
 
-LEASE_S = 0.25  # of work in a range, at most
-PARTS = 8  # a range is at most this part of a replica's even share of what is left
+MAX_LEASE_S = 0.25  # of work in a lease
+DIVISOR = 8  # a lease is at most this fraction of a replica's even share of the batches that are left
 
-Start = tuple[int, int]  # a replica, and how often it was started before
+ReplicaStart = tuple[int, int]  # a replica and its incarnation
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -23,23 +23,23 @@ class Lease(msgspec.Struct, frozen=True):
     count: int
 
 
-NOTHING = Lease(0, 0)
+NO_BATCHES = Lease(0, 0)
 
 
 @dataclass
 class _Holder:
-    """One start of a replica. answers: to its questions, in order; done: of the batches in them, from the first."""
+    """One start of a replica. leases: the answers to its requests, in order; done: batches completed, in this order."""
 
-    answers: list[Lease] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
     held: int = 0
     done: int = 0
-    leaving: bool = False
+    retired: bool = False
     ended: bool = False
 
-    def undone(self) -> list[Lease]:
-        """What it has been leased and is not known to have done."""
+    def list_unfinished(self) -> list[Lease]:
+        """Return what was leased to it and is not known to be completed."""
         rest, skip = [], self.done
-        for lease in self.answers:
+        for lease in self.leases:
             passed = min(skip, lease.count)
             skip -= passed
             if passed < lease.count:
@@ -47,86 +47,101 @@ class _Holder:
         return rest
 
 
-class Leases:
-    """Hands out batches `first` to `batches - 1`.
+class BatchLeases:
+    """Leases batches `first` to `batches - 1`.
 
-    A start of a replica asks question after question (chunk 0, 1, ...); all machines of a cut replica ask the same
-    ones, and each question has one answer, however often it is asked.
+    A start of a replica makes numbered requests (0, 1, ...); all machines of a cut replica make the same ones, and each
+    request has one answer, however often it is made.
+
+    Attributes:
+        completed: batches that each replica computed.
+        recomputed: batches that each replica had when it was lost, which may be computed twice.
     """
 
     def __init__(self, batches: int, *, first: int = 0) -> None:
-        self._free = [Lease(first, batches - first)] if batches > first else []  # in order, apart from each other
-        self._holders: dict[Start, _Holder] = {}
+        self._free = [Lease(first, batches - first)] if batches > first else []  # in order, not adjacent
+        self._holders: dict[ReplicaStart, _Holder] = {}
         self.batches = batches
-        self.taken: dict[int, int] = {}  # batches that each replica has done for good
-        self.repeated: dict[int, int] = {}  # batches that each replica had and that may have been computed twice
+        self.completed: dict[int, int] = {}
+        self.recomputed: dict[int, int] = {}
 
     @property
-    def left(self) -> int:
-        """Batches that nobody has."""
+    def free_batches(self) -> int:
+        """How many batches are leased to nobody and not computed."""
         return sum(lease.count for lease in self._free)
 
     @property
-    def over(self) -> bool:
-        """Whether all batches are done."""
+    def all_done(self) -> bool:
+        """Whether all batches are computed."""
         return not self._free and all(holder.done == holder.held for holder in self._holders.values())
 
-    def ask(self, start: Start, chunk: int, *, pace_s: float | None = None, idle: bool = False) -> Lease | None:
-        """What `start` computes next; NOTHING where nobody knows of more, and None where the answer has to wait.
+    def lease(
+        self, start: ReplicaStart, number: int, *, pace_s: float | None = None, idle: bool = False
+    ) -> Lease | None:
+        """Answer a request: what `start` computes next, NO_BATCHES if nothing is free, None if the answer must wait.
 
-        pace_s: seconds that a batch takes it, as far as it knows. idle: it has done all that it was leased; NOTHING is
-        the end for it then, and the answer waits until there are batches or all are done.
+        Args:
+            number: of the request.
+            pace_s: seconds per batch, as far as the replica knows.
+            idle: the replica has computed all of its leases. NO_BATCHES tells it to end, and the answer waits until
+                batches are free or all are computed.
+
+        Raises:
+            NetworkError: E580, if a request was skipped.
         """
         holder = self._holders.setdefault(start, _Holder())
-        if chunk < len(holder.answers):
-            return holder.answers[chunk]
-        if chunk > len(holder.answers) or chunk < 0:
+        if number < len(holder.leases):
+            return holder.leases[number]
+        if number > len(holder.leases) or number < 0:
             raise NetworkError(
                 "E580",
-                f"replica {start[0]} asks for its range {chunk} of batches; it was given {len(holder.answers)} so far",
+                f"replica {start[0]} makes its request {number} for batches; {len(holder.leases)} were answered so far",
                 fix="check that all roles belong to this run and are of one version of cutset",
             )
-        if idle and not self._free and not self.over and not holder.leaving:
+        if idle and not self._free and not self.all_done and not holder.retired:
             return None
-        lease = NOTHING if holder.leaving else self._take(self._size(pace_s))
-        holder.ended = idle and lease == NOTHING
-        holder.answers.append(lease)
+        lease = NO_BATCHES if holder.retired else self._take(self._choose_size(pace_s))
+        holder.ended = idle and lease == NO_BATCHES
+        holder.leases.append(lease)
         holder.held += lease.count
         return lease
 
-    def done(self, start: Start, count: int) -> None:
-        """A start has done that many of its batches, so that they are never handed out again."""
+    def complete(self, start: ReplicaStart, count: int) -> None:
+        """Note that a start has computed `count` of its batches, so that they are never leased again."""
         holder = self._holders.setdefault(start, _Holder())
         count = min(count, holder.held)
         if count > holder.done:
-            self.taken[start[0]] = self.taken.get(start[0], 0) + count - holder.done
+            self.completed[start[0]] = self.completed.get(start[0], 0) + count - holder.done
             holder.done = count
 
-    def leave(self, start: Start) -> None:
-        """Hand this start nothing more."""
-        self._holders.setdefault(start, _Holder()).leaving = True
+    def retire(self, start: ReplicaStart) -> None:
+        """Lease nothing more to this start."""
+        self._holders.setdefault(start, _Holder()).retired = True
 
-    def lost(self, start: Start) -> int:
-        """Take back what a start has not done, to be handed out again; how many batches that are."""
-        holder = self._holders.pop(start, _Holder())
-        back = holder.undone()
-        self._free = _joined([*self._free, *back])
-        count = sum(lease.count for lease in back)
+    def reclaim(self, start: ReplicaStart) -> int:
+        """Take back what a lost start has not computed, to lease it again; return the number of batches."""
+        name_unfinished = self._holders.pop(start, _Holder()).list_unfinished()
+        self._free = _merge_adjacent([*self._free, *name_unfinished])
+        count = sum(lease.count for lease in name_unfinished)
         if count:
-            self.repeated[start[0]] = self.repeated.get(start[0], 0) + count
+            self.recomputed[start[0]] = self.recomputed.get(start[0], 0) + count
         return count
 
-    def _size(self, pace_s: float | None) -> int:
-        """Batches of the next range."""
-        sharing = sum(not (holder.leaving or holder.ended) for holder in self._holders.values())
-        even = self.left // (PARTS * max(1, sharing))
-        quick = 1 if pace_s is None else even if pace_s * even <= LEASE_S else int(LEASE_S / pace_s)
-        return max(1, min(even, quick))
+    def _choose_size(self, pace_s: float | None) -> int:
+        """Return the number of batches of the next lease.
+
+        Guided self-scheduling leases ceil(R / P) of R remaining batches to one of P replicas. Here a lease is an eighth
+        of that, and lasts no longer than MAX_LEASE_S, so that little is lost with a replica.
+        """
+        replicas = sum(not (holder.retired or holder.ended) for holder in self._holders.values())
+        even = self.free_batches // (DIVISOR * max(1, replicas))
+        in_time = 1 if pace_s is None else even if pace_s * even <= MAX_LEASE_S else int(MAX_LEASE_S / pace_s)
+        return max(1, min(even, in_time))
 
     def _take(self, size: int) -> Lease:
-        """The next batches in order, `size` at most."""
+        """Remove and return the next free batches in order, at most `size`."""
         if not self._free:
-            return NOTHING
+            return NO_BATCHES
         lease = self._free.pop(0)
         if lease.count > size:
             self._free.insert(0, Lease(lease.first + size, lease.count - size))
@@ -134,15 +149,15 @@ class Leases:
 
     def __repr__(self) -> str:
         holders = {start: f"{holder.done} of {holder.held}" for start, holder in self._holders.items()}
-        return f"Leases({self.left} of {self.batches} left, done={holders})"
+        return f"BatchLeases({self.free_batches} of {self.batches} free, done={holders})"
 
 
-def _joined(leases: list[Lease]) -> list[Lease]:
-    """In order, neighbours made one."""
-    found: list[Lease] = []
+def _merge_adjacent(leases: list[Lease]) -> list[Lease]:
+    """Return leases in order, with adjacent ones merged."""
+    merged: list[Lease] = []
     for lease in sorted(leases, key=lambda one: one.first):
-        if found and found[-1].first + found[-1].count == lease.first:
-            found[-1] = Lease(found[-1].first, found[-1].count + lease.count)
+        if merged and merged[-1].first + merged[-1].count == lease.first:
+            merged[-1] = Lease(merged[-1].first, merged[-1].count + lease.count)
         else:
-            found.append(lease)
-    return found
+            merged.append(lease)
+    return merged

@@ -1,4 +1,8 @@
-"""`Checkpoints`: those that a run writes while it trains, each complete once all shards and replica 0 have written."""
+"""`CheckpointSets`: the checkpoints that a run writes while it trains.
+
+A checkpoint is a set of files: one of each shard, and one of each machine of replica 0 with the state that shards do
+not have. It is complete, and gets its manifest, once all of them are written.
+"""
 
 import shutil
 from collections import defaultdict
@@ -8,78 +12,86 @@ from pathlib import Path
 import msgspec
 
 from ...errors import CheckpointError
+from ...ps.checkpoint.journal import checkpoint_path, list_checkpoint_folders
+from ...ps.checkpoint.manifest import MANIFEST, Manifest, ShardFile, StateFile
 from ...ps.checkpoint.read_checkpoint import read_manifest
 from ...ps.checkpoint.write_checkpoint import write_manifest
-from ...ps.checkpoint.journal import checkpoint_folders, unfinished_path
-from ...ps.checkpoint.manifest import MANIFEST, Manifest, ShardFile, StateFile
 from ...runtime.channel.message import Message
-from ..job.prepare import Prepared
-from ..job.export_weights import age, told
-from ..job.checkpoint_schedule import Timing
+from ..job.checkpoint_timing import CheckpointTiming
+from ..job.export_weights import checkpoint_age, describe_checkpoint
+from ..job.job import Job
 
 
-class Checkpoints:
-    """Of one run. Number n is that after n times `checkpoint_every` steps of each replica of the course.
+class CheckpointSets:
+    """The checkpoints of one run. Number n is that after n times `checkpoint_every` steps of each replica.
 
-    Those that are complete are counted from the oldest, and the last `keep` stay, whichever run in this folder has
-    written them. note: is told in words of one that could not be completed. timing: says which to ask for when, where
-    they go by time, and is told here what became of it.
+    Complete checkpoints are counted from the oldest, and the last `keep` stay, whichever run in this folder wrote them.
+
+    Args:
+        on_notice: called with a sentence about a checkpoint that could not be completed.
+
+    Attributes:
+        timing: which checkpoint to request when, where checkpoints go by time; it is told here how a request ended.
     """
 
-    def __init__(self, job: Prepared, *, note: Callable[[str], None] = lambda words: None) -> None:
-        self._job, self._note = job, note
-        self.timing = Timing(job.course)
+    def __init__(self, job: Job, *, on_notice: Callable[[str], None] = lambda notice: None) -> None:
+        self._job, self._on_notice = job, on_notice
+        self.timing = CheckpointTiming(job.training)
         self._files: dict[int, dict[int, ShardFile]] = defaultdict(dict)
         self._states: dict[int, dict[int, StateFile]] = defaultdict(dict)
-        self._complete = [int(folder.name) for folder in complete(job.options.out)]
+        self._complete = [int(folder.name) for folder in complete_checkpoints(job.out)]
 
-    def take(self, message: Message) -> None:
-        """Take in what a role says of this. A shard has "saved" its part, a machine of replica 0 "kept" the rest."""
+    def handle(self, message: Message) -> None:
+        """Take a message about checkpoints into account.
+
+        A shard reports "checkpoint_saved", a machine of replica 0 "state_saved"; either may report
+        "checkpoint_missed", if the step of the checkpoint had passed when it was requested, and "write_failed".
+        """
         match message.kind:
-            case "saved":
+            case "checkpoint_saved":
                 file = msgspec.convert(message.body["file"], ShardFile)
                 self._files[message.body["checkpoint"]][file.shard] = file
-                self._finish(message.body["checkpoint"])
-            case "kept":
+                self._complete_set(message.body["checkpoint"])
+            case "state_saved":
                 state = msgspec.convert(message.body["file"], StateFile)
                 self._states[message.body["checkpoint"]][state.machine] = state
-                self._finish(message.body["checkpoint"])
-            case "late":
-                self.timing.late(message.body["checkpoint"])
-            case "unsaved":
-                self.timing.unsaved()
+                self._complete_set(message.body["checkpoint"])
+            case "checkpoint_missed":
+                self.timing.mark_late(message.body["checkpoint"])
+            case "write_failed":
+                self.timing.mark_unsaved()
 
-    def _finish(self, number: int) -> None:
-        """Write the manifest if all is there, and remove what is too old."""
+    def _complete_set(self, number: int) -> None:
+        """Write the manifest if all files are there, and remove the oldest checkpoints."""
         job = self._job
         files, states = self._files[number], self._states[number]
-        if len(files) < job.options.shards or len(states) < job.machines:
-            self._give_up(self._begun[: -job.options.keep - 1])
+        if len(files) < job.shards or len(states) < job.machines:
+            self._abandon(self._incomplete[: -job.config.keep_checkpoints - 1])
             return
-        folder = unfinished_path(job.options.out, number)
-        about = told(job, number * job.course.checkpoint_every)
+        folder = checkpoint_path(job.out, number)
+        about = describe_checkpoint(job, number * job.training.checkpoint_every)
         in_order = [files[shard] for shard in sorted(files)]
         del self._files[number], self._states[number]
-        self.timing.ended(number)
-        if job.course.checkpoint_s:  # what is older was dropped
-            self._give_up(other for other in self._begun if other < number)
+        self.timing.mark_ended(number)
+        if job.training.checkpoint_s:  # only one is requested at a time: older ones were dropped
+            self._abandon(other for other in self._incomplete if other < number)
         try:
             write_manifest(folder, Manifest(job.slices, job.regions, in_order, list(states.values()), about))
-        except CheckpointError as error:  # the last good ones stay
-            self._note(f"checkpoint {number} is not complete: {error.facts}; the run goes on")
+        except CheckpointError as error:  # the last complete ones stay
+            self._on_notice(f"checkpoint {number} is not complete: {error.facts}; training continues")
             return
         self._complete = [*(other for other in self._complete if other != number), number]
-        for old in self._complete[: -job.options.keep]:
+        for old in self._complete[: -job.config.keep_checkpoints]:
             self._remove(old)
-        self._complete = self._complete[-job.options.keep :]
+        self._complete = self._complete[-job.config.keep_checkpoints :]
 
     @property
-    def _begun(self) -> list[int]:
-        """The numbers of those of which something is there, but not all."""
+    def _incomplete(self) -> list[int]:
+        """The numbers of the checkpoints of which some files are there, but not all."""
         return sorted(self._files.keys() | self._states.keys())
 
-    def _give_up(self, numbers: Iterable[int]) -> None:
-        """Remove what is there of checkpoints that somebody could not write his part of: it takes up space."""
+    def _abandon(self, numbers: Iterable[int]) -> None:
+        """Remove the files of checkpoints of which some role could not write its part; they take up space."""
         for number in numbers:
             self._files.pop(number, None)
             self._states.pop(number, None)
@@ -87,17 +99,17 @@ class Checkpoints:
                 self._remove(number)
 
     def _remove(self, number: int) -> None:
-        shutil.rmtree(unfinished_path(self._job.options.out, number), ignore_errors=True)
+        shutil.rmtree(checkpoint_path(self._job.out, number), ignore_errors=True)
 
 
-def complete(run: Path) -> list[Path]:
-    """The folders of the complete checkpoints that were written while a run trained, the oldest first."""
-    folders = [folder for folder in checkpoint_folders(run) if (folder / MANIFEST).exists()]
-    return sorted(folders, key=lambda folder: age(read_manifest(folder).about))
+def complete_checkpoints(run: Path) -> list[Path]:
+    """Return the folders of the complete checkpoints that a run wrote while it trained, the oldest first."""
+    folders = [folder for folder in list_checkpoint_folders(run) if (folder / MANIFEST).exists()]
+    return sorted(folders, key=lambda folder: checkpoint_age(read_manifest(folder).about))
 
 
 def remove_incomplete(run: Path) -> None:
-    """Those of a run that ended before it had written all of them."""
-    for folder in checkpoint_folders(run):
+    """Remove the checkpoints of a run that ended before it had written all of their files."""
+    for folder in list_checkpoint_folders(run):
         if not (folder / MANIFEST).exists():
             shutil.rmtree(folder, ignore_errors=True)

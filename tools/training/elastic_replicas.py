@@ -1,149 +1,221 @@
-"""`Elasticity`: what may change in a run whose replicas are leased their batches - who takes part, and who does what.
+"""`ElasticReplicas`: which replicas take part in a run, and which batches they compute where batches are leased.
 
-A run by another method has one too, in which nothing changes.
+Replicas may join and leave only where batches are leased; in a run by another method nothing changes here.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from ...errors import CutsetError
+from ...errors import CutsetError, UsageError
 from ...runtime.channel.message import Message
-from ..job.run_config import worker_name
-from .crew import Crew
-from .lease_server import HandingOut, Place
-from ..job.prepare import ROLES_MAX, Prepared
-from .scale_requests import Standing, Wishes
-from .progress_log import steps_settled
+from ..job.job import MAX_ROLES, Job
+from ..job.process_specs import worker_name
+from .lease_server import LeaseServer, WorkerId
+from .progress_log import parse_acknowledged_steps
+from .scale_requests import ScaleLimits, ScaleRequests
+from .supervision import OnNotice
 
 
-class Elasticity:
-    """note: is told in words who joins and leaves. wishes: for more or fewer replicas. began: the run did, then."""
+class ElasticReplicas:
+    """The replicas of one run.
 
-    def __init__(self, job: Prepared, *, note: Callable[[str], None], wishes: Wishes | None) -> None:
-        options = job.options
-        self._note, self._wishes, self._method = note, wishes, options.method
-        self._machines, self._starts = job.machines, options.restarts + 1
-        self._handing = (
-            HandingOut(job.course.batches, job.machines, first=job.course.first * job.course.replicas)
-            if options.method.leased
-            else None
-        )
-        at_once = (ROLES_MAX - options.shards) // job.machines
-        self._crew = Crew(options.replicas, at_once=at_once, names=job.machines * self._starts)
-        self._first = list(self._crew.present)
-        self.began = time.monotonic()
-        self.changes: list[dict[str, Any]] = []  # replicas that joined or left
+    Args:
+        on_notice: called with a sentence when a replica joins or leaves.
+        requests: for more or fewer replicas.
+
+    Attributes:
+        start_s: when the run started.
+        changes: replicas that joined or left: {"replica", "change", "at_s", "seconds"}, the seconds until it trained.
+    """
+
+    def __init__(self, job: Job, *, on_notice: OnNotice, requests: ScaleRequests | None) -> None:
+        training, incarnations = job.training, job.config.restarts + 1
+        self._on_notice, self._requests, self._method = on_notice, requests, job.method
+        self._machines, self._incarnations = job.machines, incarnations
+        self._lease_server: LeaseServer | None = None
+        if job.method.leases_batches:
+            first = training.start_step * training.replicas
+            self._lease_server = LeaseServer(training.batches, job.machines, first=first)
+        at_once = (MAX_ROLES - job.shards) // job.machines
+        names = job.machines * incarnations
+        self._membership = ReplicaMembership(job.replicas, at_once=at_once, names_per_replica=names)
+        self._initial = list(self._membership.present)
+        self.start_s = time.monotonic()
+        self.changes: list[dict[str, Any]] = []
 
     @property
-    def leased(self) -> bool:
-        """Whether batches are."""
-        return self._handing is not None
+    def uses_leases(self) -> bool:
+        """Whether batches are leased."""
+        return self._lease_server is not None
 
     @property
     def replicas(self) -> list[int]:
-        """Those that take part."""
-        return self._crew.present
+        """The numbers of the replicas that take part."""
+        return self._membership.present
 
     @property
-    def numbers(self) -> range:
-        """Of all replicas that there can ever be."""
-        return self._crew.numbers if self.leased else range(len(self._first))
+    def replica_numbers(self) -> range:
+        """The numbers that a replica of this run can ever have."""
+        return self._membership.numbers if self.uses_leases else range(len(self._initial))
 
     @property
-    def spares(self) -> list[str]:
-        """Names of workers that may be started again, or join."""
-        starts = [(r, times) for r in self.numbers for times in range(self._starts) if times or r not in self._first]
-        return [worker_name(r, m, times) for r, times in starts for m in range(self._machines)]
+    def reserved_names(self) -> list[str]:
+        """Names of workers that may be restarted, or join."""
+        return [
+            worker_name(replica, machine, incarnation)
+            for replica in self.replica_numbers
+            for incarnation in range(self._incarnations)
+            if incarnation or replica not in self._initial
+            for machine in range(self._machines)
+        ]
 
-    def stand(self) -> None:
-        """Say to who may wish what is possible."""
-        if self._wishes is not None:
-            most = self._crew.most if self.leased else 0
-            self._wishes.stand(Standing(self._method.name, len(self._crew.present), most))
+    def publish_limits(self) -> None:
+        """Tell other processes of the user how many replicas they may request."""
+        if self._requests is not None:
+            max_replicas = self._membership.max_replicas if self.uses_leases else 0
+            self._requests.publish_limits(ScaleLimits(self._method.name, len(self._membership.present), max_replicas))
 
-    def starts(self, replica: int, times: int) -> None:
-        """A replica is being started."""
-        if self._handing is not None:
-            self._handing.begin(replica, times)
+    def register_start(self, replica: int, incarnation: int) -> None:
+        """Note that a replica is being started."""
+        if self._lease_server is not None:
+            self._lease_server.register(replica, incarnation)
 
-    def take(self, place: Place, message: Message) -> None:
-        """Take in what a worker says of batches."""
-        if self._handing is None:
+    def handle(self, worker: WorkerId, message: Message) -> None:
+        """Take what a worker says about batches into account."""
+        if self._lease_server is None:
             return
-        if message.kind in ("enter", "lease"):
-            self._handing.take(message.sender, place, message)
-        elif message.kind == "progress" and "settled" in message.body:
-            self._handing.settled(place, message.body["settled"])
+        if message.kind in ("join", "lease_request"):
+            self._lease_server.handle(message.sender, worker, message)
+        elif message.kind == "progress" and "acknowledged" in message.body:
+            self._lease_server.acknowledge(worker, message.body["acknowledged"])
 
-    def answers(self) -> list[tuple[str, Message]]:
-        """What workers are told of batches now."""
-        return [] if self._handing is None else self._handing.answers()
+    def take_replies(self) -> list[tuple[str, Message]]:
+        """Return the replies to workers that asked for batches and can be answered now."""
+        return [] if self._lease_server is None else self._lease_server.take_replies()
 
-    def joining(self) -> list[tuple[int, dict[str, Any]]]:
-        """Replicas that shall be started, by a wish, with what is kept of each. Those that shall leave are told so."""
-        wished = None if self._wishes is None else self._wishes.take()
-        if wished is None or self._handing is None or self._handing.over:
+    def apply_request(self) -> list[tuple[int, dict[str, Any]]]:
+        """Apply a request for more or fewer replicas, if there is one, and let replicas leave that shall.
+
+        Return the replicas to start, each with the record to complete when it trains.
+        """
+        requested = None if self._requests is None else self._requests.take_request()
+        if requested is None or self._lease_server is None or self._lease_server.all_done:
             return []
         try:
-            join, leave = self._crew.become(wished)
+            joining, leaving = self._membership.resize(requested)
         except CutsetError as error:
-            self._note(error.facts)
+            self._on_notice(error.facts)
             return []
-        for replica in leave:
-            self._handing.leave(replica)
-        for replica in [*join, *leave]:
-            self._note(f"replica {replica} {'joins' if join else 'is asked to leave'}; from now on {wished} in all")
-        self.stand()
-        return [(replica, self._changed(replica, "joined")) for replica in join]
+        for replica in leaving:
+            self._lease_server.retire(replica)
+        for replica in [*joining, *leaving]:
+            self._on_notice(f"replica {replica} {'joins' if joining else 'is asked to leave'}; replicas: {requested}")
+        self.publish_limits()
+        return [(replica, self._record_change(replica, "joined")) for replica in joining]
 
-    def lost(self, replica: int, told: Iterable[tuple[Place, int | str | None]]) -> bool:
-        """A replica was lost, whose machines had told this progress at last; whether it is needed again."""
-        if self._handing is None:
-            return True
-        self._handing.lost(replica, [(place, steps_settled(progress)) for place, progress in told])
-        return not self._needless(replica)
+    def handle_loss(self, replica: int, progress: Iterable[tuple[WorkerId, int | str | None]]) -> bool:
+        """Take back the batches of a lost replica; return whether it is still needed.
 
-    def needless(self, absent: Iterable[int]) -> list[int]:
-        """Those of the replicas that do not train yet which need not: all is done, or they shall leave.
-
-        They are counted out; whoever asks ends their processes.
+        progress: the last that each of its workers reported.
         """
-        handing = self._handing
-        if handing is None:
+        if self._lease_server is None:
+            return True
+        self._lease_server.reclaim(replica, [(worker, parse_acknowledged_steps(last)) for worker, last in progress])
+        return not self._is_unneeded(replica)
+
+    def drop_unneeded(self, starting: Iterable[int]) -> list[int]:
+        """Remove and return the replicas still starting that are no longer needed; the caller ends their processes."""
+        if self._lease_server is None:
             return []
-        found = [replica for replica in absent if self._needless(replica)]
-        for replica in found:
-            handing.lost(replica)
-            self.left(replica)
-        return found
+        unneeded = [replica for replica in starting if self._is_unneeded(replica)]
+        for replica in unneeded:
+            self._lease_server.reclaim(replica)
+            self.mark_left(replica)
+        return unneeded
 
-    def trains(self, record: dict[str, Any]) -> None:
-        """A replica, of which this was kept when it was started, takes part now."""
+    def mark_training(self, record: dict[str, Any]) -> None:
+        """Note that a replica trains whose start has this record."""
         if record in self.changes:
-            self._note(f"replica {record['replica']} trains, {record['seconds']:.1f} s after it was asked for")
+            self._on_notice(f"replica {record['replica']} trains, {record['seconds']:.1f} s after the request")
 
-    def left(self, replica: int) -> None:
-        """A replica takes no part any more."""
-        self._crew.gone(replica)
-        self._changed(replica, "left")
-        self._note(f"replica {replica} has left")
-        self.stand()
+    def mark_left(self, replica: int) -> None:
+        """Note that a replica no longer takes part."""
+        self._membership.remove(replica)
+        self._record_change(replica, "left")
+        self._on_notice(f"replica {replica} has left")
+        self.publish_limits()
 
-    def leaving(self, replica: int) -> bool:
-        """Whether a replica was asked to leave."""
-        return replica in self._crew.leaving
+    def is_leaving(self, replica: int) -> bool:
+        """Return whether a replica was asked to leave."""
+        return replica in self._membership.leaving
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: who joined and left, and who took how many batches, where they are leased."""
-        shares = {} if self._handing is None else self._handing.statistics()
-        return {**shares, "changes": self.changes}
+        """Return who joined and left, and where batches are leased, how many each replica computed."""
+        leases = {} if self._lease_server is None else self._lease_server.statistics()
+        return {**leases, "changes": self.changes}
 
-    def _needless(self, replica: int) -> bool:
-        over = self._handing is not None and self._handing.over
-        return replica > 0 and (over or self.leaving(replica))
+    def _is_unneeded(self, replica: int) -> bool:
+        """Return whether a replica need not train: all batches are computed, or it shall leave."""
+        all_done = self._lease_server is not None and self._lease_server.all_done
+        return replica > 0 and (all_done or self.is_leaving(replica))  # replica 0 also evaluates
 
-    def _changed(self, replica: int, how: str) -> dict[str, Any]:
-        at_s = time.monotonic() - self.began
-        self.changes.append({"replica": replica, "how": how, "at_s": at_s, "seconds": None})
+    def _record_change(self, replica: int, change: str) -> dict[str, Any]:
+        at_s = time.monotonic() - self.start_s
+        self.changes.append({"replica": replica, "change": change, "at_s": at_s, "seconds": None})
         return self.changes[-1]
+
+
+MAX_JOINS = 16  # replicas that may join in a run
+MAX_RESERVED_NAMES = 1024  # channel names kept ready for replicas that join; each is a key on everyone's list
+
+
+class ReplicaMembership:
+    """Which replicas take part; at first replicas 0 to `replicas - 1`.
+
+    Args:
+        at_once: how many may take part at the same time.
+        names_per_replica: channel names that each replica may need.
+
+    Attributes:
+        present: replicas that take part, without those that are leaving.
+        leaving: replicas that were asked to leave and have not left.
+        numbers: that a replica can ever have; a new replica never gets the number of another one.
+    """
+
+    def __init__(self, replicas: int, *, at_once: int, names_per_replica: int) -> None:
+        self.present = list(range(replicas))
+        self.leaving: set[int] = set()
+        self._at_once = at_once
+        joins = max(0, min(MAX_JOINS, MAX_RESERVED_NAMES // names_per_replica, at_once - 1))
+        self.numbers = range(replicas + joins)
+        self._next = replicas
+
+    @property
+    def max_replicas(self) -> int:
+        """How many replicas may be requested now."""
+        return min(self._at_once - len(self.leaving), len(self.present) + self.numbers.stop - self._next)
+
+    def resize(self, replicas: int) -> tuple[list[int], list[int]]:
+        """Resize to `replicas`; return (joining, leaving). The replicas that joined last leave first.
+
+        Raises:
+            UsageError: E274, if there cannot be so many.
+        """
+        if not 1 <= replicas <= self.max_replicas:
+            facts = f"{replicas} replicas were requested; there can be 1 to {self.max_replicas} now"
+            raise UsageError("E274", facts, fix=f"--replicas {min(max(replicas, 1), self.max_replicas)}")
+        joining = list(range(self._next, self._next + max(0, replicas - len(self.present))))
+        leaving = self.present[replicas:]
+        self._next += len(joining)
+        self.present = self.present[:replicas] + joining
+        self.leaving |= set(leaving)
+        return joining, leaving
+
+    def remove(self, replica: int) -> None:
+        """Note that a replica no longer takes part."""
+        self.leaving.discard(replica)
+        self.present = [other for other in self.present if other != replica]
+
+    def __repr__(self) -> str:
+        return f"ReplicaMembership({self.present}, leaving={sorted(self.leaving)})"

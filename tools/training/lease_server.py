@@ -1,119 +1,129 @@
-"""`HandingOut`: answers the questions of workers for batches, and takes back what a lost replica has not done.
+"""`LeaseServer`: answers workers that ask for batches, and takes back what a lost replica has not computed.
 
-  enter  {step}                   "entered" {step}, that the replica's own count of steps begins with: the one that the
-                                  first of its machines has named
-  lease  {idle, settled, pace_s}  "leased" {first, count}; the edge is the number of the question
+Messages of a worker, and the replies:
 
-settled: steps, by the replica's own count, of which the shards have all. For the rest see ps/leases.py.
+  join           {step}                         "joined" {step}: where the replica's own count of steps begins, which is
+                                                the step that the first of its machines named
+  lease_request  {idle, acknowledged, pace_s}   "lease" {first, count}; the edge is the number of the request
+
+acknowledged: steps, by the replica's own count, whose pushes the shards have. See batch_leases.py for the rest.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from .batch_leases import Leases, Start
 from ...runtime.channel.message import Message
+from .batch_leases import BatchLeases, ReplicaStart
 
-Place = tuple[int, int]  # replica and machine
+
+class WorkerId(NamedTuple):
+    """A worker, whatever its incarnation."""
+
+    replica: int
+    machine: int
 
 
 @dataclass
 class _Member:
-    """A start of a replica. begun: the step that it begins with; settled: by machine."""
+    """One start of a replica. acknowledged: steps by machine."""
 
-    start: Start
-    begun: int = 0
-    settled: dict[int, int] = field(default_factory=dict)
+    start: ReplicaStart
+    start_step: int = 0
+    acknowledged: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class _Question:
-    """One that is not answered yet."""
+class _LeaseRequest:
+    """A request that is not answered yet."""
 
     sender: str
     member: _Member
-    chunk: int
+    number: int
     idle: bool
     pace_s: float | None
 
 
-class HandingOut:
-    """Of batches `first` to `batches` - 1 to replicas of so many machines each."""
+class LeaseServer:
+    """Leases batches `first` to `batches - 1` to replicas of `machines` workers each."""
 
     def __init__(self, batches: int, machines: int, *, first: int = 0) -> None:
-        self.leases = Leases(batches, first=first)
+        self.leases = BatchLeases(batches, first=first)
         self._machines = machines
-        self._members: dict[int, _Member] = {}
-        self._questions: list[_Question] = []
-        self._answers: list[tuple[str, Message]] = []
+        self._members: dict[int, _Member] = {}  # by replica
+        self._requests: list[_LeaseRequest] = []
+        self._replies: list[tuple[str, Message]] = []
 
     @property
-    def over(self) -> bool:
-        """Whether all batches are done."""
-        return self.leases.over
+    def all_done(self) -> bool:
+        """Whether all batches are computed."""
+        return self.leases.all_done
 
-    def begin(self, replica: int, times: int) -> None:
-        """A replica is being started."""
-        self._members[replica] = _Member((replica, times))
+    def register(self, replica: int, incarnation: int) -> None:
+        """Add a replica that is being started."""
+        self._members[replica] = _Member((replica, incarnation))
 
-    def take(self, sender: str, place: Place, message: Message) -> None:
-        """Take in a question."""
-        member = self._members[place[0]]
-        if message.kind == "enter":
-            if not member.settled:
-                member.begun = int(message.body["step"])
-            member.settled[place[1]] = member.begun
-            self._answers.append((sender, Message("entered", body={"step": member.begun})))
+    def handle(self, sender: str, worker: WorkerId, message: Message) -> None:
+        """Take a request into account; `take_replies` returns the reply when there is one."""
+        member = self._members[worker.replica]
+        if message.kind == "join":
+            if not member.acknowledged:
+                member.start_step = int(message.body["step"])
+            member.acknowledged[worker.machine] = member.start_step
+            self._replies.append((sender, Message("joined", body={"step": member.start_step})))
             return
-        self.settled(place, message.body["settled"])
-        question = _Question(sender, member, message.edge, bool(message.body["idle"]), _pace(message.body))
-        self._questions.append(question)
+        self.acknowledge(worker, message.body["acknowledged"])
+        pace_s = _read_pace(message.body)
+        self._requests.append(_LeaseRequest(sender, member, message.edge, bool(message.body["idle"]), pace_s))
 
-    def settled(self, place: Place, step: int) -> None:
-        """The shards have all that one machine has pushed of the steps before this one."""
-        member = self._members[place[0]]
-        member.settled[place[1]] = max(step, member.settled.get(place[1], 0))
-        if len(member.settled) == self._machines:
-            self.leases.done(member.start, min(member.settled.values()) - member.begun)
+    def acknowledge(self, worker: WorkerId, step: int) -> None:
+        """Note that the shards have all that a worker pushed in the steps before this one."""
+        member = self._members[worker.replica]
+        member.acknowledged[worker.machine] = max(step, member.acknowledged.get(worker.machine, 0))
+        if len(member.acknowledged) == self._machines:
+            self.leases.complete(member.start, min(member.acknowledged.values()) - member.start_step)
 
-    def answers(self) -> list[tuple[str, Message]]:
-        """What can be said now."""
+    def take_replies(self) -> list[tuple[str, Message]]:
+        """Return what can be answered now: names of workers and the replies."""
         waiting = []
-        for question in self._questions:
-            lease = self.leases.ask(question.member.start, question.chunk, pace_s=question.pace_s, idle=question.idle)
+        for request in self._requests:
+            lease = self.leases.lease(request.member.start, request.number, pace_s=request.pace_s, idle=request.idle)
             if lease is None:
-                waiting.append(question)
+                waiting.append(request)
                 continue
             body = {"first": lease.first, "count": lease.count}
-            self._answers.append((question.sender, Message("leased", edge=question.chunk, body=body)))
-        self._questions = waiting
-        said, self._answers = self._answers, []
-        return said
+            self._replies.append((request.sender, Message("lease", edge=request.number, body=body)))
+        self._requests = waiting
+        replies, self._replies = self._replies, []
+        return replies
 
-    def leave(self, replica: int) -> None:
-        """The replica shall do what it has, and end."""
-        self.leases.leave(self._members[replica].start)
+    def retire(self, replica: int) -> None:
+        """Lease nothing more to a replica, which computes what it has and ends."""
+        self.leases.retire(self._members[replica].start)
 
-    def lost(self, replica: int, settled: Iterable[tuple[Place, int]] = ()) -> int:
-        """Take back what a replica has not done; how many batches. settled: the last that its machines have told."""
-        for place, step in settled:
-            self.settled(place, step)
+    def reclaim(self, replica: int, acknowledged: Iterable[tuple[WorkerId, int]] = ()) -> int:
+        """Take back what a lost replica has not computed; return the number of batches.
+
+        acknowledged: the last number of acknowledged steps that each of its workers reported.
+        """
+        for worker, step in acknowledged:
+            self.acknowledge(worker, step)
         member = self._members.pop(replica)
-        self._questions = [question for question in self._questions if question.member is not member]
-        return self.leases.lost(member.start)
+        self._requests = [request for request in self._requests if request.member is not member]
+        return self.leases.reclaim(member.start)
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data: batches, and by replica those that it took for good, and that may have been computed twice."""
-        taken = {str(replica): count for replica, count in sorted(self.leases.taken.items())}
-        repeated = {str(replica): count for replica, count in sorted(self.leases.repeated.items())}
-        return {"batches": self.leases.batches, "taken": taken, "repeated": repeated}
+        """Return the number of batches, and by replica those it computed and those that may be computed twice."""
+        completed = {str(replica): count for replica, count in sorted(self.leases.completed.items())}
+        recomputed = {str(replica): count for replica, count in sorted(self.leases.recomputed.items())}
+        return {"batches": self.leases.batches, "completed": completed, "recomputed": recomputed}
 
     def __repr__(self) -> str:
-        return f"HandingOut({self.leases}, {len(self._questions)} wait)"
+        return f"LeaseServer({self.leases}, {len(self._requests)} requests wait)"
 
 
-def _pace(body: dict[str, Any]) -> float | None:
-    """Seconds of a batch, if they make sense."""
+def _read_pace(body: dict[str, Any]) -> float | None:
+    """Return the seconds of a batch in a message, None if they make no sense."""
     value = body.get("pace_s")
     return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else None

@@ -1,36 +1,35 @@
-"""`TrainingLog`: how training goes in one process, told to the launcher: progress, tests, seconds and traffic."""
+"""`ProgressLog`: how training goes in one process - progress, evaluations, seconds and traffic - and its reports."""
 
 import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.launcher.heartbeat import Beacon
 from ...runtime.channel.channel import Channel
-from ...runtime.channel.message import Message
-from ..job.run_config import Course
+from ...runtime.channel.message import LAUNCHER, Message
+from ...runtime.launcher.heartbeat import RoleProgress
+from ..job.process_specs import TrainingSpec
 
-REPORT_S = 0.2  # between two progress messages of a worker
-_STEP, _SETTLED = "step ", ", settled "
-_STEPS_TIMED = 1000  # the last ones
+REPORT_INTERVAL_S = 0.2  # between two progress messages of a worker
+_STEP, _ACKNOWLEDGED = "step ", ", acknowledged "
+_TIMED_STEPS = 1000  # the last ones, of which the median is taken
 
-Traffic = dict[str, dict[str, int]]  # counts by peer, as Channel.statistics gives them
+Traffic = dict[str, dict[str, int]]  # counts by peer, as Channel.statistics returns them
 
 
-def steps_done(progress: int | str | None) -> int:
-    """How many steps of the course a worker has done at least, by the last progress that it told."""
+def parse_steps_done(progress: int | str | None) -> int:
+    """Return how many steps a worker has completed at least, by the last progress in its heartbeats."""
     if not isinstance(progress, str) or not progress.startswith(_STEP):
         return 0
-    return int(progress.removeprefix(_STEP).partition(_SETTLED)[0]) + 1
+    return int(progress.removeprefix(_STEP).partition(_ACKNOWLEDGED)[0]) + 1
 
 
-def steps_settled(progress: int | str | None) -> int:
-    """Of how many steps the shards have all that a worker has pushed, by the last progress that it told."""
-    return int(progress.partition(_SETTLED)[2] or 0) if isinstance(progress, str) else 0
+def parse_acknowledged_steps(progress: int | str | None) -> int:
+    """Return for how many steps the shards have all pushes of a worker, by the last progress in its heartbeats."""
+    return int(progress.partition(_ACKNOWLEDGED)[2] or 0) if isinstance(progress, str) else 0
 
 
-def _plus(a: Traffic, b: Traffic, sign: int = 1) -> Traffic:
+def _add_traffic(a: Traffic, b: Traffic, sign: int = 1) -> Traffic:
     names = {name: sorted(a.get(name, {}) | b.get(name, {})) for name in sorted(a | b)}
     return {
         peer: {count: a.get(peer, {}).get(count, 0) + sign * b.get(peer, {}).get(count, 0) for count in counts}
@@ -38,98 +37,119 @@ def _plus(a: Traffic, b: Traffic, sign: int = 1) -> Traffic:
     }
 
 
-def _minus(a: Traffic, b: Traffic) -> Traffic:
-    return _plus(a, b, -1)
+def _subtract_traffic(a: Traffic, b: Traffic) -> Traffic:
+    return _add_traffic(a, b, -1)
 
 
-class TrainingLog:
-    """Tells the launcher how training goes: progress with the loss now and then, and every test.
+class ProgressLog:
+    """Reports progress with the loss to the launcher now and then, and every evaluation.
 
-    waited: the seconds that this process has waited for others so far.
+    Args:
+        progress: what the heartbeats of this process say.
+        waited: returns the seconds that this process has waited for others so far.
+
+    Attributes:
+        steps: steps made by this process.
+        losses: (samples, loss) at each report.
+        curve: {"seconds", "samples", "test_accuracy"} for each evaluation.
     """
 
     def __init__(
-        self, channel: Channel, beacon: Beacon, course: Course, waited: Callable[[], float] = lambda: 0.0
+        self,
+        channel: Channel,
+        progress: RoleProgress,
+        training: TrainingSpec,
+        waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.channel, self.beacon, self.course, self.waited = channel, beacon, course, waited
-        self.began = time.monotonic()
-        self.told = self.began - REPORT_S  # so that the first step is told at once
-        self._work_s = deque[float](maxlen=_STEPS_TIMED)
-        self._step_began = self.began - waited()
-        self.testing_s = 0.0
-        self._before, self._tests = channel.statistics(), Traffic()
-        self.steps = 0  # made by this process
+        self._channel, self._progress, self._training, self._waited = channel, progress, training, waited
+        self._start_s = time.monotonic()
+        self._last_report_s = self._start_s - REPORT_INTERVAL_S  # so that the first step is reported at once
+        self._work_s = deque[float](maxlen=_TIMED_STEPS)
+        self._step_start_s = self._start_s - waited()
+        self._evaluation_s = 0.0
+        self._traffic_before, self._evaluation_traffic = channel.statistics(), Traffic()
         self._reached = 0  # batches of all replicas, about
-        self._tested: int | None = None  # what was reached at the last test
+        self._evaluated: int | None = None  # `_reached` at the last evaluation
+        self.steps = 0
         self.losses: list[tuple[int, float]] = []
         self.curve: list[dict[str, float]] = []
 
-    def step(
-        self, step: int, loss: float | None, *, reached: int = 0, settled: int | None = None, last: bool = False
+    def record_step(
+        self, step: int, loss: float | None, *, reached: int = 0, acknowledged: int | None = None, last: bool = False
     ) -> None:
-        """A step was made; loss: None where another machine has it.
+        """Record a step that was made.
 
-        reached: batches that all replicas have come to; by default they have made as many steps as this one. settled:
-        steps of which the shards have all, where that is asked. last: no other follows for now.
+        Args:
+            loss: None where another machine has it.
+            reached: batches that all replicas have computed; by default they have made as many steps as this one.
+            acknowledged: steps whose pushes the shards have, if batches are leased.
+            last: no step follows for now.
         """
-        self.beacon.progress = f"{_STEP}{step}" + ("" if settled is None else f"{_SETTLED}{settled}")
+        self._progress.value = f"{_STEP}{step}" + ("" if acknowledged is None else f"{_ACKNOWLEDGED}{acknowledged}")
         self.steps += 1
-        now, last = time.monotonic(), last or step + 1 == self.course.steps
-        self._reached = max(self._reached, reached or (step + 1) * self.course.replicas)
-        if self._tested is None:
-            self._tested = self._reached - 1
-        self._work_s.append(now - self.waited() - self._step_began)
-        self._step_began = now - self.waited()
+        now, last = time.monotonic(), last or step + 1 == self._training.steps
+        self._reached = max(self._reached, reached or (step + 1) * self._training.replicas)
+        if self._evaluated is None:
+            self._evaluated = self._reached - 1
+        self._work_s.append(now - self._waited() - self._step_start_s)
+        self._step_start_s = now - self._waited()
         if loss is None:
             return
-        if now - self.told >= REPORT_S or last:
-            self.told = now
+        if now - self._last_report_s >= REPORT_INTERVAL_S or last:
+            self._last_report_s = now
             self.losses.append((self._samples, loss))
-            body = {"step": step + 1, "steps": self.course.steps, "loss": loss}
-            body |= {"samples": self._samples, "seconds": self.seconds()}
-            body |= {} if settled is None else {"settled": settled}
-            self.channel.send(LAUNCHER, Message("progress", step=step, body=body))
+            body = {"step": step + 1, "steps": self._training.steps, "loss": loss}
+            body |= {"samples": self._samples, "seconds": self.training_seconds()}
+            body |= {} if acknowledged is None else {"acknowledged": acknowledged}
+            self._channel.send(LAUNCHER, Message("progress", step=step, body=body))
 
-    def test(self, step: int, share: Callable[[], float | None]) -> None:
-        """Test after a step, and keep the time and the traffic of it apart from those of training."""
-        seconds, before, start = self.seconds(), self.channel.statistics(), time.monotonic()
-        self._tested = self._reached
-        progress, self.beacon.progress = self.beacon.progress, None  # a test may take long; this is not being stuck
-        found = share()
-        self.beacon.progress = progress
-        self.testing_s += time.monotonic() - start
-        self._tests = _plus(self._tests, _minus(self.channel.statistics(), before))
-        if found is not None:
-            self.curve.append({"seconds": seconds, "samples": self._samples, "test_accuracy": found})
-            self.channel.send(LAUNCHER, Message("tested", step=step, body=dict(self.curve[-1])))
-        self._step_began = time.monotonic() - self.waited()
+    def record_evaluation(self, step: int, evaluate: Callable[[], float | None]) -> None:
+        """Evaluate after a step, and keep its time and traffic apart from those of training.
 
-    def step_s(self) -> float | None:
-        """Median seconds of this process's own work in a step, without what it waited for others."""
+        evaluate: returns the accuracy, None where another machine has it.
+        """
+        seconds, before, start = self.training_seconds(), self._channel.statistics(), time.monotonic()
+        self._evaluated = self._reached
+        # An evaluation may take long; without progress to compare, the launcher does not take it for being stuck.
+        progress, self._progress.value = self._progress.value, None
+        accuracy = evaluate()
+        self._progress.value = progress
+        self._evaluation_s += time.monotonic() - start
+        traffic = _subtract_traffic(self._channel.statistics(), before)
+        self._evaluation_traffic = _add_traffic(self._evaluation_traffic, traffic)
+        if accuracy is not None:
+            self.curve.append({"seconds": seconds, "samples": self._samples, "test_accuracy": accuracy})
+            self._channel.send(LAUNCHER, Message("evaluated", step=step, body=dict(self.curve[-1])))
+        self._step_start_s = time.monotonic() - self._waited()
+
+    def median_work_s(self) -> float | None:
+        """Return the median seconds of this process's own work in a step, without waiting for others."""
         return median(self._work_s) if self._work_s else None
 
-    def seconds(self) -> float:
-        """Seconds of training so far, without the tests."""
-        return time.monotonic() - self.began - self.testing_s
+    def training_seconds(self) -> float:
+        """Return the seconds of training so far, without evaluations."""
+        return time.monotonic() - self._start_s - self._evaluation_s
 
-    def traffic(self) -> Traffic:
-        """What went to and came from each peer for training: without initial values and tests."""
-        return _minus(_minus(self.channel.statistics(), self._before), self._tests)
+    def training_traffic(self) -> Traffic:
+        """Return the traffic of training with each peer, without initial values and evaluations."""
+        return _subtract_traffic(
+            _subtract_traffic(self._channel.statistics(), self._traffic_before), self._evaluation_traffic
+        )
 
-    def due(self) -> bool:
-        """Whether a test follows the step that was made; that after the last batch is not counted.
+    def is_evaluation_due(self) -> bool:
+        """Return whether an evaluation follows the last step; the one after the last batch does not count.
 
-        It does when the replicas together have come to another multiple of what they compute between two tests.
+        It does when the replicas together have passed another multiple of the batches between two evaluations.
         """
-        every, reached = self.course.evaluate_every * self.course.replicas, self._reached
-        if self._tested is None or not every or reached >= self.course.batches:
+        every, reached = self._training.evaluate_every * self._training.replicas, self._reached
+        if self._evaluated is None or not every or reached >= self._training.batches:
             return False
-        return reached // every > self._tested // every
+        return reached // every > self._evaluated // every
 
-    def all_trained(self) -> None:
-        """All replicas have done all batches."""
-        self._reached = self.course.batches
+    def mark_all_trained(self) -> None:
+        """Note that all replicas have computed all batches."""
+        self._reached = self._training.batches
 
     @property
     def _samples(self) -> int:
-        return self._reached * self.course.batch
+        return self._reached * self._training.batch

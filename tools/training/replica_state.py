@@ -1,67 +1,143 @@
-"""`StateKeeping`: replica 0 writes what the shards do not have whenever a checkpoint is due.
+"""What replica 0 writes of the model that the shards do not have, and the buffers that a restarted worker restores.
 
-Where checkpoints go by time, those are due that the launcher has asked for; it is told where that was too late. A disk
-that cannot be written to does not end the training: the launcher is told, and the checkpoint stays incomplete.
+`ReplicaStateWriter` writes buffers and frozen parameters whenever a checkpoint is due. Where checkpoints go by time,
+only those are due that the launcher requested; it is told if a request came too late. `BufferFile` saves the buffers of
+a worker every few seconds. A disk that cannot be written to does not end the training: the launcher is told.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 from torch import Tensor
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, UsageError
+from ...ps.checkpoint.journal import checkpoint_path
+from ...ps.checkpoint.streamed_safetensors import TensorReader
 from ...ps.checkpoint.write_checkpoint import write_state
-from ...ps.checkpoint.journal import unfinished_path
 from ...ps.slices.region import Region
-from ...runtime.launcher.assignment import LAUNCHER
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
-from ...runtime.channel.message import Message
-from ..job.run_config import Course
+from ...runtime.channel.message import LAUNCHER, Message
+from ..job.process_specs import TrainingSpec
+from ..tensor_files import name_unfinished, save_state
 
-State = Callable[[], Sequence[tuple[Region, Tensor]]]
+ReplicaState = Callable[[], Sequence[tuple[Region, Tensor]]]
 
 
-class StateKeeping:
-    """Of one machine of replica 0, which begins with step `first`. state: buffers and frozen parameters as they are."""
+class ReplicaStateWriter:
+    """Writes the state of one machine of replica 0, which begins with `start_step`.
 
-    def __init__(self, mailbox: Mailbox, course: Course, machine: int, state: State, *, first: int) -> None:
-        self._mailbox, self._course, self._machine, self._state = mailbox, course, machine, state
-        self._last = course.checkpoint(first * course.replicas)  # the last that was due
-        self._asked = 0  # the number of the one that was asked for, until it is due
+    state: returns the buffers and frozen parameters as they are.
+    """
 
-    def reached(self, batches: int) -> None:
-        """All replicas together have come to so many batches; a step was just done.
+    def __init__(
+        self, mailbox: Mailbox, training: TrainingSpec, machine: int, state: ReplicaState, *, start_step: int
+    ) -> None:
+        self._mailbox, self._training, self._machine, self._state = mailbox, training, machine, state
+        self._last = training.checkpoint(start_step * training.replicas)  # the last checkpoint that was due
+        self._requested = 0  # the number of the checkpoint that was requested, until it is due
 
-        Where batches are leased that may be many more than before: what was due between has the state of now.
+    def write_due(self, batches: int) -> None:
+        """Write the state if a checkpoint is due; a step was just made, and all replicas have computed `batches`.
+
+        Where batches are leased, `batches` may have grown by many: all checkpoints passed get the present state.
         """
-        before, self._last = self._last, max(self._last, self._course.checkpoint(batches))
+        before, self._last = self._last, max(self._last, self._training.checkpoint(batches))
         due = range(before + 1, self._last + 1)
-        for number in self._asked_for(due) if self._course.checkpoint_s else due:
+        for number in self._select_requested(due) if self._training.checkpoint_s else due:
             self._write(number)
 
-    def _asked_for(self, due: range) -> list[int]:
-        """Those that the launcher has asked for; it is told of one that was due before."""
-        while (asked := self._mailbox.take((LAUNCHER, "checkpoint", 0, 0, 0))) is not None:
-            self._asked = int(asked.body["checkpoint"])
-        if not self._asked or self._asked >= due.stop:
+    def _select_requested(self, due: range) -> list[int]:
+        """Return the checkpoints that the launcher requested; tell it of a request for one that was due before."""
+        while (request := self._mailbox.take((LAUNCHER, "checkpoint", 0, 0, 0))) is not None:
+            self._requested = int(request.body["checkpoint"])
+        if not self._requested or self._requested >= due.stop:
             return []
-        number, self._asked = self._asked, 0
+        number, self._requested = self._requested, 0
         if number in due:
             return [number]
-        self._mailbox.send(LAUNCHER, Message("late", body={"checkpoint": number}))
+        self._mailbox.send(LAUNCHER, Message("checkpoint_missed", body={"checkpoint": number}))
         return []
 
     def _write(self, number: int) -> None:
         try:
-            file = write_state(unfinished_path(self._course.folder, number), self._machine, self._state())
+            file = write_state(checkpoint_path(self._training.folder, number), self._machine, self._state())
         except CheckpointError as error:
-            tell_unsaved(self._mailbox.channel, str(error.__cause__ or error.facts))
+            report_write_failure(self._mailbox.channel, str(error.__cause__ or error.facts))
             return
         body = {"checkpoint": number, "file": msgspec.to_builtins(file)}
-        self._mailbox.send(LAUNCHER, Message("kept", body=body))
+        self._mailbox.send(LAUNCHER, Message("state_saved", body=body))
 
 
-def tell_unsaved(channel: Channel, why: str) -> None:
-    """The launcher says that something could not be written, and that the run goes on."""
-    channel.send(LAUNCHER, Message("unsaved", body={"why": why}))
+def report_write_failure(channel: Channel, reason: str) -> None:
+    """Tell the launcher that a file could not be written; training continues."""
+    channel.send(LAUNCHER, Message("write_failed", body={"reason": reason}))
+
+
+SAVE_INTERVAL_S = 2.0
+
+
+def buffer_path(folder: Path, replica: int, machine: int) -> Path:
+    """Return where a worker saves its buffers, whatever its incarnation."""
+    return folder / f"buffers-{replica}.{machine}.safetensors"
+
+
+@contextmanager
+def remove_buffers_afterwards(folder: Path, *, replicas: int, machines: int) -> Iterator[None]:
+    """Remove the files of all workers' buffers in the end, whatever happens; UsageError where one cannot be removed."""
+    try:
+        yield
+    finally:
+        for path in [buffer_path(folder, r, m) for r in range(replicas) for m in range(machines)]:
+            try:
+                path.unlink(missing_ok=True)
+                name_unfinished(path).unlink(missing_ok=True)  # of a worker that was killed while it wrote
+            except OSError as error:
+                raise UsageError("E222", f"cannot remove {path}: {error}", fix="--out FOLDER of your own") from error
+
+
+class BufferFile:
+    """The file to which a worker saves its buffers, from which its next incarnation restores them.
+
+    Args:
+        restarted: the worker is not the first incarnation; restore the buffers if any were saved.
+        on_failure: called with the reason if the buffers cannot be saved; without it, that is an error.
+    """
+
+    def __init__(
+        self,
+        buffers: Sequence[Tensor],
+        path: Path,
+        *,
+        restarted: bool,
+        on_failure: Callable[[str], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._buffers, self._path, self._clock, self._on_failure = buffers, path, clock, on_failure
+        self._saved_at_s = clock()
+        if restarted:
+            self._restore()
+        else:
+            path.unlink(missing_ok=True)
+
+    def save(self, *, now: bool = False) -> None:
+        """Write the buffers, now or every few seconds."""
+        if not self._buffers or (not now and self._clock() - self._saved_at_s < SAVE_INTERVAL_S):
+            return
+        self._saved_at_s = self._clock()
+        try:
+            save_state(self._path, {str(number): buffer for number, buffer in enumerate(self._buffers)})
+        except UsageError as error:
+            if self._on_failure is None:
+                raise
+            self._on_failure(str(error.__cause__ or error.facts))
+
+    def _restore(self) -> None:
+        if not self._path.exists():
+            return
+        with TensorReader(self._path) as reader:
+            for number, buffer in enumerate(self._buffers):
+                buffer.copy_(reader.tensor(str(number)).view(buffer.shape))

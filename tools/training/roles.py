@@ -1,74 +1,82 @@
-"""The processes of a run: what a worker, a shard and the one-process baseline do from their set-up to their result."""
+"""The processes of a run: what a worker, a shard and the one-process baseline do from their setup to their result."""
 
 from typing import Any
 
 import msgspec
 
-from ...models.sample_stream import SampleStream
 from ...errors import Diverged
-from ...ps.slices.slice_state import finite
-from ...ps.checkpoint.journal import Keeper
-from ...ps.optimizers.sparse_update import apply_lazily
-from ...ps.optimizers.optimizer import Update
-from ...ps.server.shard import Shard
+from ...models.sample_stream import SampleStream
+from ...ps.checkpoint.journal import Journal
 from ...ps.checkpoint.shard_file import read_shard
+from ...ps.methods.training_loop import demand_finite_loss
+from ...ps.optimizers.optimizer import Update
+from ...ps.optimizers.sparse_update import apply_lazily
 from ...ps.server.serve_loop import serve
-from ...ps.methods.training_loop import demand_finite
-from ...runtime.launcher.assignment import LAUNCHER
-from ...runtime.launcher.heartbeat import Beacon
+from ...ps.server.shard import Shard
+from ...ps.slices.slice_state import is_finite
 from ...runtime.channel.channel import Channel
-from ...runtime.channel.message import Message
-from ..job.run_config import BaselineSetup, ShardSetup, WorkerSetup
+from ...runtime.channel.message import LAUNCHER, Message
+from ...runtime.launcher.heartbeat import RoleProgress
+from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..task.load_task import load_task, read_split
-from .trainer import UncutTrainer, accuracy
-from .worker_process import Training
-from .progress_log import TrainingLog
-from .batch_assignment import PATIENCE_S
+from .batch_assignment import REPLICA_TIMEOUT_S
+from .progress_log import ProgressLog
+from .trainer import UncutTrainer, measure_accuracy
+from .worker_process import WorkerProcess
 
-WORKER, SHARD, BASELINE = (f"cutset.tools.training.roles:{name}" for name in ("worker", "shard", "baseline"))
-
-
-def worker(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """Train one machine's part of one replica; replica 0 also tests, and sends what the shards do not have."""
-    return Training(channel, msgspec.convert(setup, WorkerSetup), beacon).run()
+WORKER, SHARD, BASELINE = (f"{__name__}:{name}" for name in ("run_worker", "run_shard", "run_baseline"))
 
 
-def shard(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """Serve one shard until the launcher says finish. One that was started again goes on from its journal."""
-    given = msgspec.convert(setup, ShardSetup)
-    keeper = Keeper(given.keeping, given.index)
-    journal = read_shard(keeper.path) if given.times and keeper.path.exists() else None
-    held, clocks = ([], None) if journal is None else (journal.holdings, journal.clocks)
-    if journal is not None:
-        keeper.goes_on_from(held)
-    served = Shard(given.index, given.slices, given.serving, keeper=keeper, held=held, clocks=clocks, copy=channel.copy)
-    if given.times:
+def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Train one machine's part of one replica; replica 0 also evaluates, and writes what the shards do not have."""
+    return WorkerProcess(channel, msgspec.convert(setup, WorkerSpec), progress).run()
+
+
+def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Serve one shard until the launcher tells it to finish. A restarted shard continues from its journal."""
+    spec = msgspec.convert(setup, ShardSpec)
+    journal = Journal(spec.journal_config, spec.index)
+    restored, clocks = [], None
+    if spec.incarnation and journal.path.exists():
+        saved = read_shard(journal.path)
+        restored, clocks = saved.slice_states, saved.clocks
+        journal.restore_from(restored)
+    shard = Shard(
+        spec.index,
+        spec.slices,
+        spec.serving,
+        journal=journal,
+        restored=restored,
+        clocks=clocks,
+        copy=channel.copy,
+    )
+    if spec.incarnation:
         channel.send(LAUNCHER, Message("serving"))
-    return serve(served, channel, beacon=beacon, timeout_s=PATIENCE_S)
+    return serve(shard, channel, progress=progress, timeout_s=REPLICA_TIMEOUT_S)
 
 
-def baseline(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """Train the whole model in this process with the samples of all replicas, one batch after the other."""
-    given = msgspec.convert(setup, BaselineSetup)
-    course = given.course
-    task = load_task(course.spec)
+def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Train the whole model in this process on the samples of all replicas, one batch after the other."""
+    spec = msgspec.convert(setup, BaselineSpec)
+    training, optimizer = spec.training, spec.optimizer
+    task = load_task(training.task)
     samples, tests = read_split(task, "train"), read_split(task, "test")
-    trainer = UncutTrainer(course, task, course.seed)
-    state, gradient = given.rule.state(trainer.values), trainer.gradient
-    stream = SampleStream(len(samples), batch=course.batch, seed=course.seed)
-    log = TrainingLog(channel, beacon, course)
-    for step in range(course.steps):
+    trainer = UncutTrainer(training, task, training.seed)
+    state, gradient = optimizer.init_state(trainer.values), trainer.gradient
+    stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)
+    log = ProgressLog(channel, progress, training)
+    for step in range(training.steps):
         loss = trainer.step(samples.rows(stream.indices(step)), step)
-        demand_finite(channel.name, step, loss)
-        if course.clip_norm:
-            trainer.clip(course.clip_norm, step)
-        apply_lazily(given.rule, trainer.values, gradient, state, Update(step + 1))
+        demand_finite_loss(channel.name, step, loss)
+        if training.clip_norm:
+            trainer.clip(training.clip_norm, step)
+        apply_lazily(optimizer, trainer.values, gradient, state, Update(step + 1))
         gradient.zero()
-        log.step(step, loss)
-        if log.due():
-            log.test(step, lambda: accuracy(trainer, task, tests, course.batch))
-    seconds = log.seconds()
-    if not finite(trainer.values):
-        raise Diverged("E703", f"the parameters are not finite after step {course.steps - 1}", fix="a smaller --lr")
-    log.test(course.steps - 1, lambda: accuracy(trainer, task, tests, course.batch))
+        log.record_step(step, loss)
+        if log.is_evaluation_due():
+            log.record_evaluation(step, lambda: measure_accuracy(trainer, task, tests, training.batch))
+    seconds = log.training_seconds()
+    if not is_finite(trainer.values):
+        raise Diverged("E703", f"the parameters are not finite after step {training.steps - 1}", fix="a smaller --lr")
+    log.record_evaluation(training.steps - 1, lambda: measure_accuracy(trainer, task, tests, training.batch))
     return {"seconds": seconds, "losses": log.losses, "curve": log.curve}

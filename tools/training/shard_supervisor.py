@@ -1,124 +1,118 @@
-"""`Servers`: the shards of a run - who takes the place of one that is lost, and what they have written.
+"""`ShardSupervisor`: the shards of a run, what replaces a shard that is lost, and which files cannot be written.
 
-A shard that was lost is started again under a new name and goes on from its journal; workers are told, and push again
-what the journal lacks.
+A lost shard is restarted under a new name and continues from its journal; the workers are told the new name and push
+again what the journal lacks.
 """
 
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
-from ...errors import CutsetError
-from ...ps.checkpoint.journal import Keeping
-from ...ps.slices.slicing import of_shard
-from ...runtime.launcher.liveness import Loss
-from ...runtime.launcher.launcher import Launcher, Role
+from ...ps.checkpoint.journal import JournalConfig
+from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from ..job.run_config import ShardSetup, shard_name
-from ..job.prepare import Prepared
+from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.launcher.liveness import Loss
+from ..job.job import Job
+from ..job.process_specs import ShardSpec, shard_name
 from .roles import SHARD
+from .supervision import OnNotice, RestartLog, shard_group
 
 
-class Servers:
-    """note: is told in words of restarts and of what cannot be written."""
+class ShardSupervisor:
+    """Follows the shards of one run.
 
-    def __init__(self, job: Prepared, *, note: Callable[[str], None]) -> None:
-        self._job, self._note = job, note
-        self._times = [0] * job.options.shards
-        self._lost_at: dict[int, float] = {}
-        self._workers: set[str] = set()  # that can be told something
-        self._unsaved: set[tuple[str, str]] = set()  # whose files cannot be written, and why
-        self.restarts: list[dict[str, Any]] = []
+    Args:
+        restarts: the limit and the record of restarts, which the shards share with the replicas.
+        on_notice: called with a sentence for every restart and for files that cannot be written.
+    """
+
+    def __init__(self, job: Job, restarts: RestartLog, *, on_notice: OnNotice) -> None:
+        self._job, self._restarts, self._on_notice = job, restarts, on_notice
+        self._indices = range(job.shards)
+        self._workers: set[str] = set()  # connected workers, which have to know the names of the shards
+        self._reported: set[tuple[str, str]] = set()  # failures to write that the user knows: whose, and why
 
     @property
     def names(self) -> list[str]:
-        """Of the shards as they are now."""
-        return [shard_name(index, times) for index, times in enumerate(self._times)]
+        """The current names of all shards, by index."""
+        return [shard_name(index, self._incarnation(index)) for index in self._indices]
 
     @property
     def all_serve(self) -> bool:
-        """Whether none is lost at present."""
-        return not self._lost_at
+        """Whether no shard is missing at present."""
+        return not any(self._restarts.is_missing(shard_group(index)) for index in self._indices)
 
     @property
-    def spares(self) -> list[str]:
-        """Names that shards may get when they are started again."""
-        times = range(1, self._job.options.restarts + 1)
-        return [shard_name(index, n) for index in range(len(self._times)) for n in times]
+    def reserved_names(self) -> list[str]:
+        """Names that shards may get when they are restarted."""
+        incarnations = range(1, self._job.config.restarts + 1)
+        return [shard_name(index, n) for index in self._indices for n in incarnations]
 
     def roles(self) -> list[Role]:
-        """All shards as the run begins."""
-        return [self._role(index) for index in range(len(self._times))]
+        """Return the roles of all shards."""
+        return [self._role(index) for index in self._indices]
 
-    def renew(self, loss: Loss) -> list[Role] | None:
-        """What takes the place of a lost shard, None where none was lost; its error if it was lost too often."""
-        names = self.names
-        index = next((names.index(name) for name in loss.progress if name in names), None)
+    def restart(self, loss: Loss) -> list[Role] | None:
+        """Return what replaces a lost shard, None if the loss is of no shard; raise its error at the restart limit."""
+        index = self._find(loss.progress)
         if index is None:
             return None
-        if self._times[index] == self._job.options.restarts:
-            raise final(loss.error, f"shard-{index}", self._times[index])
-        self._times[index] += 1
-        self._lost_at[index] = time.monotonic()
-        why = loss.error.facts.partition("\n")[0]
-        self.restarts.append({"shard": index, "code": loss.error.code, "why": why, "seconds": None})
-        self._note(f"shard {index} starts again: {why}")
+        reason = self._restarts.restart(shard_group(index), loss.error)
+        self._on_notice(f"shard {index} restarts: {reason}")
         return [self._role(index)]
 
-    def take(self, message: Message, launcher: Launcher) -> bool:
-        """Take in what a role says of this; whether that is all there is to it."""
+    def handle(self, message: Message, launcher: Launcher) -> bool:
+        """Take a message into account; return whether it concerned the shards alone."""
         match message.kind:
-            case "began":
+            case "connected":
                 self._workers.add(message.sender)
-                for index in [index for index, times in enumerate(self._times) if times and index not in self._lost_at]:
-                    self._tell(launcher, message.sender, index)
+                for index in self._indices:
+                    if self._incarnation(index) and not self._restarts.is_missing(shard_group(index)):
+                        self._send_new_name(launcher, message.sender, index)
             case "serving":
                 index = self.names.index(message.sender)
-                self.restarts[-1 - self._later(index)]["seconds"] = time.monotonic() - self._lost_at.pop(index)
+                self._restarts.mark_working(shard_group(index))
                 for worker in sorted(self._workers):
-                    self._tell(launcher, worker, index)
-            case "unsaved":
-                self._cannot_write(message.sender, message.body["why"])
+                    self._send_new_name(launcher, worker, index)
+            case "write_failed":
+                self._report_write_failure(message.sender, message.body["reason"])
             case _:
                 return False
         return True
 
-    def gone(self, worker: str) -> None:
-        """A worker can be told nothing any more."""
-        self._workers.discard(worker)
+    def forget_worker(self, name: str) -> None:
+        """Send nothing to a worker any more."""
+        self._workers.discard(name)
+
+    def _incarnation(self, index: int) -> int:
+        return self._restarts.incarnation(shard_group(index))
+
+    def _find(self, lost: Iterable[str]) -> int | None:
+        """Return the index of the shard among lost roles."""
+        names = self.names
+        return next((names.index(name) for name in lost if name in names), None)
 
     def _role(self, index: int) -> Role:
         job = self._job
-        by_time = job.course.checkpoint_s > 0
-        keeping = Keeping(str(job.options.out.resolve()), every=job.checkpoint_versions, asked=by_time)
-        setup = ShardSetup(index, of_shard(job.slices, index), job.serving, keeping, self._times[index])
-        # Where workers change the shard's memory themselves, that is gone with it; as are notes by which they part.
-        lasting = not (job.options.method.whole or job.options.method.together)
-        group = f"shard {index}" if job.options.restarts and lasting else ""
-        return Role(shard_name(index, self._times[index]), SHARD, msgspec.to_builtins(setup), group=group)
+        by_time = job.training.checkpoint_s > 0
+        journal = JournalConfig(str(job.out.resolve()), checkpoint_every=job.checkpoint_versions, on_request=by_time)
+        setup = ShardSpec(index, slices_of_shard(job.slices, index), job.serving, journal, self._incarnation(index))
+        # A shard cannot be restarted where workers update its memory directly, which is lost with it, or where the
+        # replicas meet at its key-value store, whose content is lost.
+        survives = not (job.method.needs_one_shard or job.method.needs_all_replicas)
+        group = shard_group(index) if job.config.restarts and survives else ""
+        name = shard_name(index, self._incarnation(index))
+        return Role(name, SHARD, msgspec.to_builtins(setup), group=group)
 
-    def _later(self, index: int) -> int:
-        """How many restarts of others came after the last of this shard."""
-        return next(n for n, restart in enumerate(reversed(self.restarts)) if restart["shard"] == index)
+    def _send_new_name(self, launcher: Launcher, worker: str, index: int) -> None:
+        launcher.send(worker, Message("shard_replaced", body={"shard": index, "name": self.names[index]}))
 
-    def _tell(self, launcher: Launcher, worker: str, index: int) -> None:
-        launcher.send(worker, Message("moved", body={"shard": index, "name": self.names[index]}))
-
-    def _cannot_write(self, name: str, why: str) -> None:
-        """Say it once, not every few seconds of each file."""
-        known = name.partition("+")[0], why.partition(":")[0]
-        if known not in self._unsaved:
-            self._unsaved.add(known)
-            self._note(f"files of {name} cannot be written: {why}; the run goes on, and the last good ones stay")
-
-
-def final(error: CutsetError, who: str, times: int) -> CutsetError:
-    """The error of something that was lost once more than it may be started again."""
-    if not times:
-        return error
-    facts, *more = error.facts.split("\n", 1)
-    often = "once" if times == 1 else f"{times} times"
-    said = f"{facts}; {who} was started again {often} before, and that is all that --restarts allows"
-    return type(error)(error.code, "\n".join([said, *more]), fix=error.fix)
+    def _report_write_failure(self, name: str, reason: str) -> None:
+        """Report a failure once, not every few seconds for each file."""
+        failure = name.partition("+")[0], reason.partition(":")[0]
+        if failure not in self._reported:
+            self._reported.add(failure)
+            self._on_notice(
+                f"files of {name} cannot be written: {reason}; training continues, and the last complete files stay"
+            )

@@ -1,290 +1,286 @@
-"""`Supervisor`: what a run of replicas and shards is made of, what its roles tell, and what follows where one is lost.
+"""`TrainingSupervisor`: follows a run of replicas and shards from its roles to its results, and replaces lost replicas.
 
-A replica that was lost is started again under new names: it fetches its parameters from the shards and goes on after
-the last step that it is known to have done, while the other replicas train. Steps that it made after its last beacon
-are made again, at most half a second of them. Its buffers are those that its workers kept last (buffer_file.py).
+A lost replica is restarted under new names: it fetches the parameters from the shards and continues after the last step
+that it is known to have completed, while the other replicas train. Steps since its last heartbeat, at most half a
+second of them, are computed again. Its buffers are those that its workers saved last (replica_state.py).
 
-Where batches are leased (handing_out.py), those that it had go to whoever asks next, it is not waited for when all else
-is done, and replicas join and leave as the user wishes (scaling.py).
+Where batches are leased (lease_server.py), the batches of a lost replica go to whoever asks next, nobody waits for it
+when all else is done, and replicas join and leave as the user requests (scale_requests.py).
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from ...ps.checkpoint.manifest import StateFile
-from ...runtime.launcher.liveness import Loss
-from ...runtime.launcher.launcher import Launcher, Role
 from ...runtime.channel.message import Message
-from .checkpoint_sets import Checkpoints
-from ..job.run_config import worker_name
-from .elastic_replicas import Elasticity
-from .lease_server import Place
-from ..job.prepare import Prepared
+from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.launcher.liveness import Loss
+from ..job.job import Job, make_worker_spec
+from ..job.process_specs import worker_name
+from ..run_folder import CHECKPOINT
+from .checkpoint_sets import CheckpointSets
+from .elastic_replicas import ElasticReplicas
+from .lease_server import WorkerId
+from .progress_log import parse_steps_done
 from .roles import WORKER
-from ..job.export_weights import CHECKPOINT
-from .scale_requests import Wishes
-from .shard_supervisor import Servers, final
-from .progress_log import steps_done
-from ..job.job import worker_setup
-
-Tell = Callable[[str, int, int, float], None]  # run, step, steps, loss
-Note = Callable[[str], None]
+from .scale_requests import ScaleRequests
+from .shard_supervisor import ShardSupervisor
+from .supervision import OnNotice, OnProgress, RestartLog, replica_group
 
 
-@dataclass
-class _Absence:
-    """Of a replica that does not train yet. record: is told for how many "seconds" in the end."""
+class TrainingSupervisor:
+    """Follows one run.
 
-    since: float
-    record: dict[str, Any]
+    Args:
+        on_progress: called with the progress of replica 0.
+        on_notice: called with a sentence for every restart, and for every replica that joins or leaves.
+        requests: for more or fewer replicas.
 
-
-class Supervisor:
-    """Follows one run. tell: progress of replica 0; note: is told in words of every restart, and who joins or leaves.
-
-    wishes: for more or fewer replicas.
+    Attributes:
+        results: what each worker returned, by the name of its first incarnation.
+        state_files: files with the buffers of replica 0, which the shards do not have.
+        curve: the learning curve, {"seconds", "samples", "test_accuracy"} for each evaluation of replica 0.
+        losses: (samples, loss) at each progress report of replica 0.
     """
 
-    def __init__(self, job: Prepared, *, tell: Tell, note: Note, wishes: Wishes | None = None) -> None:
-        self._job, self._tell, self._note = job, tell, note
-        self._most = job.options.restarts
-        self._checkpoints = Checkpoints(job, note=note)
-        self._servers = Servers(job, note=note)
-        self._began = time.monotonic()
-        self._times = Counter[int]()  # how often each replica was started again
-        self._first = Counter[int]()  # the step that it began with then
-        self._done: dict[Place, int] = {}  # steps that each worker has said it had done
-        self._ahead_s = dict[int, float]()  # what the clock of a replica, which began with it, lacks
-        self._absent: dict[int, _Absence] = {}  # replicas that do not train yet
-        self._unsaid: list[int] = []  # replicas that are gone, of which the shards do not know
-        self._elastic = Elasticity(job, note=note, wishes=wishes)
-        self._places: dict[str, Place] = {}
-        self._trained: set[Place] = set()
-        self._told: set[str] = set()
-        self._set_up: set[str] = set()  # workers that could train
-        self._going: set[str] = set()  # those that were let go
+    def __init__(
+        self, job: Job, *, on_progress: OnProgress, on_notice: OnNotice, requests: ScaleRequests | None = None
+    ) -> None:
+        self._job, self._on_progress, self._on_notice = job, on_progress, on_notice
+        self._restarts = RestartLog(job.config.restarts)
+        self._checkpoints = CheckpointSets(job, on_notice=on_notice)
+        self._shards = ShardSupervisor(job, self._restarts, on_notice=on_notice)
+        self._elastic = ElasticReplicas(job, on_notice=on_notice, requests=requests)
+        self._start_s = time.monotonic()
+        self._start_steps = Counter[int]()  # of the current incarnation of each replica
+        self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them
+        self._clock_offsets_s = dict[int, float]()  # seconds of the run when the clock of a restarted replica began
+        self._departed: list[int] = []  # replicas that are gone without having told the shards
+        self._workers: dict[str, WorkerId] = {}  # by current name
+        self._trained: set[WorkerId] = set()
+        self._ready: set[str] = set()
+        self._training: set[str] = set()  # workers that were told to start
+        self._evaluating: set[str] = set()  # workers of replica 0 that were told that all have trained
         self._under_way = False
         self._finishing = False
-        self.results: dict[str, Any] = {}  # what each worker returned, by the name that it had at first
-        self.state: list[StateFile] = []
+        self.results: dict[str, Any] = {}
+        self.state_files: list[StateFile] = []
         self.curve: list[dict[str, float]] = []
         self.losses: list[tuple[int, float]] = []
-        self.restarts: list[dict[str, Any]] = []
 
     @property
     def shards(self) -> list[str]:
-        """The names of the shards."""
-        return self._servers.names
+        """The current names of the shards."""
+        return self._shards.names
 
     @property
-    def spares(self) -> list[str]:
-        """Names that workers and shards may get when they are started again, or join."""
-        return [*self._elastic.spares, *self._servers.spares]
+    def reserved_names(self) -> list[str]:
+        """Names that workers and shards may get when they are restarted, or join."""
+        return [*self._elastic.reserved_names, *self._shards.reserved_names]
 
     @property
-    def replicas_most(self) -> int:
-        """More than the number of any replica that there can be."""
-        return self._elastic.numbers.stop
+    def max_replicas(self) -> int:
+        """A bound: the number of every replica that can take part is smaller."""
+        return self._elastic.replica_numbers.stop
 
     @property
-    def shares(self) -> dict[str, Any]:
-        """Who took how many batches, and who joined and left."""
+    def participation(self) -> dict[str, Any]:
+        """How many batches each replica computed, and which replicas joined and left."""
         return self._elastic.statistics()
 
     @property
-    def shard_restarts(self) -> list[dict[str, Any]]:
-        """Shards that were started again."""
-        return self._servers.restarts
+    def restarts(self) -> list[dict[str, Any]]:
+        """The records of restarted replicas and shards."""
+        return self._restarts.records
 
     @property
     def _folder(self) -> str:
-        """Where shards and workers write the checkpoint."""
-        return str((self._job.options.out / CHECKPOINT).resolve())
+        """Where shards and workers write the final checkpoint."""
+        return str((self._job.out / CHECKPOINT).resolve())
 
     def roles(self) -> list[Role]:
-        """All roles as the run begins."""
-        return self._servers.roles() + [role for replica in self._elastic.replicas for role in self._workers(replica)]
+        """Return the roles that the run starts with."""
+        workers = [role for replica in self._elastic.replicas for role in self._worker_roles(replica)]
+        return self._shards.roles() + workers
 
-    def began(self) -> None:
-        """All roles were told to start."""
-        self._began = self._elastic.began = time.monotonic()
-        self._elastic.stand()
+    def mark_started(self) -> None:
+        """Note that all roles run."""
+        self._start_s = self._elastic.start_s = time.monotonic()
+        self._elastic.publish_limits()
 
     def watch(self, launcher: Launcher) -> None:
-        """Start who shall join, and end who is not needed any more."""
-        for replica, record in self._elastic.joining():
-            self._absent[replica] = _Absence(time.monotonic(), record)
-            launcher.add(self._workers(replica))
-        for replica in self._elastic.needless(self._absent):
-            names = [name for name, place in self._places.items() if place[0] == replica]
-            launcher.dismiss(names)
+        """Start replicas that shall join, and stop starting replicas that are no longer needed."""
+        for replica, record in self._elastic.apply_request():
+            self._restarts.expect(replica_group(replica), record)
+            launcher.add(self._worker_roles(replica))
+        starting = [r for r in self._elastic.replica_numbers if self._restarts.is_missing(replica_group(r))]
+        for replica in self._elastic.drop_unneeded(starting):
+            names = [name for name, worker in self._workers.items() if worker.replica == replica]
+            launcher.stop_roles(names)
             self._forget(replica, names)
-            self._unsaid.append(replica)
-        while self._unsaid:
-            self._says_for(self._unsaid.pop(), launcher)
-        self._answer(launcher)
+            self._departed.append(replica)
+        while self._departed:
+            self._announce_departure(self._departed.pop(), launcher)
+        self._send_due(launcher)
 
-    def _says_for(self, replica: int, launcher: Launcher) -> None:
-        """Tell the shards that a replica takes part no more, which it could not say itself: others may wait for it."""
+    def handle(self, message: Message, launcher: Launcher) -> None:
+        """Take a message of a role into account, and send what follows from it."""
+        self._checkpoints.handle(message)
+        if self._shards.handle(message, launcher):
+            return
+        worker = self._workers.get(message.sender)
+        if worker is None:
+            return
+        if message.kind in ("progress", "evaluated"):
+            self._mark_training(worker.replica, message.body["seconds"])
+        self._elastic.handle(worker, message)
+        match message.kind:
+            case "progress":
+                self._record_progress(worker, message.body)
+                self._request_checkpoint(message, launcher)
+            case "evaluated" if worker.replica == 0:
+                seconds = self._clock_offsets_s.get(0, 0.0) + message.body["seconds"]
+                self.curve.append({**message.body, "samples": self._count_samples(message.body), "seconds": seconds})
+            case "state_file" if worker.replica == 0:
+                self.state_files.append(msgspec.convert(message.body["file"], StateFile))
+            case "ready":
+                self._ready.add(message.sender)
+            case "trained":
+                self._trained.add(worker)
+            case "finished":
+                self._record_result(worker, message.body["value"])
+        self._send_due(launcher)
+
+    def restart(self, loss: Loss) -> list[Role]:
+        """Return what replaces a lost shard or replica, nothing where it is no longer needed.
+
+        Raise the error of the loss at the restart limit.
+        """
+        self._checkpoints.timing.mark_interrupted()
+        shards = self._shards.restart(loss)
+        if shards is not None:
+            return shards
+        replica = next(self._workers[name].replica for name in loss.progress)
+        progress = [(self._workers[name], last) for name, last in loss.progress.items()]
+        if not self._elastic.handle_loss(replica, progress):
+            self._forget(replica, loss.progress)
+            self._elastic.mark_left(replica)
+            self._departed.append(replica)
+            return []
+        # A machine may be ahead of those that it sends to: all continue after the step that every machine completed.
+        done = min(max(parse_steps_done(last), self._steps_done.get(worker, 0)) for worker, last in progress)
+        if any(worker.replica == replica for worker in self._trained):
+            done = self._job.training.steps
+        step = self._start_steps[replica] = max(self._start_steps[replica], done)
+        self._forget(replica, loss.progress)
+        reason = self._restarts.restart(replica_group(replica), loss.error, step=step)
+        self._on_notice(f"replica {replica} restarts at step {step}: {reason}")
+        return self._worker_roles(replica)
+
+    def _announce_departure(self, replica: int, launcher: Launcher) -> None:
+        """Tell the shards that a replica left, which it could not tell them itself: other replicas may wait for it."""
         names = self.shards
         for piece in self._job.slices:
             body = {"replica": replica, "number": 0}
             launcher.send(names[piece.shard], Message("leave", edge=piece.number, body=body))
 
-    def take(self, message: Message, launcher: Launcher) -> None:
-        """Take in what a role says, and answer it."""
-        self._checkpoints.take(message)
-        if self._servers.take(message, launcher):
-            return
-        place = self._places.get(message.sender)
-        if place is None:
-            return
-        if message.kind in ("progress", "tested") and place[0] in self._absent:
-            self._back(place[0], message.body["seconds"])
-        self._elastic.take(place, message)
-        match message.kind:
-            case "progress":
-                self._progress(place, message.body)
-                self._ask_for_checkpoint(message, launcher)
-            case "tested" if place[0] == 0:
-                seconds = self._ahead_s.get(0, 0.0) + message.body["seconds"]
-                self.curve.append({**message.body, "samples": self._reached(message.body), "seconds": seconds})
-            case "state" if place[0] == 0:
-                self.state.append(msgspec.convert(message.body["file"], StateFile))
-            case "set up":
-                self._set_up.add(message.sender)
-            case "trained":
-                self._trained.add(place)
-            case "finished":
-                self._finished(place, message.body["value"])
-        self._answer(launcher)
-
-    def renew(self, loss: Loss) -> list[Role]:
-        """What takes the place of a shard or of a replica's workers; its error where it was lost too often.
-
-        None where it is not needed any more.
-        """
-        self._checkpoints.timing.interrupted()
-        servers = self._servers.renew(loss)
-        if servers is not None:
-            return servers
-        replica = next(self._places[name][0] for name in loss.progress)
-        if not self._elastic.lost(replica, [(self._places[name], told) for name, told in loss.progress.items()]):
-            self._forget(replica, loss.progress)
-            self._elastic.left(replica)
-            self._unsaid.append(replica)
-            return []
-        # A machine may be ahead of those that it sends to.
-        done = min(max(steps_done(p), self._done.get(self._places[name], 0)) for name, p in loss.progress.items())
-        if any(place[0] == replica for place in self._trained):
-            done = self._job.course.steps
-        if self._times[replica] == self._most:
-            raise final(loss.error, f"replica {replica}", self._most)
-        self._times[replica] += 1
-        self._first[replica] = max(self._first[replica], done)
-        self._forget(replica, loss.progress)
-        why, first = loss.error.facts.partition("\n")[0], self._first[replica]
-        self.restarts.append({"replica": replica, "step": first, "code": loss.error.code, "why": why, "seconds": None})
-        self._absent[replica] = _Absence(time.monotonic(), self.restarts[-1])
-        self._note(f"replica {replica} starts again at step {first}: {why}")
-        return self._workers(replica)
-
     def _forget(self, replica: int, names: Iterable[str]) -> None:
-        """What the lost replica had ended or was about to tell does not count."""
-        self._trained = {place for place in self._trained if place[0] != replica}
-        self._absent.pop(replica, None)
+        """Discard what the workers of a lost replica had completed or were about to report."""
+        self._trained = {worker for worker in self._trained if worker.replica != replica}
+        self._restarts.give_up(replica_group(replica))
         for name in names:
-            self._servers.gone(name)
-            self._told.discard(name)
-            self._set_up.discard(name)
-            self.results.pop(worker_name(*self._places.pop(name)), None)
+            self._shards.forget_worker(name)
+            self._evaluating.discard(name)
+            self._ready.discard(name)
+            self.results.pop(worker_name(*self._workers.pop(name)), None)
         if replica == 0:
-            self.state.clear()
+            self.state_files.clear()
 
-    def _workers(self, replica: int) -> list[Role]:
-        job = self._job
-        self._elastic.starts(replica, self._times[replica])
+    def _worker_roles(self, replica: int) -> list[Role]:
+        """Return the roles of the next incarnation of a replica."""
+        job, incarnation = self._job, self._restarts.incarnation(replica_group(replica))
+        self._elastic.register_start(replica, incarnation)
+        # Without a group, the loss of a replica ends the run.
+        group = "" if job.method.needs_all_replicas else replica_group(replica)
         roles = []
         for machine in range(job.machines):
-            setup = worker_setup(job, replica, machine, self._times[replica], self._first[replica])
-            name = worker_name(replica, machine, self._times[replica])
-            self._places[name] = replica, machine
+            setup = make_worker_spec(job, replica, machine, incarnation, self._start_steps[replica])
+            name = worker_name(replica, machine, incarnation)
+            self._workers[name] = WorkerId(replica, machine)
             plain = msgspec.to_builtins(setup, builtin_types=(bytes,))
-            group = "" if job.options.method.together else f"replica {replica}"  # without one its loss ends the run
             roles.append(Role(name, WORKER, plain, threads=job.worker_threads, group=group))
         return roles
 
-    def _progress(self, place: Place, body: dict[str, Any]) -> None:
-        self._done[place] = body["step"]
-        if place[0] == 0:
-            samples, course = self._reached(body), self._job.course
+    def _record_progress(self, worker: WorkerId, body: dict[str, Any]) -> None:
+        self._steps_done[worker] = body["step"]
+        if worker.replica == 0:
+            samples, training = self._count_samples(body), self._job.training
             self.losses.append((samples, body["loss"]))
-            leased = (samples // course.batch, course.batches)
-            at, of = leased if self._elastic.leased else (body["step"], body["steps"])
-            self._tell(self._job.options.method.name, at, of, body["loss"])
+            by_batch = (samples // training.batch, training.batches)
+            step, steps = by_batch if self._elastic.uses_leases else (body["step"], body["steps"])
+            self._on_progress(self._job.method.name, step, steps, body["loss"])
 
-    def _ask_for_checkpoint(self, progress: Message, launcher: Launcher) -> None:
-        """Where checkpoints go by time: ask all who make a part of one, if it is due."""
-        asked = [name for name, (replica, _) in self._places.items() if replica == 0]
-        if progress.sender in asked and self._servers.all_serve:
-            batches = self.losses[-1][0] // self._job.course.batch
-            number = self._checkpoints.timing.progress(batches, progress.body["seconds"])
-            for name in [*asked, *self.shards] if number is not None else []:
+    def _request_checkpoint(self, progress: Message, launcher: Launcher) -> None:
+        """If a checkpoint by time is due, request it from all roles that write a part of it."""
+        writers = [name for name, worker in self._workers.items() if worker.replica == 0]
+        if progress.sender in writers and self._shards.all_serve:
+            batches = self.losses[-1][0] // self._job.training.batch
+            number = self._checkpoints.timing.note_progress(batches, progress.body["seconds"])
+            for name in [*writers, *self.shards] if number is not None else []:
                 launcher.send(name, Message("checkpoint", body={"checkpoint": number}))
 
-    def _reached(self, body: dict[str, Any]) -> int:
-        """Samples that replica 0 tells of; never fewer than before, though it may be given batches that were lost."""
+    def _count_samples(self, body: dict[str, Any]) -> int:
+        """Return the samples that replica 0 reports; never fewer than before, though it may get batches of others."""
         before = [samples for samples, _ in self.losses[-1:]] + [int(point["samples"]) for point in self.curve[-1:]]
-        return max([int(body["samples"]), *before]) if self._elastic.leased else int(body["samples"])
+        return max([int(body["samples"]), *before]) if self._elastic.uses_leases else int(body["samples"])
 
-    def _back(self, replica: int, seconds: float) -> None:
-        """The replica trains, for the first time or again; by its own clock for so many seconds."""
-        now, absence = time.monotonic(), self._absent.pop(replica)
-        self._ahead_s[replica] = now - self._began - seconds
-        absence.record["seconds"] = now - absence.since
-        self._elastic.trains(absence.record)
+    def _mark_training(self, replica: int, seconds: float) -> None:
+        """Note that a replica which was missing trains, for `seconds` by its own clock."""
+        record = self._restarts.mark_working(replica_group(replica))
+        if record is not None:
+            self._clock_offsets_s[replica] = time.monotonic() - self._start_s - seconds
+            self._elastic.mark_training(record)
 
-    def _finished(self, place: Place, value: dict[str, Any]) -> None:
-        if place[0] in self._absent:  # there were no steps left to do
-            self._back(place[0], value["seconds"])
-        self._trained.add(place)
-        seconds = self._ahead_s.get(place[0], 0.0) + value["seconds"]
-        self.results[worker_name(*place)] = {**value, "seconds": seconds}
-        if self._elastic.leaving(place[0]) and not self._at_work(place[0]):
-            self._elastic.left(place[0])
+    def _record_result(self, worker: WorkerId, value: dict[str, Any]) -> None:
+        self._mark_training(worker.replica, value["seconds"])  # there may have been no step left to report
+        self._trained.add(worker)
+        seconds = self._clock_offsets_s.get(worker.replica, 0.0) + value["seconds"]
+        self.results[worker_name(*worker)] = {**value, "seconds": seconds}
+        if self._elastic.is_leaving(worker.replica) and not self._is_at_work(worker.replica):
+            self._elastic.mark_left(worker.replica)
 
-    def _at_work(self, replica: int) -> bool:
-        """Whether some machine of it trains."""
-        return any(place[0] == replica and place not in self._trained for place in self._places.values())
+    def _is_at_work(self, replica: int) -> bool:
+        """Return whether some machine of a replica trains."""
+        return any(w.replica == replica and w not in self._trained for w in self._workers.values())
 
-    def _let_go(self, launcher: Launcher) -> None:
-        """Let workers train: at first all at once, when all are set up; who starts later, at once."""
+    def _start_training(self, launcher: Launcher) -> None:
+        """Let workers train: at first all at once, when all are ready; workers that start later, at once."""
         if not self._under_way:
-            if not self._set_up >= self._places.keys():
+            if not self._ready >= self._workers.keys():
                 return
             self._under_way = True
-            self._began = self._elastic.began = time.monotonic()
-        for name in sorted(self._set_up - self._going):
-            self._going.add(name)
-            launcher.send(name, Message("go"))
+            self._start_s = self._elastic.start_s = time.monotonic()
+        for name in sorted(self._ready - self._training):
+            self._training.add(name)
+            launcher.send(name, Message("start_training"))
 
-    def _answer(self, launcher: Launcher) -> None:
-        """Answer who asks for batches; let replica 0 test once all have trained, and the shards write their files once
-        all have finished."""
-        self._let_go(launcher)
-        for name, answer in self._elastic.answers():
-            launcher.send(name, answer)
-        if len(self._trained) < len(self._places):
+    def _send_due(self, launcher: Launcher) -> None:
+        """Answer workers that ask for batches; then, when all workers have trained, let replica 0 evaluate; then, when
+        all workers have finished, let the shards write their files."""
+        self._start_training(launcher)
+        for name, reply in self._elastic.take_replies():
+            launcher.send(name, reply)
+        if len(self._trained) < len(self._workers):
             return
-        for name in [name for name, (replica, _) in self._places.items() if replica == 0 and name not in self._told]:
-            self._told.add(name)
-            launcher.send(name, Message("all trained", body={"path": self._folder}))
-        if len(self.results) == len(self._places) and not self._finishing:
+        for name in [name for name, worker in self._workers.items() if worker.replica == 0]:
+            if name not in self._evaluating:
+                self._evaluating.add(name)
+                launcher.send(name, Message("all_trained", body={"path": self._folder}))
+        if len(self.results) == len(self._workers) and not self._finishing:
             self._finishing = True
             for name in self.shards:
                 launcher.send(name, Message("finish", body={"path": self._folder}))

@@ -1,4 +1,4 @@
-"""`Trainer`: what a process of a run trains, one machine's part of a cut model or a whole one, behind the same face."""
+"""`Trainer`: what a worker process computes on - one machine's part of a cut model, or a whole model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,122 +9,125 @@ import torch
 from torch import Tensor
 
 from ...models.task import Data, Task
-from ...ps.slices.region import Region
 from ...ps.checkpoint.streamed_safetensors import TensorReader
-from ...runtime.worker.flat_gradient import Gradient
+from ...ps.slices.region import Region
 from ...runtime.channel.mailbox import Mailbox
-from ...runtime.worker.leaf_modules import OwnModules
-from ...runtime.worker.uncut_worker import PlainWorker
+from ...runtime.worker.flat_gradient import FlatGradient
+from ...runtime.worker.flat_parameters import FlatParameters
+from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program
-from ...runtime.worker.flat_parameters import States
 from ...runtime.worker.trace import Trace, warm_steps
+from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
+from ..evaluation.accuracy import count_correct, count_correct_uncut
+from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..task import weight_source as weights
-from ..job.run_config import Course, WorkerSetup, worker_name
 from ..task.load_task import build_model
-from .accuracy import right_answers, right_answers_uncut
-from ..task.meta_model import weightless
+from ..task.meta_model import build_without_weights
 
 
 class Trainer(ABC):
-    """A cut or an uncut model."""
+    """A cut or an uncut model: its flat parameters [n], and what computes their gradients."""
 
-    worker: Worker | PlainWorker
+    worker: Worker | UncutWorker
 
     @property
     def values(self) -> Tensor:
-        """The parameters, flat."""
+        """The parameters as one flat tensor [n]."""
         return self.worker.values
 
     @property
     def gradients(self) -> Tensor:
-        """Theirs, as flat."""
+        """The gradients of the parameters as one flat tensor [n]."""
         return self.worker.gradients
 
     def move(self, values: Tensor) -> None:
-        """Hold the parameters in another flat buffer from now on."""
+        """Keep the parameters in another flat tensor [n] from now on."""
         self.worker.move(values)
 
     @property
-    def gradient(self) -> Gradient:
-        """The same; it knows which rows of tables were touched, where the model is not cut."""
-        return self.worker.gradient if isinstance(self.worker, PlainWorker) else Gradient(self.gradients)
+    def gradient(self) -> FlatGradient:
+        """The gradients; for an uncut model with the embedding rows that a step touches."""
+        return self.worker.gradient if isinstance(self.worker, UncutWorker) else FlatGradient(self.gradients)
 
     def step(self, batch: Data, step: int) -> float | None:
-        """Add the gradients of a batch; its loss, None where another machine has it."""
+        """Add the gradients of a batch; return its loss, None where another machine has it."""
         return self.worker.step(batch, step)
 
-    def clip(self, most: float, step: int) -> float:
-        """Scale the gradients to this norm at most; the norm that they had."""
-        return self.worker.clip(most, step)
+    def clip(self, max_norm: float, step: int) -> float:
+        """Scale the gradients of the whole model down to a norm of at most `max_norm`; return their norm before."""
+        return self.worker.clip(max_norm, step)
 
     def agree(self, number: int, step: int) -> int:
-        """The number that machine 0 of the replica has said."""
-        return self.worker.agree(number, step) if isinstance(self.worker, Worker) else number
+        """Return the number of machine 0 of the replica; all its machines must call this."""
+        return self.worker.broadcast(number, step) if isinstance(self.worker, Worker) else number
 
     @abstractmethod
-    def right(self, task: Task, data: Data, batch: int) -> int | None:
-        """Right answers among samples, batch by batch; None where another machine has the output."""
+    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
+        """Return the number of correct answers, computed batch by batch; None where another machine has the output."""
 
     @abstractmethod
     def buffers(self) -> list[Tensor]:
-        """What training changes besides the parameters: running statistics, say."""
+        """Return what training changes besides the parameters, such as running statistics."""
 
     @abstractmethod
     def state(self) -> list[tuple[Region, Tensor]]:
-        """Buffers and frozen parameters, which the shards do not have, and of which whole tensors they are boxes."""
+        """Return buffers and frozen parameters, which the shards lack, and which boxes of whole tensors they are."""
 
 
 class CutTrainer(Trainer):
-    """One machine's part of a cut model."""
+    """One machine's part of a cut model. Each replica draws its own dropout masks."""
 
     worker: Worker
 
-    def __init__(self, setup: WorkerSetup, task: Task, mailbox: Mailbox) -> None:
+    def __init__(self, setup: WorkerSpec, task: Task, mailbox: Mailbox) -> None:
         program = msgspec.msgpack.decode(setup.program, type=Program)
         evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
-        peers = [worker_name(setup.replica, m, setup.times) for m in range(setup.machines)]
-        # Each replica draws masks of its own.
-        own = OwnModules.where_needed([program, evaluation], lambda: weightless(task, seed=setup.course.seed))
-        trace = Trace(warm_steps(setup.course.steps) if setup.replica == 0 else range(0))
-        seed, order = setup.course.seed + setup.replica, setup.course.schedule
-        self.worker = Worker(program, mailbox, peers, seed=seed, order=order, own=own, trace=trace)
+        peers = [worker_name(setup.replica, m, setup.incarnation) for m in range(setup.machines)]
+        leaf_modules = LeafModules.where_needed(
+            [program, evaluation], lambda: build_without_weights(task, seed=setup.training.seed)
+        )
+        trace = Trace(warm_steps(setup.training.steps) if setup.replica == 0 else range(0))
+        seed, order = setup.training.seed + setup.replica, setup.training.schedule
+        self.worker = Worker(program, mailbox, peers, seed=seed, order=order, leaf_modules=leaf_modules, trace=trace)
         self.worker.states.extend(evaluation)
-        _load_boxes(self.worker.states, setup.course.initial)
-        self._tester = Worker(evaluation, mailbox, peers, states=self.worker.states, tag="test.", own=own)
+        _load_boxes(self.worker.states, setup.training.initial)
+        self._tester = Worker(
+            evaluation, mailbox, peers, states=self.worker.states, tag="test.", leaf_modules=leaf_modules
+        )
         self._tests = 0
 
-    def right(self, task: Task, data: Data, batch: int) -> int | None:
+    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
         self._tests += 1
-        return right_answers(self._tester, task, data, self._tests)
+        return count_correct(self._tester, task, data, self._tests)
 
     def buffers(self) -> list[Tensor]:
         states = self.worker.states
         return [piece for (name, _), piece in states.pieces.items() if states.infos[name].kind == "buffer"]
 
     def state(self) -> list[tuple[Region, Tensor]]:
-        found = []
+        state = []
         for (name, box), tensor in self.worker.states.pieces.items():
             info = self.worker.states.infos[name]
             if info.kind in ("buffer", "frozen"):
-                found.append((Region(name, list(info.shape), list(info.extents), list(box), 0), tensor))
-        return found
+                state.append((Region(name, list(info.shape), list(info.extents), list(box), 0), tensor))
+        return state
 
 
 class UncutTrainer(Trainer):
-    """A whole model in plain torch. seed: of what it draws."""
+    """A whole model in plain torch. seed: of the random numbers that it draws."""
 
-    worker: PlainWorker
+    worker: UncutWorker
 
-    def __init__(self, course: Course, task: Task, seed: int) -> None:
-        model, initial = build_model(task, seed=course.seed), Path(course.initial)
-        with weights.opened(initial) as found:
-            weights.load_whole(model, found, where=initial)
-        autocast, tables = course.spec.autocast, course.tables
-        self.worker = PlainWorker(model, task.loss, seed=seed, autocast=autocast, tables=tables)
+    def __init__(self, training: TrainingSpec, task: Task, seed: int) -> None:
+        model, initial = build_model(task, seed=training.seed), Path(training.initial)
+        with weights.open_weights(initial) as source:
+            weights.load_model(model, source, where=initial)
+        autocast, tables = training.task.autocast, training.tables
+        self.worker = UncutWorker(model, task.loss, seed=seed, autocast=autocast, tables=tables)
 
-    def right(self, task: Task, data: Data, batch: int) -> int | None:
-        return right_answers_uncut(self.worker, task, data, batch)
+    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
+        return count_correct_uncut(self.worker, task, data, batch)
 
     def buffers(self) -> list[Tensor]:
         return list(self.worker.model.buffers())
@@ -136,26 +139,26 @@ class UncutTrainer(Trainer):
         return [(Region(name, list(t.shape), list(t.shape), [(0, n) for n in t.shape], 0), t) for name, t in state]
 
 
-def accuracy(trainer: Trainer, task: Task, test: Data, batch: int) -> float | None:
-    """Share of right answers on the test samples; None without the output."""
-    right = trainer.right(task, test, batch)
-    return None if right is None else right / len(test)
+def measure_accuracy(trainer: Trainer, task: Task, tests: Data, batch: int) -> float | None:
+    """Return the fraction of correct answers on the test samples; None where another machine has the output."""
+    correct = trainer.count_correct(task, tests, batch)
+    return None if correct is None else correct / len(tests)
 
 
-def _load_boxes(states: States, path: str) -> None:
-    """Fill every piece from the file of whole tensors, of which little more than the piece is read."""
+def _load_boxes(states: FlatParameters, path: str) -> None:
+    """Fill every piece from a file of whole tensors, reading little more than the piece."""
     with TensorReader(path) as reader:
         for (name, box), piece in states.pieces.items():
             reader.fill(piece.detach(), name, states.infos[name].extents, box)
 
 
-def memories(files: Mapping[str, str], regions: Sequence[Region], values: Tensor) -> dict[str, Tensor]:
-    """What the rule remembers of a machine's parameters [n], by name, from files of whole tensors."""
-    found = {}
+def read_optimizer_state(files: Mapping[str, str], regions: Sequence[Region], values: Tensor) -> dict[str, Tensor]:
+    """Return the optimizer state of a machine's parameters [n], by name; each name has a file of whole tensors."""
+    state = {}
     for name, path in files.items():
-        found[name] = torch.zeros_like(values)
+        state[name] = torch.zeros_like(values)
         with TensorReader(path) as reader:
             for region in regions:
-                part = found[name][region.offset : region.stop].view(region.sizes)
+                part = state[name][region.offset : region.stop].view(region.sizes)
                 reader.fill(part, region.name, region.axes, tuple(region.box))
-    return found
+    return state

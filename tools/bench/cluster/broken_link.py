@@ -1,47 +1,46 @@
-"""A link that breaks while a cut model trains on an emulated cluster: what is said of it, and how soon.
+"""`cutset bench cluster --fault`: a link breaks while a cut model trains: which error is raised, and how soon.
 
 "cut" pulls the cable of one machine: its card and the switch notice. "blackhole" lets everything to and from it vanish,
-which nothing notices but who waits for an answer.
+which nobody notices except a peer that waits for an answer.
 """
 
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.text import Text
 
-from ....partition.cluster.machines import Cluster
 from ....errors import CutsetError
-from ....runtime.launcher.assignment import LAUNCHER
-from ....runtime.launcher.heartbeat import Beacon
+from ....partition.cluster.machines import Cluster
 from ....runtime.channel.channel import Channel
-from ....runtime.launcher.launcher import Launcher
 from ....runtime.channel.mailbox import Mailbox
-from ....runtime.channel.message import Message
+from ....runtime.channel.message import LAUNCHER, Message
+from ....runtime.launcher.heartbeat import RoleProgress
+from ....runtime.launcher.launcher import Launcher
 from ....runtime.worker.program import programs
-from ...report.console import make_console
-from ...units import seconds_text
-from .lockstep_vs_pipelined import EMULATED, FASTEST, Asked, planned
+from ...probe.measure_step import make_roles, make_setup
+from ...probe.timed_worker import StepSetup, make_batch, make_worker
+from ...units import format_seconds
 from .emulated_cluster import EmulatedCluster
-from ..planner.measure_step import setup_of, stepping_roles
-from ...probe.timed_worker import Setup, batch_of, worker_of
+from .lockstep_vs_pipelined import EMULATED, FASTEST, ClusterExperiment, plan_variant
 
-TRAINING = "cutset.tools.bench.cluster.broken_link:training"
+ENTRY = "cutset.tools.bench.cluster.broken_link:run_worker"
 BREAK_AT = 10  # the step after which the link breaks
-PATIENCE_S = 60.0  # of a worker that hears nothing: by then this has ended, whatever else fails to notice
+TIMEOUT_S = 60.0  # after which a worker that hears nothing ends, so that the benchmark ends whatever fails to notice
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a broken link. error: its class; seconds: from the break to the error, and to the end of all
-    processes.
+class FaultReport:
+    """What came of a broken link.
+
+    error: the class of the error; code, facts, fix: as it says. seconds: from the break to the error; ended_s: from the
+    break to the end of all processes.
     """
 
     fault: str
@@ -54,42 +53,52 @@ class Outcome:
     seconds: float
     ended_s: float
 
+    def describe(self) -> str:
+        """Say in lines what broke and what was reported."""
+        what = {"cut": "cable pulled", "blackhole": "all packets vanish"}[self.fault]
+        return (
+            f"machine {self.machine}, after step {self.step}: {what}\n"
+            f"{self.error} {self.code} after {format_seconds(self.seconds)}: {self.facts}\n"
+            f"fix: {self.fix}\n"
+            f"all processes had ended {format_seconds(self.ended_s)} after the break"
+        )
 
-def breaking(asked: Asked, cluster: EmulatedCluster, fault: str, tell: Tell) -> Outcome:
+
+def measure_fault(experiment: ClusterExperiment, cluster: EmulatedCluster, fault: str, tell: Tell) -> FaultReport:
     """Train, break the link of a machine in the middle, and wait for the error."""
-    count_ = asked.micro_batches[0]
-    like = replace(EMULATED, flops_per_s=asked.flops or FASTEST)
-    machines = tuple(replace(like, name=f"machine {i}") for i in range(asked.machines))
-    variant = planned(asked.spec, Cluster(machines, cluster.payload_rate), count_, tell)
-    victim = asked.machines // 2
+    micro_batches = experiment.micro_batches[0]
+    like = replace(EMULATED, flops_per_s=experiment.flops or FASTEST)
+    machines = tuple(replace(like, name=f"machine {i}") for i in range(experiment.machines))
+    variant = plan_variant(experiment.spec, Cluster(machines, cluster.payload_rate), micro_batches, tell)
+    victim, placement = experiment.machines // 2, cluster.process_placement
     with tempfile.TemporaryDirectory(prefix="cutset-fault-") as folder:
-        setup = setup_of(variant.spec, variant.ready, Path(folder), steps=0, micro_batches=count_)
-        compiled = programs(variant.judged.flow, training=True)
-        roles = stepping_roles(TRAINING, setup, compiled, venue=cluster.venue)
-        launcher = Launcher(roles, job=f"fault-{uuid.uuid4().hex[:12]}", host=cluster.venue.host)
+        setup = make_setup(variant.spec, variant.captured, Path(folder), steps=0, micro_batches=micro_batches)
+        compiled = programs(variant.plan.dataflow, training=True)
+        roles = make_roles(ENTRY, setup, compiled, process_placement=placement)
+        launcher = Launcher(roles, job=f"fault-{uuid.uuid4().hex[:12]}", host=placement.host)
         with launcher:
             launcher.start()
-            broken, error = _watch(launcher, lambda: _break(cluster, fault, victim, tell))
+            broken, error = _watch(launcher, lambda: _break_link(cluster, fault, victim, tell))
             noticed = time.monotonic()
-    said = (type(error).__name__, error.code, error.facts, error.fix)
-    return Outcome(fault, victim, BREAK_AT, *said, noticed - broken, time.monotonic() - broken)
+    facts = (type(error).__name__, error.code, error.facts, error.fix)
+    return FaultReport(fault, victim, BREAK_AT, *facts, noticed - broken, time.monotonic() - broken)
 
 
-def _break(cluster: EmulatedCluster, fault: str, victim: int, tell: Tell) -> None:
+def _break_link(cluster: EmulatedCluster, fault: str, victim: int, tell: Tell) -> None:
     tell(f"after step {BREAK_AT}: {fault} of the link of machine {victim}")
     if fault == "cut":
-        cluster.cut(victim)
+        cluster.pull_cable(victim)
     else:
-        cluster.black_hole(victim)
+        cluster.drop_packets(victim)
 
 
-def _watch(launcher: Launcher, break_: Callable[[], None]) -> tuple[float, CutsetError]:
-    """When the link broke, and the error of the run."""
+def _watch(launcher: Launcher, break_link: Callable[[], None]) -> tuple[float, CutsetError]:
+    """Break the link at its step; return when it broke, and the error of the run."""
     broken = 0.0
     try:
         for message in launcher.events():
             if message.kind == "stepped" and message.step == BREAK_AT and not broken:
-                break_()
+                break_link()
                 broken = time.monotonic()
     except CutsetError as error:
         if not broken:
@@ -98,29 +107,14 @@ def _watch(launcher: Launcher, break_: Callable[[], None]) -> tuple[float, Cutse
     raise RuntimeError("workers that train until they are stopped have ended by themselves")
 
 
-def training(channel: Channel, setup: Any, beacon: Beacon) -> None:
-    """The role of a worker that trains until it is stopped."""
-    given = msgspec.convert(setup, Setup)
-    worker = worker_of(given, Mailbox(channel, timeout_s=PATIENCE_S))
-    batch = batch_of(given)
+def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> None:
+    """Run a worker that trains until it is stopped."""
+    config = msgspec.convert(setup, StepSetup)
+    worker = make_worker(config, Mailbox(channel, timeout_s=TIMEOUT_S))
+    batch = make_batch(config)
     for step in count():
         worker.gradients.zero_()
         worker.step(batch, step)
-        beacon.progress = step
+        progress.value = step
         if worker.program.machine == 0:
             channel.send(LAUNCHER, Message("stepped", step))
-
-
-def print_outcome(outcome: Outcome) -> None:
-    """Print what was said."""
-    console = make_console()
-    what = {"cut": "cable pulled", "blackhole": "everything vanishes"}[outcome.fault]
-    console.print(Text(f"machine {outcome.machine}, after step {outcome.step}: {what}", style="bold"))
-    console.print(Text(f"{outcome.error} {outcome.code} after {seconds_text(outcome.seconds)}: {outcome.facts}"))
-    console.print(Text(f"fix: {outcome.fix}"))
-    console.print(Text(f"every process had ended {seconds_text(outcome.ended_s)} after the break"))
-
-
-def as_data(outcome: Outcome) -> dict[str, Any]:
-    """For JSON."""
-    return asdict(outcome)

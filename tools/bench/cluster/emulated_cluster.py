@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Self
 
 from ....errors import UsageError
-from ....partition.cluster.quantities import BANDWIDTH
-from ..planner.venue import Venue
+from ....partition.cluster.quantities import Bandwidth
+from ...probe.measure_step import ProcessPlacement
 
-MACHINES_MOST = 64  # far more than a host has cores for
+MAX_MACHINES = 64  # far more than a host has cores for
 SUBNETS = 512  # of 198.18.0.0/15, which is set aside for measuring networks (RFC 2544)
 NAMESPACES, INTERFACES = Path("/run/netns"), Path("/sys/class/net")
 PAYLOAD = (1500 - 52) / 1514  # of a full Ethernet frame what is not IP, TCP with time stamps, or Ethernet
@@ -31,28 +31,28 @@ PAYLOAD = (1500 - 52) / 1514  # of a full Ethernet frame what is not IP, TCP wit
 # than so many times its rate, and hardly more at once than a packet, so that short messages take their time, too.
 SAVED_S, PEAK = 2e-3, 1.25
 PACKET_BYTES = 16_384  # that TCP hands over at once, to be cut up by the card
-AT_ONCE_S, AT_ONCE_LEAST = 2e-4, 24_000
+AT_ONCE_S, MIN_AT_ONCE = 2e-4, 24_000
 QUEUE_BYTES = 64 << 20  # nothing is ever dropped: a full link delays
 COMMAND_S = 20.0
 _NAME = re.compile(r"cutset-(\d+)-(\d+)-\d+-(?:switch|\d+)")
 
 
-def read_rate(text: str) -> float:
-    """Bytes/s of a rate as tc or a cluster file writes it: "1gbit", "100 Mbit/s". ValueError says what is wrong."""
+def parse_rate(text: str) -> float:
+    """Parse a rate as tc or a cluster file writes it, "1gbit" or "100 Mbit/s", to bytes/s. Raises ValueError."""
     plain = text.strip()
-    return BANDWIDTH.read(f"{plain}/s" if plain.lower().endswith(("bit", "b")) else plain)
+    return Bandwidth.parse(f"{plain}/s" if plain.lower().endswith(("bit", "b")) else plain)
 
 
 class EmulatedCluster:
-    """So many machines, while entered. rate: bytes/s on the wire, each way.
+    """A cluster of emulated machines, while entered. rate: bytes/s on the wire, each way.
 
-    UsageError where this process may not make name spaces, or the system has not the tools.
+    Entering raises UsageError if this process may not make name spaces, or the tools are missing.
     """
 
     def __init__(self, machines: int, *, rate: float) -> None:
-        if not 1 <= machines <= MACHINES_MOST:
+        if not 1 <= machines <= MAX_MACHINES:
             raise UsageError(
-                "E242", f"{machines} emulated machines; there can be 1 to {MACHINES_MOST}", fix="--machines 4"
+                "E242", f"{machines} emulated machines; there can be 1 to {MAX_MACHINES}", fix="--machines 4"
             )
         self.rate = rate
         self._machines = machines
@@ -61,31 +61,31 @@ class EmulatedCluster:
 
     @property
     def payload_rate(self) -> float:
-        """Bytes/s of the link that a TCP connection can carry."""
+        """The bytes/s of a link that a TCP connection can carry."""
         return self.rate * PAYLOAD
 
     @property
-    def venue(self) -> Venue:
-        """The machines' places and this process's address at the switch."""
+    def process_placement(self) -> ProcessPlacement:
+        """Where processes run: on the machines, and this process at the switch."""
         places = [(self._address(i), ("ip", "netns", "exec", self._name(i))) for i in range(self._machines)]
-        return Venue(self._address(self._machines), tuple(places))
+        return ProcessPlacement(self._address(self._machines), tuple(places))
 
-    def cut(self, machine: int) -> None:
+    def pull_cable(self, machine: int) -> None:
         """Pull a machine's cable: its card and the switch see at once that nothing is at the other end."""
-        _run("ip", "-n", self._switch, "link", "set", f"port{machine}", "down")
+        _run_command("ip", "-n", self._switch, "link", "set", f"port{machine}", "down")
 
-    def black_hole(self, machine: int) -> None:
-        """Let everything to and from a machine vanish; cards and switch see nothing of that."""
-        _run("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "0")
+    def drop_packets(self, machine: int) -> None:
+        """Drop all packets to and from a machine; cards and switch do not notice."""
+        _run_command("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "0")
 
-    def heal(self, machine: int) -> None:
-        """Undo `cut` and `black_hole`."""
-        _run("ip", "-n", self._switch, "link", "set", f"port{machine}", "up")
-        _run("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "3")
+    def restore(self, machine: int) -> None:
+        """Undo `pull_cable` and `drop_packets`."""
+        _run_command("ip", "-n", self._switch, "link", "set", f"port{machine}", "up")
+        _run_command("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "3")
 
     def __enter__(self) -> Self:
-        demand_possible()
-        clean()
+        require_support()
+        remove_leftovers()
         with ExitStack() as building:
             self._build_switch(building)
             for machine in range(self._machines):
@@ -112,53 +112,55 @@ class EmulatedCluster:
         return f"{self._subnet}.{machine + 1}"
 
     def _build_switch(self, building: ExitStack) -> None:
-        """The switch and this process's cable to it, whose name on this host says that the subnet is taken."""
-        taken = _addresses()
+        """Build the switch and this process's cable to it, whose name on this host says that the subnet is taken."""
+        taken = _list_addresses()
         for offset in range(SUBNETS):
             number = (os.getpid() + offset) % SUBNETS
             cable, self._subnet = f"cutset{number}", f"198.{18 + number // 256}.{number % 256}"
             if (INTERFACES / cable).exists() or any(a.startswith(f"{self._subnet}.") for a in taken):
                 continue
-            self._stem = f"cutset-{os.getpid()}-{_started(os.getpid())}-{number}"
+            self._stem = f"cutset-{os.getpid()}-{_read_start(os.getpid())}-{number}"
             self._add_namespace(self._switch, building)
             building.callback(_remove_link, cable)
-            _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "uplink", "netns", self._switch)
-            _run("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
-            _run("ip", "-n", self._switch, "link", "set", "dev", "bridge", "up")
-            _run("ip", "-n", self._switch, "link", "set", "dev", "uplink", "master", "bridge", "up")
-            _run("ip", "address", "add", f"{self._address(self._machines)}/24", "dev", cable)
-            _run("ip", "link", "set", "dev", cable, "up")
+            _run_command("ip", "link", "add", cable, "type", "veth", "peer", "name", "uplink", "netns", self._switch)
+            _run_command("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
+            _run_command("ip", "-n", self._switch, "link", "set", "dev", "bridge", "up")
+            _run_command("ip", "-n", self._switch, "link", "set", "dev", "uplink", "master", "bridge", "up")
+            _run_command("ip", "address", "add", f"{self._address(self._machines)}/24", "dev", cable)
+            _run_command("ip", "link", "set", "dev", cable, "up")
             return
         raise UsageError("E243", f"all {SUBNETS} subnets for emulated clusters are in use here", fix="end the others")
 
     def _build_machine(self, machine: int, building: ExitStack) -> None:
         name, port = self._name(machine), f"port{machine}"
         self._add_namespace(name, building)
-        _run("ip", "-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "card", "netns", name)
-        _run("ip", "-n", name, "address", "add", f"{self._address(machine)}/24", "dev", "card")
-        _run("ip", "-n", self._switch, "link", "set", "dev", port, "master", "bridge", "up")
+        _run_command(
+            "ip", "-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "card", "netns", name
+        )
+        _run_command("ip", "-n", name, "address", "add", f"{self._address(machine)}/24", "dev", "card")
+        _run_command("ip", "-n", self._switch, "link", "set", "dev", port, "master", "bridge", "up")
         for device in ("lo", "card"):
-            _run("ip", "-n", name, "link", "set", "dev", device, "up")
-        _limit(self._switch, port, self.rate)
-        _limit(name, "card", self.rate)
+            _run_command("ip", "-n", name, "link", "set", "dev", device, "up")
+        _limit_rate(self._switch, port, self.rate)
+        _limit_rate(name, "card", self.rate)
 
     def _add_namespace(self, name: str, building: ExitStack) -> None:
         building.callback(_remove_namespace, name)  # first, in case that adding it is interrupted
-        _run("ip", "netns", "add", name)
+        _run_command("ip", "netns", "add", name)
 
 
-def _limit(namespace: str, device: str, rate: float) -> None:
-    """Let a device send so many bytes/s."""
-    at_once = max(AT_ONCE_LEAST, math.ceil(rate * AT_ONCE_S))
+def _limit_rate(namespace: str, device: str, rate: float) -> None:
+    """Limit a device to send so many bytes/s."""
+    at_once = max(MIN_AT_ONCE, math.ceil(rate * AT_ONCE_S))
     burst = max(at_once, math.ceil(rate * SAVED_S))
     how = ("rate", f"{math.ceil(rate * 8)}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))
     peak = ("peakrate", f"{math.ceil(rate * 8 * PEAK)}bit", "mtu", str(at_once))
-    _run("ip", "-n", namespace, "link", "set", "dev", device, "gso_max_size", str(PACKET_BYTES))
-    _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *how, *peak)
+    _run_command("ip", "-n", namespace, "link", "set", "dev", device, "gso_max_size", str(PACKET_BYTES))
+    _run_command("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *how, *peak)
 
 
-def demand_possible() -> None:
-    """UsageError where this process may not make name spaces, or the system has not the tools."""
+def require_support() -> None:
+    """Raise UsageError (E244, E245) if this process may not make name spaces, or the tools are missing."""
     missing = [tool for tool in ("ip", "tc", "bridge") if shutil.which(tool) is None]
     if missing:
         raise UsageError(
@@ -177,23 +179,23 @@ def demand_possible() -> None:
 # What other processes have left ------------------------------------------------------------------------------------
 
 
-def clean() -> list[str]:
-    """Remove the name spaces of processes that are gone; their names."""
+def remove_leftovers() -> list[str]:
+    """Remove the name spaces of processes that are gone, and return their names."""
     names = sorted(os.listdir(NAMESPACES)) if NAMESPACES.is_dir() else []
-    found = left_over(names, _started)
-    for name in found:
+    leftovers = find_leftovers(names, _read_start)
+    for name in leftovers:
         _remove_namespace(name)
-    return found
+    return leftovers
 
 
-def left_over(names: Sequence[str], started: Callable[[int], int | None]) -> list[str]:
-    """Those of the name spaces whose owner is gone. started: when a process began, None where there is none such."""
+def find_leftovers(names: Sequence[str], started: Callable[[int], int | None]) -> list[str]:
+    """Return the name spaces whose owner is gone. started: returns when a process began, None if it is gone."""
     owned = [(name, match) for name in names if (match := _NAME.fullmatch(name))]
     return [name for name, match in owned if started(int(match[1])) != int(match[2])]
 
 
-def _started(pid: int) -> int | None:
-    """When a process began, in clock ticks after the host did: with its number, it tells processes apart for good."""
+def _read_start(pid: int) -> int | None:
+    """Return when a process began, in clock ticks after boot: with its number, that identifies a process for good."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -203,21 +205,21 @@ def _started(pid: int) -> int | None:
 
 def _remove_namespace(name: str) -> None:
     if (NAMESPACES / name).exists():
-        _run("ip", "netns", "delete", name)
+        _run_command("ip", "netns", "delete", name)
 
 
 def _remove_link(name: str) -> None:
     if (INTERFACES / name).exists():
-        _run("ip", "link", "delete", "dev", name)
+        _run_command("ip", "link", "delete", "dev", name)
 
 
-def _addresses() -> list[str]:
-    """All addresses of this host."""
-    return re.findall(r"inet (\S+)/\d+", _run("ip", "-4", "-oneline", "address"))
+def _list_addresses() -> list[str]:
+    """Return all IPv4 addresses of this host."""
+    return re.findall(r"inet (\S+)/\d+", _run_command("ip", "-4", "-oneline", "address"))
 
 
-def _run(*command: str) -> str:
-    """What a command prints; UsageError where it fails."""
+def _run_command(*command: str) -> str:
+    """Run a command and return what it prints. Raises UsageError (E246) if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise UsageError(

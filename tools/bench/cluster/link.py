@@ -15,30 +15,30 @@ from typing import Any
 import msgspec
 import torch
 
-from ....runtime.launcher.heartbeat import Beacon
 from ....runtime.channel.channel import Channel
-from ....runtime.launcher.launcher import Launcher, Role
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
-from ..planner.venue import Venue
+from ....runtime.launcher.heartbeat import RoleProgress
+from ....runtime.launcher.launcher import Launcher, Role
+from ...probe.measure_step import ProcessPlacement
 
-PROBING = "cutset.tools.bench.cluster.link:probing"
+ENTRY = "cutset.tools.bench.cluster.link:run_probe"
 SIZES = (1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 ROUNDS, WARM_UP = 12, 3
 RAW_BYTES, CHUNK = 24 << 20, 1 << 20
 PEERS = ["probe-0", "probe-1"]
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
-class Setup(msgspec.Struct, frozen=True):
-    """machine: 0 or 1. host: the address that machine 1 listens on, for the raw connection."""
+class LinkSetup(msgspec.Struct, frozen=True):
+    """What one of the two machines does. machine: 0 or 1; host: the address of machine 1 for the raw connection."""
 
     machine: int
     host: str
 
 
-class Timed(msgspec.Struct, frozen=True):
-    """What machine 0 measured: bytes/s of the raw connection, seconds of each round by bytes, and of handing over."""
+class LinkSamples(msgspec.Struct, frozen=True):
+    """What machine 0 measured: bytes/s of the raw connection, seconds of each round by size, and of each send."""
 
     raw: float
     rounds: dict[int, list[float]]
@@ -47,7 +47,7 @@ class Timed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """raw: bytes/s of one TCP connection. points: (bytes, seconds that a message takes one way), medians.
+    """What a link does. raw: bytes/s of one TCP connection. points: (bytes, median seconds of a message one way).
 
     message_s: what a worker spends on handing a message over, or on taking one.
     """
@@ -57,32 +57,35 @@ class LinkTimes:
     message_s: float
 
 
-def measure_link(venue: Venue) -> LinkTimes:
-    """Of machines 0 and 1, with nothing else on the network."""
-    host = venue.places[1][0] if venue.places else venue.host
-    roles = [venue.role(Role(name, PROBING, msgspec.to_builtins(Setup(i, host))), i) for i, name in enumerate(PEERS)]
-    with Launcher(roles, job=f"link-{uuid.uuid4().hex[:12]}", host=venue.host) as launcher:
+def measure_link(process_placement: ProcessPlacement) -> LinkTimes:
+    """Measure the link between machines 0 and 1, with nothing else on the network."""
+    host = process_placement.places[1][0] if process_placement.places else process_placement.host
+    roles = [
+        process_placement.place_role(Role(name, ENTRY, msgspec.to_builtins(LinkSetup(i, host))), i)
+        for i, name in enumerate(PEERS)
+    ]
+    with Launcher(roles, job=f"link-{uuid.uuid4().hex[:12]}", host=process_placement.host) as launcher:
         first, _ = launcher.run()
-    timed = msgspec.convert(first, Timed, strict=False)
+    timed = msgspec.convert(first, LinkSamples, strict=False)
     points = [(size, statistics.median(times[WARM_UP:]) / 2) for size, times in sorted(timed.rounds.items())]
     return LinkTimes(timed.raw, tuple(points), statistics.median(timed.sends))
 
 
-def probing(channel: Channel, setup: Any, beacon: Beacon) -> dict[str, Any]:
-    """The role of one of the two machines."""
-    given = msgspec.convert(setup, Setup)
-    mailbox = Mailbox(channel, timeout_s=PATIENCE_S)
+def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Run one of the two machines."""
+    given = msgspec.convert(setup, LinkSetup)
+    mailbox = Mailbox(channel, timeout_s=TIMEOUT_S)
     raw = _receive_raw(mailbox, given) if given.machine else _send_raw(mailbox)
     rounds, sends = dict[int, list[float]](), list[float]()
     for number, size in enumerate(SIZES):
         tensor = torch.zeros(size, dtype=torch.uint8)
-        rounds[size] = [_round(mailbox, given.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)]
-        beacon.progress = number + 1
-    return msgspec.to_builtins(Timed(raw, rounds, sends), str_keys=True)  # type: ignore[no-any-return]
+        rounds[size] = [_time_round(mailbox, given.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)]
+        progress.value = number + 1
+    return msgspec.to_builtins(LinkSamples(raw, rounds, sends), str_keys=True)  # type: ignore[no-any-return]
 
 
-def _round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor, sends: list[float]) -> float:
-    """Seconds of there and back."""
+def _time_round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor, sends: list[float]) -> float:
+    """Return the seconds of a round trip."""
     peer, begin = PEERS[1 - machine], time.monotonic()
     message = Message("ball", step, tensors=(tensor,))
     if machine == 1:
@@ -95,15 +98,15 @@ def _round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor, send
     return time.monotonic() - begin
 
 
-def _receive_raw(mailbox: Mailbox, given: Setup) -> float:
-    """Bytes/s of what machine 0 sends, from the first byte to the last."""
+def _receive_raw(mailbox: Mailbox, given: LinkSetup) -> float:
+    """Return the bytes/s of what machine 0 sends, from the first byte to the last."""
     buffer = bytearray(CHUNK)
     with socket.create_server((given.host, 0)) as server:
-        server.settimeout(PATIENCE_S)
+        server.settimeout(TIMEOUT_S)
         mailbox.send(PEERS[0], Message("raw", body={"address": list(server.getsockname())}))
         connection = server.accept()[0]
     with connection:
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(TIMEOUT_S)
         count, first = connection.recv_into(buffer), time.monotonic()
         begin = count
         while got := connection.recv_into(buffer):
@@ -115,7 +118,7 @@ def _receive_raw(mailbox: Mailbox, given: Setup) -> float:
 
 def _send_raw(mailbox: Mailbox) -> float:
     host, port = mailbox.wait([(PEERS[1], "raw", 0, 0, 0)]).body["address"]
-    with socket.create_connection((str(host), int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((str(host), int(port)), timeout=TIMEOUT_S) as connection:
         piece = bytes(CHUNK)
         for _ in range(RAW_BYTES // CHUNK):
             connection.sendall(piece)

@@ -1,7 +1,7 @@
-"""Lock-step against micro-batches on an emulated cluster: each plan's predicted step beside the measured one.
+"""`cutset bench cluster`: a step in lock-step and with micro-batches on an emulated cluster, predicted and measured.
 
-A net is planned for the cluster as any other: what its links do is measured between two machines before, what its
-machines compute comes from a probe of this host or, where they are emulated, is given. Nothing is fitted to the steps.
+A net is planned for the cluster as for any other. What the links do is measured between two machines before; what the
+machines compute comes from a probe of this host or, if they are emulated, is given. Nothing is fitted to the steps.
 """
 
 import os
@@ -9,27 +9,28 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ....partition.cluster.cost_model import CostModel
 from ....partition.cluster.machines import Cluster, Machine
-from ....partition.cluster.cost_model import Costs
-from ....partition.dataflow.dataflow import Flow
-from ....partition.placement.placement_file import Placement
-from ....partition.planner.planner import Judged, Outcome, find
+from ....partition.dataflow.dataflow import Dataflow
 from ....partition.dataflow.simulator import Simulation, gradient_bytes, segment_seconds
-from ....partition.placement.from_plan import written
+from ....partition.placement.from_plan import placement_of_plan
+from ....partition.placement.placement_file import Placement
+from ....partition.planner.plan import PlanningResult, ScoredPlan
+from ....partition.planner.planner import find_plan
 from ....runtime.worker.program import programs
+from ...probe.measure_step import ProcessPlacement, StepTimes, measure_programs, measure_uncut
+from ...task.capture_task import CapturedTask, capture_task
 from ...task.load_task import TaskSpec, load_task
-from ...task.plan_task import Captured, captured, micro_spec
-from ...units import seconds_text
-from .link import LinkTimes
+from ...task.plan_task import micro_batch_spec
+from ...units import format_seconds
 from .emulated_cluster import EmulatedCluster
-from ..planner.measure_step import Measured, measure, measure_uncut
-from ..planner.venue import Venue
+from .link import LinkTimes
 
 MICRO_BATCHES = (2, 4)
 FASTEST = 5e9  # FLOP/s of an emulated machine, where this host is quick enough
 ROOM = 0.5  # of what this host can compute, the part that the emulated machines may together compute at most
-GAIN, OFF = 1.5, 0.35  # what is promised: micro-batches against lock-step, and predicted steps against measured ones
-LEAST_S = 1e-5
+MIN_GAIN, MAX_ERROR = 1.5, 0.35  # promised: micro-batches over lock-step, and predicted against measured steps
+MIN_LATENCY_S = 1e-5
 WARM_UP = 3  # steps
 # An emulated machine beside its FLOP/s: what starting an operator, a gradient and a segment costs on a desktop.
 EMULATED = Machine("machine", operator_s=25e-6, gradient_s=10e-6, segment_s=20e-6, segment_back_s=25e-6)
@@ -39,40 +40,40 @@ Pace = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run a step: with so many micro-batches, by the plan that was judged best for them."""
+    """A way to run a step: with a number of micro-batches, by the best plan for them."""
 
     name: str
     micro_batches: int
     spec: TaskSpec
-    ready: Captured
-    outcome: Outcome
+    captured: CapturedTask
+    result: PlanningResult
 
     @property
-    def judged(self) -> Judged:
-        """The plan."""
-        return self.outcome.winner
+    def plan(self) -> ScoredPlan:
+        """The best plan."""
+        return self.result.winner
 
     @property
     def placement(self) -> Placement:
-        """The plan as a file would state it."""
-        return written(self.outcome, model=self.spec.model)
+        """The plan as it is written to a file."""
+        return placement_of_plan(self.result, model=self.spec.model)
 
     @property
     def simulation(self) -> Simulation:
         """The predicted step."""
-        return self.judged.simulation
+        return self.plan.simulation
 
     @property
     def bytes_sent(self) -> int:
-        """In a step, forward and backward, by all machines together."""
-        return bytes_of_step(self.judged.flow, self.micro_batches)
+        """The bytes that all machines together send in a step, forward and backward."""
+        return count_step_bytes(self.plan.dataflow, self.micro_batches)
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of a variant. rounds: median seconds of a step of each round. busy_s: see measure.Measured.
+class VariantResult:
+    """The measured steps of a variant. rounds: the median seconds of each round. busy_s: as in StepTimes.
 
-    plain_s: of a step of one round in which nothing is emulated but the network; None where that was not wanted.
+    plain_s: seconds of a step in one round in which nothing but the network is emulated; None if it was not measured.
     """
 
     variant: Variant
@@ -91,20 +92,22 @@ class Row:
         return self.variant.simulation.step_s / self.measured_s
 
     @property
-    def off(self) -> float:
-        """How far the prediction is from what was measured, as a share of that."""
+    def error(self) -> float:
+        """The error of the prediction as a fraction of the measured step."""
         return abs(self.ratio - 1)
 
     @property
-    def real_share(self) -> float:
-        """Of the seconds that the machines compute by the prediction, how many a core of this host was at work."""
+    def real_fraction(self) -> float:
+        """For which fraction of the predicted compute time a core of this host was at work."""
         return self.busy_s / sum(self.variant.simulation.busy_s)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to measure. rate: bytes/s of the wire; flops: of an emulated machine, None for the machines that there are,
-    0 for what fits. micro_batches: numbers to choose from. plain: one round without emulated compute, too.
+class ClusterExperiment:
+    """What to measure.
+
+    rate: bytes/s on the wire. flops: FLOP/s of an emulated machine; None for real machines, 0 for what fits this host.
+    micro_batches: numbers to choose from. plain: whether to add one round without emulated compute.
     """
 
     spec: TaskSpec
@@ -118,38 +121,39 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
-    """All that was found. flops: of an emulated machine, None where machines are what there is; candidates: the
-    predicted step by number of micro-batches.
+class ClusterResult:
+    """The results of an experiment.
+
+    flops: of an emulated machine, None if machines are real. candidates: predicted step by number of micro-batches.
     """
 
-    asked: Asked
+    experiment: ClusterExperiment
     flops: float | None
     link: LinkTimes
     cluster: Cluster
     cores: int
     candidates: dict[int, float]
-    rows: tuple[Row, ...]
+    rows: tuple[VariantResult, ...]
 
     @property
-    def alone(self) -> Row:
-        """One machine."""
+    def one_machine(self) -> VariantResult:
+        """The model on one machine."""
         return self.rows[0]
 
     @property
-    def lock_step(self) -> Row:
+    def lock_step(self) -> VariantResult:
         """The best plan for a batch in one piece."""
         return self.rows[1]
 
     @property
-    def micro(self) -> Row:
+    def micro(self) -> VariantResult:
         """The best plan for micro-batches."""
         return self.rows[-1]
 
     @property
-    def off(self) -> float:
-        """How far the predictions of cut steps are off at most."""
-        return max(row.off for row in self.rows[1:])
+    def error(self) -> float:
+        """The largest error of the predictions of cut steps."""
+        return max(row.error for row in self.rows[1:])
 
     @property
     def gain(self) -> float:
@@ -157,64 +161,68 @@ class Found:
         return self.lock_step.measured_s / self.micro.measured_s
 
     @property
-    def kept(self) -> dict[str, bool]:
-        """Whether what is promised holds, in words."""
+    def promises(self) -> dict[str, bool]:
+        """Whether each promise holds."""
+        gain, error = f"{self.gain:.2f}", f"{100 * self.error:.0f}"
         return {
-            f"micro-batches gain {self.gain:.2f} times over lock-step (promised: at least {GAIN:g})": self.gain >= GAIN,
-            f"predicted steps are off by at most {100 * self.off:.0f} % (promised: {100 * OFF:.0f} %)": self.off <= OFF,
+            f"micro-batches gain {gain} times over lock-step (promised: at least {MIN_GAIN:g})": self.gain >= MIN_GAIN,
+            f"predicted steps are off by at most {error} % (promised: {100 * MAX_ERROR:.0f} %)": self.error
+            <= MAX_ERROR,
         }
 
 
-def automatic_flops(asked: Asked, tell: Tell) -> float | None:
-    """FLOP/s of the emulated machines: none are, where each machine has a core of its own; else what fits."""
+def choose_flops(experiment: ClusterExperiment, tell: Tell) -> float | None:
+    """Choose the FLOP/s of emulated machines: None if each has a core of its own, else what this host can do."""
     cores = os.cpu_count() or 1
-    if asked.flops != 0.0:
-        return asked.flops
-    if cores >= asked.machines:
+    if experiment.flops != 0.0:
+        return experiment.flops
+    if cores >= experiment.machines:
         return None
-    ready = captured(asked.spec)
-    work = sum(find(ready.train, Cluster((Machine("machine"),))).winner.simulation.flops)
-    real = work / measure_uncut(asked.spec, ready, steps=20, workers=asked.machines).median_s
-    flops = min(FASTEST, float(f"{real * cores * ROOM / asked.machines:.2g}"))
-    tell(f"{asked.machines} machines on {cores} cores: each is emulated as one of {flops:.3g} FLOP/s")
+    captured = capture_task(experiment.spec)
+    work = sum(find_plan(captured.train, Cluster((Machine("machine"),))).winner.simulation.flops)
+    real = work / measure_uncut(experiment.spec, captured, steps=20, workers=experiment.machines).median_s
+    flops = min(FASTEST, float(f"{real * cores * ROOM / experiment.machines:.2g}"))
+    tell(f"{experiment.machines} machines on {cores} cores: each is emulated as one of {flops:.3g} FLOP/s")
     return flops
 
 
-def cluster_of(asked: Asked, flops: float | None, link: LinkTimes, payload_rate: float) -> Cluster:
-    """The machines and links to plan for: with the rate that was asked for, and the latency that was measured."""
-    latency = max(LEAST_S, link.points[0][1] - 2 * link.message_s)
+def make_cluster(experiment: ClusterExperiment, flops: float | None, link: LinkTimes, payload_rate: float) -> Cluster:
+    """Return the machines and links to plan for, with the rate that was asked for and the latency that was measured."""
+    latency = max(MIN_LATENCY_S, link.points[0][1] - 2 * link.message_s)
     if flops is not None:
         one = replace(EMULATED, flops_per_s=flops, message_s=link.message_s)
-        machines = tuple(replace(one, name=f"machine {i}") for i in range(asked.machines))
+        machines = tuple(replace(one, name=f"machine {i}") for i in range(experiment.machines))
         return Cluster(machines, payload_rate, latency)
     from ...probe.measure_machine import probe
 
-    return replace(probe(asked.machines).cluster, bandwidth=payload_rate, latency_s=latency)
+    return replace(probe(experiment.machines).cluster, bandwidth=payload_rate, latency_s=latency)
 
 
-def variants(asked: Asked, cluster: Cluster, tell: Tell) -> tuple[list[Variant], dict[int, float]]:
-    """One machine, lock-step, and the number of micro-batches with the shortest predicted step; all such steps."""
-    lock_step = planned(asked.spec, cluster, 1, tell)
-    several = [planned(asked.spec, cluster, count, tell) for count in asked.micro_batches]
+def plan_variants(
+    experiment: ClusterExperiment, cluster: Cluster, tell: Tell
+) -> tuple[list[Variant], dict[int, float]]:
+    """Plan one machine, lock-step and the best number of micro-batches; also return the predicted steps by number."""
+    lock_step = plan_variant(experiment.spec, cluster, 1, tell)
+    several = [plan_variant(experiment.spec, cluster, count, tell) for count in experiment.micro_batches]
     steps = {v.micro_batches: v.simulation.step_s for v in (lock_step, *several)}
-    alone = find(lock_step.ready.train, cluster.first(1))
+    alone = find_plan(lock_step.captured.train, cluster.first(1))
     micro = min(several, key=lambda v: v.simulation.step_s)
-    return [Variant("one machine", 1, lock_step.spec, lock_step.ready, alone), lock_step, micro], steps
+    return [Variant("one machine", 1, lock_step.spec, lock_step.captured, alone), lock_step, micro], steps
 
 
-def planned(spec: TaskSpec, cluster: Cluster, count: int, tell: Tell) -> Variant:
-    """The best plan with so many micro-batches of the batch of the spec."""
-    smaller = micro_spec(spec, load_task(spec), count)
-    ready = captured(smaller)
-    outcome = find(ready.train, cluster, micro_batches=count)
+def plan_variant(spec: TaskSpec, cluster: Cluster, count: int, tell: Tell) -> Variant:
+    """Return the best plan that divides the batch of the spec into so many micro-batches."""
+    smaller = micro_batch_spec(spec, load_task(spec), count)
+    captured = capture_task(smaller)
+    result = find_plan(captured.train, cluster, micro_batches=count)
     name = "lock-step" if count == 1 else f"{count} micro-batches"
-    tell(f"{name}: {outcome.winner.name}, {seconds_text(outcome.winner.simulation.step_s)} by the prediction")
-    return Variant(name, count, smaller, ready, outcome)
+    tell(f"{name}: {result.winner.name}, {format_seconds(result.winner.simulation.step_s)} by the prediction")
+    return Variant(name, count, smaller, captured, result)
 
 
-def pace_of(flow: Flow, cluster: Cluster) -> list[Pace]:
-    """By machine and position in its program: what a segment takes by the cost model, forward and backward."""
-    seconds = segment_seconds(flow, cluster, Costs(flow.graph.tensors))
+def compute_paces(dataflow: Dataflow, cluster: Cluster) -> list[Pace]:
+    """Return by machine and position in its program a segment's seconds by the cost model, forward and backward."""
+    seconds = segment_seconds(dataflow, cluster, CostModel(dataflow.graph.tensors))
     paces: list[Pace] = [[] for _ in cluster.machines]
     for (machine, _), (ahead, back) in sorted(seconds.items()):
         spec = cluster.machines[machine]
@@ -222,45 +230,54 @@ def pace_of(flow: Flow, cluster: Cluster) -> list[Pace]:
     return paces
 
 
-def bytes_of_step(flow: Flow, micro_batches: int) -> int:
-    """All tensors of a step that one machine sends another: activations, their gradients, and shared state once."""
-    edges = sum(flow.bytes(edge) + gradient_bytes(flow, edge) for edge in flow.edges)
-    return micro_batches * edges + sum(flow.bytes(edge) + gradient_bytes(flow, edge) for edge in flow.shares)
+def count_step_bytes(dataflow: Dataflow, micro_batches: int) -> int:
+    """Sum the bytes of a step between machines: activations and their gradients, and shared state once."""
+    edges = sum(dataflow.bytes(edge) + gradient_bytes(dataflow, edge) for edge in dataflow.edges)
+    return micro_batches * edges + sum(
+        dataflow.bytes(edge) + gradient_bytes(dataflow, edge) for edge in dataflow.shared_edges
+    )
 
 
-def run(asked: Asked, emulated: EmulatedCluster, link: LinkTimes, tell: Tell) -> Found:
-    """Plan and measure, round after round, on the entered cluster."""
-    flops = automatic_flops(asked, tell)
-    cluster = cluster_of(asked, flops, link, emulated.payload_rate)
-    found, candidates = variants(asked, cluster, tell)
-    rounds: list[list[Measured]] = [[] for _ in found]
-    for number in range(asked.rounds):
-        for variant, measured in zip(found, rounds, strict=True):
-            measured.append(_steps(variant, emulated.venue, asked.steps, paced=flops is not None))
-            tell(f"round {number + 1} of {asked.rounds}: {variant.name} {seconds_text(measured[-1].median_s)}")
-    wanted = asked.plain and flops is not None
-    plain = [_steps(v, emulated.venue, asked.steps, paced=False) if wanted else None for v in found]
+def run_experiment(
+    experiment: ClusterExperiment, emulated: EmulatedCluster, link: LinkTimes, tell: Tell
+) -> ClusterResult:
+    """Plan and measure on the entered cluster."""
+    flops = choose_flops(experiment, tell)
+    cluster = make_cluster(experiment, flops, link, emulated.payload_rate)
+    variants, candidates = plan_variants(experiment, cluster, tell)
+    rounds: list[list[StepTimes]] = [[] for _ in variants]
+    for number in range(experiment.rounds):
+        for variant, measured in zip(variants, rounds, strict=True):
+            measured.append(
+                _measure_steps(variant, emulated.process_placement, experiment.steps, paced=flops is not None)
+            )
+            tell(f"round {number + 1} of {experiment.rounds}: {variant.name} {format_seconds(measured[-1].median_s)}")
+    wanted = experiment.plain and flops is not None
+    plain = [
+        _measure_steps(v, emulated.process_placement, experiment.steps, paced=False) if wanted else None
+        for v in variants
+    ]
     rows = [
-        Row(
+        VariantResult(
             variant,
             tuple(m.median_s for m in measured),
             statistics.median(m.busy_s for m in measured),
             None if real is None else real.median_s,
         )
-        for variant, measured, real in zip(found, rounds, plain, strict=True)
+        for variant, measured, real in zip(variants, rounds, plain, strict=True)
     ]
-    return Found(asked, flops, link, cluster, os.cpu_count() or 1, candidates, tuple(rows))
+    return ClusterResult(experiment, flops, link, cluster, os.cpu_count() or 1, candidates, tuple(rows))
 
 
-def _steps(variant: Variant, venue: Venue, steps: int, *, paced: bool) -> Measured:
-    flow = variant.judged.flow
-    return measure(
+def _measure_steps(variant: Variant, process_placement: ProcessPlacement, steps: int, *, paced: bool) -> StepTimes:
+    dataflow = variant.plan.dataflow
+    return measure_programs(
         variant.spec,
-        variant.ready,
-        programs(flow, training=True),
+        variant.captured,
+        programs(dataflow, training=True),
         steps=steps,
         warm_up=WARM_UP,
         micro_batches=variant.micro_batches,
-        venue=venue,
-        paces=pace_of(flow, variant.judged.cluster) if paced else (),
+        process_placement=process_placement,
+        paces=compute_paces(dataflow, variant.plan.cluster) if paced else (),
     )

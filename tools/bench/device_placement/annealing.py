@@ -16,7 +16,7 @@ OVERFULL = 5.0  # energy of an accelerator that holds twice what it can
 BATCH = 1 << 15  # moves proposed at one temperature
 
 
-def annealed(
+def anneal(
     groups: LayerGroups,
     device_of: Sequence[int],
     *,
@@ -27,12 +27,12 @@ def annealed(
     cold: float,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[int]:
-    """The best placement met in about `steps` proposed moves from `device_of`, itself among them.
+    """Return the best placement met in about `steps` proposed moves from `device_of`, itself among them.
 
     scale: about the load to come to. hot, cold: the first and last temperature, in energies of a device of that load.
     stop: asked now and then whether to end early. What is kept fits every accelerator, if the start did.
     """
-    search = _Search(groups, device_of, scale)
+    search = _AnnealingState(groups, device_of, scale)
     rng = np.random.default_rng(seed)
     for temperature in np.geomspace(hot, cold, max(1, steps // BATCH)).tolist():
         if stop():
@@ -41,8 +41,8 @@ def annealed(
     return search.best
 
 
-class _Search:
-    """A placement, what it loads every device with, and the best placement so far."""
+class _AnnealingState:
+    """A placement with the loads of its devices, and the best placement so far."""
 
     def __init__(self, groups: LayerGroups, device_of: Sequence[int], scale: float) -> None:
         devices = groups.accelerators + groups.cpus
@@ -51,7 +51,7 @@ class _Search:
         self.device_of = list(device_of)
         self.best = list(device_of)
         self.load = groups.loads(device_of)
-        self.least = max(self.load) if groups.fits(device_of) else float("inf")
+        self.best_load = max(self.load) if groups.fits(device_of) else float("inf")
         # Where memory is short, too much of it costs energy, so that a way through it may lead to a better placement.
         roomy = sum(groups.size_bytes) <= groups.memory_bytes
         self.tight = 0.0 if roomy else OVERFULL / (groups.memory_bytes or 1.0)
@@ -66,7 +66,7 @@ class _Search:
             for pin in pins:
                 at[device_of[pin]] += 1
                 self.nets_of[pin].append((at, len(pins), cost))
-        for group, near in enumerate(_neighbours(groups)):
+        for group, near in enumerate(_list_neighbours(groups)):
             self.near[group] = near or [group]
 
     def batch(self, rng: np.random.Generator, temperature: float) -> None:
@@ -121,18 +121,18 @@ class _Search:
             for at, _, _ in self.nets_of[group]:
                 at[here] -= 1
                 at[there] += 1
-            if max(load) < self.least and (not tight or groups.fits(device_of)):
+            if max(load) < self.best_load and (not tight or groups.fits(device_of)):
                 self._keep()
 
     def _keep(self) -> None:
         self.best = list(self.device_of)
         # Sums of many small changes drift: start afresh from the exact loads.
         self.load[:] = self.groups.loads(self.device_of)
-        self.least = max(self.load)
+        self.best_load = max(self.load)
 
 
-def _neighbours(groups: LayerGroups) -> list[list[int]]:
-    """Per group the other pins of its nets, once for each net that they share; of wide nets the first 32."""
+def _list_neighbours(groups: LayerGroups) -> list[list[int]]:
+    """Return for each group the other pins of its nets, once for each shared net; of wide nets the first 32."""
     near: list[list[int]] = [[] for _ in range(groups.count)]
     for pins, _ in groups.nets:
         for pin in pins:

@@ -8,36 +8,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .layer_groups import LayerGroups, merged
+from .layer_groups import LayerGroups, merge_groups
 
 WIDE = 32  # pins of a net that are looked at: a wider one says little about any two of them
 NOISE = 0.5  # how far the order of joining differs from one call to the next, in powers of e
 
 
-def coarser_levels(
-    groups: LayerGroups, rng: np.random.Generator, *, least: int, largest: float, apart: Sequence[int] | None = None
+def coarsen(
+    groups: LayerGroups, rng: np.random.Generator, *, min_count: int, largest: float, apart: Sequence[int] | None = None
 ) -> list[LayerGroups]:
-    """The groups and ever coarser ones, each of half as many, down to about `least`.
+    """Return the groups and ever coarser ones, each of half as many, down to about `min_count`.
 
     largest: the most time of a joined group. apart: a number per group; groups of different numbers stay apart.
     """
-    order = _ties(groups, rng)
+    order = _rank_pairs(groups, rng)
     levels = [groups]
-    joined = _Joined(groups, largest, apart)
+    forest = _GroupForest(groups, largest, apart)
     goal = groups.count
-    while goal > least and order:
-        goal = max(least, goal // 2)
-        while order and joined.count > goal:
-            joined.join(*order.pop())
-        if joined.count < levels[-1].count:
-            levels.append(joined.merged(groups))
+    while goal > min_count and order:
+        goal = max(min_count, goal // 2)
+        while order and forest.count > goal:
+            forest.join(*order.pop())
+        if forest.count < levels[-1].count:
+            levels.append(forest.merge_all(groups))
     return levels
 
 
-def carried(source: LayerGroups, target: LayerGroups, values: Sequence[int]) -> list[int]:
-    """Values of the source's groups as values of the target's, by the layers that they share.
+def project_values(source: LayerGroups, target: LayerGroups, values: Sequence[int]) -> list[int]:
+    """Return values of the source's groups as values of the target's, by the layers that they share.
 
-    Where a target's group has layers of several, the last one counts.
+    If a group of the target has layers of several, the last one counts.
     """
     out = [0] * target.count
     for old, new in zip(source.group_of, target.group_of, strict=True):
@@ -45,8 +45,8 @@ def carried(source: LayerGroups, target: LayerGroups, values: Sequence[int]) -> 
     return out
 
 
-def _ties(groups: LayerGroups, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Pairs of groups that share nets, the dearest last, but for chance."""
+def _rank_pairs(groups: LayerGroups, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Return the pairs of groups that share nets, the most expensive last, with some random noise."""
     ties: dict[tuple[int, int], float] = {}
     for pins, cost in groups.nets:
         near = pins[:WIDE]
@@ -58,8 +58,8 @@ def _ties(groups: LayerGroups, rng: np.random.Generator) -> list[tuple[int, int]
     return [pairs[i] for i in np.argsort(ranks, kind="stable").tolist()]
 
 
-class _Joined:
-    """Groups as they are joined: a forest with the time and the number of each tree (union-find)."""
+class _GroupForest:
+    """Groups that are being joined: a union-find forest with the time of each tree."""
 
     def __init__(self, groups: LayerGroups, largest: float, apart: Sequence[int] | None) -> None:
         self.above = list(range(groups.count))
@@ -68,20 +68,21 @@ class _Joined:
         self.largest = largest
         self.count = groups.count
 
-    def root(self, group: int) -> int:
+    def find_root(self, group: int) -> int:
+        """Return the group that stands for all those joined with this one."""
         while self.above[group] != group:
             self.above[group] = group = self.above[self.above[group]]
         return group
 
     def join(self, a: int, b: int) -> None:
-        """Make one of the two, where it is allowed."""
-        a, b = self.root(a), self.root(b)
+        """Join two groups if they may be together and the result is not too large."""
+        a, b = self.find_root(a), self.find_root(b)
         if a == b or self.kind[a] != self.kind[b] or self.time[a] + self.time[b] > self.largest:
             return
         self.above[b] = a
         self.time[a] += self.time[b]
         self.count -= 1
 
-    def merged(self, groups: LayerGroups) -> LayerGroups:
-        """The groups as they are joined now."""
-        return merged(groups, [(self.root(group), group) for group in range(groups.count)])
+    def merge_all(self, groups: LayerGroups) -> LayerGroups:
+        """Return the groups with all that have been joined so far merged."""
+        return merge_groups(groups, [(self.find_root(group), group) for group in range(groups.count)])

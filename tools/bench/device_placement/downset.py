@@ -12,46 +12,46 @@ import numpy.typing as npt
 from .layer_groups import LayerGroups
 
 Rank = Callable[[int, int], tuple[float, float]]  # group, step in which it became ready -> the least comes first
-Rows = npt.NDArray[np.bool_]  # downsets x groups
+Downsets = npt.NDArray[np.bool_]  # downsets x groups
 
 
-def all_downsets(groups: LayerGroups, *, at_most: int) -> Rows | None:
-    """Every downset, by size; None where there are more than `at_most`."""
+def list_downsets(groups: LayerGroups, *, limit: int) -> Downsets | None:
+    """Return every downset, by size; None if there are more than `limit`."""
     follows = np.zeros((groups.count, groups.count), dtype=np.int16)
     for before, after in groups.order:
         follows[before, after] = 1
     inside = np.zeros((1, groups.count), dtype=np.bool_)
     missing = follows.sum(axis=0, dtype=np.int16)[None, :]
-    levels, found = [inside], 1
+    levels, count = [inside], 1
     for _ in range(groups.count):
         row, group = np.nonzero((missing == 0) & ~inside)
         grown = inside[row]
         grown[np.arange(len(row)), group] = True
-        first = _first_of_each(grown)
-        found += len(first)
-        if found > at_most:
+        first = _find_first_of_each(grown)
+        count += len(first)
+        if count > limit:
             return None
         inside, missing = grown[first], missing[row[first]] - follows[group[first]]
         levels.append(inside)
     return np.concatenate(levels)
 
 
-def prefixes(order: Sequence[int], count: int) -> Rows:
-    """The downsets that a linear order passes through, the empty one first. count: groups in all."""
+def list_prefixes(order: Sequence[int], count: int) -> Downsets:
+    """Return the downsets that a linear order passes through, the empty one first. count: groups in all."""
     place = np.empty(count, dtype=np.int64)
     place[np.asarray(order, dtype=np.int64)] = np.arange(count)
-    rows: Rows = np.arange(count + 1)[:, None] > place[None, :]
+    rows: Downsets = np.arange(count + 1)[:, None] > place[None, :]
     return rows
 
 
-def united(families: Sequence[Rows]) -> Rows:
-    """Every downset of the families once."""
+def unite_downsets(families: Sequence[Downsets]) -> Downsets:
+    """Return every downset of the families once."""
     rows = np.concatenate(families)
-    return rows[_first_of_each(rows)]
+    return rows[_find_first_of_each(rows)]
 
 
-def linear_orders(groups: LayerGroups, *, seed: int, count: int) -> list[list[int]]:
-    """Different orders in which the groups can stand: by depth, by breadth, by few open nets, and `count` mixed."""
+def generate_orders(groups: LayerGroups, *, seed: int, count: int) -> list[list[int]]:
+    """Return different linear orders of the groups: by depth, by breadth, by few open nets, and `count` random ones."""
     rng = np.random.default_rng(seed)
     after: list[list[int]] = [[] for _ in range(groups.count)]
     waits = [0] * groups.count
@@ -59,24 +59,24 @@ def linear_orders(groups: LayerGroups, *, seed: int, count: int) -> list[list[in
         after[a].append(b)
         waits[b] += 1
     orders = [
-        _ordered(after, waits, lambda group, step: (-step, group)),
-        _ordered(after, waits, lambda group, step: (-step, -group)),
-        _ordered(after, waits, lambda group, step: (step, group)),
-        _ordered(after, waits, lambda group, step: (group, step)),
-        _few_open(groups, after, waits),
+        _order_by(after, waits, lambda group, step: (-step, group)),
+        _order_by(after, waits, lambda group, step: (-step, -group)),
+        _order_by(after, waits, lambda group, step: (step, group)),
+        _order_by(after, waits, lambda group, step: (group, step)),
+        _order_by_open_nets(groups, after, waits),
     ]
     for chance in rng.random((count, groups.count)).tolist():
-        orders.append(_ordered(after, waits, _by_depth(chance)))
+        orders.append(_order_by(after, waits, _make_rank(chance)))
     return orders
 
 
-def _by_depth(chance: Sequence[float]) -> Rank:
-    """What became ready last comes first; of several, the one of the least chance."""
+def _make_rank(chance: Sequence[float]) -> Rank:
+    """Rank what became ready last first; of several, the one of the smallest random number."""
     return lambda group, step: (-step, chance[group])
 
 
-def _ordered(after: Sequence[Sequence[int]], waits: Sequence[int], rank: Rank) -> list[int]:
-    """Always the ready group of the least rank."""
+def _order_by(after: Sequence[Sequence[int]], waits: Sequence[int], rank: Rank) -> list[int]:
+    """Order the groups by always taking the ready one of the smallest rank."""
     left = list(waits)
     heap = [(rank(group, 0), group) for group, count in enumerate(left) if not count]
     heapq.heapify(heap)
@@ -91,8 +91,8 @@ def _ordered(after: Sequence[Sequence[int]], waits: Sequence[int], rank: Rank) -
     return order
 
 
-def _few_open(groups: LayerGroups, after: Sequence[Sequence[int]], waits: Sequence[int]) -> list[int]:
-    """Always the ready group that leaves the least cost of nets open, that is with pins before and behind."""
+def _order_by_open_nets(groups: LayerGroups, after: Sequence[Sequence[int]], waits: Sequence[int]) -> list[int]:
+    """Order the groups by always taking the ready one that leaves the smallest cost of open nets."""
     nets_of: list[list[int]] = [[] for _ in range(groups.count)]
     for net, (pins, _) in enumerate(groups.nets):
         for pin in pins:
@@ -101,7 +101,7 @@ def _few_open(groups: LayerGroups, after: Sequence[Sequence[int]], waits: Sequen
     left, order = list(waits), []
     ready = {group: step for step, group in enumerate(g for g, count in enumerate(left) if not count)}
 
-    def opened(group: int) -> float:
+    def cost_of_opening(group: int) -> float:
         change = 0.0
         for net in nets_of[group]:
             pins, cost = groups.nets[net]
@@ -109,7 +109,7 @@ def _few_open(groups: LayerGroups, after: Sequence[Sequence[int]], waits: Sequen
         return change
 
     while ready:
-        group = min(ready, key=lambda g: (opened(g), -ready[g], g))
+        group = min(ready, key=lambda g: (cost_of_opening(g), -ready[g], g))
         del ready[group]
         order.append(group)
         for net in nets_of[group]:
@@ -121,8 +121,8 @@ def _few_open(groups: LayerGroups, after: Sequence[Sequence[int]], waits: Sequen
     return order
 
 
-def _first_of_each(rows: Rows) -> npt.NDArray[np.intp]:
-    """The number of the first of each set of equal rows, in rising order."""
+def _find_first_of_each(rows: Downsets) -> npt.NDArray[np.intp]:
+    """Return the index of the first of each set of equal rows, in rising order."""
     packed = np.ascontiguousarray(np.packbits(rows, axis=1))
     keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
     return np.sort(np.unique(keys, return_index=True)[1])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .downset import Rows
+from .downset import Downsets
 from .layer_groups import LayerGroups
 
 Floats = npt.NDArray[np.float64]
@@ -21,7 +21,7 @@ OVERHEAD = 20  # what a pair costs beside its groups and nets
 
 
 @dataclass(frozen=True)
-class Chain:
+class DownsetChain:
     """device_of: per group its device, accelerators first; None where there is no chain of a load below the bound.
 
     complete: whether every chain of the family was looked at.
@@ -31,42 +31,42 @@ class Chain:
     complete: bool
 
 
-def best_chain(
+def find_best_chain(
     groups: LayerGroups,
-    family: Rows,
+    family: Downsets,
     bound: float,
     *,
     effort: float = float("inf"),
     crossing: Floats | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Chain:
-    """The best chain of a load below `bound`; with all downsets, the best contiguous placement.
+) -> DownsetChain:
+    """Return the best chain of a load below `bound`; with all downsets, the best contiguous placement.
 
     family: downsets, the empty and the full one among them. effort: pairs of downsets times groups and nets after which
     it gives up. crossing: per downset a load of its own, which ending a device's part there has. stop: asked now and
     then whether to give up.
     """
-    chains = _Chains(groups, family, bound, effort, crossing, stop)
+    chains = _ChainSearch(groups, family, bound, effort, crossing, stop)
     device_of = chains.answer()
-    return Chain(device_of, chains.effort > 0)
+    return DownsetChain(device_of, chains.effort > 0)
 
 
 @dataclass
-class _Reached:
-    """What is known of every downset in one state: the least largest load, and the last step there."""
+class _StateValues:
+    """The state of the dynamic program for every downset: the smallest max load so far, and the last step there."""
 
     value: Floats
     before: Numbers  # the downset before the last device's part
     device: npt.NDArray[np.int8]  # 0 accelerator, 1 CPU
 
 
-class _Chains:
+class _ChainSearch:
     """The dynamic program. Downsets are in rising order of their time on accelerators."""
 
     def __init__(
         self,
         groups: LayerGroups,
-        family: Rows,
+        family: Downsets,
         bound: float,
         effort: float,
         crossing: Floats | None,
@@ -87,7 +87,7 @@ class _Chains:
         self.cpu_time = rows @ np.array(groups.cpu_time)
         self.size = rows @ np.array(groups.size_bytes)
         self.refused = rows @ (~usable).astype(np.int64)
-        self.relief = _relief(times, np.array(groups.cpu_time), bound)
+        self.relief = _compute_cpu_relief(times, np.array(groups.cpu_time), bound)
         self.pins = np.zeros((groups.count, len(groups.nets)), dtype=np.float32)
         for net, (members, _) in enumerate(groups.nets):
             self.pins[list(members), net] = 1
@@ -96,14 +96,14 @@ class _Chains:
 
     def answer(self) -> list[int] | None:
         accelerators, cpus = self.groups.accelerators, self.groups.cpus
-        reached: dict[State, _Reached] = {}
+        reached: dict[State, _StateValues] = {}
         for state in ((a, c) for a in range(accelerators + 1) for c in range(cpus + 1)):
             reached[state] = self._reach(state, reached)
-        return self._placed(reached)
+        return self._place_device(reached)
 
-    def _reach(self, state: State, reached: dict[State, _Reached]) -> _Reached:
+    def _reach(self, state: State, reached: dict[State, _StateValues]) -> _StateValues:
         count = len(self.rows)
-        here = _Reached(np.full(count, np.inf), np.full(count, -1), np.zeros(count, dtype=np.int8))
+        here = _StateValues(np.full(count, np.inf), np.full(count, -1), np.zeros(count, dtype=np.int8))
         if state == (0, 0):
             here.value[~self.rows.any(axis=1)] = 0.0
             return here
@@ -123,7 +123,7 @@ class _Chains:
         return here
 
     def _within(self, state: State) -> Numbers:
-        """Downsets that these devices can have finished, and whose rest the other devices can do."""
+        """Return the downsets that these devices can have finished, and whose rest the other devices can do."""
         accelerators, cpus = state
         left = self.groups.accelerators - accelerators, self.groups.cpus - cpus
         done = self.time <= accelerators * self.bound + cpus * self.relief
@@ -131,7 +131,7 @@ class _Chains:
         return np.flatnonzero(done & rest)
 
     def _blocks(self, starts: Numbers, goals: Numbers, device: int) -> Iterator[tuple[Numbers, Numbers]]:
-        """Starts and goals in blocks; of the goals those whose time can be reached."""
+        """Yield starts and goals in blocks; of the goals those whose time can be reached."""
         if not len(starts) or not len(goals):
             return
         reach = self.bound if device == 0 else self.relief
@@ -146,18 +146,18 @@ class _Chains:
                 yield some, goals[first : min(int(high), first + CELLS // len(some))]
             at += len(some)
 
-    def _improve(self, here: _Reached, old: _Reached, starts: Numbers, goals: Numbers, device: int) -> None:
+    def _improve(self, here: _StateValues, old: _StateValues, starts: Numbers, goals: Numbers, device: int) -> None:
         load = self._loads(starts, goals, device)
         value = np.maximum(load, old.value[starts][:, None])
         best = value.argmin(axis=0)
-        least = np.maximum(value[best, np.arange(len(goals))], self.crossing[goals])
-        better = (least < self.bound) & (least < here.value[goals])
-        here.value[goals[better]] = least[better]
+        smallest = np.maximum(value[best, np.arange(len(goals))], self.crossing[goals])
+        better = (smallest < self.bound) & (smallest < here.value[goals])
+        here.value[goals[better]] = smallest[better]
         here.before[goals[better]] = starts[best[better]]
         here.device[goals[better]] = device
 
     def _loads(self, starts: Numbers, goals: Numbers, device: int) -> Floats:
-        """The load of goals[j] without starts[i] on a device; infinite where it may not be there."""
+        """Return the load of goals[j] without starts[i] on a device; infinite where it is not allowed."""
         inner, outer = self.rows[starts], self.rows[goals]
         times = self.time if device == 0 else self.cpu_time
         load: Floats = times[goals][None, :] - times[starts][:, None]
@@ -174,8 +174,8 @@ class _Chains:
         load[bad] = np.inf
         return load
 
-    def _cut(self, inner: Rows, outer: Rows) -> Floats:
-        """The cost of the nets that outer[j] less inner[i] cuts: all but those with none or all of their pins in it."""
+    def _cut(self, inner: Downsets, outer: Downsets) -> Floats:
+        """Return the cost of the nets that outer[j] less inner[i] cuts: those with some, but not all, pins in it."""
         less, more = inner.astype(np.float32) @ self.pins, outer.astype(np.float32) @ self.pins
         fixed = (less.min(axis=0) == more.max(axis=0)) & (less.max(axis=0) == more.min(axis=0))
         less, more, cost, size = less[:, ~fixed], more[:, ~fixed], self.cost[~fixed], self.net_size[~fixed]
@@ -188,7 +188,7 @@ class _Chains:
         cut: Floats = np.maximum(cost.sum() - whole, 0.0)
         return cut
 
-    def _placed(self, reached: dict[State, _Reached]) -> list[int] | None:
+    def _place_device(self, reached: dict[State, _StateValues]) -> list[int] | None:
         full = int(np.flatnonzero(self.rows.all(axis=1))[0])
         state = self.groups.accelerators, self.groups.cpus
         if not reached[state].value[full] < self.bound:
@@ -206,8 +206,8 @@ class _Chains:
         return device_of
 
 
-def _relief(times: Floats, cpu_times: Floats, bound: float) -> float:
-    """The most accelerator time that one CPU can take within the bound: the best by ratio, and a share of the next."""
+def _compute_cpu_relief(times: Floats, cpu_times: Floats, bound: float) -> float:
+    """Return the most accelerator time that one CPU can take over within the bound: a fractional knapsack."""
     free = float(times[cpu_times <= 0].sum())
     paid = np.flatnonzero(cpu_times > 0)
     paid = paid[np.argsort(-times[paid] / cpu_times[paid], kind="stable")]

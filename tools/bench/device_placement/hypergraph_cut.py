@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....partition.mincut.csr_graph import Adjacency, adjacency
 from ....errors import Infeasible
-from .hypergraph import Hypergraph, connectivity, cut_weight, imbalance
-from ....partition.mincut.metis import metis
+from ....partition.mincut.csr_graph import CsrGraph, build_csr_graph
+from ....partition.mincut.metis import partition_metis
+from .graphs.hypergraph import Hypergraph, compute_connectivity, compute_cut_weight, compute_imbalance
 
 STARTS = 4
 WIDE = 12  # pins above which a net becomes a ring
-STEPS_A_VERTEX, STEPS_MAX = 120, 4_000_000
+STEPS_A_VERTEX, MAX_STEPS = 120, 4_000_000
 BATCH = 1 << 15
 HOT, COLD = 0.6, 0.05  # temperatures in mean weights of a net
 
 
 @dataclass(frozen=True)
-class Parts:
-    """part_of: per vertex its part. cut: the weight of cut nets. imbalance: the heaviest part over an even one."""
+class HypergraphPartition:
+    """Parts of a hypergraph. part_of: by vertex; cut: the weight of cut nets; imbalance: heaviest over even part."""
 
     part_of: tuple[int, ...]
     cut: int
@@ -32,26 +32,31 @@ class Parts:
     imbalance: float
 
 
-def cut_in_parts(
+def partition_hypergraph(
     graph: Hypergraph, parts: int, *, seed: int = 0, tolerance: float = 1.03, stop: Callable[[], bool] = lambda: False
-) -> Parts:
-    """The best of several starts. tolerance: the weight of a part over an even one that is allowed.
+) -> HypergraphPartition:
+    """Return the best parts of several starts. tolerance: the allowed weight of a part over an even one.
 
     Only the first balance constraint is kept to. Raises Infeasible (E401) with fewer vertices than parts.
     """
     count = len(graph.weights)
     if parts > count:
         raise Infeasible("E401", f"{parts} parts of {count} vertices", fix=f"--machines {max(1, count)} or fewer")
-    edges = _expanded(graph)
-    answers = [metis(edges, parts, seed=seed + 10 * start) for start in range(STARTS if parts > 1 else 1)]
-    best = min(answers, key=lambda part_of: (connectivity(graph, part_of), part_of))
+    edges = _expand_nets(graph)
+    answers = [partition_metis(edges, parts, seed=seed + 10 * start) for start in range(STARTS if parts > 1 else 1)]
+    best = min(answers, key=lambda part_of: (compute_connectivity(graph, part_of), part_of))
     if parts > 1 and graph.nets:
-        best = _Refined(graph, best, parts, tolerance).annealed(seed, stop)
-    return Parts(tuple(best), cut_weight(graph, best), connectivity(graph, best), imbalance(graph, best, parts))
+        best = _PartRefinement(graph, best, parts, tolerance).anneal(seed, stop)
+    return HypergraphPartition(
+        tuple(best),
+        compute_cut_weight(graph, best),
+        compute_connectivity(graph, best),
+        compute_imbalance(graph, best, parts),
+    )
 
 
-def _expanded(graph: Hypergraph) -> Adjacency:
-    """Every net as edges between its pins."""
+def _expand_nets(graph: Hypergraph) -> CsrGraph:
+    """Return every net as edges between its pins."""
     a: list[int] = []
     b: list[int] = []
     weight: list[float] = []
@@ -67,11 +72,11 @@ def _expanded(graph: Hypergraph) -> Adjacency:
             b.append(other)
             weight.append(net_weight / (2 if wide else len(pins) - 1))
     loads = np.array([max(weights[0], 0) for weights in graph.weights], dtype=np.float64)
-    return adjacency(loads, np.array(a, dtype=np.int64), np.array(b, dtype=np.int64), np.array(weight))
+    return build_csr_graph(loads, np.array(a, dtype=np.int64), np.array(b, dtype=np.int64), np.array(weight))
 
 
-class _Refined:
-    """Parts, and the pins of every net by part."""
+class _PartRefinement:
+    """Parts that are being refined, and the pins of every net by part."""
 
     def __init__(self, graph: Hypergraph, part_of: list[int], parts: int, tolerance: float) -> None:
         self.graph = graph
@@ -93,24 +98,24 @@ class _Refined:
                 self.nets_of[pin].append((at, weight))
                 self.near[pin].extend(pins[:32])
 
-    def annealed(self, seed: int, stop: Callable[[], bool]) -> list[int]:
-        """The parts of least connectivity that are met."""
+    def anneal(self, seed: int, stop: Callable[[], bool]) -> list[int]:
+        """Anneal, and return the parts of the smallest connectivity found."""
         rng = np.random.default_rng(seed)
         joined = [vertex for vertex, near in enumerate(self.near) if len(near) > 1]
-        cost = least = connectivity(self.graph, self.part_of)
+        cost = best_cost = compute_connectivity(self.graph, self.part_of)
         best = list(self.part_of)
         mean = sum(self.graph.net_weights) / len(self.graph.net_weights)
-        batches = max(1, min(STEPS_MAX, STEPS_A_VERTEX * len(joined)) // BATCH) if joined else 0
+        batches = max(1, min(MAX_STEPS, STEPS_A_VERTEX * len(joined)) // BATCH) if joined else 0
         for temperature in np.geomspace(HOT, COLD, batches).tolist():
             if stop():
                 break
             cost += self._batch(rng, joined, temperature * mean)
-            if cost < least:
-                least, best = cost, list(self.part_of)
+            if cost < best_cost:
+                best_cost, best = cost, list(self.part_of)
         return best
 
     def _batch(self, rng: np.random.Generator, joined: list[int], temperature: float) -> int:
-        """Propose BATCH moves of a vertex to a neighbour's part; the change of the connectivity."""
+        """Propose BATCH moves of a vertex to a neighbour's part; return the change of the connectivity."""
         part_of, held, members, near = self.part_of, self.held, self.members, self.near
         change = 0
         chosen = rng.integers(0, len(joined), BATCH).tolist()

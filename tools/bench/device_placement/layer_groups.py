@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import networkx as nx
 
-from .layer_graph import LayerGraph
+from .graphs.layer_graph import LayerGraph
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class LayerGroups:
 
     @property
     def count(self) -> int:
-        """Number of groups."""
+        """The number of groups."""
         return len(self.time)
 
     def loads(self, device_of: Sequence[int]) -> list[float]:
-        """The load of every device, accelerators first, with group g on device_of[g]."""
+        """Return the load of every device, accelerators first, with group g on device_of[g]."""
         loads = [0.0] * (self.accelerators + self.cpus)
         for group, device in enumerate(device_of):
             loads[device] += self.time[group] if device < self.accelerators else self.cpu_time[group]
@@ -48,7 +48,7 @@ class LayerGroups:
         return loads
 
     def fits(self, device_of: Sequence[int]) -> bool:
-        """Whether every accelerator can run, and hold, what is on it."""
+        """Whether every accelerator can run and hold what is on it."""
         held = [0.0] * self.accelerators
         for group, device in enumerate(device_of):
             if device >= self.accelerators:
@@ -59,8 +59,8 @@ class LayerGroups:
         return max(held, default=0.0) <= self.memory_bytes
 
 
-def grouped(graph: LayerGraph) -> LayerGroups:
-    """One group a colour, and one for each layer without.
+def group_layers(graph: LayerGraph) -> LayerGroups:
+    """Make one group of each colour, and one of each layer without a colour.
 
     The order is that of the forward edges; a group of backward layers alone stands where its edges, turned round, put
     it (the benchmark's own rule for such groups).
@@ -97,12 +97,12 @@ def grouped(graph: LayerGraph) -> LayerGroups:
         cpus=graph.cpus,
         memory_bytes=graph.memory_bytes,
     )
-    groups = _summed(single, group_of)
-    return _with_nets(groups, nets, order)
+    groups = _sum_groups(single, group_of)
+    return _replace_nets(groups, nets, order)
 
 
-def merged(groups: LayerGroups, together: Iterable[Sequence[int]]) -> LayerGroups:
-    """The same, where the groups of each sequence share a device."""
+def merge_groups(groups: LayerGroups, together: Iterable[Sequence[int]]) -> LayerGroups:
+    """Merge the groups of each sequence, so that they share a device."""
     near: nx.Graph[int] = nx.Graph()
     near.add_nodes_from(range(groups.count))
     for several in together:
@@ -114,17 +114,19 @@ def merged(groups: LayerGroups, together: Iterable[Sequence[int]]) -> LayerGroup
     if len(set(into)) == groups.count:
         return groups
     order = {(into[a], into[b]) for a, b in groups.order if into[a] != into[b]}
-    return _with_nets(_summed(groups, into), [({into[pin] for pin in pins}, c) for pins, c in groups.nets], order)
+    return _replace_nets(
+        _sum_groups(groups, into), [({into[pin] for pin in pins}, c) for pins, c in groups.nets], order
+    )
 
 
-def without_cycles(groups: LayerGroups) -> LayerGroups:
-    """The same, where groups that the order puts before each other share a device."""
+def merge_cycles(groups: LayerGroups) -> LayerGroups:
+    """Merge the groups of each cycle of the order, so that they share a device."""
     order: nx.DiGraph[int] = nx.DiGraph(groups.order)
-    return merged(groups, [sorted(c) for c in nx.strongly_connected_components(order) if len(c) > 1])
+    return merge_groups(groups, [sorted(c) for c in nx.strongly_connected_components(order) if len(c) > 1])
 
 
-def without_dear_nets(groups: LayerGroups, bound: float) -> LayerGroups:
-    """The same, where the pins of nets share a device that no placement of a load below `bound` cuts.
+def merge_expensive_nets(groups: LayerGroups, bound: float) -> LayerGroups:
+    """Merge the pins of the nets that no placement of a load below `bound` cuts.
 
     A cut net costs one of its pins' accelerators its cost beside the pin's time; with two CPUs or more it may also lie
     between CPUs, unless a pin is too slow there.
@@ -134,24 +136,24 @@ def without_dear_nets(groups: LayerGroups, bound: float) -> LayerGroups:
         on_cpus = groups.cpus > 1 and all(groups.cpu_time[pin] < bound for pin in pins)
         if cost + min(groups.time[pin] for pin in pins) >= bound and not on_cpus:
             dear.append(pins)
-    return merged(groups, dear)
+    return merge_groups(groups, dear)
 
 
-def without_idle_groups(groups: LayerGroups) -> LayerGroups:
-    """The same, where groups of no time lie beside a neighbour, as far as nothing can be lost by that.
+def merge_idle_groups(groups: LayerGroups) -> LayerGroups:
+    """Merge groups of no time with a neighbour, as far as no optimum is lost by that.
 
     So they may where the neighbour is the only one before them, or the only one behind them, and is a pin of all their
     nets. Groups of bytes stay alone where memory is short.
     """
     while True:
-        pairs = _idle_pairs(groups)
+        pairs = _find_idle_pairs(groups)
         if not pairs:
             return groups
-        groups = merged(groups, pairs)
+        groups = merge_groups(groups, pairs)
 
 
-def _idle_pairs(groups: LayerGroups) -> list[tuple[int, int]]:
-    """Idle groups with the neighbour that they may lie beside, every group in one pair at most."""
+def _find_idle_pairs(groups: LayerGroups) -> list[tuple[int, int]]:
+    """Return idle groups with the neighbour that they may be merged with, every group in one pair at most."""
     roomy = sum(groups.size_bytes) <= groups.memory_bytes
     before: list[set[int]] = [set() for _ in range(groups.count)]
     behind: list[set[int]] = [set() for _ in range(groups.count)]
@@ -178,8 +180,8 @@ def _idle_pairs(groups: LayerGroups) -> list[tuple[int, int]]:
     return pairs
 
 
-def _summed(groups: LayerGroups, into: Sequence[int]) -> LayerGroups:
-    """Times and bytes added up over groups with the same number in `into`; no nets and no order."""
+def _sum_groups(groups: LayerGroups, into: Sequence[int]) -> LayerGroups:
+    """Sum times and bytes over groups with the same number in `into`; leave nets and order empty."""
     count = max(into) + 1
     time, cpu_time, size = [0.0] * count, [0.0] * count, [0.0] * count
     on_accelerator = [True] * count
@@ -202,10 +204,10 @@ def _summed(groups: LayerGroups, into: Sequence[int]) -> LayerGroups:
     )
 
 
-def _with_nets(
+def _replace_nets(
     groups: LayerGroups, nets: Sequence[tuple[set[int], float]], order: Iterable[tuple[int, int]]
 ) -> LayerGroups:
-    """With these nets; those of one pin or no cost are left out, those of the same pins are one."""
+    """Return the groups with these nets; nets of one pin or no cost are dropped, nets of the same pins are added up."""
     costs: dict[tuple[int, ...], float] = {}
     for pins, cost in nets:
         key = tuple(sorted(pins))

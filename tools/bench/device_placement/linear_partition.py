@@ -15,20 +15,20 @@ from .layer_groups import LayerGroups
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
-CUTS_MIN, CUTS_MAX = 100, 800  # places where the line may be cut
+MIN_CUTS, MAX_CUTS = 100, 800  # places where the line may be cut
 CELLS = 25_000_000  # pairs of cuts times states of the dynamic program
 
 
-def split_line(groups: LayerGroups, order: Sequence[int]) -> list[int] | None:
-    """A device for each group, accelerators first; None where no cut of the line fits the devices.
+def split_order(groups: LayerGroups, order: Sequence[int]) -> list[int] | None:
+    """Return a device for each group, accelerators first; None if no cut of the order fits the devices.
 
     Of a long line, only the cheapest places of even stretches are cut.
     """
     states = (groups.accelerators + 1) * (groups.cpus + 1)
-    cuts = _places(groups, order, max(CUTS_MIN, min(CUTS_MAX, math.isqrt(CELLS // states))))
-    of_accelerator, of_cpu = _loads(groups, order, cuts)
+    cuts = _choose_cuts(groups, order, max(MIN_CUTS, min(MAX_CUTS, math.isqrt(CELLS // states))))
+    of_accelerator, of_cpu = _compute_loads(groups, order, cuts)
     ends = len(cuts) - 1
-    least: dict[tuple[int, int], Floats] = {}
+    values: dict[tuple[int, int], Floats] = {}
     before: dict[tuple[int, int], tuple[npt.NDArray[np.int8], Numbers]] = {}
     for state in ((a, c) for a in range(groups.accelerators + 1) for c in range(groups.cpus + 1)):
         value = np.full(ends + 1, np.inf)
@@ -36,17 +36,17 @@ def split_line(groups: LayerGroups, order: Sequence[int]) -> list[int] | None:
         if state == (0, 0):
             value[0] = 0.0
         for kind, table in enumerate((of_accelerator, of_cpu)):
-            earlier = least.get((state[0] - (kind == 0), state[1] - (kind == 1)))
+            earlier = values.get((state[0] - (kind == 0), state[1] - (kind == 1)))
             if earlier is None:
                 continue
             cost = np.maximum(earlier[:, None], table)
             best = cost.argmin(axis=0)
-            found = cost[best, np.arange(ends + 1)]
-            better = found < value
-            value[better], start[better], device[better] = found[better], best[better], kind
-        least[state], before[state] = value, (device, start)
+            best_cost = cost[best, np.arange(ends + 1)]
+            better = best_cost < value
+            value[better], start[better], device[better] = best_cost[better], best[better], kind
+        values[state], before[state] = value, (device, start)
     state, at = (groups.accelerators, groups.cpus), ends
-    if not np.isfinite(least[state][at]):
+    if not np.isfinite(values[state][at]):
         return None
     device_of = [0] * groups.count
     while state != (0, 0):
@@ -60,10 +60,10 @@ def split_line(groups: LayerGroups, order: Sequence[int]) -> list[int] | None:
     return device_of
 
 
-def _places(groups: LayerGroups, order: Sequence[int], most: int) -> list[int]:
-    """Where the line may be cut: before which place, the two ends too; in about `most` places."""
+def _choose_cuts(groups: LayerGroups, order: Sequence[int], count_limit: int) -> list[int]:
+    """Choose about `count_limit` places where the order may be cut, both ends included."""
     count = groups.count
-    if count < most:
+    if count < count_limit:
         return list(range(count + 1))
     place_of = {group: place for place, group in enumerate(order)}
     opened = np.zeros(count + 1)
@@ -72,13 +72,13 @@ def _places(groups: LayerGroups, order: Sequence[int], most: int) -> list[int]:
         opened[min(places) + 1] += cost
         opened[max(places) + 1] -= cost
     crossing = np.cumsum(opened)
-    edges = np.linspace(1, count, most, dtype=np.int64)
+    edges = np.linspace(1, count, count_limit, dtype=np.int64)
     inside = [a + int(crossing[a:b].argmin()) for a, b in itertools.pairwise(edges.tolist())]
     return [0, *inside, count]
 
 
-def _loads(groups: LayerGroups, order: Sequence[int], cuts: Sequence[int]) -> tuple[Floats, Floats]:
-    """[i, j]: the load of what lies between cuts i and j, on an accelerator and on a CPU; infinite where it may not."""
+def _compute_loads(groups: LayerGroups, order: Sequence[int], cuts: Sequence[int]) -> tuple[Floats, Floats]:
+    """Return [i, j]: the load between cuts i and j, on an accelerator and on a CPU; infinite if not allowed."""
     line = np.asarray(order, dtype=np.int64)
 
     def sums(values: Sequence[float]) -> Floats:
@@ -89,15 +89,15 @@ def _loads(groups: LayerGroups, order: Sequence[int], cuts: Sequence[int]) -> tu
     backward = np.tri(len(cuts), k=-1, dtype=np.bool_)
     refused = sums([float(not able) for able in groups.on_accelerator]) > 0.5
     too_large = sums(groups.size_bytes) > groups.memory_bytes * (1 + 1e-12)
-    of_accelerator, of_cpu = sums(groups.time) + _cut(groups, line, cuts), sums(groups.cpu_time)
+    of_accelerator, of_cpu = sums(groups.time) + _compute_cut_costs(groups, line, cuts), sums(groups.cpu_time)
     of_accelerator[backward | refused | too_large] = np.inf
     np.fill_diagonal(of_accelerator, 0.0)
     of_cpu[backward] = np.inf
     return of_accelerator, of_cpu
 
 
-def _cut(groups: LayerGroups, line: Numbers, cuts: Sequence[int]) -> Floats:
-    """[i, j]: the cost of the nets that are cut by what lies between cut i and cut j, for i <= j."""
+def _compute_cut_costs(groups: LayerGroups, line: Numbers, cuts: Sequence[int]) -> Floats:
+    """Return [i, j]: the cost of the nets that are cut by what lies between cuts i and j, for i <= j."""
     stretches = len(cuts) - 1
     stretch_of = np.empty(groups.count, dtype=np.int64)
     stretch_of[line] = np.repeat(np.arange(stretches), np.diff(cuts))

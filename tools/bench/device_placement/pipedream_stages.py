@@ -11,28 +11,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from .downset import Rows, all_downsets, linear_orders, prefixes, united
-from .downset_chain import best_chain
-from .layer_graph import LayerGraph
-from .layer_groups import grouped
+from .downset import Downsets, generate_orders, list_downsets, list_prefixes, unite_downsets
+from .downset_chain import find_best_chain
+from .graphs.layer_graph import LayerGraph
+from .layer_groups import group_layers
 
-DOWNSETS_MAX = 60_000
-CELLS_MAX = 40_000_000  # downsets x layers
-EFFORT_MAX = 5e9
+MAX_DOWNSETS = 60_000
+MAX_CELLS = 40_000_000  # downsets x layers
+MAX_EFFORT = 5e9
 MIXED_ORDERS = 12
 
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """stage_of: per layer its stage. seconds: the slowest stage or transfer. proven: whether none is better."""
+    """A pipeline. stage_of: by layer; seconds: of the slowest stage or transfer; proven: whether none is better."""
 
     stage_of: tuple[int, ...]
     seconds: float
     proven: bool
 
 
-def pipeline_seconds(graph: LayerGraph, stage_of: Sequence[int]) -> float:
-    """The slowest stage or transfer. Raises ValueError where an edge goes back to an earlier stage."""
+def compute_pipeline_seconds(graph: LayerGraph, stage_of: Sequence[int]) -> float:
+    """Return the seconds of the slowest stage or transfer. Raises ValueError if an edge goes to an earlier stage."""
     stages = max(stage_of) + 1
     compute, moving = [0.0] * stages, [0.0] * stages
     for layer, stage, users in zip(graph.layers, stage_of, graph.consumers(), strict=True):
@@ -46,27 +46,27 @@ def pipeline_seconds(graph: LayerGraph, stage_of: Sequence[int]) -> float:
 
 
 def plan_pipeline(graph: LayerGraph, *, seed: int = 0) -> PipelinePlan:
-    """The best stages for graph.accelerators machines; fewer are used where that is faster."""
+    """Return the best stages for graph.accelerators machines; fewer are used if that is faster."""
     machines = min(graph.accelerators, len(graph.layers))
-    groups = replace(grouped(replace(graph, accelerators=machines, cpus=0)), nets=(), memory_bytes=float("inf"))
+    groups = replace(group_layers(replace(graph, accelerators=machines, cpus=0)), nets=(), memory_bytes=float("inf"))
     one = [0] * len(graph.layers)
-    bound, chosen = pipeline_seconds(graph, one), one
-    families = [prefixes(order, groups.count) for order in linear_orders(groups, seed=seed, count=MIXED_ORDERS)]
-    complete = all_downsets(groups, at_most=min(DOWNSETS_MAX, CELLS_MAX // groups.count))
+    bound, chosen = compute_pipeline_seconds(graph, one), one
+    families = [list_prefixes(order, groups.count) for order in generate_orders(groups, seed=seed, count=MIXED_ORDERS)]
+    complete = list_downsets(groups, limit=min(MAX_DOWNSETS, MAX_CELLS // groups.count))
     proven = True
-    for rows in (*families, complete if complete is not None else united(families)):
-        crossing = _crossing(graph, rows)
+    for rows in (*families, complete if complete is not None else unite_downsets(families)):
+        crossing = _compute_crossing_times(graph, rows)
         usable = crossing < bound
-        chain = best_chain(groups, rows[usable], bound, effort=EFFORT_MAX, crossing=crossing[usable])
+        chain = find_best_chain(groups, rows[usable], bound, effort=MAX_EFFORT, crossing=crossing[usable])
         proven = chain.complete
         if chain.device_of is not None:
             chosen = chain.device_of
-            bound = pipeline_seconds(graph, chosen)
-    return PipelinePlan(tuple(_numbered(chosen)), bound, proven and complete is not None)
+            bound = compute_pipeline_seconds(graph, chosen)
+    return PipelinePlan(tuple(_renumber(chosen)), bound, proven and complete is not None)
 
 
-def _crossing(graph: LayerGraph, rows: Rows) -> npt.NDArray[np.float64]:
-    """Per downset the time to move the outputs that are used outside it."""
+def _compute_crossing_times(graph: LayerGraph, rows: Downsets) -> npt.NDArray[np.float64]:
+    """Return for each downset the time to move the outputs that are used outside it."""
     time = np.zeros(len(rows))
     for layer, users in enumerate(graph.consumers()):
         if users:
@@ -74,7 +74,7 @@ def _crossing(graph: LayerGraph, rows: Rows) -> npt.NDArray[np.float64]:
     return time
 
 
-def _numbered(stage_of: Sequence[int]) -> list[int]:
-    """Stages without gaps in their numbers."""
+def _renumber(stage_of: Sequence[int]) -> list[int]:
+    """Renumber the stages without gaps."""
     number = {stage: i for i, stage in enumerate(sorted(set(stage_of)))}
     return [number[stage] for stage in stage_of]

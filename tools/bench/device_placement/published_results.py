@@ -29,6 +29,6 @@ PUBLISHED: dict[tuple[str, int], dict[str, float]] = {
 }  # fmt: skip
 
 
-def published(name: str, machines: int) -> dict[str, float]:
-    """What is known of a file of this name, by whose method; empty if nothing."""
+def find_published(name: str, machines: int) -> dict[str, float]:
+    """Return the published objectives for a file of this name, by method; empty if there are none."""
     return PUBLISHED.get((name, machines), {})

@@ -1,34 +1,32 @@
-"""Our plans beside the cuts that others would make: one machine, slices, contiguous stages, METIS, grid tiles.
+"""`cutset bench plan`: our plans and the cuts that others make: one machine, slices, contiguous stages, METIS, tiles.
 
 All are judged by the same simulator, on the same machines.
 """
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from rich.text import Text
-
-from ....partition.cluster.machines import Cluster, alike
-from ....partition.planner.planner import Judged, Outcome, best_of, find
+from ....partition.cluster.machines import Cluster, uniform_cluster
 from ....partition.dataflow.simulator import simulate
-from ...report.console import make_console, print_columns
-from ...units import bytes_text, seconds_text
-from .models import Subject
+from ....partition.planner.plan import PlanningResult, ScoredPlan
+from ....partition.planner.planner import choose_best, find_plan
+from ...units import format_bytes, format_seconds
+from ..bench_table import BenchTable, Column
+from .models import PlanSubject
 
 PEERS = {"slices": "slices", "stages": "stages", "even stages": "stages", "tiles": "tiles", "metis": "METIS RB"}
 SAME = 1e-9  # relative, of two times that are one
 
 
 @dataclass(frozen=True)
-class PeerRow:
-    """One net on at most so many machines.
+class PlanComparison:
+    """Our plan of one net on at most `machines` machines, and the plans of its peers.
 
-    seconds of a step: ours, and the best of each peer's; bytes forward of ours. speed_up: of the plan that uses all
-    machines, over one machine, when the network is infinitely fast. known: the bytes of ours over those of the cut
-    named, which is known to be good. balance: the work of the busiest machine over the mean.
+    Times are seconds of a step; peers: the best of each kind. all_used, bytes_forward, speed_up, balance: of the best
+    plan that uses all machines; speed_up is over one machine if the network were infinitely fast, balance is the work
+    of the busiest machine over the mean. known: the name of a good cut, and our bytes over its bytes.
     """
 
     net: str
@@ -46,93 +44,107 @@ class PeerRow:
     plan_s: float
 
     @property
-    def worse(self) -> list[str]:
+    def worse_than(self) -> list[str]:
         """The peers that are faster than our plan."""
         others = {"one machine": self.one_machine_s, **self.peers}
         return [name for name, seconds in others.items() if seconds < self.step_s * (1 - SAME)]
 
 
-def rows_of(subjects: Iterable[Subject]) -> Iterator[PeerRow]:
-    """One row a subject, as they are planned."""
+def compare_plans(subjects: Iterable[PlanSubject]) -> Iterator[PlanComparison]:
+    """Plan the nets one after the other."""
     for subject in subjects:
-        yield _row(subject)
+        yield _compare(subject)
 
 
-def _row(subject: Subject) -> PeerRow:
-    graph, cluster = subject.graph(), alike(subject.machines)
-    begun = time.perf_counter()
-    outcome = find(graph, cluster, fewer=True)
-    took = time.perf_counter() - begun
-    full = _all_used(outcome, cluster)
+def _compare(subject: PlanSubject) -> PlanComparison:
+    graph, cluster = subject.graph(), uniform_cluster(subject.machines)
+    began = time.perf_counter()
+    result = find_plan(graph, cluster, fewer=True)
+    seconds = time.perf_counter() - began
+    full = _find_full_plan(result, cluster)
     flops = full.simulation.flops
     known = None if subject.known is None else subject.known(graph)
-    return PeerRow(
+    return PlanComparison(
         subject.name,
         subject.machines,
-        outcome.winner.flow.cut.machines,
-        outcome.winner.name,
-        outcome.winner.simulation.step_s,
-        outcome.alone.simulation.step_s,
-        _peers(outcome, cluster),
+        result.winner.dataflow.cut.machines,
+        result.winner.name,
+        result.winner.simulation.step_s,
+        result.one_machine.simulation.step_s,
+        _find_peers(result, cluster),
         full.name,
-        full.flow.bytes_forward,
-        _speed_up(outcome, full),
+        full.dataflow.bytes_forward,
+        _compute_speed_up(result, full),
         max(flops) * len(flops) / sum(flops),
-        None if known is None else (known[0], full.flow.bytes_forward / known[1]),
-        took,
+        None if known is None else (known[0], full.dataflow.bytes_forward / known[1]),
+        seconds,
     )
 
 
-def _all_used(outcome: Outcome, cluster: Cluster) -> Judged:
-    """The best plan that gives every machine a share."""
-    full = [judged for judged in outcome.judged if len(judged.cluster) == len(cluster)]
-    return best_of(full) if full else outcome.winner
+def _find_full_plan(result: PlanningResult, cluster: Cluster) -> ScoredPlan:
+    """Return the best plan that gives every machine some work."""
+    full = [plan for plan in result.plans if len(plan.cluster) == len(cluster)]
+    return choose_best(full) if full else result.winner
 
 
-def _peers(outcome: Outcome, cluster: Cluster) -> dict[str, float]:
-    """The best step of each peer on all machines."""
-    out: dict[str, float] = {}
-    for judged in outcome.judged:
-        plain = len(judged.cluster) == len(cluster) and not judged.searched
-        peer = next((PEERS[kind] for kind in PEERS if plain and judged.name.startswith(kind)), None)
-        if peer is not None and judged.fits:
-            out[peer] = min(out.get(peer, math.inf), judged.simulation.step_s)
-    return out
+def _find_peers(result: PlanningResult, cluster: Cluster) -> dict[str, float]:
+    """Return the best step of each peer on all machines."""
+    steps: dict[str, float] = {}
+    for plan in result.plans:
+        plain = len(plan.cluster) == len(cluster) and not plan.searched
+        peer = next((PEERS[kind] for kind in PEERS if plain and plan.name.startswith(kind)), None)
+        if peer is not None and plan.fits:
+            steps[peer] = min(steps.get(peer, math.inf), plan.simulation.step_s)
+    return steps
 
 
-def _speed_up(outcome: Outcome, full: Judged) -> float:
+def _compute_speed_up(result: PlanningResult, full: ScoredPlan) -> float:
     free = replace(full.cluster, bandwidth=math.inf, latency_s=0.0, links=())
-    return outcome.alone.simulation.step_s / simulate(full.flow, free).step_s
+    return result.one_machine.simulation.step_s / simulate(full.dataflow, free).step_s
 
 
-def as_data(row: PeerRow) -> dict[str, Any]:
-    """A row for JSON."""
-    return {**asdict(row), "worse_than": row.worse}
+def _get_peer(name: str) -> Callable[[PlanComparison], float | None]:
+    return lambda row: row.peers.get(name)
 
 
-COLUMNS = ("net", "plan", "at most", "used", "step", "one machine", "slices", "stages", "METIS RB", "tiles")
-FULL_COLUMNS = ("net", "plan of all", "machines", "speed-up", "balance", "bytes forward", "of known", "planned in")
+def _describe_known(known: tuple[str, float]) -> str:
+    return f"{known[1]:.3f} of {known[0]}"
 
 
-def print_rows(rows: list[PeerRow]) -> None:
-    """Two tables: our plan beside the others', and what the plan that uses all machines is like."""
-    console = make_console()
-    print_columns(console, COLUMNS, [_cells(row) for row in rows], left=2)
-    console.print(Text("Seconds of a step, simulated, on machines of the default kind and gigabit Ethernet.\n"))
-    print_columns(console, FULL_COLUMNS, [_full_cells(row) for row in rows], left=2)
-    console.print(Text("Speed-up: over one machine, were the network infinitely fast."))
-    worse = [f"{row.net} (slower than {', '.join(row.worse)})" for row in rows if row.worse]
-    said = f"Slower than a peer: {'; '.join(worse)}" if worse else "No plan is slower than a peer's."
-    console.print(Text(said, style="bold"))
+PEER_NAMES = ("slices", "stages", "METIS RB", "tiles")
 
 
-def _cells(row: PeerRow) -> list[str]:
-    peers = [seconds_text(row.peers[p]) if p in row.peers else "-" for p in ("slices", "stages", "METIS RB", "tiles")]
-    times = [seconds_text(row.step_s), seconds_text(row.one_machine_s)]
-    return [row.net, row.plan, str(row.machines), str(row.used), *times, *peers]
+COLUMNS: tuple[Column[PlanComparison], ...] = (
+    Column("net", "net", align="left"),
+    Column("plan", "plan", align="left"),
+    Column("at most", "machines"),
+    Column("used", "used"),
+    Column("step", "step_s", format_seconds),
+    Column("one machine", "one_machine_s", format_seconds),
+    *(Column(name, value=_get_peer(name), format=format_seconds) for name in PEER_NAMES),
+    *(Column("", key) for key in ("peers", "all_used", "bytes_forward", "speed_up", "balance", "known", "plan_s")),
+    Column("", "worse_than"),
+)
+FULL_COLUMNS: tuple[Column[PlanComparison], ...] = (
+    Column("net", value=lambda row: row.net, align="left"),
+    Column("plan on all machines", value=lambda row: row.all_used, align="left"),
+    Column("machines", value=lambda row: row.machines),
+    Column("speed-up", value=lambda row: row.speed_up, format="{:.2f}".format),
+    Column("balance", value=lambda row: row.balance, format="{:.3f}".format),
+    Column("bytes forward", value=lambda row: row.bytes_forward, format=format_bytes),
+    Column("of a good cut", value=lambda row: row.known, format=_describe_known),
+    Column("planned in", value=lambda row: row.plan_s, format="{:.1f} s".format),
+)
 
 
-def _full_cells(row: PeerRow) -> list[str]:
-    known = "-" if row.known is None else f"{row.known[1]:.3f} of {row.known[0]}"
-    numbers = [str(row.machines), f"{row.speed_up:.2f}", f"{row.balance:.3f}", bytes_text(row.bytes_forward), known]
-    return [row.net, row.all_used, *numbers, f"{row.plan_s:.1f} s"]
+def tabulate(rows: Sequence[PlanComparison]) -> tuple[BenchTable[PlanComparison], BenchTable[PlanComparison]]:
+    """Return two tables: our plans and those of others, and what the plans that use all machines are like."""
+    worse = [f"{row.net} (slower than {', '.join(row.worse_than)})" for row in rows if row.worse_than]
+    verdict = f"Slower than a peer: {'; '.join(worse)}." if worse else "No plan is slower than a peer's."
+    steps = BenchTable(
+        COLUMNS, rows, notes=("Simulated seconds of a step, on machines of the default kind and gigabit Ethernet.", "")
+    )
+    full = BenchTable(
+        FULL_COLUMNS, rows, notes=("Speed-up: over one machine if the network were infinitely fast.", verdict)
+    )
+    return steps, full

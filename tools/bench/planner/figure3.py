@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from ....partition.cluster.machines import Cluster, Machine
-from ....partition.cluster.cost_model import Costs
 from ....errors import UsageError
-from ....partition.dataflow.dataflow import Flow
-from ....partition.ir.graph import Graph
-from ....partition.planner.planner import find
+from ....partition.cluster.cost_model import CostModel
+from ....partition.cluster.machines import Cluster, Machine
+from ....partition.dataflow.dataflow import Dataflow
 from ....partition.dataflow.simulator import simulate
+from ....partition.ir.graph import Graph
+from ....partition.planner.planner import find_plan
+from ...task.capture_task import capture_task
 from ...task.load_task import TaskSpec
-from ...task.plan_task import captured
-from ...units import bytes_text, count_text, seconds_text
+from ...units import format_bytes, format_count, format_seconds
+from ..bench_table import BenchTable, Column
 
 NETS = ("speech", "local_80m", "local_330m", "local_1700m")
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 81, 128)
@@ -32,7 +33,7 @@ MANY = 64  # machines; where there are fewer, each step says less of slow machin
 
 
 @dataclass(frozen=True)
-class Assumed:
+class AssumedMachines:
     """The machines that are assumed, in seconds, bytes and FLOP/s. The values are of 2012: gigabit Ethernet, cores
     that together sustain 60 GFLOP/s, and remote calls that cost either end 0.7 ms.
 
@@ -59,7 +60,7 @@ class Assumed:
                 raise UsageError("E240", f"{name} is {getattr(self, name)}", fix="give a number of at least 0")
 
     def cluster(self, count: int) -> Cluster:
-        """So many of the machines."""
+        """Return a cluster of so many of the machines."""
         machines = tuple(
             Machine(
                 f"machine {i}",
@@ -73,20 +74,20 @@ class Assumed:
         return Cluster(machines, self.bandwidth, self.latency_s)
 
     def slowdowns(self, count: int) -> list[list[float]]:
-        """Steps x machines. The same machine is as slow in the same step whatever the number of machines."""
+        """Return [step][machine]: a machine is as slow in a step whatever the number of machines."""
         steps = self.draws * max(1, MANY // count)
         drawn = [np.random.default_rng([self.seed, step]).standard_normal(count) for step in range(steps)]
         return [[float(factor) for factor in np.exp(self.straggling * row)] for row in drawn]
 
     @property
     def mean_slowdown(self) -> float:
-        """Of one machine."""
+        """The mean slowdown of one machine."""
         return math.exp(self.straggling**2 / 2)
 
 
 @dataclass(frozen=True)
-class Point:
-    """One net on so many machines. quiet_s: where no machine is slow. least_share: as in placement.Score."""
+class SpeedupPoint:
+    """One net on a number of machines. quiet_s: the step if no machine is slow. min_load: as in placement.Score."""
 
     task: str
     machines: int
@@ -95,12 +96,12 @@ class Point:
     speedup: float
     plan: str
     bytes_forward: int
-    least_share: float
+    min_load: float
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A speed-up that the paper's text gives (section 5, on figure 3); at_least: it says "more than"."""
+class StatedSpeedup:
+    """A speed-up that the paper's text gives (section 5, on figure 3). at_least: whether it says "more than"."""
 
     task: str
     machines: int
@@ -109,20 +110,25 @@ class Stated:
 
 
 # The text alone: the paper prints the curves as a picture without numbers, and nothing is read off it here.
-STATED = (Stated("speech", 8, 2.2, at_least=False), Stated("local_1700m", 81, 12.0, at_least=True))
+STATED = (StatedSpeedup("speech", 8, 2.2, at_least=False), StatedSpeedup("local_1700m", 81, 12.0, at_least=True))
 
 
 @dataclass(frozen=True)
-class Figure:
+class Figure3:
     """All points, in the order of nets and machines, and what they were simulated with."""
 
-    assumed: Assumed
+    assumed: AssumedMachines
     batch: int
-    points: tuple[Point, ...]
+    points: tuple[SpeedupPoint, ...]
     seconds: float
 
-    def of(self, task: str) -> list[Point]:
-        """The points of one net."""
+    @property
+    def nets(self) -> list[str]:
+        """The names of the nets."""
+        return list(dict.fromkeys(point.task for point in self.points))
+
+    def select(self, task: str) -> list[SpeedupPoint]:
+        """Return the points of one net."""
         return [point for point in self.points if point.task == task]
 
     @property
@@ -130,70 +136,114 @@ class Figure:
         """What was simulated, in lines that fit below the picture."""
         assumed = self.assumed
         return [
-            f"Machines: {count_text(assumed.flops_per_s)}FLOP/s, {bytes_text(assumed.memory_bytes)} of memory, "
-            f"{count_text(assumed.memory_bandwidth)}B/s to it.",
-            f"Network: {count_text(assumed.bandwidth)}B/s each way, latency {seconds_text(assumed.latency_s)}, "
-            f"{seconds_text(assumed.message_s)} a message at either end.",
+            f"Machines: {format_count(assumed.flops_per_s)}FLOP/s, {format_bytes(assumed.memory_bytes)} of memory, "
+            f"{format_count(assumed.memory_bandwidth)}B/s to it.",
+            f"Network: {format_count(assumed.bandwidth)}B/s each way, latency {format_seconds(assumed.latency_s)}, "
+            f"{format_seconds(assumed.message_s)} a message at either end.",
             f"Steps: batches of {self.batch}, no micro-batches; the mean of {assumed.draws} steps or more.",
             f"Slowdown of a machine in a step: lognormal, sigma {assumed.straggling:g}, seed {assumed.seed}.",
         ]
 
-    def as_data(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "source": "Dean et al., Large Scale Distributed Deep Networks, NIPS 2012, figure 3",
-            "assumed": _plain(self.assumed) | {"batch": self.batch},
-            "points": [_plain(point) for point in self.points],
-            "stated": [_plain(stated) for stated in STATED],
-            "seconds": self.seconds,
-        }
+
+PLAN_COLUMNS: tuple[Column[SpeedupPoint], ...] = (
+    Column("net", "task", align="left"),
+    Column("plan", "plan", align="left"),
+    Column("machines", "machines"),
+    Column("step", "step_s", format_seconds),
+    Column("none slow", "quiet_s", format_seconds),
+    Column("bytes forward", "bytes_forward", format_bytes),
+    Column("", "speedup"),
+    Column("", "min_load"),
+)
 
 
-def _plain(value: Any) -> dict[str, Any]:
+def tabulate(figure: Figure3) -> tuple[BenchTable[int], BenchTable[SpeedupPoint]]:
+    """Return the speed-ups by number of machines, beside what the paper's text says, and every plan."""
+    speedups = {(point.task, point.machines): f"{point.speedup:.2f}" for point in figure.points}
+    for stated in STATED:
+        key = (stated.task, stated.machines)
+        if key in speedups:
+            speedups[key] += f" (paper {'>' if stated.at_least else ''}{stated.speedup:g})"
+
+    def get_speedup(net: str) -> Callable[[int], str | None]:
+        return lambda count: speedups.get((net, count))
+
+    columns: list[Column[int]] = [
+        Column("machines", value=lambda count: count, align="left"),
+        *(Column(net, value=get_speedup(net)) for net in figure.nets),
+    ]
+    counts = sorted({point.machines for point in figure.points})
+    facts = {
+        "source": "Dean et al., Large Scale Distributed Deep Networks, NIPS 2012, figure 3",
+        "assumed": _to_dict(figure.assumed) | {"batch": figure.batch},
+        "stated": [_to_dict(stated) for stated in STATED],
+        "seconds": figure.seconds,
+    }
+    notes = [*(summarise(figure.select(net)) for net in figure.nets)]
+    notes.append(f"Planned and simulated in {format_seconds(figure.seconds)}.")
+    title = "\n".join([*figure.assumptions, "", "Speed-up over one machine"])
+    return (
+        BenchTable(columns, counts, title=title),
+        BenchTable(PLAN_COLUMNS, figure.points, title="The plans", notes=notes, name="points", facts=facts),
+    )
+
+
+def summarise(points: Sequence[SpeedupPoint]) -> str:
+    """Say where a net is fastest."""
+    best = max(points, key=lambda point: point.speedup)
+    last = points[-1]
+    beyond = "" if best is last else f", {last.speedup:.2f} times on {last.machines}"
+    return f"{best.task}: fastest on {best.machines} machines, {best.speedup:.2f} times as fast as on one{beyond}."
+
+
+def _to_dict(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def figure3(
-    assumed: Assumed,
+def simulate_figure3(
+    assumed: AssumedMachines,
     *,
     nets: Sequence[str] = NETS,
     counts: Sequence[int] = COUNTS,
     batch: int | None = None,
-    only: str = "",
-    tell: Callable[[Point], None] = lambda point: None,
-) -> Figure:
-    """Plan and simulate every net on every number of machines; `tell` hears of each point when it is there.
+    candidates: str = "",
+    tell: Callable[[SpeedupPoint], None] = lambda point: None,
+) -> Figure3:
+    """Plan and simulate every net on every number of machines.
 
-    nets: names of bundled tasks. batch: samples of a step, by default the tasks' own. only: the kind of plans to choose
-    among, as of planner.plan.
+    nets: names of bundled tasks. batch: samples of a step, by default the tasks' own. candidates: the kind of plans to
+    choose among, as of `find_plan`. tell: is called with each point once it is there.
     """
     began = time.perf_counter()
-    points: list[Point] = []
+    points: list[SpeedupPoint] = []
     samples = 0
     for net in nets:
-        ready = captured(TaskSpec(f"cutset.models:{net}", batch=batch))
-        samples = ready.batch
-        for point in curve(net, ready.train, counts, assumed, only=only):
+        captured = capture_task(TaskSpec(f"cutset.models:{net}", batch=batch))
+        samples = captured.batch
+        for point in simulate_curve(net, captured.train, counts, assumed, candidates=candidates):
             points.append(point)
             tell(point)
-    return Figure(assumed, samples, tuple(points), time.perf_counter() - began)
+    return Figure3(assumed, samples, tuple(points), time.perf_counter() - began)
 
 
-def curve(task: str, graph: Graph, counts: Sequence[int], assumed: Assumed, *, only: str = "") -> Iterator[Point]:
-    """The points of one net. One machine waits for nobody, so its mean step is that of its mean slowdown."""
-    costs = Costs(graph.tensors)
-    alone = find(graph, assumed.cluster(1)).winner
-    single_s = simulate(alone.flow, assumed.cluster(1), costs=costs, slowdown=[assumed.mean_slowdown]).step_s
+def simulate_curve(
+    task: str, graph: Graph, counts: Sequence[int], assumed: AssumedMachines, *, candidates: str = ""
+) -> Iterator[SpeedupPoint]:
+    """Yield the points of one net. One machine waits for nobody, so its mean step is that of its mean slowdown."""
+    costs = CostModel(graph.tensors)
+    alone = find_plan(graph, assumed.cluster(1)).winner
+    single_s = simulate(alone.dataflow, assumed.cluster(1), costs=costs, slowdown=[assumed.mean_slowdown]).step_s
     for count in counts:
         cluster = assumed.cluster(count)
-        winner = alone if count == 1 else find(graph, cluster, seed=assumed.seed, only=only).winner
-        step_s = single_s if count == 1 else _mean_step_s(winner.flow, cluster, assumed, costs)
-        quiet_s, sent = winner.simulation.step_s, winner.flow.bytes_forward
-        yield Point(task, count, step_s, quiet_s, single_s / step_s, winner.name, sent, winner.least_share)
+        winner = alone if count == 1 else find_plan(graph, cluster, seed=assumed.seed, candidates=candidates).winner
+        step_s = single_s if count == 1 else _mean_step_s(winner.dataflow, cluster, assumed, costs)
+        quiet_s, sent = winner.simulation.step_s, winner.dataflow.bytes_forward
+        yield SpeedupPoint(task, count, step_s, quiet_s, single_s / step_s, winner.name, sent, winner.min_load)
 
 
-def _mean_step_s(flow: Flow, cluster: Cluster, assumed: Assumed, costs: Costs) -> float:
+def _mean_step_s(dataflow: Dataflow, cluster: Cluster, assumed: AssumedMachines, costs: CostModel) -> float:
     steps = [
-        simulate(flow, cluster, costs=costs, slowdown=slowdown).step_s for slowdown in assumed.slowdowns(len(cluster))
+        simulate(dataflow, cluster, costs=costs, slowdown=slowdown).step_s
+        for slowdown in assumed.slowdowns(len(cluster))
     ]
     return sum(steps) / len(steps)

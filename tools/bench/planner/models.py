@@ -1,4 +1,4 @@
-"""What `cutset bench plan` plans: nets whose good cuts are known, the bundled tasks, and nets drawn from seeds."""
+"""The nets that `cutset bench plan` plans: nets whose good cuts are known, the bundled tasks, and random nets."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from ....models.tasks.locally_connected import LocallyConnected2d
 from ....partition.capture.export import capture
-from ....partition.cluster.machines import Cluster, alike
-from ....partition.dataflow.cut import Cut, Placed, fused, together
-from ....partition.dataflow.dataflow import flow
+from ....partition.cluster.machines import Cluster, uniform_cluster
+from ....partition.dataflow.cut import Cut, PlacedBox, colocate_overwriters, fuse_boxes
+from ....partition.dataflow.dataflow import lower_cut
 from ....partition.ir.graph import Graph
-from ....partition.layouts.layout_search import grid, shapes
-from ....partition.layouts.regular import slices, tiles
+from ....partition.layouts.layout_search import mesh_of_machines, mesh_shapes
+from ....partition.layouts.standard_cuts import slice_layers, tile_images
+from ...task.capture_task import capture_task
 from ...task.load_task import TaskSpec
-from ...task.plan_task import captured
-from .random_nets import Net, mean_square, random_net
+from .random_nets import RandomNet, compute_mean_square, make_random_net
 
 BUNDLED = (
     "digits",
@@ -36,8 +36,8 @@ RANDOM_MACHINES = (2, 3, 4, 8)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A graph to plan, on how many machines. known: bytes forward of the cut that is known to be good, and its name."""
+class PlanSubject:
+    """A graph to plan on a number of machines. known: the name of a good cut and the bytes that it sends forward."""
 
     name: str
     machines: int
@@ -45,34 +45,40 @@ class Subject:
     known: Callable[[Graph], tuple[str, float]] | None = None
 
 
-def subjects(*, seeds: int) -> Iterator[Subject]:
-    """All of them; so many random nets."""
+def list_subjects(*, seeds: int) -> Iterator[PlanSubject]:
+    """Yield all subjects, the last ones random nets of so many seeds."""
     tokens, width = 2048, 1024
     for machines in (2, 4, 8):
-        layer = transformer_layer(tokens, width)
-        yield Subject(layer.name, machines, _graph_of(layer), partial(_megatron, machines, tokens * width))
-    yield Subject("square net 6 x 2560", 16, _graph_of(square_net(6, 2560)), partial(_slices, 16))
+        layer = make_transformer_layer(tokens, width)
+        yield PlanSubject(
+            layer.name, machines, _defer_capture(layer), partial(_count_megatron_bytes, machines, tokens * width)
+        )
+    yield PlanSubject(
+        "square net 6 x 2560", 16, _defer_capture(make_square_net(6, 2560)), partial(_count_slice_bytes, 16)
+    )
     for machines in (4, 9, 16):
-        net = locally_connected(12)
-        yield Subject(net.name, machines, _graph_of(net), partial(_tiles, machines))
+        net = make_local_net(12)
+        yield PlanSubject(net.name, machines, _defer_capture(net), partial(_count_tile_bytes, machines))
     for name in BUNDLED:
-        yield Subject(name, 4, _bundled(name))
+        yield PlanSubject(name, 4, _defer_bundled(name))
     for seed in range(seeds):
-        yield Subject(f"random {random_net(seed).name}", RANDOM_MACHINES[seed % 4], _graph_of(random_net(seed)))
+        yield PlanSubject(
+            f"random {make_random_net(seed).name}", RANDOM_MACHINES[seed % 4], _defer_capture(make_random_net(seed))
+        )
 
 
-def transformer_layer(tokens: int, width: int) -> Net:
-    """One layer of 16 heads, norm first, without dropout."""
+def make_transformer_layer(tokens: int, width: int) -> RandomNet:
+    """Return one transformer layer of 16 heads, norm first, without dropout."""
     with torch.device("meta"):
         layer = nn.TransformerEncoderLayer(width, 16, 4 * width, dropout=0.0, norm_first=True, batch_first=True)
-        return Net("transformer layer", layer, (torch.empty(1, tokens, width),), mean_square)
+        return RandomNet("transformer layer", layer, (torch.empty(1, tokens, width),), compute_mean_square)
 
 
-def square_net(layers: int, width: int) -> Net:
-    """Fully connected layers of one width, and ReLUs."""
+def make_square_net(layers: int, width: int) -> RandomNet:
+    """Return a net of fully connected layers of one width, with ReLUs."""
     with torch.device("meta"):
         parts = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
-        return Net("square net", nn.Sequential(*parts), (torch.empty(32, width),), mean_square)
+        return RandomNet("square net", nn.Sequential(*parts), (torch.empty(32, width),), compute_mean_square)
 
 
 class _Padded(nn.Module):
@@ -86,38 +92,44 @@ class _Padded(nn.Module):
         return torch.relu(self.filters(nn.functional.pad(x, (1, 1, 1, 1))))
 
 
-def locally_connected(size: int) -> Net:
-    """Three layers of 3x3 local filters of 8 maps over an image of one position a tile."""
+def make_local_net(size: int) -> RandomNet:
+    """Return three layers of 3x3 local filters of 8 maps over an image."""
     with torch.device("meta"):
         layers = [_Padded(before, 8, size) for before in (3, 8, 8)]
         example = (torch.empty(32, 3, size, size),)
-        return Net(f"local filters {size} x {size}", nn.Sequential(*layers), example, mean_square)
+        return RandomNet(f"local filters {size} x {size}", nn.Sequential(*layers), example, compute_mean_square)
 
 
-def _graph_of(net: Net) -> Callable[[], Graph]:
+def _defer_capture(net: RandomNet) -> Callable[[], Graph]:
     return lambda: capture(net.model, net.loss, net.example)[0]
 
 
-def _bundled(name: str) -> Callable[[], Graph]:
-    return lambda: captured(TaskSpec(f"cutset.models:{name}")).train
+def _defer_bundled(name: str) -> Callable[[], Graph]:
+    return lambda: capture_task(TaskSpec(f"cutset.models:{name}")).train
 
 
-def _megatron(machines: int, elements: int, graph: Graph) -> tuple[str, float]:
-    """Two all-reduces of the layer's output, each a fold and an expand (Shoeybi et al., 2019, section 3)."""
+def _count_megatron_bytes(machines: int, elements: int, graph: Graph) -> tuple[str, float]:
+    """Return the bytes of two all-reduces of the layer's output, fold and expand (Shoeybi et al., 2019, section 3)."""
     return "Megatron", 4.0 * (machines - 1) * elements * 4
 
 
-def _slices(machines: int, graph: Graph) -> tuple[str, float]:
-    cluster = alike(machines)
-    return "slices", _sent(graph, cluster, slices(graph, grid(cluster, range(machines), (machines,))))
+def _count_slice_bytes(machines: int, graph: Graph) -> tuple[str, float]:
+    cluster = uniform_cluster(machines)
+    return "slices", _count_bytes(
+        graph, cluster, slice_layers(graph, mesh_of_machines(cluster, range(machines), (machines,)))
+    )
 
 
-def _tiles(machines: int, graph: Graph) -> tuple[str, float]:
-    cluster = alike(machines)
-    return "grid tiles", _sent(graph, cluster, tiles(graph, grid(cluster, range(machines), shapes(machines)[-1])))
+def _count_tile_bytes(machines: int, graph: Graph) -> tuple[str, float]:
+    cluster = uniform_cluster(machines)
+    return "grid tiles", _count_bytes(
+        graph, cluster, tile_images(graph, mesh_of_machines(cluster, range(machines), mesh_shapes(machines)[-1]))
+    )
 
 
-def _sent(graph: Graph, cluster: Cluster, boxes: Mapping[str, Sequence[Placed]] | None) -> float:
+def _count_bytes(graph: Graph, cluster: Cluster, boxes: Mapping[str, Sequence[PlacedBox]] | None) -> float:
     if boxes is None:
         return float("nan")
-    return float(flow(graph, Cut(len(cluster), fused(len(cluster), together(graph, boxes)))).bytes_forward)
+    return float(
+        lower_cut(graph, Cut(len(cluster), fuse_boxes(len(cluster), colocate_overwriters(graph, boxes)))).bytes_forward
+    )

@@ -12,8 +12,8 @@ Example = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Net:
-    """A module without storage, an example batch and a loss of its output. name: of what kind it is, and its seed."""
+class RandomNet:
+    """A module on the meta device, an example batch and a loss of its output. name: its kind and seed."""
 
     name: str
     model: nn.Module
@@ -21,24 +21,27 @@ class Net:
     loss: Callable[[Tensor], Tensor]
 
 
-def mean_square(output: Tensor) -> Tensor:
-    """The loss of a net that has no targets."""
+def compute_mean_square(output: Tensor) -> Tensor:
+    """Return the mean square of an output, the loss of a net without targets."""
     return output.square().mean()
 
 
-def random_net(seed: int) -> Net:
-    """The net of a seed; four kinds take turns."""
+def make_random_net(seed: int) -> RandomNet:
+    """Return the net of a seed; the seed modulo 4 chooses its kind."""
     draw = random.Random(seed)
-    kind, make = (("layers", _layers), ("images", _images), ("attention", _attention), ("branches", _branches))[
-        seed % 4
-    ]
+    kind, make = (
+        ("layers", _make_layers),
+        ("images", _make_images),
+        ("attention", _make_attention),
+        ("branches", _make_branches),
+    )[seed % 4]
     with torch.device("meta"):
         model, example = make(draw)
-    return Net(f"{kind} {seed}", model, example, mean_square)
+    return RandomNet(f"{kind} {seed}", model, example, compute_mean_square)
 
 
-def _layers(draw: random.Random) -> tuple[nn.Module, Example]:
-    """Fully connected layers of any widths."""
+def _make_layers(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Return fully connected layers of random widths."""
     widths = [draw.choice((64, 100, 512, 1024, 2560, 4096)) for _ in range(draw.randint(3, 7))]
     parts: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
@@ -60,8 +63,8 @@ class _Residual(nn.Module):
         return y
 
 
-class _Branches(nn.Module):
-    """Several modules side by side, their channels one behind the other."""
+class _ParallelBranches(nn.Module):
+    """Several modules side by side, whose channels are concatenated."""
 
     def __init__(self, branches: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -71,7 +74,7 @@ class _Branches(nn.Module):
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
-def _convolution(draw: random.Random, before: int, after: int, *, stride: int = 1) -> nn.Module:
+def _make_convolution(draw: random.Random, before: int, after: int, *, stride: int = 1) -> nn.Module:
     kernel = draw.choice((1, 3, 5))
     parts: list[nn.Module] = [nn.Conv2d(before, after, kernel, stride=stride, padding=kernel // 2)]
     if draw.random() < 0.4:
@@ -79,17 +82,17 @@ def _convolution(draw: random.Random, before: int, after: int, *, stride: int = 
     return nn.Sequential(*parts, nn.ReLU())
 
 
-def _images(draw: random.Random) -> tuple[nn.Module, Example]:
-    """Convolutions with strides, residuals and pooling, and a classifier."""
+def _make_images(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Return convolutions with strides, residuals and pooling, and a classifier."""
     channels, size = draw.choice((16, 32, 64)), draw.choice((24, 32, 64))
-    parts: list[nn.Module] = [_convolution(draw, 3, channels)]
+    parts: list[nn.Module] = [_make_convolution(draw, 3, channels)]
     left = size
     for _ in range(draw.randint(1, 4)):
         if draw.random() < 0.5:
-            parts.append(_Residual(_convolution(draw, channels, channels)))
+            parts.append(_Residual(_make_convolution(draw, channels, channels)))
         else:
             wider = draw.choice((32, 48, 96, 128))
-            parts += [_convolution(draw, channels, wider)]
+            parts += [_make_convolution(draw, channels, wider)]
             channels = wider
             if left % 2 == 0 and left > 4:
                 parts.append(nn.MaxPool2d(2))
@@ -98,8 +101,8 @@ def _images(draw: random.Random) -> tuple[nn.Module, Example]:
     return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16, 64)), 3, size, size),)
 
 
-def _attention(draw: random.Random) -> tuple[nn.Module, Example]:
-    """Transformer layers, before or after their norms."""
+def _make_attention(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Return transformer layers, norm first or last."""
     heads, width = draw.choice((2, 4, 8)), draw.choice((128, 256, 512))
     layers = [
         nn.TransformerEncoderLayer(
@@ -115,15 +118,12 @@ def _attention(draw: random.Random) -> tuple[nn.Module, Example]:
     return nn.Sequential(*layers), (torch.empty(draw.choice((1, 4, 16)), draw.choice((64, 128, 512)), width),)
 
 
-def _branches(draw: random.Random) -> tuple[nn.Module, Example]:
-    """Blocks of parallel convolutions, as in GoogLeNet."""
+def _make_branches(draw: random.Random) -> tuple[nn.Module, Example]:
+    """Return blocks of parallel convolutions, as in GoogLeNet."""
     channels, size = 3, draw.choice((24, 32, 48))
     parts: list[nn.Module] = []
     for _ in range(draw.randint(1, 3)):
         widths = [draw.choice((8, 16, 48)) for _ in range(draw.randint(2, 4))]
-        parts.append(_Branches([_convolution(draw, channels, width) for width in widths]))
+        parts.append(_ParallelBranches([_make_convolution(draw, channels, width) for width in widths]))
         channels = sum(widths)
     return nn.Sequential(*parts), (torch.empty(draw.choice((4, 16, 64)), 3, size, size),)
-
-
-KINDS = (("layers", _layers), ("images", _images), ("attention", _attention), ("branches", _branches))

@@ -1,7 +1,7 @@
-"""Peak memory of every process of a training run, beside the bound that no process may exceed.
+"""`cutset bench memory`: the peak memory of every process of a training run, compared with a bound.
 
-The bound: 0.45 of the weights and gradients of the whole model, and 300 MB. A process's peak is VmHWM of
-/proc/PID/status, the most of its memory that was resident at once; it only grows, so looking often enough finds it.
+The bound is 0.45 of the weights and gradients of the whole model, plus 300 MB. The peak of a process is VmHWM in
+/proc/PID/status, the largest part of its memory that was resident at once. It only grows, so polling finds it.
 """
 
 import math
@@ -16,19 +16,23 @@ from typing import Any
 
 from ....errors import CutsetError
 from ...task.load_task import TaskSpec, build_model, load_task
-from ...units import bytes_text
+from ...units import format_bytes
+from ..bench_table import BenchTable, Column
 
-SHARE = 0.45
+FRACTION = 0.45
 BASE_BYTES = 300_000_000
-LOOK_S = 0.05
+POLL_S = 0.05
 TRANSFORMER = "cutset.models:transformer(layers=20, width=1280, heads=20, context=8, vocabulary=8192, batch=64)"
 LAUNCHER = "launcher"
 _COMMAND = (sys.executable, "-P", "-c", "from cutset.tools.commands.cli import main; main()")
 
 
 @dataclass(frozen=True)
-class Peaks:
-    """parameters: of the whole model; weights_bytes: of those. peaks: bytes by process; seconds: of the whole run."""
+class MemoryPeaks:
+    """The peaks of a run in bytes, by process.
+
+    parameters, weights_bytes: of the whole model; seconds: of the whole run.
+    """
 
     task: str
     parameters: int
@@ -38,67 +42,64 @@ class Peaks:
 
     @property
     def bound_bytes(self) -> int:
-        """What no process may exceed."""
-        return math.floor(SHARE * 2 * self.weights_bytes) + BASE_BYTES
+        """The memory that no process may exceed."""
+        return math.floor(FRACTION * 2 * self.weights_bytes) + BASE_BYTES
 
     @property
     def held(self) -> bool:
-        """Whether none does."""
+        """Whether no process exceeds the bound."""
         return max(self.peaks.values()) <= self.bound_bytes
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the peaks and the bound as plain data for JSON."""
+        return {**asdict(self), "bound_bytes": self.bound_bytes, "held": self.held}
 
-def measure(task: str, *, machines: int, rule: str, more: Sequence[str] = ()) -> Peaks:
-    """Train a task in processes of its own, as `cutset train` does, and watch them; CutsetError where that fails.
 
-    more: options of `cutset train`.
+def measure(task: str, *, machines: int, optimizer: str, options: Sequence[str] = ()) -> MemoryPeaks:
+    """Train a task in processes of its own, as `cutset train` does, and watch their memory.
+
+    options: more options of `cutset train`. Raises CutsetError (E101) if the training fails.
     """
     model = build_model(load_task(TaskSpec(task)), seed=0, device="meta")
     sizes = [(p.numel(), p.nbytes) for p in model.parameters()]
     with tempfile.TemporaryDirectory(prefix="cutset-memory-") as folder:
-        options = (
-            "train",
-            task,
-            "--machines",
-            str(machines),
-            "--rule",
-            rule,
-            "--no-baseline",
-            "--out",
-            f"{folder}/run",
-        )
+        command = ["train", task, "--machines", str(machines), "--optimizer", optimizer, "--no-baseline"]
+        command += ["--out", f"{folder}/run"]
         start = time.monotonic()
-        with (Path(folder) / "said").open("w+") as said:
-            process = subprocess.Popen((*_COMMAND, *options, *more), stdout=said, stderr=said, stdin=subprocess.DEVNULL)
-            peaks = _watched(process)
-            said.seek(0)
+        with (Path(folder) / "output").open("w+") as output:
+            process = subprocess.Popen(
+                (*_COMMAND, *command, *options), stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
+            peaks = _watch(process)
+            output.seek(0)
             if process.returncode:
-                raise CutsetError("E270", f"the run that was measured failed:\n{said.read()}", fix=" ".join(options))
+                raise CutsetError("E101", f"the measured training failed:\n{output.read()}", fix=" ".join(command))
         seconds = time.monotonic() - start
-    return Peaks(task, sum(n for n, _ in sizes), sum(b for _, b in sizes), peaks, seconds)
+    return MemoryPeaks(task, sum(n for n, _ in sizes), sum(b for _, b in sizes), peaks, seconds)
 
 
-def _watched(process: "subprocess.Popen[bytes]") -> dict[str, int]:
-    """Peaks of a process and of those that it starts, until it ends, by the names of their roles."""
+def _watch(process: "subprocess.Popen[bytes]") -> dict[str, int]:
+    """Return the peaks of a process and of its children, by the names of their roles, once it has ended."""
     peaks: dict[str, int] = {}
     while process.poll() is None:
-        for pid in (process.pid, *_children(process.pid)):
-            name = LAUNCHER if pid == process.pid else _role(pid)
-            peak = _peak_bytes(pid)
+        for pid in (process.pid, *_list_children(process.pid)):
+            name = LAUNCHER if pid == process.pid else _read_role(pid)
+            peak = _read_peak(pid)
             if name and peak is not None:
                 peaks[name] = max(peak, peaks.get(name, 0))
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return peaks
 
 
-def _children(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return []
 
 
-def _role(pid: int) -> str:
-    """The name of a role, which its command line ends with."""
+def _read_role(pid: int) -> str:
+    """Return the name of a role, with which its command line ends; "" for any other process."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
@@ -106,7 +107,8 @@ def _role(pid: int) -> str:
     return words[-1].decode() if b"cutset.runtime.launcher.child" in words else ""
 
 
-def _peak_bytes(pid: int) -> int | None:
+def _read_peak(pid: int) -> int | None:
+    """Return the peak memory of a process in bytes; None if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -114,20 +116,21 @@ def _peak_bytes(pid: int) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
-def table(found: Peaks) -> str:
-    """The peaks in words, largest first."""
-    rows = [
-        f"{name:14} {bytes_text(peak):>9} {peak / found.bound_bytes:6.0%} of the bound"
-        for name, peak in sorted(found.peaks.items(), key=lambda pair: -pair[1])
+def tabulate(measured: MemoryPeaks) -> BenchTable[tuple[str, int]]:
+    """Return the table of the peaks, largest first."""
+    columns: list[Column[tuple[str, int]]] = [
+        Column("process", value=lambda row: row[0], align="left"),
+        Column("peak memory", value=lambda row: row[1], format=format_bytes),
+        Column("of the bound", value=lambda row: row[1] / measured.bound_bytes, format="{:.0%}".format),
     ]
-    head = [
-        f"{found.task}: {found.parameters / 1e6:.1f} M parameters, {bytes_text(found.weights_bytes)}",
-        f"bound: {bytes_text(found.bound_bytes)} = {SHARE} x (weights + gradients) + {bytes_text(BASE_BYTES)}",
-    ]
-    verdict = "every process stays below the bound" if found.held else "a process exceeds the bound"
-    return "\n".join([*head, *rows, f"{verdict}; {found.seconds:.0f} s"])
-
-
-def as_data(found: Peaks) -> dict[str, Any]:
-    """The peaks as plain data."""
-    return {**asdict(found), "bound_bytes": found.bound_bytes, "held": found.held}
+    size, bound = format_bytes(measured.weights_bytes), format_bytes(measured.bound_bytes)
+    verdict = "Every process stays below the bound" if measured.held else "A process exceeds the bound"
+    return BenchTable(
+        columns,
+        sorted(measured.peaks.items(), key=lambda row: -row[1]),
+        title=f"{measured.task}: {measured.parameters / 1e6:.1f} M parameters, {size}",
+        notes=(
+            f"Bound: {bound} = {FRACTION} x (weights + gradients) + {format_bytes(BASE_BYTES)}.",
+            f"{verdict}; the run took {measured.seconds:.0f} s.",
+        ),
+    )

@@ -1,6 +1,6 @@
-"""What the methods are compared with, in plain torch and as torch documents it: one process, DDP on gloo, Hogwild.
+"""Plain torch, with which methods are compared, as torch documents it: one process, DDP on gloo, and Hogwild.
 
-All take the same samples in the same order. The clock starts once every process is warm, and stands still during tests.
+All take the same samples in the same order. The clock starts once every process is warm, and stops during tests.
 """
 
 import os
@@ -18,17 +18,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ....models.sample_stream import SampleStream
 from ....models.task import Data, Task
-from ....runtime.launcher.heartbeat import Beacon
 from ....runtime.channel.channel import Channel
+from ....runtime.launcher.heartbeat import RoleProgress
 from ...task.load_task import TaskSpec, build_model, load_task, read_split
 
-ALONE, DDP, HOGWILD = (f"cutset.tools.bench.training.plain_torch:{name}" for name in ("alone", "parallel", "hogwild"))
+ALONE, DDP, HOGWILD = (
+    f"cutset.tools.bench.training.plain_torch:{name}" for name in ("train_alone", "train_in_parallel", "train_hogwild")
+)
 PROCESSES = 2
 TEST_BATCH = 1000
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
-class Plain(msgspec.Struct, frozen=True):
+class TorchSetup(msgspec.Struct, frozen=True):
     """One process of plain torch, which trains by SGD.
 
     batch, steps: of all processes together. every: steps between two tests, 0 for one test at the end. store: a file by
@@ -45,50 +47,50 @@ class Plain(msgspec.Struct, frozen=True):
     store: str = ""
 
 
-class Trained(msgspec.Struct, frozen=True):
-    """What came of it. seconds: without tests; curve: samples and test accuracy."""
+class TorchResult(msgspec.Struct, frozen=True):
+    """What a training came to. seconds: without tests; curve: samples and test accuracy."""
 
     seconds: float
     samples: int
     curve: list[tuple[int, float]]
 
 
-def alone(channel: Channel, setup: Any, beacon: Beacon) -> Any:
-    """One process, with the threads of its role."""
-    given = msgspec.convert(setup, Plain)
-    loop = _Loop(given, load_task(given.spec), beacon)
-    return msgspec.to_builtins(loop.train(build_model(loop.task, seed=given.seed), range(given.steps)))
+def train_alone(channel: Channel, setup: Any, progress: RoleProgress) -> Any:
+    """Train in one process, with the threads of its role."""
+    config = msgspec.convert(setup, TorchSetup)
+    loop = _TorchLoop(config, load_task(config.spec), progress)
+    return msgspec.to_builtins(loop.train(build_model(loop.task, seed=config.seed), range(config.steps)))
 
 
-def parallel(channel: Channel, setup: Any, beacon: Beacon) -> Any:
-    """One of the processes of DistributedDataParallel, each with its part of every batch."""
-    given = msgspec.convert(setup, Plain)
-    loop = _Loop(given, load_task(given.spec), beacon)
+def train_in_parallel(channel: Channel, setup: Any, progress: RoleProgress) -> Any:
+    """Run one of the processes of DistributedDataParallel, each with its part of every batch."""
+    config = msgspec.convert(setup, TorchSetup)
+    loop = _TorchLoop(config, load_task(config.spec), progress)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.FileStore(given.store, PROCESSES)  # type: ignore[attr-defined]
-    timeout = timedelta(seconds=PATIENCE_S)
-    dist.init_process_group("gloo", store=store, rank=given.rank, world_size=PROCESSES, timeout=timeout)
+    store = dist.FileStore(config.store, PROCESSES)  # type: ignore[attr-defined]
+    timeout = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group("gloo", store=store, rank=config.rank, world_size=PROCESSES, timeout=timeout)
     try:
-        model = DistributedDataParallel(build_model(loop.task, seed=given.seed))
-        part = slice(given.rank, None, PROCESSES)
-        return msgspec.to_builtins(loop.train(model, range(given.steps), part=part))
+        model = DistributedDataParallel(build_model(loop.task, seed=config.seed))
+        part = slice(config.rank, None, PROCESSES)
+        return msgspec.to_builtins(loop.train(model, range(config.steps), part=part))
     finally:
         dist.destroy_process_group()
 
 
-def hogwild(channel: Channel, setup: Any, beacon: Beacon) -> Any:
-    """Processes that train one model in shared memory without locks, as torch's example `mnist_hogwild` does."""
-    given = msgspec.convert(setup, Plain)
-    beacon.progress = None  # the processes below take the steps
-    task = load_task(given.spec)
-    model = build_model(task, seed=given.seed)
+def train_hogwild(channel: Channel, setup: Any, progress: RoleProgress) -> Any:
+    """Train one model in shared memory by several processes without locks, as torch's example `mnist_hogwild` does."""
+    config = msgspec.convert(setup, TorchSetup)
+    progress.value = None  # the processes below take the steps
+    task = load_task(config.spec)
+    model = build_model(task, seed=config.seed)
     model.share_memory()
-    tests = given.steps // given.every if given.every else 0
-    seconds, curve = _shared(PROCESSES), _shared(tests + 1, 2)
+    tests = config.steps // config.every if config.every else 0
+    seconds, curve = _make_shared(PROCESSES), _make_shared(tests + 1, 2)
     context = mp.get_context("spawn")
-    ready, plain = context.Barrier(PROCESSES), msgspec.json.encode(given)
+    ready, encoded = context.Barrier(PROCESSES), msgspec.json.encode(config)
     processes = [
-        context.Process(target=_hog, args=(model, plain, rank, ready, seconds, curve), daemon=True)
+        context.Process(target=_train_hog, args=(model, encoded, rank, ready, seconds, curve), daemon=True)
         for rank in range(PROCESSES)
     ]
     for process in processes:
@@ -98,34 +100,35 @@ def hogwild(channel: Channel, setup: Any, beacon: Beacon) -> Any:
     failed = [process.exitcode for process in processes if process.exitcode != 0]
     if failed:
         raise RuntimeError(f"a process of torch's Hogwild ended with {failed[0]}")
-    points = [(int(samples), float(right)) for samples, right in curve.tolist() if samples]
-    points[-1] = (given.steps * given.batch, accuracy(model, task, read_split(task, "test")))  # once both have ended
-    return msgspec.to_builtins(Trained(float(seconds.max()), given.steps * given.batch, points))
+    points = [(int(samples), float(accuracy)) for samples, accuracy in curve.tolist() if samples]
+    samples = config.steps * config.batch
+    points[-1] = (samples, measure_accuracy(model, task, read_split(task, "test")))  # once both processes have ended
+    return msgspec.to_builtins(TorchResult(float(seconds.max()), samples, points))
 
 
-def _shared(*shape: int) -> Tensor:
-    """Zeros that other processes see."""
+def _make_shared(*shape: int) -> Tensor:
+    """Return zeros in memory that other processes see."""
     zeros = torch.zeros(shape)
     zeros.share_memory_()  # type: ignore[no-untyped-call]
     return zeros
 
 
-def _hog(model: nn.Module, plain: bytes, rank: int, ready: Any, seconds: Tensor, curve: Tensor) -> None:
-    """One of those processes: every second batch. It says its seconds and, if it is the first, its tests."""
+def _train_hog(model: nn.Module, encoded: bytes, rank: int, ready: Any, seconds: Tensor, curve: Tensor) -> None:
+    """Run one of Hogwild's processes, on every second batch; the first one also writes down its tests."""
     torch.set_num_threads(1)
-    given = msgspec.structs.replace(msgspec.json.decode(plain, type=Plain), rank=rank)
-    loop = _Loop(given, load_task(given.spec), Beacon())
-    trained = loop.train(model, range(rank, given.steps, PROCESSES), ready=lambda: ready.wait(PATIENCE_S))
-    seconds[rank] = trained.seconds
-    for i, point in enumerate(trained.curve):
+    config = msgspec.structs.replace(msgspec.json.decode(encoded, type=TorchSetup), rank=rank)
+    loop = _TorchLoop(config, load_task(config.spec), RoleProgress())
+    result = loop.train(model, range(rank, config.steps, PROCESSES), ready=lambda: ready.wait(TIMEOUT_S))
+    seconds[rank] = result.seconds
+    for i, point in enumerate(result.curve):
         curve[i] = torch.tensor(point)
 
 
-class _Loop:
+class _TorchLoop:
     """The loop of torch's examples, and the samples for it. Only rank 0 tests."""
 
-    def __init__(self, given: Plain, task: Task, beacon: Beacon) -> None:
-        self.given, self.task, self.beacon = given, task, beacon
+    def __init__(self, given: TorchSetup, task: Task, progress: RoleProgress) -> None:
+        self.given, self.task, self.progress = given, task, progress
         self.samples = read_split(task, "train")
         self.tests = read_split(task, "test") if given.rank == 0 else None
         self.stream = SampleStream(len(self.samples), batch=given.batch, seed=given.seed)
@@ -137,7 +140,7 @@ class _Loop:
         *,
         part: slice = slice(None),
         ready: Callable[[], object] = lambda: None,
-    ) -> Trained:
+    ) -> TorchResult:
         """numbers: of the batches; part: of each that is ours. ready: waits for the other processes."""
         optimizer = torch.optim.SGD(model.parameters(), lr=self.given.lr)
         self._gradient(model, numbers[0], part)  # the first is slow
@@ -148,7 +151,7 @@ class _Loop:
             optimizer.zero_grad()
             self._gradient(model, number, part)
             optimizer.step()
-            self.beacon.progress = number
+            self.progress.value = number
             done = number + numbers.step  # by all processes
             if self._due(done):
                 start = time.perf_counter()
@@ -157,7 +160,7 @@ class _Loop:
         seconds = time.perf_counter() - began - testing_s
         if self.tests is not None:
             curve.append(self._point(model, self.given.steps))
-        return Trained(seconds, self.given.steps * self.given.batch, curve)
+        return TorchResult(seconds, self.given.steps * self.given.batch, curve)
 
     def _gradient(self, model: nn.Module, number: int, part: slice) -> None:
         rows = self.samples.rows(self.stream.indices(number)[part])
@@ -170,11 +173,11 @@ class _Loop:
     def _point(self, model: nn.Module, done: int) -> tuple[int, float]:
         assert self.tests is not None
         whole = model.module if isinstance(model, DistributedDataParallel) else model
-        return done * self.given.batch, accuracy(whole, self.task, self.tests)
+        return done * self.given.batch, measure_accuracy(whole, self.task, self.tests)
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, task: Task, tests: Data) -> float:
+def measure_accuracy(model: nn.Module, task: Task, tests: Data) -> float:
     """The share of right answers, in evaluation mode."""
     model.eval()
     parts = (tests.rows(indices) for indices in torch.split(torch.arange(len(tests)), TEST_BATCH))

@@ -1,7 +1,12 @@
-"""What small portions, handed out on demand, and backups are good for where one replica is slow: measured, simulated.
+"""`cutset bench stragglers`: what small portions and backup tasks gain in Sandblaster if one replica is slow.
 
-Measured with the coordinator, a shard and four workers of a real run, as processes; what a portion takes to compute is
-emulated by waiting, since four replicas share what cores there are.
+"The coordinator assigns each of the N model replicas a small portion of work, much smaller than 1/Nth of the total size
+of a batch, and assigns replicas new portions whenever they are free. ... To further manage slow model replicas at the
+end of the batch, the coordinator schedules multiple copies of the outstanding portions and uses the result from
+whichever model replica finishes first." (Dean et al., NIPS 2012, section 4.2.)
+
+Measured with the coordinator, the shard and the workers of a real run as processes; the time to compute a portion is
+emulated by sleeping, since the replicas share the cores of one host. Then simulated, event by event, for 2000 replicas.
 """
 
 import heapq
@@ -9,6 +14,7 @@ import statistics
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +22,27 @@ from typing import Any
 import msgspec
 import torch
 
-from ....ps.sandblaster.coordinator import CHUNKS, BatchCoordinator
-from ....ps.sandblaster.gradient_worker import BatchWorker
-from ....ps.sandblaster.work_queue import COPIES, Chunks
+from ....ps.sandblaster.coordinator import Coordinator
 from ....ps.sandblaster.coordinator_loop import coordinate
-from ....ps.slices.slicing import layout
-from ....ps.sandblaster.solver import Iteration, Portions, Steps
-from ....ps.sandblaster.recovery_log import OperationLog
+from ....ps.sandblaster.evaluation import GROUPS_PER_REPLICA
+from ....ps.sandblaster.gradient_worker import GradientWorker
+from ....ps.sandblaster.recovery_log import RecoveryLog
+from ....ps.sandblaster.solver import Iteration, Portions, SolverRun
+from ....ps.sandblaster.vector_ops import ITERATE, Evaluate
+from ....ps.sandblaster.vector_shard import VectorShard, slice_initial_values
+from ....ps.sandblaster.work_queue import MAX_COPIES, WorkQueue
 from ....ps.server.serve_loop import serve
-from ....ps.sandblaster.vector_ops import AT, Evaluate
-from ....ps.sandblaster.vector_shard import VectorShard, from_whole
-from ....runtime.launcher.heartbeat import Beacon
+from ....ps.slices.slicing import slice_parameters
 from ....runtime.channel.channel import Channel
-from ....runtime.worker.flat_gradient import Gradient
-from ....runtime.launcher.launcher import Launcher, Role
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
-from ...report.console import make_console, print_columns
-from ...units import seconds_text
+from ....runtime.launcher.heartbeat import RoleProgress
+from ....runtime.launcher.launcher import Launcher, Role
+from ....runtime.worker.flat_gradient import FlatGradient
+from ...units import format_seconds
+from ..bench_table import BenchTable, Column
 
-REPLICAS, SLOWER = 4, 5.0
+REPLICAS, SLOWDOWN = 4, 5.0
 PORTION_S = 0.005  # of a replica that is not slow
 COUNT = 256  # portions of an iteration
 ELEMENTS = 1000
@@ -44,8 +51,11 @@ SIMULATED = 2000
 ENTRY = "cutset.tools.bench.training.stragglers:{}"
 
 
-class Setup(msgspec.Struct, frozen=True):
-    """single: one portion of the batch for each replica, and no backups. seconds: of a portion, by replica."""
+class StragglerSetup(msgspec.Struct, frozen=True):
+    """The setup of every role.
+
+    single: one portion of the batch for each replica, and no backups. seconds: that a portion takes, by replica.
+    """
 
     folder: str
     single: bool
@@ -54,134 +64,134 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class PortionRow:
-    """How long an iteration took, and what it would with all at work to the end."""
+class StragglerResult:
+    """How long an iteration took, and how long it would take if all replicas were busy to the end.
+
+    backups: portions that were issued twice, per iteration.
+    """
 
     how: str
     replicas: int
     seconds: float
     ideal_s: float
-    backups: float  # chunks that were given to two, an iteration
+    backups: float
 
     @property
     def ratio(self) -> float:
-        """Of the ideal."""
+        """Seconds over the ideal."""
         return self.seconds / self.ideal_s
 
 
-def measure(rounds: int = 3, iterations: int = ITERATIONS) -> list[PortionRow]:
-    """Small portions with backups, and one portion each without, in turn; then both simulated for many replicas."""
-    seconds = [PORTION_S] * (REPLICAS - 1) + [PORTION_S * SLOWER]
-    ideal = COUNT / sum(1 / one for one in seconds)
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+COLUMNS: tuple[Column[StragglerResult], ...] = (
+    Column("portions", "how", align="left"),
+    Column("replicas", "replicas"),
+    Column("slow replica", value=lambda row: SLOWDOWN, format="{:g} x slower".format),
+    Column("iteration", "seconds", format_seconds),
+    Column("ideal", "ideal_s", format_seconds),
+    Column("of the ideal", "ratio", "{:.2f} x".format),
+    Column("issued twice", "backups", "{:.0f}".format),
+)
+
+
+def tabulate(rows: Sequence[StragglerResult]) -> BenchTable[StragglerResult]:
+    """Return the table of the iterations."""
+    return BenchTable(COLUMNS, rows)
+
+
+def measure(rounds: int = 3, iterations: int = ITERATIONS) -> list[StragglerResult]:
+    """Time small portions with backups and one portion each, in turn; then simulate both for many replicas."""
+    seconds = [PORTION_S] * (REPLICAS - 1) + [PORTION_S * SLOWDOWN]
+    ideal = COUNT / sum(1 / portion_s for portion_s in seconds)
+    times: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for _ in range(rounds):
-        for single, times in found.items():
-            times += _run(single, seconds, iterations)
-    rows = []
-    for single, times in found.items():
-        taken, backups = (statistics.median(column) for column in zip(*times, strict=True))
-        rows.append(PortionRow(_how(single), REPLICAS, taken, ideal, backups))
-    return rows + [simulated(single) for single in found]
+        for single, measured in times.items():
+            measured += _run(single, seconds, iterations)
+    results = []
+    for single, measured in times.items():
+        taken, backups = (statistics.median(column) for column in zip(*measured, strict=True))
+        results.append(StragglerResult(_describe(single), REPLICAS, taken, ideal, backups))
+    return results + [simulate(single) for single in times]
 
 
-def simulated(single: bool, replicas: int = SIMULATED, slow: int = 1) -> PortionRow:
-    """One iteration of many replicas, of which some are slow, event by event; a portion takes the others a second."""
-    count = replicas * (1 if single else CHUNKS)
-    seconds = [SLOWER if replica < slow else 1.0 for replica in range(replicas)]
-    chunks = Chunks(count, copies=1 if single else COPIES)
-    ideal = count / sum(1 / one for one in seconds)
+def simulate(single: bool, replicas: int = SIMULATED, slow: int = 1) -> StragglerResult:
+    """Simulate one iteration of many replicas, the first `slow` of them slow; a portion takes the others a second."""
+    count = replicas * (1 if single else GROUPS_PER_REPLICA)
+    seconds = [SLOWDOWN if replica < slow else 1.0 for replica in range(replicas)]
+    queue = WorkQueue(count, copies=1 if single else MAX_COPIES)
+    ideal = count / sum(1 / portion_s for portion_s in seconds)
     events = [(0.0, replica, -1) for replica in range(replicas)]
     heapq.heapify(events)
     now = 0.0
-    while not chunks.complete:
-        now, replica, chunk = heapq.heappop(events)
-        if chunk >= 0:
-            chunks.done(str(replica), chunk)
-        following = chunks.next(str(replica))
+    while not queue.is_complete:
+        now, replica, group = heapq.heappop(events)
+        if group >= 0:
+            queue.finish(str(replica), group)
+        following = queue.take(str(replica))
         if following is not None:
             heapq.heappush(events, (now + seconds[replica], replica, following))
-    return PortionRow(f"{_how(single)}, simulated", replicas, now, ideal, float(chunks.backups))
+    return StragglerResult(f"{_describe(single)}, simulated", replicas, now, ideal, float(queue.backups))
 
 
-def _how(single: bool) -> str:
+def _describe(single: bool) -> str:
     return "one portion each" if single else "small portions, backups"
 
 
 def _run(single: bool, seconds: list[float], iterations: int) -> list[tuple[float, float]]:
-    """Seconds of each iteration but for the first, and backups in it."""
+    """Return the seconds of each iteration but the first, and how many backups were issued in it."""
     with tempfile.TemporaryDirectory() as folder:
-        setup = msgspec.to_builtins(Setup(folder, single, seconds, iterations))
+        setup = msgspec.to_builtins(StragglerSetup(folder, single, seconds, iterations))
         names = ["coordinator", "shard-0", *(f"worker-{n}.0" for n in range(len(seconds)))]
-        entries = ["coordinating", "serving", *["working"] * len(seconds)]
+        entries = ["run_coordinator", "run_shard", *["run_worker"] * len(seconds)]
         roles = [Role(name, ENTRY.format(entry), setup) for name, entry in zip(names, entries, strict=True)]
-        told: list[dict[str, Any]] = []
+        reports: list[dict[str, Any]] = []
         left = set(names[2:])
-        with Launcher(roles, job=f"portions-{uuid.uuid4().hex[:12]}") as launcher:
+        with Launcher(roles, job=f"stragglers-{uuid.uuid4().hex[:12]}") as launcher:
             launcher.start()
             for message in launcher.events():
                 if message.kind == "iteration":
-                    told.append(message.body)
+                    reports.append(message.body)
                 left -= {message.sender} if message.kind == "finished" else set()
                 if not left and message.kind == "finished" and message.sender in names[2:]:
                     for name in names[:2]:
                         launcher.send(name, Message("finish"))
-    counts = [one["backups"] for one in told]
-    return [(b["seconds"], b["backups"] - before) for b, before in zip(told[1:], counts, strict=False)]
+    counts = [report["backups"] for report in reports]  # since the beginning of the run
+    return [(b["seconds"], b["backups"] - before) for b, before in zip(reports[1:], counts, strict=False)]
 
 
-def coordinating(channel: Channel, setup: Any, beacon: Beacon) -> None:
-    """The role of the coordinator, of a method that does nothing but evaluate."""
-    given, portions = msgspec.convert(setup, Setup), Portions(COUNT, 1)
+def run_coordinator(channel: Channel, setup: Any, progress: RoleProgress) -> None:
+    """Run the coordinator of a method that does nothing but evaluate the gradient."""
+    config, portions = msgspec.convert(setup, StragglerSetup), Portions(COUNT, 1)
 
-    def steps() -> Steps:
-        for number in range(1, given.iterations + 1):
-            loss, *_ = yield [Evaluate(AT, "gradient", 0, COUNT)]
+    def solve() -> SolverRun:
+        for number in range(1, config.iterations + 1):
+            loss, *_ = yield [Evaluate(ITERATE, "gradient", 0, COUNT)]
             yield Iteration(number, loss, 0.0, 0.0, number)
         return "done"
 
-    log = OperationLog(Path(given.folder) / "log", {})
-    made = BatchCoordinator(steps, portions, log, ["shard-0"], replicas=len(given.seconds), single=given.single)
-    coordinate(made, channel, beacon)
+    log = RecoveryLog(Path(config.folder) / "log", {})
+    coordinator = Coordinator(solve, portions, log, ["shard-0"], replicas=len(config.seconds), single=config.single)
+    coordinate(coordinator, channel, progress)
     log.close()
 
 
-def serving(channel: Channel, setup: Any, beacon: Beacon) -> None:
-    """The role of the shard."""
-    given, start = msgspec.convert(setup, Setup), torch.zeros(ELEMENTS)
-    slices = layout([ELEMENTS], 1)
-    serve(
-        VectorShard(0, slices, Portions(COUNT, 1), from_whole({0: start}), Path(given.folder)), channel, beacon=beacon
-    )
+def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> None:
+    """Run the shard."""
+    config, start = msgspec.convert(setup, StragglerSetup), torch.zeros(ELEMENTS)
+    slices = slice_parameters([ELEMENTS], 1)
+    shard = VectorShard(0, slices, Portions(COUNT, 1), slice_initial_values({0: start}), Path(config.folder))
+    serve(shard, channel, progress=progress)
 
 
-def working(channel: Channel, setup: Any, beacon: Beacon) -> None:
-    """The role of a worker, which waits as long as it would compute."""
-    given = msgspec.convert(setup, Setup)
+def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> None:
+    """Run a worker, which sleeps for as long as it would compute."""
+    config = msgspec.convert(setup, StragglerSetup)
     replica = int(channel.name.partition("-")[2].partition(".")[0])
 
     def compute(portion: int, step: int) -> float:
-        time.sleep(given.seconds[replica])
-        beacon.progress = f"portion {step}"
+        time.sleep(config.seconds[replica])
+        progress.value = f"portion {step}"
         return 1.0
 
-    values, slices = torch.zeros(ELEMENTS), layout([ELEMENTS], 1)
-    mailbox, portions, gradient = Mailbox(channel), Portions(COUNT, 1), Gradient(torch.zeros(ELEMENTS))
-    BatchWorker(mailbox, slices, values, gradient, compute, portions, coordinator="coordinator").run()
-
-
-def print_rows(rows: list[PortionRow]) -> None:
-    """Print them as a table."""
-    columns = ("portions", "replicas", "one is slower", "an iteration", "ideal", "of the ideal", "given to two")
-    cells = [
-        (
-            row.how,
-            str(row.replicas),
-            f"{SLOWER:g} x",
-            seconds_text(row.seconds),
-            seconds_text(row.ideal_s),
-            f"{row.ratio:.2f} x",
-            f"{row.backups:.0f}",
-        )
-        for row in rows
-    ]
-    print_columns(make_console(), columns, cells)
+    values, slices = torch.zeros(ELEMENTS), slice_parameters([ELEMENTS], 1)
+    mailbox, portions, gradient = Mailbox(channel), Portions(COUNT, 1), FlatGradient(torch.zeros(ELEMENTS))
+    GradientWorker(mailbox, slices, values, gradient, compute, portions, coordinator="coordinator").run()

@@ -1,132 +1,119 @@
-"""How fast rules change parameters on one thread, beside memcpy: the rule alone, and as a shard applies a push.
+"""`cutset bench optimizers`: how fast each optimizer updates parameters on one thread, compared with memcpy.
 
-A rule takes turns with memcpy, so that a busy second hits both alike. What is counted is the gradient: a rule at
-1 GB/s takes 0.1 s for one of 100 MB, whatever else it reads and writes meanwhile.
+An optimizer and memcpy are timed in turn, so that a disturbance hits both alike. Rates count the bytes of the gradient:
+an optimizer at 1 GB/s takes 0.1 s for a gradient of 100 MB, whatever else it reads and writes meanwhile.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ....ps.slices.slice_state import Holding
-from ....ps.slices.slicing import layout
-from ....ps.optimizers.optimizer import Rule, Update
-from ....ps.optimizers.registry import RULES
-from ....ps.optimizers.registry import rule as rule_named
-from ...report.console import make_console, print_columns
+from ....ps.optimizers.optimizer import Optimizer, Update
+from ....ps.optimizers.registry import OPTIMIZERS, parse_optimizer
+from ....ps.slices.slice_state import SliceState
+from ....ps.slices.slicing import slice_parameters
+from ..bench_table import BenchTable, Column, format_rate
 
 ELEMENTS = 25_000_000  # 100 MB of float32
 ROUNDS = 7
 LR = 1e-6  # small, so that however many updates keep the values where they are
-NAMES = (*RULES, "sgd:momentum=0.9", "sgd:momentum=0.9,nesterov=true", "adagrad/tau")
+NAMES = (*OPTIMIZERS, "sgd:momentum=0.9", "sgd:momentum=0.9,nesterov=true", "adagrad/tau")
 
 
 @dataclass(frozen=True)
-class RuleRow:
-    """Bytes of gradient a second of every round: the rule alone, a push with its checks, memcpy beside them."""
+class OptimizerRates:
+    """Bytes of gradient per second in each round: of the optimizer alone, of a push with its checks, and of memcpy."""
 
-    rule: str
+    optimizer: str
     alone: tuple[float, ...]
     pushed: tuple[float, ...]
     memcpy: tuple[float, ...]
 
     @property
     def rate(self) -> float:
-        """The median of the rule alone."""
+        """The median rate of the optimizer alone, in bytes/s."""
         return statistics.median(self.alone)
 
     @property
     def push_rate(self) -> float:
-        """The median of pushes."""
+        """The median rate of pushes, in bytes/s."""
         return statistics.median(self.pushed)
 
     @property
     def of_memcpy(self) -> float:
-        """The median ratio of the rule alone to memcpy in the same round."""
-        return statistics.median(mine / copy for mine, copy in zip(self.alone, self.memcpy, strict=True))
+        """The median ratio of the optimizer alone to memcpy in the same round."""
+        return statistics.median(rate / copy for rate, copy in zip(self.alone, self.memcpy, strict=True))
 
     @property
     def push_of_memcpy(self) -> float:
         """The median ratio of pushes to memcpy in the same round."""
-        return statistics.median(mine / copy for mine, copy in zip(self.pushed, self.memcpy, strict=True))
+        return statistics.median(rate / copy for rate, copy in zip(self.pushed, self.memcpy, strict=True))
 
 
-def measure(*, names: Sequence[str] = NAMES, elements: int = ELEMENTS, rounds: int = ROUNDS) -> list[RuleRow]:
-    """A row for each rule; torch is left with the threads that it had."""
+COLUMNS: tuple[Column[OptimizerRates], ...] = (
+    Column("optimizer", "optimizer", align="left"),
+    Column("alone", "rate", format_rate),
+    Column("of memcpy", "of_memcpy", "{:.2f}".format),
+    Column("push", "push_rate", format_rate),
+    Column("of memcpy", "push_of_memcpy", "{:.2f}".format),
+    *(Column("", key) for key in ("alone", "pushed", "memcpy")),
+)
+
+
+def tabulate(rows: Sequence[OptimizerRates]) -> BenchTable[OptimizerRates]:
+    """Return the table of medians, and of their ratios to memcpy in the same round."""
+    return BenchTable(COLUMNS, rows)
+
+
+def measure(*, names: Sequence[str] = NAMES, elements: int = ELEMENTS, rounds: int = ROUNDS) -> list[OptimizerRates]:
+    """Time each optimizer. Torch keeps the number of threads that it had."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         generator = torch.Generator().manual_seed(0)
         value, gradient = (torch.randn(elements, generator=generator) for _ in range(2))
-        return [_row(name, value, gradient, rounds) for name in names]
+        return [_time_optimizer(name, value, gradient, rounds) for name in names]
     finally:
         torch.set_num_threads(threads)
 
 
-def _row(name: str, value: Tensor, gradient: Tensor, rounds: int) -> RuleRow:
-    one = rule_named(name, LR)
-    holdings = _holdings(one, value.clone())
-    gradients = [gradient[holding.slice.start : holding.slice.stop] for holding in holdings]
+def _time_optimizer(name: str, value: Tensor, gradient: Tensor, rounds: int) -> OptimizerRates:
+    optimizer = parse_optimizer(name, LR)
+    slices = _make_slices(optimizer, value.clone())
+    gradients = [gradient[one.slice.start : one.slice.stop] for one in slices]
     target = torch.empty_like(gradient)
 
-    def alone() -> None:
-        for holding, part in zip(holdings, gradients, strict=True):
-            one.apply(holding.value, part, holding.state, _update(holding))
+    def apply_alone() -> None:
+        for one, part in zip(slices, gradients, strict=True):
+            optimizer.apply(one.value, part, one.state, _next_update(one))
 
-    def pushed() -> None:
-        for holding, part in zip(holdings, gradients, strict=True):
-            holding.apply(one, part, _update(holding), worker="worker-0.0", step=holding.version)
+    def push() -> None:
+        for one, part in zip(slices, gradients, strict=True):
+            one.apply(optimizer, part, _next_update(one), worker="worker-0.0", step=one.version)
 
-    works: list[Callable[[], object]] = [alone, pushed, lambda: target.copy_(gradient)]
+    works: list[Callable[[], object]] = [apply_alone, push, lambda: target.copy_(gradient)]
     rates: list[list[float]] = [[], [], []]
-    for turn in range(-1, rounds):  # one that does not count: memory is made
+    for number in range(-1, rounds):  # the first round is a warm-up, in which memory is allocated
         for rate, work in zip(rates, works, strict=True):
             begin = time.perf_counter()
             work()
-            if turn >= 0:
+            if number >= 0:
                 rate.append(gradient.nbytes / (time.perf_counter() - begin))
-    return RuleRow(name, *map(tuple, rates))
+    return OptimizerRates(name, *map(tuple, rates))
 
 
-def _holdings(one: Rule, value: Tensor) -> list[Holding]:
-    """The slices that a shard would hold, after a replica has fetched."""
-    parts = [(piece, value[piece.start : piece.stop]) for piece in layout([value.numel()], 1)]
-    holdings = [Holding(piece, part, one.state(part)) for piece, part in parts]
-    for holding in holdings:
-        one.fetched(holding.value, holding.state, 0)
-    return holdings
+def _make_slices(optimizer: Optimizer, value: Tensor) -> list[SliceState]:
+    """Return the slices as a shard holds them after a replica has fetched."""
+    parts = [(piece, value[piece.start : piece.stop]) for piece in slice_parameters([value.numel()], 1)]
+    slices = [SliceState(piece, part, optimizer.init_state(part)) for piece, part in parts]
+    for one in slices:
+        optimizer.on_fetch(one.value, one.state, 0)
+    return slices
 
 
-def _update(holding: Holding) -> Update:
-    return Update(holding.version + 1, tau=1)
-
-
-def print_rows(rows: Sequence[RuleRow]) -> None:
-    """Print medians, and what they are of memcpy in the same round."""
-    cells = [
-        (
-            row.rule,
-            f"{row.rate / 1e9:.2f} GB/s",
-            f"{row.of_memcpy:.2f}",
-            f"{row.push_rate / 1e9:.2f} GB/s",
-            f"{row.push_of_memcpy:.2f}",
-        )
-        for row in rows
-    ]
-    print_columns(make_console(), ("rule", "alone", "of memcpy", "push", "of memcpy"), cells)
-
-
-def as_data(row: RuleRow) -> dict[str, Any]:
-    """A row for JSON."""
-    return {
-        **asdict(row),
-        "rate": row.rate,
-        "of_memcpy": row.of_memcpy,
-        "push_rate": row.push_rate,
-        "push_of_memcpy": row.push_of_memcpy,
-    }
+def _next_update(state: SliceState) -> Update:
+    return Update(state.version + 1, tau=1)

@@ -1,7 +1,8 @@
-"""How fast parameters go to shards and back, updates applied, beside what the machine and others can do.
+"""`cutset bench ps`: how fast parameters travel to shards and back, updates applied, compared with other transports.
 
-A worker process and two of shards, as in a run: every way, rule and number of shards takes its turn in each round, so
-that a busy second hits all of them alike. Rates are bytes of parameters moved, both ways together where both are used.
+One worker process and two shard processes, as in a run. Every transport, optimizer and number of shards is timed once
+in each round, so that a disturbance hits all of them alike. A rate counts the bytes of parameters moved, in both
+directions together if both are used.
 """
 
 import statistics
@@ -18,49 +19,62 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ....ps.client.client import Client
-from ....ps.slices.slicing import Slice, layout, of_shard
-from ....ps.methods.method import Serving
-from ....ps.optimizers.registry import rule as rule_named
+from ....ps.optimizers.registry import parse_optimizer
+from ....ps.server.serving import ServingConfig
 from ....ps.server.shard import Shard
-from ....runtime.launcher.heartbeat import Beacon
+from ....ps.slices.slicing import ParameterSlice, slice_parameters, slices_of_shard
 from ....runtime.channel.channel import Channel
-from ....runtime.channel.keys import Keys, make_keys
-from ....runtime.launcher.launcher import Launcher, Role
+from ....runtime.channel.curve import Keys, make_keys
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
 from ....runtime.channel.shared_memory import ARENA_BYTES
 from ....runtime.channel.zmq_channel import ZmqChannel
-from .transports import CURVE, GLOO, MEMCPY, PATIENCE_S, PLAIN, RAW, SHARED, Ask, Transport, mailbox_of, opened
+from ....runtime.launcher.heartbeat import RoleProgress
+from ....runtime.launcher.launcher import Launcher, Role
+from .transports import (
+    CURVE,
+    GLOO,
+    MEMCPY,
+    PLAIN,
+    RAW,
+    SHARED,
+    TIMEOUT_S,
+    Handshake,
+    Transport,
+    make_mailbox,
+    open_transport,
+)
 
-PUSHING, SERVING = (f"cutset.tools.bench.transport.parameter_server:{name}" for name in ("pushing", "serving"))
+WORKER_ENTRY, SHARD_ENTRY = (
+    f"cutset.tools.bench.transport.parameter_server:{name}" for name in ("run_worker", "run_shard")
+)
 WORKER, SHARDS = "worker-0.0", ("shard-0", "shard-1")
 PARAMETER_BYTES = 100 << 20
 ROUNDS = 7
-REPEATS = 3  # in a turn
-RATE = 1e-3  # of the rules: it is as fast with any
-WAYS, RULES = (PLAIN, CURVE, SHARED), ("sgd", "adagrad")
+REPEATS = 3  # in each round
+LR = 1e-3  # an optimizer is as fast at any rate
+WAYS, OPTIMIZERS = (PLAIN, CURVE, SHARED), ("sgd", "adagrad")
 ONE_WAY, BOTH_WAYS, SUMMED = "one way", "both ways", "summed"
 PUSH, PULL, PUSH_PULL = "push", "pull", "push+pull"
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One use of shards."""
+    """One setting to time: a transport, a number of shards and an optimizer."""
 
     way: str
     shards: int
-    rule: str
+    optimizer: str
 
-    @property
-    def slices(self) -> Callable[[int], list[Slice]]:
-        """The slices of so many elements."""
-        return lambda elements: layout([elements], self.shards)
-
-
-CASES = tuple(Case(way, shards, rule) for way in WAYS for shards in (1, 2) for rule in RULES)
+    def make_slices(self, elements: int) -> list[ParameterSlice]:
+        """Return the slices of a flat buffer of so many elements."""
+        return slice_parameters([elements], self.shards)
 
 
-class Setup(msgspec.Struct, frozen=True):
-    """index: of the shard, -1 for the worker. size: of the parameters in bytes."""
+CASES = tuple(Case(way, shards, optimizer) for way in WAYS for shards in (1, 2) for optimizer in OPTIMIZERS)
+
+
+class ServerBenchSetup(msgspec.Struct, frozen=True):
+    """What one process does. index: of the shard; -1 is the worker. size: of the parameters, in bytes."""
 
     index: int
     size: int
@@ -69,107 +83,120 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class PsRow:
-    """One thing that was timed: bytes a second of every round. shards: 0 and rule: "" where there is none."""
+class ServerRate:
+    """One operation that was timed: bytes per second in each round.
+
+    way: the transport; what: push, pull or both, or how a transport without shards was used. shards is 0 and optimizer
+    "" for such a transport.
+    """
 
     way: str
     what: str
     shards: int
-    rule: str
+    optimizer: str
     rates: tuple[float, ...]
 
     @property
     def rate(self) -> float:
-        """The median."""
+        """The median rate, in bytes/s."""
         return statistics.median(self.rates)
 
 
-def measure(*, size: int = PARAMETER_BYTES, rounds: int = ROUNDS, cases: Sequence[Case] = CASES) -> list[PsRow]:
-    """All rows, first of what is compared with."""
-    setups = [Setup(index, size, rounds, list(cases)) for index in range(-1, len(SHARDS))]
-    names, entries = (WORKER, *SHARDS), (PUSHING, *[SERVING] * len(SHARDS))
+def measure(*, size: int = PARAMETER_BYTES, rounds: int = ROUNDS, cases: Sequence[Case] = CASES) -> list[ServerRate]:
+    """Time all cases and, before them, what they are compared with."""
+    setups = [ServerBenchSetup(index, size, rounds, list(cases)) for index in range(-1, len(SHARDS))]
+    names, entries = (WORKER, *SHARDS), (WORKER_ENTRY, *[SHARD_ENTRY] * len(SHARDS))
     roles = [Role(*one) for one in zip(names, entries, map(msgspec.to_builtins, setups), strict=True)]
     with Launcher(roles, job=f"ps-{uuid.uuid4().hex[:12]}") as launcher:
         timed = launcher.run()[0]
-    return [PsRow(way, what, shards, rule, tuple(rates)) for (way, what, shards, rule), rates in timed]
+    return [ServerRate(way, what, shards, optimizer, tuple(rates)) for (way, what, shards, optimizer), rates in timed]
 
 
-def pushing(channel: Channel, setup: Any, beacon: Beacon) -> list[tuple[tuple[str, str, int, str], list[float]]]:
-    """The worker's role: bytes a second of every round, by way, what is done, shards and rule."""
-    given = msgspec.convert(setup, Setup)
+Key = tuple[str, str, int, str]  # way, what, shards, optimizer
+
+
+def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> list[tuple[Key, list[float]]]:
+    """Run the worker: it returns the bytes per second of every round, by way, operation, shards and optimizer."""
+    config = msgspec.convert(setup, ServerBenchSetup)
     torch.set_num_threads(1)
-    mailbox = mailbox_of(channel)
-    asks = [Ask(mailbox, shard) for shard in SHARDS]
-    values, gradients = torch.ones(given.size // 4), torch.full((given.size // 4,), 1e-3)
-    others = {name: opened(name, 0, asks[0]) for name in (MEMCPY, RAW, GLOO)}
-    channels = _channels(asks, {case.way for case in given.cases})
+    mailbox = make_mailbox(channel)
+    handshakes = [Handshake(mailbox, shard) for shard in SHARDS]
+    values, gradients = torch.ones(config.size // 4), torch.full((config.size // 4,), 1e-3)
+    others = {name: open_transport(name, 0, handshakes[0]) for name in (MEMCPY, RAW, GLOO)}
+    channels = _open_channels(handshakes, {case.way for case in config.cases})
     clients = [
-        Client(Mailbox(channels[case.way]), case.slices(len(values)), values, local_rate=0.0) for case in given.cases
+        Client(Mailbox(channels[case.way]), case.make_slices(len(values)), values, local_rate=0.0)
+        for case in config.cases
     ]
-    rates: dict[tuple[str, str, int, str], list[float]] = {}
-    for turn in range(-1, given.rounds):  # one that does not count: connections and memory are made
-        beacon.progress = f"round {turn}"
-        found = _compared(others, asks[0], gradients)
-        for case, client in zip(given.cases, clients, strict=True):
-            beacon.progress = f"round {turn}, {case}"
-            for ask in asks[: case.shards]:
-                ask.both(None)
-            if turn < 0:
+    rates: dict[Key, list[float]] = {}
+    for number in range(-1, config.rounds):  # the first is a warm-up: connections are made and memory is allocated
+        progress.value = f"round {number}"
+        timed = _time_others(others, handshakes[0], gradients)
+        for case, client in zip(config.cases, clients, strict=True):
+            progress.value = f"round {number}, {case}"
+            for handshake in handshakes[: case.shards]:
+                handshake.exchange(None)
+            if number < 0:
                 client.put()
                 client.drain()
-            for what, rate in _used(client, gradients, turn + 1).items():
-                found[case.way, what, case.shards, case.rule] = rate
+            for what, rate in _time_client(client, gradients, number + 1).items():
+                timed[case.way, what, case.shards, case.optimizer] = rate
             for shard in SHARDS[: case.shards]:
                 channels[case.way].send(shard, Message("over"))
-        for key, rate in found.items():
-            rates.setdefault(key, []).extend([rate] * (turn >= 0))
-    for ask in asks:
-        ask.both(None)
+        for key, rate in timed.items():
+            rates.setdefault(key, []).extend([rate] * (number >= 0))
+    for handshake in handshakes:
+        handshake.exchange(None)
     _close(others, channels)
     return list(rates.items())
 
 
-def serving(channel: Channel, setup: Any, beacon: Beacon) -> None:
-    """The role of a shard: of one for every case, in turn."""
-    given = msgspec.convert(setup, Setup)
+def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> None:
+    """Run a shard process: a shard for every case, one after the other."""
+    config = msgspec.convert(setup, ServerBenchSetup)
     torch.set_num_threads(1)
-    ask = Ask(mailbox_of(channel), WORKER)
-    others = {name: opened(name, 1, ask) for name in (RAW, GLOO)} if given.index == 0 else {}
-    channels = _channels([ask], {case.way for case in given.cases})
-    cases = [case for case in given.cases if given.index < case.shards]
+    handshake = Handshake(make_mailbox(channel), WORKER)
+    others = {name: open_transport(name, 1, handshake) for name in (RAW, GLOO)} if config.index == 0 else {}
+    channels = _open_channels([handshake], {case.way for case in config.cases})
+    cases = [case for case in config.cases if config.index < case.shards]
     shards = [
-        Shard(given.index, of_shard(pieces, given.index), Serving(rule_named(case.rule, RATE)), copy=one.copy)
+        Shard(
+            config.index,
+            slices_of_shard(pieces, config.index),
+            ServingConfig(parse_optimizer(case.optimizer, LR)),
+            copy=one.copy,
+        )
         for case in cases
-        for pieces, one in [(case.slices(given.size // 4), channels[case.way])]
+        for pieces, one in [(case.make_slices(config.size // 4), channels[case.way])]
     ]
-    values = torch.ones(given.size // 4)
-    for turn in range(-1, given.rounds):
-        beacon.progress = f"round {turn}"
+    values = torch.ones(config.size // 4)
+    for number in range(-1, config.rounds):
+        progress.value = f"round {number}"
         if others:
-            _compared(others, ask, values)
+            _time_others(others, handshake, values)
         for case, shard in zip(cases, shards, strict=True):
-            beacon.progress = f"round {turn}, {case}"
-            ask.both(None)
-            _serve(shard, channels[case.way])
-    ask.both(None)
+            progress.value = f"round {number}, {case}"
+            handshake.exchange(None)
+            _serve_case(shard, channels[case.way])
+    handshake.exchange(None)
     _close(others, channels)
 
 
-def _serve(shard: Shard, channel: Channel) -> None:
-    """As `serve` does, until the worker has done its turn."""
-    while (message := channel.receive(PATIENCE_S)).kind != "over":
+def _serve_case(shard: Shard, channel: Channel) -> None:
+    """Answer messages, as `serve` does, until the worker is done with the case."""
+    while (message := channel.receive(TIMEOUT_S)).kind != "over":
         for peer, reply in shard.handle(message):
             channel.send(peer, reply)
 
 
-def _used(client: Client, gradients: Tensor, step: int) -> dict[str, float]:
+def _time_client(client: Client, gradients: Tensor, step: int) -> dict[str, float]:
     """One push, one pull, and both, as a step of training makes them; to the end of the last acknowledgement.
 
     Gradients are given away, as by Downpour that pushes every few steps.
     """
 
     def push() -> None:
-        client.push(gradients, step, given=True)
+        client.push(gradients, step, donate=True)
         client.drain()
 
     def pull() -> None:
@@ -177,20 +204,20 @@ def _used(client: Client, gradients: Tensor, step: int) -> dict[str, float]:
         client.wait()
 
     def both() -> None:
-        client.exchange(gradients, step, given=True)
+        client.exchange(gradients, step, donate=True)
         client.wait()
         client.drain()
 
     size = gradients.nbytes
-    return {PUSH: size / _seconds(push), PULL: size / _seconds(pull), PUSH_PULL: 2 * size / _seconds(both)}
+    return {PUSH: size / _time(push), PULL: size / _time(pull), PUSH_PULL: 2 * size / _time(both)}
 
 
-def _compared(ways: dict[str, Transport], ask: Ask, tensor: Tensor) -> dict[tuple[str, str, int, str], float]:
-    """This end's part in what shards are compared with, and what it has timed."""
-    raw, content = ways[RAW], tensor.view(torch.uint8)
-    size, small, first = content.numel(), torch.ones(1, dtype=torch.uint8), MEMCPY in ways
+def _time_others(transports: dict[str, Transport], handshake: Handshake, tensor: Tensor) -> dict[Key, float]:
+    """Run this end's part of the transports that shards are compared with, and return the rates that it timed."""
+    raw, content = transports[RAW], tensor.view(torch.uint8)
+    size, small, first = content.numel(), torch.ones(1, dtype=torch.uint8), MEMCPY in transports
 
-    def one_way() -> None:
+    def send_one_way() -> None:
         if first:
             raw.send(content)
             raw.receive(1)
@@ -198,47 +225,51 @@ def _compared(ways: dict[str, Transport], ask: Ask, tensor: Tensor) -> dict[tupl
             raw.receive(size)
             raw.send(small)
 
-    def both_ways() -> None:
+    def send_both_ways() -> None:
         sending = Thread(target=raw.send, args=(content,))
         sending.start()
         raw.receive(size)
         sending.join()
 
-    def summed() -> None:
+    def sum_up() -> None:
         dist.all_reduce(work)
 
-    work, found = tensor.clone(), {}
+    work, rates = tensor.clone(), {}
     if first:
-        found[MEMCPY, ONE_WAY, 0, ""] = size / _seconds(lambda: ways[MEMCPY].send(content))
+        rates[MEMCPY, ONE_WAY, 0, ""] = size / _time(lambda: transports[MEMCPY].send(content))
     for key, run, moved in (
-        ((RAW, ONE_WAY, 0, ""), one_way, size),
-        ((RAW, BOTH_WAYS, 0, ""), both_ways, 2 * size),
-        ((GLOO, SUMMED, 0, ""), summed, 2 * size),
+        ((RAW, ONE_WAY, 0, ""), send_one_way, size),
+        ((RAW, BOTH_WAYS, 0, ""), send_both_ways, 2 * size),
+        ((GLOO, SUMMED, 0, ""), sum_up, 2 * size),
     ):
-        ask.both(None)
-        found[key] = moved / _seconds(run)
-    return found
+        handshake.exchange(None)
+        rates[key] = moved / _time(run)
+    return rates
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    """Of one run, of a few in a row, as a step follows the other: the first finds nothing in the caches."""
+def _time(run: Callable[[], object]) -> float:
+    """Return the seconds of one run, over a few in a row as steps follow each other: the first finds cold caches."""
     begin = time.perf_counter()
     for _ in range(REPEATS):
         run()
     return (time.perf_counter() - begin) / REPEATS
 
 
-def _channels(asks: Sequence[Ask], ways: set[str]) -> dict[str, ZmqChannel]:
-    """This process's channel of every way. The worker, who asks two, makes the keys and tells them."""
+def _open_channels(handshakes: Sequence[Handshake], ways: set[str]) -> dict[str, ZmqChannel]:
+    """Open this process's channel of every transport. The worker, who has two peers, makes the keys and tells them."""
     channels = {}
     for way in sorted(ways):
-        pairs = make_keys((WORKER, *SHARDS)) if len(asks) > 1 else {}
-        told = [ask.both(_plain(pairs[shard]) if pairs else None) for ask, shard in zip(asks, SHARDS, strict=False)]
-        name, keys = (WORKER, pairs[WORKER]) if pairs else _given(told[0])
+        pairs = make_keys((WORKER, *SHARDS)) if len(handshakes) > 1 else {}
+        received = [
+            handshake.exchange(_pack_keys(pairs[shard]) if pairs else None)
+            for handshake, shard in zip(handshakes, SHARDS, strict=False)
+        ]
+        name, keys = (WORKER, pairs[WORKER]) if pairs else _unpack_keys(received[0])
         shared = ARENA_BYTES if way == SHARED else 0
         channels[way] = ZmqChannel(name, f"ps {way}", keys, shared_bytes=shared, encrypted=way != PLAIN)
         peers = SHARDS if pairs else (WORKER,)
-        channels[way].introduce(dict(zip(peers, [ask.both(channels[way].endpoint) for ask in asks], strict=True)))
+        endpoints = [handshake.exchange(channels[way].endpoint) for handshake in handshakes]
+        channels[way].introduce(dict(zip(peers, endpoints, strict=True)))
     return channels
 
 
@@ -249,13 +280,13 @@ def _close(others: Mapping[str, Transport], channels: Mapping[str, ZmqChannel]) 
         channel.close()
 
 
-def _plain(keys: Keys) -> list[Any]:
+def _pack_keys(keys: Keys) -> list[Any]:
     return [keys.public, keys.secret, keys.allowed]
 
 
-def _given(told: list[Any]) -> tuple[str, Keys]:
-    """Whose keys these are, and they themselves."""
-    keys = Keys(*told)
+def _unpack_keys(packed: list[Any]) -> tuple[str, Keys]:
+    """Return whose keys these are, and the keys."""
+    keys = Keys(*packed)
     name = keys.owner(keys.public)
     assert name is not None
     return name, keys

@@ -1,4 +1,4 @@
-"""Ways to send a tensor from one process of this host to another, with one face: ours, and what it is compared with."""
+"""Transports: ways to send a tensor from one process of this host to another, ours and those it is compared with."""
 
 import os
 import socket
@@ -11,63 +11,63 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ....runtime.channel.channel import Channel
-from ....runtime.channel.keys import Keys, make_keys
+from ....runtime.channel.curve import Keys, make_keys
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
 from ....runtime.channel.shared_memory import ARENA_BYTES
 from ....runtime.channel.zmq_channel import ZmqChannel
 
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0
-SENT_MOST = 4  # tensors that gloo is given before the first of them has gone
+TIMEOUT_S = 60.0
+MAX_SENDS = 4  # tensors that gloo is given before the first of them has gone
 MEMCPY, RAW, GLOO = "memcpy", "raw TCP", "gloo"
 PLAIN, CURVE, SHARED = "our TCP", "our TCP, CURVE", "our shared memory"
 TRANSPORTS = (MEMCPY, RAW, GLOO, PLAIN, CURVE, SHARED)
 
 
 class Transport(Protocol):
-    """One end of a way between two processes."""
+    """One end of a connection between two processes."""
 
     def send(self, tensor: Tensor) -> None:
         """Send bytes."""
         ...
 
     def receive(self, size: int) -> Tensor:
-        """The next bytes, which are so many."""
+        """Return the next `size` bytes."""
         ...
 
     def close(self) -> None:
-        """Release it."""
+        """Release the transport."""
         ...
 
 
-class Ask:
-    """What one end must tell the other before a way is open, over the channel that both have."""
+class Handshake:
+    """What two ends tell each other before a transport is open, over the channel that both have."""
 
     def __init__(self, mailbox: Mailbox, peer: str) -> None:
         self._mailbox, self._peer, self._count = mailbox, peer, 0
 
-    def both(self, value: Any) -> Any:
-        """Tell, and hear what the other tells."""
-        self._mailbox.send(self._peer, Message("told", self._count, body={"value": value}))
-        message = self._mailbox.wait([(self._peer, "told", self._count, 0, 0)], timeout_s=PATIENCE_S)
+    def exchange(self, value: Any) -> Any:
+        """Send a value to the other end and return the one that it sends."""
+        self._mailbox.send(self._peer, Message("handshake", self._count, body={"value": value}))
+        message = self._mailbox.wait([(self._peer, "handshake", self._count, 0, 0)], timeout_s=TIMEOUT_S)
         self._count += 1
         return message.body["value"]
 
 
-class _Raw:
-    """A socket, read into the same memory again and again."""
+class _RawSocket:
+    """A TCP socket, whose bytes are received into the same buffers again and again."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._kept: dict[int, Tensor] = {}
+        self._buffers: dict[int, Tensor] = {}
 
     def send(self, tensor: Tensor) -> None:
         self._socket.sendall(tensor.numpy().data)
 
     def receive(self, size: int) -> Tensor:
-        tensor = self._kept.setdefault(size, torch.zeros(size, dtype=torch.uint8))
+        tensor = self._buffers.setdefault(size, torch.zeros(size, dtype=torch.uint8))
         rest = memoryview(tensor.numpy().data)
         while rest:
             count = self._socket.recv_into(rest)
@@ -81,9 +81,9 @@ class _Raw:
 
 
 class _Gloo:
-    """torch.distributed's isend and recv, into the same memory again and again.
+    """torch.distributed's isend and recv, into the same buffers again and again.
 
-    Its send returns when the other end receives, so that two that send at once would wait for each other.
+    Gloo's send returns when the other end receives, so two ends that send at once would wait for each other.
     """
 
     def __init__(self, machine: int, store: Any) -> None:
@@ -91,17 +91,17 @@ class _Gloo:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group("gloo", store=store, rank=machine, world_size=2)
         self._sent: deque[dist.Work] = deque()
-        self._kept: dict[int, Tensor] = {}
+        self._buffers: dict[int, Tensor] = {}
 
     def send(self, tensor: Tensor) -> None:
         work = dist.isend(tensor, self._peer)
         assert work is not None
         self._sent.append(work)
-        while len(self._sent) > SENT_MOST:
+        while len(self._sent) > MAX_SENDS:
             self._sent.popleft().wait()
 
     def receive(self, size: int) -> Tensor:
-        tensor = self._kept.setdefault(size, torch.zeros(size, dtype=torch.uint8))
+        tensor = self._buffers.setdefault(size, torch.zeros(size, dtype=torch.uint8))
         dist.recv(tensor, self._peer)
         return tensor
 
@@ -111,8 +111,8 @@ class _Gloo:
         dist.destroy_process_group()
 
 
-class _Ours:
-    """A channel of ours."""
+class _ChannelTransport:
+    """One of our channels."""
 
     def __init__(self, channel: ZmqChannel, peer: str) -> None:
         self._channel, self._peer = channel, peer
@@ -121,7 +121,7 @@ class _Ours:
         self._channel.send(self._peer, Message("bytes", tensors=(tensor,)))
 
     def receive(self, size: int) -> Tensor:
-        (tensor,) = self._channel.receive(PATIENCE_S).tensors
+        (tensor,) = self._channel.receive(TIMEOUT_S).tensors
         assert tensor.numel() == size
         return tensor
 
@@ -130,64 +130,66 @@ class _Ours:
 
 
 class _Memcpy:
-    """No other process: from one place in memory to another."""
+    """A copy within this process, from one place in memory to another."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Tensor] = {}
+        self._buffers: dict[int, Tensor] = {}
 
     def send(self, tensor: Tensor) -> None:
-        self._kept.setdefault(tensor.numel(), torch.zeros_like(tensor)).copy_(tensor)
+        self._buffers.setdefault(tensor.numel(), torch.zeros_like(tensor)).copy_(tensor)
 
     def receive(self, size: int) -> Tensor:
-        return self._kept[size]
+        return self._buffers[size]
 
     def close(self) -> None:
-        self._kept.clear()
+        self._buffers.clear()
 
 
-def opened(name: str, machine: int, ask: Ask) -> Transport:
-    """This machine's end of a way; both machines open the same ones in the same order."""
-    openers: dict[str, Callable[[int, Ask], Transport]] = {
-        MEMCPY: lambda _machine, _ask: _Memcpy(),
+def open_transport(name: str, machine: int, handshake: Handshake) -> Transport:
+    """Open this machine's end of a transport; both machines open the same ones in the same order."""
+    openers: dict[str, Callable[[int, Handshake], Transport]] = {
+        MEMCPY: lambda _machine, _handshake: _Memcpy(),
         RAW: _open_raw,
         GLOO: _open_gloo,
     }
-    return openers[name](machine, ask) if name in openers else _open_ours(name, machine, ask)
+    if name in openers:
+        return openers[name](machine, handshake)
+    return _open_channel(name, machine, handshake)
 
 
-def _open_raw(machine: int, ask: Ask) -> Transport:
+def _open_raw(machine: int, handshake: Handshake) -> Transport:
     if machine == 1:
-        return _Raw(socket.create_connection((HOST, ask.both(None)), timeout=PATIENCE_S))
+        return _RawSocket(socket.create_connection((HOST, handshake.exchange(None)), timeout=TIMEOUT_S))
     with socket.create_server((HOST, 0)) as server:
-        server.settimeout(PATIENCE_S)
-        ask.both(server.getsockname()[1])
-        return _Raw(server.accept()[0])
+        server.settimeout(TIMEOUT_S)
+        handshake.exchange(server.getsockname()[1])
+        return _RawSocket(server.accept()[0])
 
 
-def _open_gloo(machine: int, ask: Ask) -> Transport:
+def _open_gloo(machine: int, handshake: Handshake) -> Transport:
     if machine == 1:
-        store = dist.TCPStore(HOST, ask.both(None), 2, is_master=False)  # type: ignore[attr-defined]
+        store = dist.TCPStore(HOST, handshake.exchange(None), 2, is_master=False)  # type: ignore[attr-defined]
         return _Gloo(machine, store)
     store = dist.TCPStore(HOST, 0, 2, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    ask.both(store.port)
+    handshake.exchange(store.port)
     return _Gloo(machine, store)
 
 
-def _open_ours(name: str, machine: int, ask: Ask) -> Transport:
-    """Keys are made by the first machine, and told over the encrypted channel."""
+def _open_channel(name: str, machine: int, handshake: Handshake) -> Transport:
+    """Open a channel of ours. The first machine makes the keys, and tells them over the encrypted channel."""
     ends = [f"{name} {i}" for i in range(2)]
     if machine == 0:
         pairs = make_keys(ends)
-        ask.both([pairs[ends[1]].public, pairs[ends[1]].secret, pairs[ends[1]].allowed])
+        handshake.exchange([pairs[ends[1]].public, pairs[ends[1]].secret, pairs[ends[1]].allowed])
         keys = pairs[ends[0]]
     else:
-        keys = Keys(*ask.both(None))
+        keys = Keys(*handshake.exchange(None))
     shared = ARENA_BYTES if name == SHARED else 0
     channel = ZmqChannel(ends[machine], "bench", keys, shared_bytes=shared, encrypted=name != PLAIN)
-    channel.introduce({ends[1 - machine]: ask.both(channel.endpoint)})
-    return _Ours(channel, ends[1 - machine])
+    channel.introduce({ends[1 - machine]: handshake.exchange(channel.endpoint)})
+    return _ChannelTransport(channel, ends[1 - machine])
 
 
-def mailbox_of(channel: Channel) -> Mailbox:
-    """For what both ends tell each other."""
-    return Mailbox(channel, timeout_s=PATIENCE_S)
+def make_mailbox(channel: Channel) -> Mailbox:
+    """Return a mailbox for what both ends tell each other."""
+    return Mailbox(channel, timeout_s=TIMEOUT_S)

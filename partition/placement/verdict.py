@@ -1,0 +1,91 @@
+"""The verdict of a plan in words: whether distributing pays, what is sent, and along what the model is split."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from ..dataflow.cut import Cut
+from ..ir.graph import Op
+from ..mincut.cut_axes import spatial_axes, unit_axes
+from ..planner.plan import PlanningResult, ScoredPlan
+
+BATCH, UNITS, SUMS = "the batch", "hidden units", "reduction dimensions"
+IMAGE, OTHER = "the image", "other axes"
+_FIELD_TERMS = {
+    BATCH: "data parallel",
+    UNITS: "tensor parallel",
+    SUMS: "tensor parallel",
+    IMAGE: "spatially parallel",
+}
+
+
+def write_verdict(result: PlanningResult) -> str:
+    """How much faster the plan is than one machine, or how much slower more machines would be, in a few sentences."""
+    winner, one_machine = result.winner, result.one_machine
+    machines, seconds, single = winner.dataflow.cut.machines, winner.simulation.step_s, one_machine.simulation.step_s
+    if machines == 1:
+        return f"{_describe_more_machines(result)}One machine: {format_time(seconds)}/step."
+    sent = f"{winner.dataflow.bytes_forward * result.problem.micro_batches / 1024:.1f} KiB forward"
+    details = f"they send {sent}{_describe_recomputation(winner)}. {_describe_split(winner)}"
+    if not one_machine.fits:
+        return f"The model does not fit on one machine: {machines} machines {format_time(seconds)}/step; {details}"
+    if seconds < single:
+        available = max(len(plan.cluster) for plan in result.plans)
+        which = f"{machines} of {available} machines" if machines < available else f"{machines} machines"
+        ratio = f"{single / seconds:.2f}x faster than one"
+        return f"Worth distributing: {which} {format_time(seconds)}/step, {ratio}; {details}"
+    slower = f"{machines} machines {format_time(seconds)} ({seconds / single:.1f}x slower)"
+    return f"Not worth distributing: 1 machine {format_time(single)}/step, {slower}; {details}"
+
+
+def _describe_more_machines(result: PlanningResult) -> str:
+    """What the fastest plan for several machines would take, where there were some to choose from."""
+    several = [plan for plan in result.plans if len(plan.cluster) > 1 and plan.fits]
+    if not several:
+        return ""
+    best = min(several, key=lambda plan: plan.simulation.step_s)
+    count, seconds, single = len(best.cluster), best.simulation.step_s, result.winner.simulation.step_s
+    if seconds < single:  # another objective than time was asked for
+        return f"{count} machines would be {single / seconds:.1f}x faster: {format_time(seconds)}/step. "
+    ratio = f"{seconds / single:.1f}x slower"
+    return f"Adding machines does not help: {format_time(seconds)}/step on {count} ({ratio}). "
+
+
+def _describe_recomputation(winner: ScoredPlan) -> str:
+    cut = winner.dataflow.cut
+    if not cut.recomputed:
+        return ""
+    segments = {(i.machine, i.stage) for i in winner.dataflow.instructions}
+    return f"; to fit in memory, {len(cut.recomputed)} of {len(segments)} segments recompute their activations"
+
+
+def _describe_split(winner: ScoredPlan) -> str:
+    """Along what most of the work is split, with the field's term for it."""
+    graph, cut = winner.dataflow.model, winner.dataflow.cut
+    labels = {**dict.fromkeys(unit_axes(graph), UNITS), **dict.fromkeys(spatial_axes(graph), IMAGE)}
+    labels |= dict.fromkeys(graph.batch_axes, BATCH)
+    flops: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+    for op in graph.ops:
+        flops[_split_of(op, cut, labels)] += op.flops
+    splits = max(flops, key=lambda split: flops[split])
+    if not splits:
+        return "Most operators are whole, on one machine each = pipeline parallel."
+    parts = " and ".join(f"{what} in {count}" for what, count in splits)
+    term = _FIELD_TERMS.get(splits[0][0]) if len(splits) == 1 else None
+    return f"Most of the work splits {parts} = {term}." if term else f"Most of the work splits {parts}."
+
+
+def _split_of(op: Op, cut: Cut, labels: Mapping[int, str]) -> tuple[tuple[str, int], ...]:
+    """What an operator is split along, and into how many parts each. labels: by axis."""
+    parts: dict[str, int] = {}
+    for i, loop in enumerate(op.nest.loops):
+        count = len({box[i] for box, _ in cut.boxes[op.name]})
+        if count > 1:
+            label = labels.get(loop.axis, OTHER)
+            label = SUMS if loop.kind == "reduction" and label != BATCH else label
+            parts[label] = parts.get(label, 1) * count
+    return tuple(parts.items())
+
+
+def format_time(seconds: float) -> str:
+    """Three digits, in seconds or milliseconds."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

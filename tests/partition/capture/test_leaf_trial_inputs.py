@@ -1,0 +1,64 @@
+"""Values, copies and the absence of a trace for trial runs."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from cutset.partition.capture.leaf_trial_inputs import (
+    STYLES,
+    copy_untraced,
+    dense_spec,
+    make_trial_input,
+    suspend_trace,
+)
+from cutset.partition.operators.leaf_module import TRACED_CALL
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("layout", ["rows", "columns", "spread"])
+def test_values_have_the_shape_and_the_layout_of_what_they_stand_for(dtype: torch.dtype, layout: str) -> None:
+    x = torch.zeros(3, 4, dtype=dtype)
+    tensor = {"rows": x, "columns": x.t(), "spread": x[:, :1].expand(-1, 5)}[layout]
+    for number in range(len(STYLES)):
+        for state in (True, False):
+            made = make_trial_input(tensor, number, state=state)
+            assert (made.shape, made.dtype) == (tensor.shape, dtype)
+            assert layout == "spread" or made.stride() == tensor.stride()
+    assert dense_spec(tensor).shape == tuple(tensor.shape)
+
+
+def test_values_of_the_runs_differ_in_sign_and_size() -> None:
+    torch.manual_seed(0)
+    means = [make_trial_input(torch.zeros(100), number, state=False).mean().item() for number in range(len(STYLES))]
+    assert min(means) < -0.5
+    assert max(means) > 0.5
+    assert 0.0 in means
+    assert make_trial_input(torch.zeros(9), 0, state=True).min() > 0  # a buffer may be a variance
+    assert {make_trial_input(torch.zeros(1, dtype=torch.int64), n, state=False).item() for n in range(5)} == {0, 1}
+
+
+class Watches(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        raise AssertionError("watched")
+
+
+def test_nothing_watches_an_untraced_run() -> None:
+    with FakeTensorMode(), Watches(), suspend_trace():
+        made = torch.ones(2) + 1
+    assert not isinstance(made, FakeTensor)
+    assert made.tolist() == [2.0, 2.0]
+
+
+def test_a_copy_has_python_state_of_its_own_and_no_copies_of_tensors_of_the_trace() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with FakeTensorMode():
+        seen = torch.ones(1 << 20)
+    module.seen, module.count = [seen], [0]  # type: ignore[assignment]
+    setattr(module[0], TRACED_CALL, lambda *args: None)
+    copied = copy_untraced(module, module.parameters())
+    assert copied.seen is not module.seen
+    assert copied.seen[0] is seen  # type: ignore[index]
+    assert copied[0].weight is module[0].weight  # type: ignore[index]
+    assert isinstance(copied(torch.ones(1, 2)), Tensor)

@@ -1,0 +1,87 @@
+"""What a machine must hold, and which segments are computed twice where that is too much."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from cutting import assert_same, pipeline, run_cut, run_plain, subject
+from torch import nn
+
+from cutset.errors import Infeasible
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.dataflow import Dataflow, lower_cut
+from cutset.partition.dataflow.memory_model import peak_memory, recompute_to_fit
+from cutset.partition.placement.from_plan import plan_placement
+from cutset.partition.placement.placement_file import Placement
+from cutset.partition.placement.to_cut import cut_from_placement
+from cutset.runtime.worker.program import programs
+
+MICROS = 4
+
+
+class Deep(nn.Module):
+    """Activations much larger than weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(12)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
+
+
+def deep() -> Dataflow:
+    graph, _ = capture(Deep(), lambda loss: loss, (torch.zeros(64, 8),), ())
+    return lower_cut(graph, pipeline(graph, 2))
+
+
+def test_activations_count_once_for_each_micro_batch_in_flight() -> None:
+    one, two, three = (peak_memory(deep(), in_flight=n) for n in (1, 2, 3))
+    assert [b - a for a, b in zip(one, two, strict=True)] == [c - b for b, c in zip(two, three, strict=True)]
+    assert all(b > a for a, b in zip(one, two, strict=True))
+
+
+def test_nothing_is_recomputed_where_there_is_room() -> None:
+    spelled = deep()
+    assert recompute_to_fit(spelled, uniform_cluster(2), in_flight=MICROS) is spelled
+
+
+def small(bytes_: int):  # type: ignore[no-untyped-def]
+    cluster = uniform_cluster(2)
+    return replace(cluster, machines=tuple(replace(m, memory_bytes=bytes_) for m in cluster.machines))
+
+
+def test_recomputed_segments_are_held_for_one_micro_batch_at_a_time() -> None:
+    spelled = deep()
+    whole = peak_memory(spelled, in_flight=MICROS)
+    lean = recompute_to_fit(spelled, small(max(whole) // 2), in_flight=MICROS)
+    assert lean.cut.recomputed
+    assert all(need <= max(whole) // 2 for need in peak_memory(lean, in_flight=MICROS))
+    marked = {(p.machine, s.stage) for p in programs(lean, training=True) for s in p.segments if s.recompute}
+    assert marked == lean.cut.recomputed
+
+
+def test_where_even_that_is_too_much_nothing_is_recomputed() -> None:
+    assert not recompute_to_fit(deep(), small(1000), in_flight=MICROS).cut.recomputed
+
+
+def planned(memory_bytes: int) -> Placement:
+    graph, cluster = subject("mlp").graph, small(memory_bytes)
+    return plan_placement(graph, cluster, model="mlp", micro_batches=MICROS, candidates="stages")
+
+
+def test_a_plan_recomputes_where_memory_asks_for_it_and_says_so() -> None:
+    of, roomy = subject("mlp"), planned(1 << 34)
+    used = max(m.memory_used_bytes for m in roomy.machines)
+    assert not any(m.recomputes for m in roomy.machines)
+    tight = planned(used - 1)
+    assert any(m.recomputes for m in tight.machines)
+    assert max(m.memory_used_bytes for m in tight.machines) < used
+    assert tight.predicted.step_s > roomy.predicted.step_s
+    assert "recompute their activations" in tight.verdict
+    cut = cut_from_placement(tight, of.graph)
+    assert cut.recomputed == {(i, s) for i, m in enumerate(tight.machines) for s in m.recomputes}
+    assert_same(run_cut(of, cut, micros=MICROS), run_plain(of, micros=MICROS), rtol=1e-11)
+    with pytest.raises(Infeasible, match="E404"):
+        planned(used // 4)

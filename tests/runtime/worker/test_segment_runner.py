@@ -1,0 +1,106 @@
+"""Segments, one by one: what enters, what leaves, and gradients that do not share memory by accident."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cutset.errors import BadInput
+from cutset.models.task import Data
+from cutset.partition.capture.export import capture, collect_state
+from cutset.partition.dataflow.cut import Cut, one_machine_cut
+from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.ir.graph import Graph
+from cutset.runtime.worker.flat_parameters import FlatParameters
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.segment_runner import MicroBatch, SegmentRunner, batch_tensors
+
+
+def placed(graph: Graph, machine_of: dict[str, int]) -> Cut:
+    """Whole operators on the machines named; the others on machine 0."""
+    return Cut(2, {op.name: [(op.nest.box, machine_of.get(op.name, 0))] for op in graph.ops})
+
+
+def summed(y: Tensor) -> Tensor:
+    return y.sum()
+
+
+def test_gradients_that_arrive_twice_do_not_reach_into_each_other() -> None:
+    """Backward of a sum hands one and the same gradient to all that was added; then one of them, a, gets more.
+
+    The square of a + d and exp(a) are on machine 1; a, b and d = sin(exp(a)) + b on machine 0. The gradients of a, d
+    and b are one tensor, which goes over the in-memory network, and must not change when exp(a) adds to that of a.
+    """
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            a, b = x * self.a, x * self.b
+            return (a + (torch.sin(torch.exp(a)) + b)).square()
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 3)
+    graph, _ = capture(Net(), summed, [x])
+    cut = placed(graph, {"exp": 1, "add_1": 1, "square": 1, "sum_1": 1})
+    model = Net()
+    summed(model(x)).backward()
+    with Replica(programs(lower_cut(graph, cut), training=True)) as replica:
+        replica.load(lambda name: torch.ones(2, 3))
+        assert len(replica.workers[1].program.segments) == 2
+        replica.step(Data((x,), ()), 0)
+        gradients = replica.gradients()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad)
+
+
+def test_a_piece_that_nothing_depends_on_has_a_gradient_of_zero() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sum() + torch.round(self.a(x)).detach().sum()
+
+    x = torch.ones(2, 3)
+    graph, _ = capture(Net(), lambda y: y, [x])
+    linear = next(op.name for op in graph.ops if op.sharding_rule == "aten.linear")
+    with Replica(programs(lower_cut(graph, placed(graph, {linear: 1})), training=True)) as replica:
+        replica.load(lambda name: torch.ones(graph.tensors[name].shape))
+        replica.step(Data((x,), ()), 0)
+        assert all(not gradient.any() for gradient in replica.gradients().values())
+
+
+def test_forward_then_backward_of_one_segment() -> None:
+    model = nn.Linear(3, 2)
+    graph, constants = capture(model, summed, [torch.ones(4, 3)])
+    (program,) = programs(lower_cut(graph, one_machine_cut(graph)), training=True)
+    states = FlatParameters(program)
+    states.load(collect_state(model, summed, constants).__getitem__)
+    runner, (segment,) = SegmentRunner(program, states), program.segments
+    micro = MicroBatch(0, batch_tensors(program, Data((torch.ones(4, 3),), ()), slice(0, 4)), {})
+    assert runner.forward(micro, segment) == []
+    assert micro.loss == pytest.approx(summed(model(torch.ones(4, 3))).item())
+    assert micro.made
+    assert not micro.read
+    runner.backward(micro, 0, 2)
+    assert not micro.made
+    # d(sum)/d(weight) is the sum over the four rows of ones, of which a half for each of two micro-batches.
+    assert states.gradients.tolist() == [2.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (Data((torch.ones(4, 5),), ()), r"input 0 has samples of torch.float32 \(5,\); .* torch.float32 \(3,\)"),
+        (Data((torch.ones(4, 3, dtype=torch.float64),), ()), r"input 0 has samples of torch.float64 \(3,\)"),
+    ],
+)
+def test_a_batch_that_the_model_was_not_planned_for_is_refused(batch: Data, said: str) -> None:
+    graph, _ = capture(nn.Linear(3, 2), summed, [torch.ones(4, 3)])
+    (program,) = programs(lower_cut(graph, one_machine_cut(graph)), training=True)
+    with pytest.raises(BadInput, match=f"E343: {said}"):
+        batch_tensors(program, batch, slice(0, 4))

@@ -1,0 +1,87 @@
+"""Reads the blocks of code in README.md and docs/, and runs them as a reader would: in order, a folder for each page.
+
+A ```python block whose first line is a comment with a file's name is that file; others are run. Of a ```console block
+the lines that begin with "$ " are commands of `cutset`, a backslash at the end continues one, and what follows " #" is
+a comment. A block behind a line <!-- slow --> takes long and is run by `make slow`.
+"""
+
+import gzip
+import random
+import re
+import shlex
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from places import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"(?P<slow><!-- slow -->\n)?```(?P<kind>\w+)\n(?P<code>.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of code of a page."""
+
+    kind: str
+    code: str
+    slow: bool
+
+    @property
+    def file(self) -> str | None:
+        """The file that a block of Python is, by its first line."""
+        named = re.match(r"# ([\w/]+\.py)\n", self.code)
+        return named[1] if named else None
+
+    def commands(self) -> list[list[str]]:
+        """The commands of a console block, as arguments."""
+        text = self.code.replace("\\\n", " ")
+        lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+        return [shlex.split(line, comments=True) for line in lines]
+
+
+def read_blocks(page: Path) -> list[Block]:
+    """All blocks of a page, in order."""
+    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [Block(block["kind"], block["code"], bool(block["slow"])) for block in found]
+
+
+def set_up(folder: Path) -> None:
+    """Put into a folder what the pages take for granted: mine.py of the README, and small data sets by their names."""
+    for block in read_blocks(ROOT / "README.md"):
+        if block.kind == "python" and block.file:
+            (folder / block.file).write_text(block.code, encoding="utf-8")
+    draw = random.Random(0)
+    (folder / "mnist").mkdir()
+    for name, count in (("train", 256), ("t10k", 64)):
+        labels = bytes(draw.randrange(10) for _ in range(count))
+        pixels = bytes(draw.randrange(256) for _ in range(count * 784))
+        files = {
+            "images-idx3-ubyte": struct.pack(">IIII", 0x803, count, 28, 28) + pixels,
+            "labels-idx1-ubyte": struct.pack(">II", 0x801, count) + labels,
+        }
+        for kind, data in files.items():
+            (folder / "mnist" / f"{name}-{kind}.gz").write_bytes(gzip.compress(data))
+    rows = (f"{draw.choice('+-')}1 {draw.randint(1, 60)}:1 {draw.randint(61, 123)}:1" for _ in range(400))
+    (folder / "a9a").write_text("\n".join(rows) + "\n")
+    words = ["the", "a", *(f"word{i}" for i in range(30))]
+    (folder / "corpus.txt").write_text(" ".join(draw.choice(words) for _ in range(3000)))
+
+
+def run_block(block: Block, folder: Path) -> Iterator[tuple[str, subprocess.CompletedProcess[str]]]:
+    """Run what a block says, in a folder; each command with how it ended."""
+    if block.kind == "python" and block.file:
+        (folder / block.file).write_text(block.code, encoding="utf-8")
+    elif block.kind == "python":
+        yield block.code, run([sys.executable, "-c", block.code], folder)
+    for words in block.commands() if block.kind == "console" else []:
+        assert words[0] == "cutset", f"a console block runs {words[0]}, which no test runs"
+        yield shlex.join(words), run([str(Path(sys.executable).with_name("cutset")), *words[1:]], folder)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)

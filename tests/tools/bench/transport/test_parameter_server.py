@@ -1,0 +1,113 @@
+"""The bench of parameter servers, briefly: everything takes its turn, updates are applied, and the goals are judged."""
+
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from cutset.tools.bench.commands.ps import ps_command
+from cutset.tools.bench.transport import parameter_server as ps
+from cutset.tools.bench.transport.parameter_server import (
+    BOTH_WAYS,
+    CASES,
+    ONE_WAY,
+    PULL,
+    PUSH,
+    PUSH_PULL,
+    SUMMED,
+    Case,
+    ServerRate,
+    measure,
+)
+from cutset.tools.bench.transport.parameter_server_goals import judge_goals, tabulate_goals, tabulate_rates
+from cutset.tools.bench.transport.transports import CURVE, GLOO, MEMCPY, PLAIN, RAW, SHARED
+
+BESIDE = [(MEMCPY, ONE_WAY), (RAW, ONE_WAY), (RAW, BOTH_WAYS), (GLOO, SUMMED)]
+
+
+def row(way, what, rate, shards=0, optimizer=""):
+    return ServerRate(way, what, shards, optimizer, (0.9 * rate, rate, 3 * rate))
+
+
+def rows(push=0.8, pull=0.8, both=0.9, shared=1.8, adagrad=1.0):
+    """Of a raw socket with 2 GB/s one way and 3 both ways; each rate as a part of those."""
+    found = [row(way, what, {ONE_WAY: 2e9}.get(what, 3e9)) for way, what in BESIDE]
+    for optimizer, part in (("sgd", 1.0), ("adagrad", adagrad)):
+        for way, ratios in ((PLAIN, (push, pull, both)), (SHARED, (1.0, 1.0, shared))):
+            for what, ratio, raw in zip((PUSH, PULL, PUSH_PULL), ratios, (2e9, 2e9, 3e9), strict=True):
+                found.append(row(way, what, part * ratio * raw, 1, optimizer))
+    return found
+
+
+def test_all_transports_optimizers_and_shards_are_there_by_default():
+    assert {(c.way, c.shards, c.optimizer) for c in CASES} == {
+        (way, shards, optimizer)
+        for way in (PLAIN, CURVE, SHARED)
+        for shards in (1, 2)
+        for optimizer in ("sgd", "adagrad")
+    }
+
+
+def test_everything_is_timed_in_every_round():
+    cases = [Case(PLAIN, 1, "sgd"), Case(SHARED, 2, "adagrad"), Case(CURVE, 2, "sgd")]
+    found = measure(size=1 << 20, rounds=2, cases=cases)
+    wanted = [(way, what, 0, "") for way, what in BESIDE]
+    wanted += [(c.way, what, c.shards, c.optimizer) for c in cases for what in (PUSH, PULL, PUSH_PULL)]
+    assert [(r.way, r.what, r.shards, r.optimizer) for r in found] == wanted
+    assert all(len(r.rates) == 2 and min(r.rates) > 1e5 for r in found)
+
+
+def test_goals_that_are_just_met():
+    found = judge_goals(rows(adagrad=1.0))
+    assert len(found) == 6
+    assert all(goal.met for goal in found)
+    assert [len(goal.ratios) for goal in found] == [2] * 6
+
+
+@pytest.mark.parametrize(
+    ("worse", "text"),
+    [
+        ({"push": 0.79}, "our TCP, push, of raw TCP one way"),
+        ({"pull": 0.79}, "our TCP, pull, of raw TCP one way"),
+        ({"both": 0.89}, "our TCP, push+pull, of raw TCP both ways"),
+        ({"shared": 1.79}, "our shared memory, push+pull, of raw TCP both ways"),
+    ],
+)
+def test_a_goal_that_is_missed(worse, text):
+    assert [goal.text for goal in judge_goals(rows(**worse)) if not goal.met] == [text]
+
+
+def test_adagrad_may_take_a_fifth_longer():
+    rates = {"push": 2.0, "pull": 2.0, "both": 2.0, "shared": 4.0}
+    assert all(goal.met for goal in judge_goals(rows(**rates, adagrad=0.84)))
+    assert [g.text for g in judge_goals(rows(**rates, adagrad=0.83)) if not g.met] == [
+        "our TCP, adagrad, of sgd",
+        "our shared memory, adagrad, of sgd",
+    ]
+
+
+def test_the_table_shows_medians_and_fractions_of_a_raw_socket():
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    for tabulate in (tabulate_rates, tabulate_goals):
+        tabulate(rows(push=0.5)).print(console)
+    text = out.getvalue()
+    lines = [line.split() for line in text.splitlines() if line.startswith(PLAIN) and "sgd" in line]
+    assert [line[-4:] for line in lines[:3]] == [
+        ["push", "1.00", "GB/s", "0.50"],
+        ["pull", "1.60", "GB/s", "0.80"],
+        ["push+pull", "2.70", "GB/s", "0.90"],
+    ]
+    missed = next(line for line in text.splitlines() if line.startswith("our TCP, push, of"))
+    assert missed.split()[-4:] == ["0.80", "0.50", "0.50", "no"]
+
+
+def test_rounds_and_goals_are_in_the_json(monkeypatch):
+    monkeypatch.setattr(ps, "measure", lambda rounds: rows()[:rounds])
+    done = CliRunner().invoke(ps_command, ["--rounds", "3", "--json"])
+    assert json.loads(done.output) == json.loads(
+        json.dumps({**tabulate_rates(rows()[:3]).to_dict(), **tabulate_goals(rows()[:3]).to_dict()})
+    )
+    assert json.loads(done.output)["rows"][0]["rates"] == [1.8e9, 2e9, 6e9]

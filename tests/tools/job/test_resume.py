@@ -1,0 +1,188 @@
+"""What a run may go on from, and what it refuses, before any process is started."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import BAD_INPUT, USAGE, Cutset, refused
+from places import USER_MODELS
+
+from cutset.ps.checkpoint.manifest import MANIFEST, Manifest
+from cutset.ps.checkpoint.write_checkpoint import write_manifest, write_shard, write_state
+from cutset.ps.methods.registry import parse_method
+from cutset.ps.methods.sync import Sync
+from cutset.ps.optimizers.standard import SGD, Adam
+from cutset.ps.slices.slice_state import SliceState
+from cutset.tools.config.run_config import RunConfig
+from cutset.tools.job.export_weights import describe_checkpoint
+from cutset.tools.job.job import Job
+from cutset.tools.job.prepare import prepare
+from cutset.tools.job.resume import find_checkpoint
+
+GOOD = USER_MODELS / "good.py"
+TASK = f"{GOOD}:task"
+OF_CHECKPOINT = 8
+
+
+@pytest.fixture(autouse=True)
+def _paths_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> RunConfig:
+    return RunConfig(
+        TASK, method=Sync(), optimizer=Adam(0.01), out=tmp_path / "before", shards=2, seed=5, baseline=False
+    )
+
+
+def written(job: Job, folder: Path, step: int, **more: Any) -> Path:
+    """A checkpoint as a run writes it, of ones; more: what its manifest says else."""
+    files = []
+    for shard in range(job.shards):
+        held = [SliceState(piece, torch.ones(piece.size), {}, step) for piece in job.slices if piece.shard == shard]
+        for slice_state in held:
+            slice_state.state.update(job.optimizer.init_state(slice_state.value))
+        files.append(write_shard(folder, shard, held, job.optimizer))
+    state = write_state(folder, 0, [])
+    write_manifest(folder, Manifest(job.slices, job.regions, files, [state], describe_checkpoint(job, step) | more))
+    return folder
+
+
+@pytest.fixture
+def run(options: RunConfig) -> Path:
+    """The folder of a run that has two checkpoints and has begun a third."""
+    job = prepare(options)
+    for number in (1, 2):
+        written(job, options.out / "checkpoints" / f"{number:06d}", 3 * number)
+    third = options.out / "checkpoints" / "000003"
+    write_state(third, 0, [])
+    return options.out
+
+
+Resume = Callable[..., Any]
+
+
+@pytest.fixture
+def resume(cutset: Cutset, run: Path, tmp_path: Path) -> Resume:
+    """`cutset train --resume` of the run; each option may be said otherwise, and None leaves it out."""
+
+    def call(task: str = TASK, **more: Any) -> Any:
+        given = {
+            "resume": run,
+            "out": tmp_path / "new",
+            "method": "sync",
+            "optimizer": "adam",
+            "seed": 5,
+            "shards": 2,
+        } | more
+        words = [word for name, value in given.items() if value is not None for word in (f"--{name}", value)]
+        return cutset("train", task, "--no-baseline", *words)
+
+    return call
+
+
+def test_the_last_complete_one_is_taken(run: Path, options: RunConfig, tmp_path: Path) -> None:
+    assert find_checkpoint(run).folder == run / "checkpoints" / "000002"
+    job = prepare(replace(options, out=tmp_path / "new", resume=run, shards=1))
+    assert (job.training.start_step, job.training.version, sorted(job.training.optimizer_state)) == (
+        6,
+        6,
+        ["mean", "square"],
+    )
+
+
+def test_the_last_is_the_one_that_was_written_last(run: Path, options: RunConfig) -> None:
+    """A run of other length may have been in the folder before."""
+    written(prepare(options), run / "checkpoint", 500, written=1.0)
+    assert find_checkpoint(run).manifest.about["step"] == 6
+    written(prepare(options), run / "checkpoints" / "000001", 3)
+    assert find_checkpoint(run).manifest.about["step"] == 3
+
+
+def test_steps_are_counted_by_samples(run: Path, options: RunConfig, tmp_path: Path) -> None:
+    job = prepare(replace(options, out=tmp_path / "new", resume=run, replicas=2, epochs=2))
+    assert (job.training.start_step, job.training.steps) == (3, 12)
+
+
+def test_where_there_is_none(resume: Resume, tmp_path: Path) -> None:
+    refused(resume(resume=tmp_path / "nowhere"), OF_CHECKPOINT, "E801", str(tmp_path / "nowhere"), "name a run folder")
+    begun = tmp_path / "begun"
+    (begun / "checkpoints" / "000001").mkdir(parents=True)
+    refused(resume(resume=begun), OF_CHECKPOINT, "E801", str(begun), "1 were begun", "none was written to the end")
+
+
+def test_a_damaged_one_names_the_file_and_the_one_before(resume: Resume, run: Path) -> None:
+    [path] = (run / "checkpoints" / "000002").glob("shard-1.*")
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    before = run / "checkpoints" / "000001"
+    refused(resume(), OF_CHECKPOINT, "E802", str(path), "is damaged", f"--resume {before}, the one before")
+    path.unlink()
+    refused(resume(), OF_CHECKPOINT, "E801", str(path), f"--resume {before}")
+    refused(resume(resume=path.parent), OF_CHECKPOINT, "E801", str(path))
+
+
+def test_a_newer_format(resume: Resume, run: Path) -> None:
+    path = run / "checkpoints" / "000002" / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    refused(resume(), OF_CHECKPOINT, "E804", str(path), "format 99", "pip install --upgrade")
+
+
+def test_a_manifest_that_says_too_little(resume: Resume, run: Path) -> None:
+    path = run / "checkpoints" / "000002" / MANIFEST
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, "about": {"written": plain["about"]["written"], "optimizer": "adam"}}))
+    refused(resume(), OF_CHECKPOINT, "E803", "samples, seed, method", str(run))
+
+
+def test_nothing_is_left_to_do(resume: Resume, run: Path, options: RunConfig) -> None:
+    written(prepare(options), run / "checkpoint", 12)
+    refused(resume(), USAGE, "E284", "after 12 of 12 steps", "nothing is left to do", "--epochs 2")
+
+
+@pytest.mark.parametrize("name", ["mixed", "looks", "gated"])
+def test_of_another_model(resume: Resume, run: Path, name: str) -> None:
+    refused(resume(f"{GOOD}:{name}"), BAD_INPUT, "E319", str(run), "the checkpoint was made with")
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        ({"optimizer": "sgd"}, "E282", ["optimizer adam", "not that of sgd", "--optimizer adam"]),
+        ({"method": "downpour"}, "E292", ["method sync", "of downpour", "--method sync"]),
+        ({"seed": 6}, "E283", ["seed 5", "with 6", "--seed 5"]),
+        ({"init": "model.safetensors"}, "E287", ["--resume and --init", "leave one of them out"]),
+    ],
+)
+def test_what_does_not_fit_it(resume: Resume, more: dict[str, Any], code: str, said: list[str]) -> None:
+    refused(resume(**more), USAGE, code, *said)
+
+
+@pytest.mark.parametrize(
+    ("method", "every", "fix"),
+    [
+        ("averaging:every=8", 12, "--checkpoint-every 16"),
+        ("easgd:every=4", 3, "--checkpoint-every 4"),
+        ("downpour:push=2", 5, "--checkpoint-every 6"),
+    ],
+)
+def test_a_checkpoint_between_two_pushes(resume: Resume, method: str, every: int, fix: str) -> None:
+    more = {"method": method, "checkpoint-every": every, "resume": None, "replicas": 2}
+    refused(resume(**more), USAGE, "E281", f"--checkpoint-every {every}", fix)
+
+
+@pytest.mark.parametrize(
+    ("method", "versions"), [("averaging:every=4", 3), ("diloco:every=6", 2), ("easgd:every=4", 6), ("sync", 12)]
+)
+def test_checkpoints_come_after_as_many_updates(options: RunConfig, method: str, versions: int) -> None:
+    job = prepare(
+        replace(options, method=parse_method(method, {}), replicas=2, checkpoint_every=12, optimizer=SGD(0.1))
+    )
+    assert job.checkpoint_versions == versions

@@ -1,0 +1,105 @@
+"""The probe, on this machine: quick, so that figures are rough, but real."""
+
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from cutset.errors import UsageError
+from cutset.partition.cluster.cluster_file import load, read, to_toml
+from cutset.tools.commands.probe_command import probe as command
+from cutset.tools.probe import measure_machine as probe_module
+from cutset.tools.probe.measure_machine import ProbeResult, probe, read_memory
+from cutset.tools.probe.probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, make_chains, make_gallery, name_repetition
+from cutset.tools.report.probe_report import print_probed
+
+
+@pytest.fixture(scope="module")
+def probed() -> ProbeResult:
+    return probe(2, name="desk", brief=True)
+
+
+def test_every_constant_is_measured(probed):
+    machine = probed.cluster.machines[0]
+    numbers = [probed.cluster.bandwidth, probed.cluster.latency_s, probed.copy]
+    numbers += [value for name, value in vars(machine).items() if isinstance(value, float)]
+    numbers += [value for rate in machine.rates.values() for value in vars(rate).values()]
+    assert all(math.isfinite(number) and number >= 0 for number in numbers)
+    assert machine.flops_per_s > 1e8
+    assert machine.memory_bandwidth > 1e7
+    assert 0 < machine.operator_s < 0.1
+    assert 0 < machine.message_s < 0.1
+    assert set(machine.rates) == {s.kind for s in SUBJECTS} - {"elementwise"} | {"random"}
+
+
+def test_large_operators_take_longer_than_small_ones(probed):
+    seconds = {(s.kind, s.size): s.forward_s + s.backward_s for s in probed.samples}
+    for kind in {s.kind for s in SUBJECTS} - {"view"}:
+        assert seconds[kind, "large"] > seconds[kind, "tiny"]
+
+
+def test_the_cluster_is_what_was_asked_for_and_a_file_can_hold_it(probed):
+    assert [m.name for m in probed.cluster.machines] == ["desk 0", "desk 1"]
+    assert probed.cluster.machines[0].memory_bytes <= read_memory() // 2 * 1.001
+    assert read(to_toml(probed.cluster)) == probed.cluster
+
+
+def test_what_was_measured_is_said(probed):
+    out = io.StringIO()
+    print_probed(probed, console=Console(file=out, width=200))
+    for text in ("each of 2 workers", "matrix products", "FLOP/s", "a message, at either end", "loopback"):
+        assert text in out.getvalue()
+    assert json.loads(json.dumps(probed.to_dict()))["cluster"]["machines"][1]["name"] == "desk 1"
+
+
+def test_a_busy_machine_is_told_of(probed):
+    for busy, said in ((5.0 * probed.cores, True), (0.0, False)):
+        out = io.StringIO()
+        print_probed(replace(probed, busy=busy), console=Console(file=out, width=200))
+        assert ("the machine was busy" in out.getvalue()) == said
+
+
+def test_the_command_writes_the_file_and_its_json(probed, tmp_path, monkeypatch):
+    monkeypatch.setattr(probe_module, "probe", lambda machines, name: probed)
+    path = tmp_path / "cluster.toml"
+    done = CliRunner().invoke(command, ["-o", str(path), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["workers"] == 2
+    assert load(path) == probed.cluster
+    assert "loopback" in path.read_text()
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe_module, "probe", lambda machines, name: pytest.fail("measured"))
+    done = CliRunner().invoke(command, ["-o", str(tmp_path / "none" / "cluster.toml")])
+    assert isinstance(done.exception, UsageError)
+    assert "there is no folder" in done.exception.facts
+
+
+def test_no_machines_are_refused_before_anything_is_measured():
+    with pytest.raises(UsageError, match="E201"):
+        probe(0)
+
+
+def test_every_subject_is_one_operator_of_its_class():
+    _, groups = make_gallery()
+    subjects = {name: ops for group in groups for name, ops in group.items()}
+    assert {s.name for s in SUBJECTS} | {name_repetition(n) for n in REPEATED} == set(subjects)
+    assert all(len(subjects[s.name]) == 1 for s in SUBJECTS)
+    assert [len(subjects[name_repetition(n)]) for n in REPEATED] == list(REPEATED)
+
+
+def test_chains_go_to_and_fro_or_both_ways_at_once():
+    small, *large, mixed = make_chains()
+    for chain in (small, mixed):
+        left, right = chain.parts
+        assert (len(left.segments), len(right.segments), len(chain.alone.segments)) == (4, 3, 1)
+        assert len(left.arrivals) == len(right.arrivals) == 3
+    for chain in large:
+        left, right = chain.parts
+        assert (len(left.arrivals), len(right.arrivals), len(chain.alone.segments)) == (7, 6, 1)
+    assert len(mixed.whole.ops) - len(small.whole.ops) == 4 * CHAIN_LENGTH

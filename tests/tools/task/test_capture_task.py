@@ -1,0 +1,140 @@
+"""Captures of tasks: leaf modules, and what is offered where a model cannot be traced."""
+
+import re
+import sys
+
+import pytest
+from places import USER_MODELS
+
+from cutset.errors import BadInput
+from cutset.partition.capture.tracing_error import MAX_ATTEMPTS, Untraceable, find_leaf_modules
+from cutset.partition.operators.leaf_module import LEAF_MODULE
+from cutset.tools.task.capture_task import CapturedTask, capture_task
+from cutset.tools.task.load_task import TaskSpec, load_task
+from cutset.tools.task.meta_model import build_without_weights
+
+BRANCHING = USER_MODELS / "branching.py"
+
+
+@pytest.fixture(autouse=True)
+def _paths_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+
+def of(name: str, *blocks: str) -> CapturedTask:
+    return capture_task(TaskSpec(f"{BRANCHING}:{name}", leaf_modules=blocks))
+
+
+def names(ready: CapturedTask) -> list[str]:
+    return [op.arguments["name"] for op in ready.train.ops if op.target == LEAF_MODULE]
+
+
+# The way out ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "module", "offered"),
+    [
+        ("branching", "if x.mean() > 0.05", "layers.0.1 (Gate)", ["layers.*.1"]),
+        ("gate", "if x.mean() > 0.05", "1 (Gate)", ["1"]),
+        ("gates", "if x.mean() > 0.05", "1 (Gate)", ["1", "2"]),
+        ("picked", "return x[x[:, 0] > 0]", "1.rows (Rows)", ["1"]),
+        ("signs", "Sign.backward at branching.py:", "", ["1"]),
+        ("assigns", "assigns its buffer 1.mean", "", ["1"]),
+        ("by_numpy", "x.detach().numpy().any()", "1 (ByNumpy)", ["1"]),
+        ("hooked", "hooks a gradient at branching.py:", "", ["1"]),
+        ("real_only", "self.order.tolist()", "1 (RealOnly)", ["1"]),
+        ("several", "if x.mean() > 0.05", "3 (Gate)", ["3", "4", "5", "7", "1", "6", "2"]),
+    ],
+)
+def test_the_leaf_modules_that_are_offered_work(name: str, line: str, module: str, offered: list[str]) -> None:
+    """The innermost module that holds the line, as long as it can be a block; and of all that cannot be traced."""
+    with pytest.raises(Untraceable) as caught:
+        of(name)
+    error = caught.value
+    assert error.code == "E320"
+    if name != "several":
+        assert line in error.facts
+        assert module in error.facts
+    found = re.findall(r"--leaf-modules '(.*?)'", error.fix)
+    assert sorted(found) == sorted(offered)
+    assert error.fix.endswith("train it uncut, data parallel only, with --machines 1")
+    ready = of(name, *found)
+    assert ready.leaf_modules == tuple(found)
+    assert len(names(ready)) >= len(found)
+
+
+def test_leaf_modules_that_are_named_already_are_part_of_what_is_offered() -> None:
+    with pytest.raises(Untraceable) as caught:
+        of("gates", "2")
+    assert "--leaf-modules '2' --leaf-modules '1'" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["root", "rows"])
+def test_nothing_is_offered_where_nothing_helps(name: str) -> None:
+    with pytest.raises(Untraceable) as caught:
+        of(name)
+    assert "--leaf-modules '" not in caught.value.fix
+    offer = "put it into a module whose results have fixed shapes, for --leaf-modules; or train it uncut"
+    assert offer in caught.value.fix
+
+
+def test_without_advice_the_innermost_module_is_offered_untried() -> None:
+    spec = TaskSpec(f"{BRANCHING}:picked")
+    with pytest.raises(Untraceable, match=r"fix: --leaf-modules '1\.rows', whose inside"):
+        capture_task(spec, advise=False)
+
+
+def test_the_search_ends() -> None:
+    tried: list[tuple[str, ...]] = []
+
+    def attempt(blocks: tuple[str, ...]) -> None:
+        tried.append(blocks)
+        raise Untraceable("", globs=[f"x{len(tried)}"])
+
+    assert find_leaf_modules(Untraceable("", globs=["x"]), (), attempt) is None
+    assert len(tried) == MAX_ATTEMPTS
+    assert tried[2] == ("x", "x1", "x2")
+
+
+def test_the_search_goes_outward_where_a_module_is_refused() -> None:
+    def attempt(blocks: tuple[str, ...]) -> None:
+        if blocks == ("given", "inner"):
+            raise BadInput("E326", "")
+
+    assert find_leaf_modules(Untraceable("", globs=["inner", "outer"]), ["given"], attempt) == ("given", "outer")
+    assert find_leaf_modules(Untraceable("", globs=["inner"]), ["given"], attempt) is None
+    assert find_leaf_modules(Untraceable(""), [], attempt) is None
+
+
+# Blocks --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_names_leaf_modules_of_its_own() -> None:
+    ready = of("with_blocks")
+    assert (ready.leaf_modules, names(ready)) == (("layers.*.1",), ["layers.0.1", "layers.1.1"])
+    more = of("with_blocks", "last", "layers.*.1")
+    assert (more.leaf_modules, names(more)) == (("layers.*.1", "last"), ["layers.0.1", "layers.1.1", "last"])
+    assert [op.arguments["name"] for op in more.evaluation.ops if op.target == LEAF_MODULE] == names(more)
+
+
+def test_leaf_modules_that_change_nothing_are_noted() -> None:
+    assert of("with_blocks").notes == ()
+    assert of("with_blocks", "layers.0").notes == ()  # layers.1.1 is still one
+    (note,) = of("branching", "layers.*", "layers.1.1").notes
+    assert note == "--leaf-modules 'layers.1.1' changes nothing: layers.1.1 is part of leaf module layers.1"
+    (note,) = of("picked", "1", "1.mix").notes
+    assert "1.mix is part of leaf module 1" in note
+
+
+def test_a_leaf_module_whose_buffers_need_their_values_is_tried_on_the_real_model() -> None:
+    assert names(of("real_only", "1")) == ["1"]
+
+
+def test_a_model_is_built_for_real_only_where_it_keeps_plain_tensors() -> None:
+    model = build_without_weights(load_task(TaskSpec(f"{BRANCHING}:gates")))
+    assert all(p.is_meta for p in model.parameters())
+    lstm = build_without_weights(load_task(TaskSpec(f"{BRANCHING}:recurrent")))
+    assert all(p.is_meta for p in lstm.parameters())  # it lists its weights once more
+    plain = build_without_weights(load_task(TaskSpec(f"{BRANCHING}:keeps_plain")))
+    assert not any(p.is_meta for p in plain.parameters())

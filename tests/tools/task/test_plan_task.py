@@ -1,0 +1,135 @@
+"""From a task to graphs, a placement and programs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from places import USER_MODELS
+from torch import Tensor, nn
+
+from cutset.errors import BadInput, Infeasible
+from cutset.models.task import Task, make_example_batches
+from cutset.partition.placement.placement_file import to_json
+from cutset.tools.task.capture_task import CapturedTask, capture_task
+from cutset.tools.task.load_task import TaskSpec, load_task
+from cutset.tools.task.plan_request import PlanRequest
+from cutset.tools.task.plan_task import compile_programs, load_cut, plan_task
+
+GOOD = USER_MODELS / "good.py"
+MACHINES = 3
+
+
+@pytest.fixture(autouse=True)
+def _paths_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+
+def spec(name: str, **more: object) -> TaskSpec:
+    return TaskSpec(f"{GOOD}:{name}", **more)  # type: ignore[arg-type]
+
+
+def of_model(model: type[nn.Module], width: int) -> CapturedTask:
+    task = Task("own", model, nn.functional.cross_entropy, make_example_batches(((width,),), classes=3), batch=4)
+    return capture_task(TaskSpec("own"), task)
+
+
+def test_both_graphs_are_captured_at_the_batch_that_is_asked_for() -> None:
+    for more, batch in (({}, 8), ({"batch": 5}, 5)):
+        ready = capture_task(spec("task", **more))
+        assert (ready.task.name, ready.batch) == ("clouds", batch)
+        assert ready.train.tensors["input.0"].shape == ready.evaluation.tensors["input.0"].shape == (batch, 8)
+        assert [op.sharding_rule for op in ready.train.ops][-1] == "aten.cross_entropy_loss"
+        assert [op.sharding_rule for op in ready.evaluation.ops][-1] == "aten.alias"
+        assert ready.constants == {}
+
+
+def test_a_task_that_is_loaded_is_not_loaded_again() -> None:
+    task = load_task(spec("task"))
+    assert capture_task(TaskSpec("no_such_module:net"), task).task is task
+
+
+def test_training_and_evaluation_may_compute_different_things() -> None:
+    ready = capture_task(spec("mixed"))
+    graphs = (ready.train, ready.evaluation)
+    assert [any("shift" in op.inputs for op in graph.ops) for graph in graphs] == [False, True]
+
+
+class Enormous(nn.Module):
+    """40 GB of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(8, 10**9), nn.Linear(10**9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layer(x))
+
+
+def test_no_weight_is_allocated() -> None:
+    ready = of_model(Enormous, 8)
+    assert sum(p.element_bytes * p.shape[0] for p in ready.train.parameters) > 4e9
+
+
+class Shifted(nn.Module):
+    """Keeps a plain tensor, whose value the graph needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.shift = torch.arange(3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + self.shift
+
+
+def test_plain_tensors_of_a_model_are_constants_with_values() -> None:
+    ready = of_model(Shifted, 8)
+    assert [value.tolist() for value in ready.constants.values()] == [[0.0, 1.0, 2.0]]
+
+
+def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None:
+    once, again = (plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2)) for _ in range(2))
+    assert to_json(once) == to_json(again)
+    assert once.model == f"{GOOD}:task"
+    assert load_cut(capture_task(spec("task")), once).machines == 2
+
+
+def test_only_the_plans_of_one_kind_are_chosen_among() -> None:
+    ready = capture_task(spec("task"))
+    for kind in ("slices", "metis", "stages"):
+        assert plan_task(ready, spec("task"), PlanRequest(machines=2, candidates=kind)).winner.startswith(kind)
+
+
+def test_a_model_without_parts_cannot_be_cut() -> None:
+    with pytest.raises(Infeasible, match="E402"):
+        plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=4000))
+
+
+def test_a_placement_for_another_batch_is_refused() -> None:
+    placement = plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2))
+    with pytest.raises(BadInput, match="batches of 8, the run has batches of 4") as caught:
+        load_cut(capture_task(spec("task", batch=4)), placement)
+    assert (caught.value.code, caught.value.fix) == ("E344", "--batch 8")
+
+
+@pytest.mark.parametrize("name", ["task", "mixed"])
+def test_every_machine_gets_two_programs_over_the_same_state(name: str) -> None:
+    ready = capture_task(spec(name))
+    placement = plan_task(ready, spec(name), PlanRequest(machines=MACHINES))
+    trained, evaluated = compile_programs(ready, load_cut(ready, placement))
+    assert [p.machine for p in trained] == [p.machine for p in evaluated] == list(range(MACHINES))
+    assert all(p.training for p in trained)
+    assert not any(p.training for p in evaluated)
+    assert sum(p.elements for p in trained) == sum(
+        torch.Size(parameter.shape).numel() for parameter in ready.train.parameters
+    )
+    # The loss and the output are on one machine, where right answers are counted.
+    assert [bool(p.results) for p in trained] == [bool(p.results) for p in evaluated]
+    assert sum(len(p.results) for p in trained) == sum(len(p.results) for p in evaluated) == 1
+    for train, evaluation in zip(trained, evaluated, strict=True):
+        where = [
+            {(p.pieces[s.piece].tensor, p.pieces[s.piece].box) for s in p.states if s.offset >= 0}
+            for p in (train, evaluation)
+        ]
+        assert where[1] <= where[0]

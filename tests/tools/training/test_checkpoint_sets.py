@@ -1,0 +1,117 @@
+"""A checkpoint that goes by time is complete when all who were asked have written; where one is late it is dropped."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from places import USER_MODELS
+
+from cutset.errors import CheckpointError
+from cutset.ps.checkpoint.journal import Journal, JournalConfig
+from cutset.ps.methods.sync import Sync
+from cutset.ps.optimizers.standard import SGD
+from cutset.ps.server.shard import Shard
+from cutset.ps.slices.slicing import slices_of_shard
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.channel.message import LAUNCHER, Message
+from cutset.tools.config.run_config import RunConfig
+from cutset.tools.job.job import Job
+from cutset.tools.job.prepare import prepare
+from cutset.tools.job.resume import find_checkpoint
+from cutset.tools.training.checkpoint_sets import CheckpointSets
+from cutset.tools.training.replica_state import ReplicaStateWriter
+
+GOOD = USER_MODELS / "good.py"
+WORKER = "worker-0.0"
+
+
+class Server:
+    """A shard that one replica trains in lock-step, with gradients of 1."""
+
+    def __init__(self, job: Job, index: int) -> None:
+        journal = Journal(JournalConfig(job.training.folder, job.checkpoint_versions, on_request=True), index)
+        self._slices = slices_of_shard(job.slices, index)
+        self._shard = Shard(index, self._slices, job.serving, journal=journal)
+        self._say("put", 0, version=0, state=[])
+
+    def ask(self, number: int) -> None:
+        self._shard.handle(Message("checkpoint", body={"checkpoint": number}, sender=LAUNCHER))
+
+    def step(self, step: int) -> list[Message]:
+        """Take the pushes of a step, from 0 on; what the launcher is reports."""
+        return self._say("push", 1, base=step, number=step + 1, replica=0)
+
+    def _say(self, kind: str, value: float, **body: Any) -> list[Message]:
+        replies = []
+        for piece in self._slices:
+            tensor = torch.full((piece.size,), float(value))
+            self._shard.handle(Message(kind, 0, 0, piece.number, body, (tensor,), WORKER))
+            replies += self._shard.poll()
+        while self._shard.busy:
+            replies += self._shard.poll()
+        return [message for peer, message in replies if peer == LAUNCHER]
+
+
+class Replica:
+    """The worker's part of it."""
+
+    def __init__(self, job: Job) -> None:
+        network = MemoryNetwork()
+        self._launcher: MemoryChannel = network.channel(LAUNCHER)
+        mailbox = Mailbox(network.channel(WORKER))
+        self._writer = ReplicaStateWriter(mailbox, job.training, 0, list, start_step=0)
+
+    def ask(self, number: int) -> None:
+        self._launcher.send(WORKER, Message("checkpoint", body={"checkpoint": number}))
+
+    def step(self, step: int) -> list[Message]:
+        """A step was made; what the launcher is reports."""
+        self._writer.write_due(step + 1)
+        return list(iter(self._launcher.poll, None))
+
+
+@pytest.mark.parametrize("late", ["shard 0", "shard 1", "replica 0"])
+def test_a_checkpoint_that_one_role_missed_is_dropped_and_the_next_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    options = RunConfig(
+        f"{GOOD}:task",
+        method=Sync(),
+        optimizer=SGD(1.0),
+        out=tmp_path,
+        shards=2,
+        checkpoint_every="1min",
+        keep_checkpoints=1,
+    )
+    job = prepare(options)
+    checkpoints, reports = CheckpointSets(job), list[tuple[str, int]]()
+    roles = {"shard 0": Server(job, 0), "shard 1": Server(job, 1), "replica 0": Replica(job)}
+
+    def train(*steps: int) -> None:
+        for step in steps:
+            for name, role in roles.items():
+                for message in role.step(step):
+                    checkpoints.handle(message)
+                    reports.append((f"{name}: {message.kind}", message.body["checkpoint"]))
+
+    train(0, 1, 2)
+    for role in [role for name, role in roles.items() if name != late]:
+        role.ask(5)
+    train(3, 4)
+    roles[late].ask(5)
+    train(5)
+    assert (f"{late}: checkpoint_missed", 5) in reports
+    assert len(reports) == 3, "the others have written theirs"
+    with pytest.raises(CheckpointError, match=r"E801: .* has no complete checkpoint; 1 were begun there"):
+        find_checkpoint(tmp_path)
+    for role in roles.values():
+        role.ask(8)
+    train(6, 7, 8)
+    found = find_checkpoint(tmp_path)
+    assert (found.folder.name, found.manifest.about["step"]) == ("000008", 8)
+    assert all(bool((found.read_tensor(name) == -8).all()) for name in found.trained_names)
+    assert [folder.name for folder in found.folder.parent.iterdir()] == ["000008"]

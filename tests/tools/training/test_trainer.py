@@ -1,0 +1,65 @@
+"""What a process trains: the fraction of correct answers, and a model that begins with the weights of a file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from cutset.errors import CheckpointError
+from cutset.models.task import Data, Task, make_example_batches
+from cutset.tools.job.process_specs import TrainingSpec
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.training.trainer import UncutTrainer, measure_accuracy
+
+
+class Counting:
+    """A trainer that finds this many correct answers."""
+
+    def __init__(self, correct: int | None) -> None:
+        self._correct = correct
+
+    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
+        return self._correct
+
+
+ANY = Task("any", lambda: nn.Identity(), nn.functional.mse_loss, make_example_batches(((),)))
+
+
+@pytest.mark.parametrize(("correct", "fraction"), [(4, 4 / 5), (0, 0.0), (None, None)])
+def test_accuracy_is_a_fraction_of_the_samples_or_unknown(correct: int | None, fraction: float | None) -> None:
+    test = Data((torch.tensor([1.0, -2.0, 3.0, 4.0, 5.0]),), ())
+    assert measure_accuracy(Counting(correct), ANY, test, 2) == fraction  # type: ignore[arg-type]
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+
+NORMED = Task("normed", normed, nn.functional.mse_loss, make_example_batches(((3,),)))
+
+
+def beginning(path: Path) -> TrainingSpec:
+    return TrainingSpec(
+        TaskSpec("own"), batch=2, micro_batch=2, seed=1, replicas=1, steps=1, evaluate_every=0, initial=str(path)
+    )
+
+
+def test_an_uncut_model_loads_parameters_and_buffers_from_the_file(tmp_path: Path) -> None:
+    state = {name: torch.full_like(tensor, 3) for name, tensor in normed().state_dict().items()}
+    save_file(state, tmp_path / "initial.safetensors")
+    trainer = UncutTrainer(beginning(tmp_path / "initial.safetensors"), NORMED, seed=0)
+    assert trainer.values.tolist() == [3.0] * (12 + 4 + 4 + 4)
+    assert [buffer.unique().tolist() for buffer in trainer.buffers()] == [[3.0], [3.0], [3]]
+    assert {region.name for region, _ in trainer.state()} == {
+        "1.running_mean",
+        "1.running_var",
+        "1.num_batches_tracked",
+    }
+
+
+def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    save_file({**normed().state_dict(), "0.weight": torch.ones(3, 4)}, tmp_path / "initial.safetensors")
+    with pytest.raises(CheckpointError, match=r"E809: .* has 0.weight of shape \(3, 4\); in the model it has \(4, 3\)"):
+        UncutTrainer(beginning(tmp_path / "initial.safetensors"), NORMED, seed=0)

@@ -1,0 +1,71 @@
+"""The rows of a run's results table: one for the method, and one for the single process that it is compared with.
+
+A row is plain data. Its columns: name; processes, threads of each; samples trained on; seconds and samples_per_s;
+test_accuracy; target and time_to_target_s; staleness_mean and staleness_max of pushes; bytes_per_step of a replica; the
+learning curve, {"seconds", "samples", "test_accuracy"} for each evaluation; and losses, (samples, loss) now and then.
+"""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from ..job.job import Job
+
+
+def make_row(
+    name: str,
+    *,
+    processes: int,
+    threads: int,
+    samples: int,
+    seconds: float,
+    curve: Sequence[Mapping[str, Any]],
+    losses: Sequence[tuple[int, float]],
+    target: float | None = None,
+) -> dict[str, Any]:
+    """Return a row; staleness and bytes are None until they are filled in."""
+    reached = [point["seconds"] for point in curve if target is not None and point["test_accuracy"] >= target]
+    return {
+        "name": name,
+        "processes": processes,
+        "threads": threads,
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_s": samples / seconds if seconds else 0.0,
+        "test_accuracy": curve[-1]["test_accuracy"],
+        "target": target,
+        "time_to_target_s": reached[0] if reached else None,
+        "staleness_mean": None,
+        "staleness_max": None,
+        "bytes_per_step": None,
+        "curve": curve,
+        "losses": losses,
+    }
+
+
+def describe_setup(job: Job, processes: int) -> list[str]:
+    """Return notes on what to think of the seconds of a run, and on its plan."""
+    notes, cores = [], os.cpu_count() or 1
+    if processes > cores:
+        notes.append(
+            f"{processes} processes share {cores} cores: timings here do not predict a real cluster; "
+            "accuracy does carry over."
+        )
+    if job.placement is not None and job.machines > 1:
+        notes.append(f"The plan: {job.placement.verdict}")
+    return notes
+
+
+def describe_restart(restart: Mapping[str, Any]) -> str:
+    """Return a sentence about a restarted role (see `RestartLog`)."""
+    at_step = "" if restart["step"] is None else f" at step {restart['step']}"
+    missing = "" if restart["seconds"] is None else f"; it was back after {restart['seconds']:.1f} s"
+    return f"{restart['role'].capitalize()} was restarted{at_step}: {restart['reason']}{missing}."
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions of what a result depends on."""
+    packages = {name: version(name) for name in ("cutset", "torch", "pyzmq")}
+    return packages | {"python": platform.python_version()}

@@ -1,0 +1,32 @@
+"""`cutset bench`: the group of the benchmarks."""
+
+import click
+
+from .channel import channel_command
+from .cluster import cluster_command
+from .figure3 import figure3_command
+from .memory import memory_command
+from .methods import methods_bench_command
+from .optimizers import optimizers_command
+from .plan import plan_bench_command
+from .ps import ps_command
+from .stragglers import stragglers_command
+
+
+@click.group()
+def bench() -> None:
+    """Run benchmarks."""
+
+
+for _command in (
+    channel_command,
+    cluster_command,
+    figure3_command,
+    memory_command,
+    methods_bench_command,
+    optimizers_command,
+    plan_bench_command,
+    ps_command,
+    stragglers_command,
+):
+    bench.add_command(_command)

@@ -1,0 +1,86 @@
+"""`cutset bench plan`: our plans and others', predicted and measured steps, and graphs that others published."""
+
+from pathlib import Path
+
+import click
+
+from .options import json_option, print_progress
+
+
+@click.command("plan")
+@click.option(
+    "--graphs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE...",
+    help="Published graphs: dnn-partitioning JSON, PipeDream profiles (*graph.txt), METIS *.graph, hMETIS *.hgr.",
+)
+@click.option("--measure", is_flag=True, help="Probe this machine, train on two workers, and compare with predictions.")
+@click.option("--seeds", type=click.IntRange(min=0), default=30, show_default=True, help="Number of random nets.")
+@click.option(
+    "--machines",
+    type=click.IntRange(min=1),
+    help="With --graphs: accelerators, machines or parts, instead of the number in the file.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed.")
+@click.option(
+    "--limit", type=click.FloatRange(min=0), default=20.0, show_default=True, help="Seconds to search for each row."
+)
+@json_option
+@click.argument("more", nargs=-1, type=click.Path(path_type=Path))
+def plan_bench_command(
+    graphs: tuple[Path, ...],
+    measure: bool,
+    seeds: int,
+    machines: int | None,
+    seed: int,
+    limit: float,
+    as_json: bool,
+    more: tuple[Path, ...],
+) -> None:
+    """Compare our plans with those that others make.
+
+    By default: simulates plans for the bundled tasks, for nets whose good cuts are known, and for random nets. With
+    --measure: compares predicted steps, after a probe, with steps that two worker processes really take. With --graphs:
+    plans published graphs and compares with the results published for them, which are never used to find ours. The
+    objective of a row is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or
+    transfer for PipeDream, and the weight of what is cut for METIS and hMETIS.
+    """
+    if more and not graphs:
+        raise click.UsageError(f"{more[0]} needs --graphs: cutset bench plan --graphs {more[0]}")
+    if measure:
+        _measure_predictions(as_json=as_json)
+    elif graphs:
+        _plan_graphs((*graphs, *more), machines, seed, limit, as_json=as_json)
+    else:
+        _compare_plans(seeds, as_json=as_json)
+
+
+def _plan_graphs(paths: tuple[Path, ...], machines: int | None, seed: int, limit_s: float, *, as_json: bool) -> None:
+    from ..bench_table import show_tables
+    from ..device_placement.graphs.graph_files import read_graph_files
+    from ..device_placement.run_graphs import plan_graph, tabulate
+
+    files = read_graph_files(paths)  # all of them before anything is planned, so that a broken file is named at once
+    rows = [row for file in files for row in plan_graph(file, machines=machines, seed=seed, limit_s=limit_s)]
+    show_tables(tabulate(rows), as_json=as_json)
+
+
+def _compare_plans(seeds: int, *, as_json: bool) -> None:
+    from ..bench_table import show_tables
+    from ..planner.baselines import compare_plans, tabulate
+    from ..planner.models import list_subjects
+
+    rows = []
+    for row in compare_plans(list_subjects(seeds=seeds)):
+        rows.append(row)
+        print_progress(f"{row.net} on {row.machines} machines: {row.plan} ({row.plan_s:.1f} s)")
+    show_tables(*tabulate(rows), as_json=as_json)
+
+
+def _measure_predictions(*, as_json: bool) -> None:
+    from ...probe.measure_machine import probe
+    from ..bench_table import show_tables
+    from ..planner.prediction import measure_predictions, tabulate
+
+    show_tables(tabulate(measure_predictions(probe(2).cluster, print_progress)), as_json=as_json)

@@ -1,0 +1,143 @@
+"""The commands that plan and look at plans: `cutset plan`, `show`, `check`, `inspect` and `schema`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .config_options import (
+    PLAN_OPTIONS,
+    TASK_OPTIONS,
+    GroupedCommand,
+    config_options,
+    read_plan_request,
+    read_task_spec,
+)
+from .output import json_option, keep_stdout, print_json, write_text
+
+PLAN_EXAMPLES = """\b
+Examples:
+  cutset plan cutset.models:digits_local --machines 4
+  cutset plan net.py:task --cluster cluster.toml --max-machines 8 -o cut.json
+  cutset plan net.py:net --input 32x3x224x224 --objective memory --pin 'head=0'
+"""
+
+
+@click.command("plan", cls=GroupedCommand, epilog=PLAN_EXAMPLES)
+@click.argument("task")
+@config_options(*TASK_OPTIONS, *PLAN_OPTIONS, "seed", defaults={"machines": "2"})
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the placement to this file.")
+@json_option
+def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Plan how to split TASK across machines.
+
+    Every candidate is simulated. The fastest that fits in memory and gives every machine a share of the work wins. The
+    verdict says whether adding machines helps; with --max-machines those that do not are left out.
+    """
+    from ...partition.placement.placement_file import to_json
+    from ..report.console import print_placement
+    from ..task.capture_task import capture_task
+    from ..task.load_task import load_task
+    from ..task.plan_task import micro_batch_spec, plan_task
+
+    spec, request = read_task_spec(task, options), read_plan_request(options)
+    request.load_cluster()  # what is wrong with the machines is said before the model is captured
+    with keep_stdout(as_json):
+        loaded = load_task(spec)
+        captured = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
+        placement = plan_task(captured, spec, request)
+    if out is not None:
+        placement.save(out)
+    if as_json:
+        click.echo(to_json(placement), nl=False)
+        return
+    print_placement(placement)
+    for note in captured.notes:
+        click.echo(f"note: {note}")
+    if out is not None:
+        click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
+
+
+@click.command("show")
+@click.argument("placement", type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a self-contained HTML page.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture of the cut as SVG.")
+@json_option
+def show(placement: Path, html: Path | None, svg: Path | None, as_json: bool) -> None:
+    """Show a placement file as text, HTML or SVG."""
+    from ...partition.placement.placement_file import load, to_json
+    from ..figures.cut_map import render_cut_map
+    from ..report.console import print_placement
+    from ..report.pages import render_placement_page
+
+    loaded = load(placement)
+    for path, render in ((html, render_placement_page), (svg, render_cut_map)):
+        if path is not None:
+            write_text(path, render(loaded))
+    if as_json:
+        click.echo(to_json(loaded), nl=False)
+        return
+    print_placement(loaded)
+    for path in (html, svg):
+        if path is not None:
+            click.echo(f"written to {path}")
+    if html is None and svg is None:
+        click.echo(f"\na picture of the cut: cutset show {placement} --html cut.html")
+
+
+@click.command("check", cls=GroupedCommand)
+@click.argument("placement", type=click.Path(path_type=Path))
+@click.argument("task", required=False)
+@config_options("data", "inputs")
+@json_option
+def check(placement: Path, task: str | None, as_json: bool, **options: Any) -> None:
+    """Check that a placement file fits its model.
+
+    It must be complete, and of the model that it names, or of TASK.
+    """
+    from ...partition.placement.placement_file import load
+    from ..task.capture_task import capture_task
+    from ..task.load_task import load_task
+    from ..task.plan_task import load_cut, with_placement
+
+    loaded = load(placement)
+    model = task or loaded.model
+    spec = with_placement(loaded, read_task_spec(model, {**options, "batch": loaded.batch}))
+    with keep_stdout(as_json):
+        captured = capture_task(spec, load_task(spec))
+    cut = load_cut(captured, loaded)
+    if as_json:
+        print_json({"placement": str(placement), "model": model, "machines": cut.machines, "ok": True})
+    else:
+        click.echo(f"{placement} fits {model}: {cut.machines} machines")
+
+
+@click.command("inspect", cls=GroupedCommand)
+@click.argument("task")
+@config_options(*TASK_OPTIONS)
+@json_option
+def inspect(task: str, as_json: bool, **options: Any) -> None:
+    """List the operators of TASK.
+
+    Of each, the sharding rule, loops and axes, and FLOPs; and how much of all FLOPs can be split.
+    """
+    from ..report.inspect_report import describe_capture, print_inspection
+    from ..task.capture_task import capture_task
+    from ..task.load_task import load_task
+
+    spec = read_task_spec(task, options)
+    with keep_stdout(as_json):
+        captured = capture_task(spec, load_task(spec))
+    facts = describe_capture(captured)
+    if as_json:
+        print_json(facts, indent=1)
+    else:
+        print_inspection(facts)
+
+
+@click.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of the placement file."""
+    from ...partition.placement import placement_file
+
+    print_json(placement_file.schema(), indent=1)

@@ -1,0 +1,62 @@
+"""config.json of a run folder: the options that the run was started with, as they were given."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...errors import BadInput, UsageError
+from ...ps.methods.registry import AnyMethod
+from ...ps.optimizers.registry import AnyOptimizer
+from ...ps.slices.compression import AnyCompression
+from ..run_folder import CONFIG, PLACEMENT
+from .run_config import RunConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OBJECTS: "Mapping[str, Any]" = {"method": AnyMethod, "optimizer": AnyOptimizer, "compress": AnyCompression}
+
+
+def save_config(config: RunConfig) -> Path:
+    """Write the options of a run into its folder; UsageError where that cannot be done.
+
+    A placement in hand is recorded by the file in the run folder that it is saved to.
+    """
+    path = Path(config.out) / CONFIG
+    plain = {one.name: _to_plain(config, one.name) for one in fields(config)}
+    try:
+        path.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
+    return path
+
+
+def load_config(path: Path) -> RunConfig:
+    """Read the options of a run from its folder, or from the file; BadInput where they are not there."""
+    path = path / CONFIG if path.is_dir() else path
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        options = {name: _from_plain(name, value) for name, value in plain.items()}
+        return RunConfig(**options)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise BadInput("E347", f"{path} has no options of a run: {error}", fix="name a run folder") from error
+
+
+def _to_plain(config: RunConfig, name: str) -> Any:
+    value = getattr(config, name)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Path):
+        return str(value)
+    if name == "placement":
+        return str(Path(config.out) / PLACEMENT)
+    return msgspec.to_builtins(value)
+
+
+def _from_plain(name: str, value: Any) -> Any:
+    return msgspec.convert(value, type=OBJECTS[name]) if isinstance(value, dict) else value

@@ -1,0 +1,224 @@
+# ruff: noqa: RUF009 (`option` makes the field of a dataclass)
+"""`RunConfig`: everything that a training run can be asked for, declared once.
+
+The options of `cutset train`, the arguments of `cutset.train()` and the file config.json of a run are made from its
+fields (option.py). It refuses what makes no sense, alike for all of them. It imports nothing heavy, for `--help`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, Field, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UsageError
+from ..task.load_task import TaskSpec
+from ..task.plan_request import PlanRequest
+from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
+from .option_conflicts import refuse_conflicts
+from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER, RETRY_SCALED, STOP
+
+if TYPE_CHECKING:
+    from ...partition.placement.placement_file import Placement
+    from ...ps.methods.registry import AnyMethod
+    from ...ps.optimizers.registry import AnyOptimizer
+    from ...ps.slices.compression import AnyCompression
+
+TASK, PLAN, TRAINING, REPLICAS, FOLDER = "Task", "Plan", "Training", "Replicas and shards", "Run folder and checkpoints"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a training run is asked for, as the user has declared it: by text, or in Python by objects.
+
+    An option counts as given where it differs from its default. UsageError where options are wrong, or mean nothing
+    together or for the method.
+    """
+
+    task: str
+    _: KW_ONLY
+
+    data: str | None = option(
+        group=TASK,
+        metavar="KIND:PATH",
+        help="Data on disk, for tasks that need it: mnist:DIR, libsvm:FILE or text:FILE.",
+    )
+    inputs: Sequence[str] = option(
+        (), group=TASK, flag="--input", metavar="SHAPE", check=strings,
+        help="Input of a bare module: 32x3x224x224, or 32x128:int64. Repeat it for several inputs.",
+    )  # fmt: skip
+    batch: int | None = option(
+        group=TASK, check=whole_number(1), shown_default="the task's own", help="Samples of a step."
+    )
+    leaf_modules: Sequence[str] = option(
+        (), group=TASK, metavar="GLOB", check=strings,
+        help="Modules that stay whole and are not traced, so they may branch on data: 'encoder.layers.*'.",
+    )  # fmt: skip
+    autocast: str | None = option(
+        group=TASK,
+        choices=("bfloat16",),
+        help="Run torch.autocast in this dtype; parameters and gradients stay float32.",
+    )
+
+    machines: int | None = option(
+        group=PLAN, shown_default="1", help="Machines to split each replica across; all of them are used."
+    )
+    max_machines: int | None = option(
+        group=PLAN, help="Instead of --machines: use at most this many, and only as many as pay off."
+    )
+    cluster: Path | str | None = option(
+        group=PLAN,
+        metavar="FILE",
+        shown_default="identical machines on gigabit Ethernet",
+        help="Cluster file with the machines and links, as `cutset probe` writes it.",
+    )
+    placement: Path | str | Placement | None = option(
+        group=PLAN, metavar="FILE", help="Use this placement instead of planning one."
+    )
+    objective: str = option(
+        "time",
+        group=PLAN,
+        choices=("time", "bytes", "memory"),
+        check=one_of("time", "bytes", "memory", code="E208"),
+        help="What to minimise: step time, bytes sent, or peak memory per machine.",
+    )
+    pins: Sequence[str] = option(
+        (), group=PLAN, flag="--pin", metavar="GLOB=MACHINE", check=strings,
+        help="Keep modules, operators or parameters on a machine: --pin 'encoder.*=0'. Can be repeated.",
+    )  # fmt: skip
+    micro_batches: int = option(
+        1, group=PLAN, help="Split each batch into this many parts, which flow through the machines as a pipeline."
+    )
+    candidates: str = option(
+        "", group=PLAN, metavar="KIND", help="Consider only plans of this kind: mesh, metis, slices, stages or tiles."
+    )
+
+    method: str | AnyMethod = option(
+        "downpour", group=TRAINING, metavar="NAME[:OPTION=VALUE,...]",
+        help="How replicas train together, e.g. downpour:fetch=4,push=4. `cutset methods` lists all.",
+    )  # fmt: skip
+    optimizer: str | AnyOptimizer | None = option(
+        group=TRAINING,
+        metavar="NAME[/tau][:OPTION=VALUE,...]",
+        shown_default=DEFAULT_OPTIMIZER,
+        help="How gradients change parameters, e.g. adam:beta1=0.8. `cutset methods` lists all.",
+    )
+    lr: float | None = option(group=TRAINING, shown_default=str(DEFAULT_LR), help="Learning rate.")
+    clip_norm: float = option(
+        0.0, group=TRAINING, check=number(0), help="Clip the global gradient norm to this value; 0 disables."
+    )
+    epochs: int = option(
+        1, group=TRAINING, check=whole_number(1), help="Passes over the training data, all replicas together."
+    )
+    target: float | None = option(
+        group=TRAINING,
+        check=fraction("E225", "a fraction of right answers", such=0.95),
+        help="Report the time to this test accuracy, e.g. 0.95.",
+    )
+    baseline: bool = option(True, group=TRAINING, help="Also train in one process on the same samples, to compare.")
+    schedule: str = option(
+        "dataflow",
+        group=TRAINING,
+        choices=("dataflow", "gpipe", "1f1b"),
+        help="Order of micro-batches on each machine: as data arrives; all forward passes first, which needs the most "
+        "memory; or one forward, one backward.",
+    )
+    on_divergence: str = option(
+        STOP,
+        group=TRAINING,
+        choices=(STOP, RETRY_SCALED),
+        check=one_of(STOP, RETRY_SCALED, code="E285"),
+        help="If values become NaN or infinite: stop, or restart with the learning rate divided by the staleness.",
+    )
+    seed: int = option(0, group=TRAINING, check=whole_number(0, 2**32 - 1), help="Random seed.")
+
+    replicas: int = option(1, group=REPLICAS, check=whole_number(1), help="Copies of the model to train.")
+    shards: int | None = option(
+        group=REPLICAS,
+        check=whole_number(1),
+        shown_default="one per machine of a replica",
+        help="Parameter server shards.",
+    )
+    compress: str | AnyCompression | None = option(
+        group=REPLICAS,
+        metavar="NAME[:OPTION=VALUE,...]",
+        help="Compress pushed gradients: bf16, int8, threshold:tau=0.001 or topk:fraction=0.01.",
+    )
+    restarts: int = option(3, group=REPLICAS, check=whole_number(0), help="Restarts allowed per replica or shard.")
+
+    out: Path | str = option("runs/last", group=FOLDER, metavar="FOLDER", help="The run folder.")
+    init: Path | str | None = option(
+        group=FOLDER,
+        metavar="FILE|RUN",
+        help="Start from these weights: a safetensors file (a plain state_dict), or the last checkpoint of a run.",
+    )
+    resume: Path | str | None = option(
+        group=FOLDER,
+        metavar="RUN",
+        help="Continue from the last checkpoint of a run; machines, replicas and shards may differ.",
+    )
+    checkpoint_every: str | int = option(
+        "0", group=FOLDER, metavar="STEPS|TIME",
+        help="Write a checkpoint every so many steps of each replica, or about every 30s, 5min or 2h; 0 writes only "
+        "the last. It saves the shards' state only: with averaging, diloco and easgd the replicas' local optimizer "
+        "state is lost, and so are compression residuals.",
+    )  # fmt: skip
+    keep_checkpoints: int = option(
+        3, group=FOLDER, check=whole_number(1), help="Checkpoints to keep, with --checkpoint-every."
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, str):
+            facts = f"the task is {_article(self.task)}; the processes of a run import their task by its name"
+            raise UsageError("E227", facts, fix='cutset.train("file.py:factory"), the function that makes the task')
+        for one in fields(self):
+            declared = option_of(one)
+            if declared is not None:
+                self._settle(one, declared)
+        refuse_conflicts({one.name: getattr(self, one.name) for one in fields(self) if self.is_given(one.name)})
+        _ = self.plan_request  # which refuses what it cannot be
+
+    def _settle(self, one: Field[Any], declared: Option) -> None:
+        """Check the value of an option. Lists become tuples, and paths `Path`s, so that equal configs are equal."""
+        value = getattr(self, one.name)
+        if first_type(one) == "Sequence":
+            value = (value,) if isinstance(value, str) else tuple(value)
+        elif first_type(one) == "Path" and isinstance(value, str):
+            value = Path(value)
+        object.__setattr__(self, one.name, value)
+        if declared.check is not None and value is not None:
+            declared.check(declared.flag, value)
+
+    def is_given(self, name: str) -> bool:
+        """Return whether an option differs from its default."""
+        (default,) = (one.default for one in fields(self) if one.name == name)
+        value = getattr(self, name)
+        return bool(value != (Path(default) if isinstance(value, Path) and isinstance(default, str) else default))
+
+    @property
+    def task_spec(self) -> TaskSpec:
+        """How the processes of the run load the task."""
+        return TaskSpec(
+            self.task, self.data, tuple(self.inputs), self.batch, tuple(self.leaf_modules), self.autocast or ""
+        )
+
+    @property
+    def plan_request(self) -> PlanRequest:
+        """The plan of a replica that is asked for, unless there is a placement."""
+        counted = any(value is not None for value in (self.machines, self.max_machines, self.cluster))
+        return PlanRequest(
+            machines=self.machines if counted else 1,
+            max_machines=self.max_machines,
+            cluster=None if self.cluster is None else Path(self.cluster),
+            candidates=self.candidates,
+            objective=self.objective,
+            pins=tuple(self.pins),
+            micro_batches=self.micro_batches,
+            seed=self.seed,
+        )
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

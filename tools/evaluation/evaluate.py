@@ -1,0 +1,166 @@
+"""`evaluate`: how well a trained model does on a split; its batches stream through the machines that it is cut over."""
+
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import BadInput, UsageError
+from ...partition.placement.placement_file import Placement
+from ...partition.placement.placement_file import load as load_placement
+from ...runtime.channel.channel import Channel
+from ...runtime.channel.mailbox import Mailbox
+from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.worker.leaf_modules import LeafModules
+from ...runtime.worker.program import Program
+from ...runtime.worker.uncut_worker import UncutWorker
+from ...runtime.worker.worker import Worker
+from ..job.process_specs import worker_name
+from ..run_folder import PLACEMENT
+from ..task import weight_source as weights
+from ..task.capture_task import CapturedTask, capture_task, try_to_capture
+from ..task.load_task import TaskSpec, build_model, load_task, read_split
+from ..task.meta_model import build_without_weights, non_persistent_buffers
+from ..task.plan_request import PlanRequest
+from ..task.plan_task import compile_programs, load_cut, plan_task, with_placement
+from ..tensor_files import save_state
+from .accuracy import count_correct, count_correct_uncut
+
+EVALUATION_WORKER = f"{__name__}:run_evaluation_worker"
+MESSAGE_TIMEOUT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging peer long before
+
+
+class EvaluationSpec(msgspec.Struct, frozen=True):
+    """What one machine evaluates.
+
+    Attributes:
+        weights: path of the trained tensors.
+        constants: path of the tensors that the model's code makes.
+        program: msgpack of its evaluation Program, empty if the model is not cut.
+        peers: the names of all machines.
+    """
+
+    spec: TaskSpec
+    split: str
+    batch: int
+    weights: str
+    constants: str
+    program: bytes = b""
+    peers: list[str] = []
+
+
+def evaluate(
+    spec: TaskSpec, source: Path, *, wanted: PlanRequest, placement: Placement | None = None, split: str = "test"
+) -> dict[str, Any]:
+    """Return correct answers, accuracy, seconds and samples per second of a checkpoint on a split.
+
+    Args:
+        source: a run folder, a checkpoint folder or a safetensors file.
+        wanted: the plan, where `placement` is not given.
+        placement: the cut to use; by default that of the run folder, unless `wanted` asks for a number of machines.
+
+    Raises:
+        CheckpointError: the weights are not those of the task.
+    """
+    if placement is None and wanted == PlanRequest() and (source / PLACEMENT).is_file():
+        placement = load_placement(source / PLACEMENT)
+    spec = with_placement(placement, spec)
+    if placement is not None and spec.batch is None:
+        spec = msgspec.structs.replace(spec, batch=placement.batch)
+    wanted = wanted if wanted != PlanRequest() else PlanRequest(machines=1)
+    captured = _capture(spec, alone=placement is None and wanted.machines == 1)
+    programs: Sequence[Program] = []
+    if captured is not None:
+        placement = placement or plan_task(captured, spec, wanted)
+        programs = compile_programs(captured, load_cut(captured, placement))[1]
+    counts = _run(spec, source, captured, programs, split)
+    return {
+        "task": spec.model,
+        "weights": str(source),
+        "split": split,
+        "machines": max(1, len(programs)),
+        "plan": placement.winner if placement is not None else "uncut",
+        **counts,
+        "accuracy": counts["correct"] / counts["samples"],
+        "samples_per_s": counts["samples"] / counts["seconds"],
+    }
+
+
+def _capture(spec: TaskSpec, *, alone: bool) -> CapturedTask | None:
+    """Capture the task's graphs; return None if it cannot be traced and runs alone, so that it need not be."""
+    if not alone:
+        return capture_task(spec)
+    captured = try_to_capture(spec)
+    return None if isinstance(captured, BadInput) else captured
+
+
+def _run(
+    spec: TaskSpec, source: Path, captured: CapturedTask | None, programs: Sequence[Program], split: str
+) -> dict[str, Any]:
+    """Write the constants to a file, start a process for each machine, and return the counts."""
+    task = load_task(spec)
+    names = [worker_name(0, machine) for machine in range(max(1, len(programs)))]
+    with tempfile.TemporaryDirectory(prefix="cutset-eval-") as folder:
+        constants = dict(captured.constants) if captured is not None else {}
+        with weights.open_weights(source) as trained:
+            missing = [name for name in non_persistent_buffers(task) if trained.shape(name) is None]
+            if missing:  # a plain state_dict leaves out buffers that are not persistent
+                constants |= {n: b for n, b in build_model(task, seed=0).named_buffers() if n in missing}
+            weights.check_weights(trained, programs, constants, where=source)
+        path = save_state(Path(folder) / "constants.safetensors", constants)
+        batch = captured.batch if captured is not None else spec.batch or task.batch
+        machine = EvaluationSpec(spec, split, batch, str(source.resolve()), str(path), peers=names)
+        machines = [msgspec.structs.replace(machine, program=msgspec.msgpack.encode(program)) for program in programs]
+        return _launch(names, machines or [machine])
+
+
+def _launch(names: Sequence[str], machines: Sequence[EvaluationSpec]) -> dict[str, Any]:
+    threads = max(1, (os.cpu_count() or 1) // len(names))
+    roles = [
+        Role(name, EVALUATION_WORKER, msgspec.to_builtins(machine, builtin_types=(bytes,)), threads=threads)
+        for name, machine in zip(names, machines, strict=True)
+    ]
+    with Launcher(roles, job=f"eval-{uuid.uuid4().hex[:12]}") as launcher:
+        results: list[dict[str, Any]] = launcher.run()
+    (counts,) = [result for result in results if result["correct"] is not None]
+    return {**counts, "seconds": max(result["seconds"] for result in results)}
+
+
+def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Evaluate one machine's part; return correct answers (None if another machine has the output) and seconds."""
+    spec = msgspec.convert(setup, EvaluationSpec)
+    task = load_task(spec.spec)
+    samples = read_split(task, spec.split)
+    with (
+        weights.open_weights(Path(spec.weights)) as trained,
+        weights.open_weights(Path(spec.constants)) as constants,
+    ):
+        values = weights.FallbackWeights(trained, constants)
+        if spec.program:
+            program = msgspec.msgpack.decode(spec.program, type=Program)
+            leaf_modules = LeafModules.where_needed([program], lambda: build_without_weights(task))
+            mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
+            worker = Worker(program, mailbox, spec.peers, leaf_modules=leaf_modules)
+            weights.load_pieces(worker.states, values)
+            start = time.monotonic()
+            correct = count_correct(worker, task, samples, 0)
+        else:
+            model = build_model(task, seed=0)
+            weights.load_model(model, values, where=Path(spec.weights))
+            uncut = UncutWorker(model, task.loss, autocast=spec.spec.autocast)
+            start = time.monotonic()
+            correct = count_correct_uncut(uncut, task, samples, spec.batch)
+    return {"correct": correct, "samples": len(samples), "seconds": time.monotonic() - start}
+
+
+def check_split(split: str) -> str:
+    """Return the name of a split; raise UsageError if tasks have no such split."""
+    if split not in ("train", "test"):
+        raise UsageError("E217", f"no split {split!r}; there are train and test", fix="--split test")
+    return split

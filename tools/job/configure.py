@@ -1,0 +1,203 @@
+"""`configure`: fits a planned replica into a run - first weights, a dry run, the number of steps, shards and slices."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ...errors import BadInput, UsageError
+from ...partition.capture.tracing_error import Untraceable
+from ...ps.slices.region import Region
+from ...ps.slices.slicing import ParameterSlice, slice_parameters
+from ...runtime.worker.flat_gradient import SparseTable
+from ...runtime.worker.program import Program
+from ...runtime.worker.uncut_worker import UncutWorker
+from ..config.checkpoint_interval import parse_interval
+from ..config.named_choices import compression_of, method_of, optimizer_of
+from ..config.run_config import RunConfig
+from ..run_folder import INITIAL, PLACEMENT
+from ..task.capture_task import FAILS_UNTRACED
+from ..task.load_task import example_batch
+from .divergence import check_divergence_policy
+from .dry_run import DryRun, dry_run, dry_run_without_weights
+from .initial_weights import InitialWeights, state_names, write_initial_weights
+from .job import MAX_ROLES, Job
+from .process_specs import TrainingSpec
+from .replica_plan import ReplicaPlan, has_sparse_gradients
+from .resume import ResumeState, check_same_parameters, initial_weights_file, other_model_error
+
+if TYPE_CHECKING:
+    from ...models.task import Task
+    from ...ps.methods.registry import AnyMethod
+
+OTHER_WEIGHTS = "E317"
+DENSE = "sparse gradients travel dense, as the model is cut; with --machines 1 the rows travel that a step touches"
+
+
+def configure(config: RunConfig, plan: ReplicaPlan, start: ResumeState | None = None) -> Job:
+    """Return the job of a planned replica; write its placement and its first weights into the run folder.
+
+    start: what it resumes from. Raises UsageError where the options do not fit the task, such as too few samples for
+    so many replicas; BadInput where the task's data does not go through its model.
+    """
+    method = method_of(config.method)
+    if plan.placement is not None:
+        plan.placement.save(Path(config.out) / PLACEMENT)
+    shards = choose_shard_count(config, plan)
+    weights = _write_weights(config, plan, start)
+    trial = _try_a_batch(plan, weights)
+    training = _make_training_spec(config, plan, trial, start)
+    names = state_names(weights.model)
+    regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
+    check_same_parameters(start, plan.task.name, {region.name for one in regions for region in one})
+    return Job(
+        config,
+        method,
+        optimizer_of(config.optimizer, config.lr),
+        compression_of(config.compress),
+        shards,
+        plan.task.name,
+        plan.placement,
+        training,
+        plan.programs,
+        plan.evaluations,
+        regions,
+        _slice_parameters(plan, regions, trial.tables, shards, method),
+        names,
+        [*plan.notes, *weights.notes, *_describe_cut(plan, regions, trial.tables)],
+    )
+
+
+def choose_shard_count(config: RunConfig, plan: ReplicaPlan) -> int:
+    """Return how many shards there are: by default one for each machine, so that none holds the whole model."""
+    if config.shards is not None or not plan.is_cut:
+        return config.shards or 1
+    return min(len(plan.programs), MAX_ROLES - len(plan.programs) * config.replicas)
+
+
+def _write_weights(config: RunConfig, plan: ReplicaPlan, start: ResumeState | None) -> InitialWeights:
+    """Write the file that the run begins with."""
+    out, init = Path(config.out), None if config.init is None else Path(config.init)
+    source = initial_weights_file(init, out) if start is None else start.weights
+    try:
+        return write_initial_weights(
+            out / INITIAL,
+            plan.task,
+            seed=config.seed,
+            constants=plan.constants,
+            given=source,
+            partial=source != init,  # a checkpoint has nothing that no operator uses
+            cut=plan.is_cut,
+        )
+    except BadInput as error:
+        if start is None or error.code != OTHER_WEIGHTS:
+            raise
+        raise other_model_error(start.folder, plan.task.name, error.facts.rpartition("the file ")[2]) from error
+
+
+def _try_a_batch(plan: ReplicaPlan, weights: InitialWeights) -> DryRun:
+    """Put one micro-batch through the model, the loss and the count of right answers."""
+    example, autocast = example_batch(plan.task, plan.batch // plan.micro_batches), plan.spec.autocast
+    if not weights.whole:
+        return dry_run_without_weights(plan.task, example, has_leaf_modules=plan.has_leaf_modules, autocast=autocast)
+    try:
+        return dry_run(plan.task, weights.model, example, autocast=autocast, uncut=not plan.is_cut)
+    except BadInput as error:
+        if plan.failure is not None and plan.failure.code == FAILS_UNTRACED:
+            raise plan.failure from error
+        raise
+
+
+def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, start: ResumeState | None) -> TrainingSpec:
+    """Share the samples of all epochs out in whole batches, the steps of each replica."""
+    method, optimizer = method_of(config.method), optimizer_of(config.optimizer, config.lr)
+    steps = config.epochs * trial.samples // plan.batch // config.replicas
+    if steps < 1:
+        raise UsageError(
+            "E223",
+            f"{config.epochs} epochs of {trial.samples} samples have no batch of {plan.batch} for each of "
+            f"{config.replicas} replicas",
+            fix="fewer --replicas, a smaller --batch, or more --epochs",
+        )
+    start_step = 0 if start is None else start.samples // (plan.batch * config.replicas)
+    if start_step >= steps:
+        facts = f"the checkpoint was made after {start_step} of {steps} steps of each replica: nothing is left to do"
+        raise UsageError("E284", facts, fix=f"--epochs {config.epochs + 1}, or more")
+    method.check(optimizer, config.replicas, steps)
+    check_divergence_policy(config.on_divergence, method, optimizer, config.replicas, steps)
+    every, out = parse_interval(config.checkpoint_every, method), Path(config.out).resolve()
+    return TrainingSpec(
+        task=plan.spec,
+        batch=plan.batch,
+        micro_batch=plan.batch // plan.micro_batches,
+        seed=config.seed,
+        replicas=config.replicas,
+        steps=steps,
+        evaluate_every=max(1, steps // config.epochs),
+        initial=str(out / INITIAL),
+        schedule=config.schedule,
+        clip_norm=config.clip_norm,
+        tables=list(trial.tables),
+        start_step=start_step,
+        version=method.count_updates(start_step, config.replicas),
+        optimizer_state={} if start is None else start.optimizer_state,
+        checkpoint_every=every.steps,
+        folder=str(out),
+        checkpoint_s=every.seconds,
+        samples=trial.samples,
+    )
+
+
+def _lay_out_programs(programs: Sequence[Program]) -> list[list[Region]]:
+    """Return where the trained parameters of each machine lie in its flat buffer."""
+    regions: list[list[Region]] = []
+    for program in programs:
+        of_one = []
+        for state in program.states:
+            if state.offset >= 0:
+                piece = program.pieces[state.piece]
+                info = program.tensors[piece.tensor]
+                box = list(piece.box)
+                of_one.append(Region(info.name, list(info.shape), list(info.extents), box, state.offset))
+        regions.append(of_one)
+    return regions
+
+
+def _lay_out_model(task: "Task", model: nn.Module) -> list[Region]:
+    """Return where the trained parameters of a whole model lie, one after the other; BadInput where that cannot be."""
+    regions, offset = [], 0
+    for name, parameter in UncutWorker(model, task.loss).parameters.items():
+        shape = list(parameter.shape)
+        regions.append(Region(name, shape, shape, [(0, n) for n in shape], offset))
+        offset += parameter.numel()
+    return regions
+
+
+def _slice_parameters(
+    plan: ReplicaPlan,
+    regions: Sequence[Sequence[Region]],
+    tables: Sequence[SparseTable],
+    shards: int,
+    method: "AnyMethod",
+) -> list[ParameterSlice]:
+    """Divide the flat buffers of all machines among the shards."""
+    if plan.is_cut:
+        return slice_parameters([program.elements for program in plan.programs], shards, whole=method.needs_one_shard)
+    elements = max((region.stop for region in regions[0]), default=0)
+    return slice_parameters([elements], shards, tables=[tables], whole=method.needs_one_shard)
+
+
+def _describe_cut(plan: ReplicaPlan, regions: Sequence[Sequence[Region]], tables: Sequence[SparseTable]) -> list[str]:
+    """Return remarks on what travels, and on why a model is not cut."""
+    if plan.is_cut:
+        return [DENSE] if has_sparse_gradients(plan.task) else []
+    notes = []
+    if plan.failure is not None:
+        facts = plan.failure.traced if isinstance(plan.failure, Untraceable) else plan.failure.facts
+        notes.append(f"it is trained uncut, data parallel only: {facts}")
+    starts = {table.start for table in tables}
+    names = [region.name for region in regions[0] if region.offset in starts and region.stop > region.offset]
+    if names:
+        notes.append(f"of {', '.join(names)} the rows travel that a step touches; the model is not cut for that")
+    return notes

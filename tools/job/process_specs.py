@@ -1,0 +1,109 @@
+"""What the processes of a run are told as they start, and how workers and shards are named."""
+
+import msgspec
+
+from ...ps.checkpoint.journal import JournalConfig
+from ...ps.methods.registry import AnyMethod
+from ...ps.optimizers.registry import AnyOptimizer
+from ...ps.server.serving import ServingConfig
+from ...ps.slices.compression import AnyCompression
+from ...ps.slices.region import Region
+from ...ps.slices.slicing import ParameterSlice
+from ...runtime.worker.flat_gradient import SparseTable
+from ...runtime.worker.schedule import DATAFLOW
+from ..task.load_task import TaskSpec
+
+
+class TrainingSpec(msgspec.Struct, frozen=True):
+    """What all trainers of a run are told.
+
+    batch: samples of a step; micro_batch: of each of the parts in which a cut model computes it, one after the other.
+    steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. initial: file of the first
+    weights. schedule: name of the order in which micro-batches run. clip_norm: limit of the norm of all gradients of a
+    step, 0 for none. tables: of a whole model's flat parameters, of which steps touch some rows only.
+
+    start_step: the step that the replicas begin with, more than 0 where the run resumes from a checkpoint; version:
+    that of the shards then; optimizer_state: files with what the optimizer remembers of the whole parameters then.
+
+    folder: that of the run. checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last;
+    checkpoint_s: seconds between two, 0 where they go by steps. Where they go by time, only those are made of which the
+    launcher tells all in advance (checkpoint_schedule.py). samples: that there are to train on.
+    """
+
+    task: TaskSpec
+    batch: int
+    micro_batch: int
+    seed: int
+    replicas: int
+    steps: int
+    evaluate_every: int
+    initial: str
+    schedule: str = DATAFLOW
+    clip_norm: float = 0.0
+    tables: list[SparseTable] = []
+    start_step: int = 0
+    version: int = 0
+    optimizer_state: dict[str, str] = {}
+    checkpoint_every: int = 0
+    folder: str = ""
+    checkpoint_s: float = 0.0
+    samples: int = 0
+
+    @property
+    def batches(self) -> int:
+        """Batches of all replicas together."""
+        return self.steps * self.replicas
+
+    def checkpoint(self, reached: int) -> int:
+        """Return the number of the last checkpoint that is due when all replicas have come to so many batches."""
+        return reached // (self.checkpoint_every * self.replicas) if self.checkpoint_every else 0
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """What one worker is told: one machine of one replica.
+
+    program, evaluation: msgpack of its Programs; empty where the model is trained whole. incarnation: how often its
+    replica was restarted; start_step: the step that it begins with. compression: of its pushes. regions: where its
+    parameters lie.
+    """
+
+    training: TrainingSpec
+    replica: int
+    machine: int
+    machines: int
+    program: bytes
+    evaluation: bytes
+    slices: list[ParameterSlice]
+    method: AnyMethod
+    optimizer: AnyOptimizer
+    incarnation: int = 0
+    start_step: int = 0
+    compression: AnyCompression | None = None
+    regions: list[Region] = []
+
+
+class ShardSpec(msgspec.Struct, frozen=True):
+    """What one shard is told. incarnation: how often it was restarted."""
+
+    index: int
+    slices: list[ParameterSlice]
+    serving: ServingConfig
+    journal_config: JournalConfig
+    incarnation: int = 0
+
+
+class BaselineSpec(msgspec.Struct, frozen=True):
+    """What the one-process run is told, which has the same samples, optimizer and initial weights."""
+
+    training: TrainingSpec
+    optimizer: AnyOptimizer
+
+
+def worker_name(replica: int, machine: int, incarnation: int = 0) -> str:
+    """Return the channel name of a worker; each incarnation of its replica has another."""
+    return f"worker-{replica}.{machine}" + (f"+{incarnation}" if incarnation else "")
+
+
+def shard_name(index: int, incarnation: int = 0) -> str:
+    """Return the channel name of a shard; each incarnation has another."""
+    return f"shard-{index}" + (f"+{incarnation}" if incarnation else "")

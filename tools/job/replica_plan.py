@@ -1,0 +1,109 @@
+"""`ReplicaPlan`: how a replica computes its model - cut over machines, or whole, by plain torch in one process.
+
+A model is whole where it cannot be traced and one machine is asked for, where its plan has one machine that nothing
+follows, and where it has sparse gradients, of which a cut model would push every row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ...errors import BadInput
+from ...partition.placement.placement_file import Placement
+from ...runtime.worker.program import Program
+from ..task.capture_task import CapturedTask, capture_task, try_to_capture
+from ..task.load_task import TaskSpec, build_model
+from ..task.plan_request import PlanRequest
+from ..task.plan_task import compile_programs, load_cut, micro_batch_spec, plan_task, with_placement
+
+if TYPE_CHECKING:
+    from ...models.task import Task
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """A task that is not captured: its model is trained whole. failure: why it cannot be traced, if that is why."""
+
+    failure: BadInput | None = None
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """How a replica computes.
+
+    spec: the task, with the leaf modules and the autocast of the placement. batch: samples of a step, computed in
+    `micro_batches` parts. programs, evaluations: by machine, empty where the model is whole. placement: None where it
+    was not captured; failure: then why, if it cannot be traced. constants: values that the model's code made.
+    """
+
+    task: "Task"
+    spec: TaskSpec
+    batch: int
+    micro_batches: int = 1
+    placement: Placement | None = None
+    programs: Sequence[Program] = ()
+    evaluations: Sequence[Program] = ()
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    has_leaf_modules: bool = False
+    notes: tuple[str, ...] = ()
+    failure: BadInput | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether machines compute programs; else one process trains the whole model in plain torch."""
+        return bool(self.programs)
+
+
+def capture_replica(
+    spec: TaskSpec, task: "Task", *, micro_batches: int, may_be_whole: bool
+) -> CapturedTask | WholeModel:
+    """Capture a task at its micro-batch; may_be_whole: one machine is asked for, so it need not be traced.
+
+    Raises BadInput where it cannot be traced and must be.
+    """
+    if may_be_whole and micro_batches == 1 and has_sparse_gradients(task):
+        return WholeModel()
+    spec = micro_batch_spec(spec, task, micro_batches)
+    if not may_be_whole:
+        return capture_task(spec, task)
+    captured = try_to_capture(spec, task)
+    return WholeModel(captured) if isinstance(captured, BadInput) else captured
+
+
+def plan_replica(
+    captured: CapturedTask | WholeModel,
+    spec: TaskSpec,
+    task: "Task",
+    *,
+    placement: Placement | None,
+    request: PlanRequest,
+) -> ReplicaPlan:
+    """Cut a captured task as a placement says, or as the best plan for the request does."""
+    batch = spec.batch or task.batch
+    if isinstance(captured, WholeModel):
+        return ReplicaPlan(task, spec, batch, failure=captured.failure)
+    placement = placement or plan_task(captured, spec, request)
+    programs, evaluations = compile_programs(captured, load_cut(captured, placement))
+    spec = with_placement(placement, spec)
+    if len(programs) == 1 and placement.micro_batches == 1:  # there is nothing that plain torch does not do as well
+        return ReplicaPlan(task, spec, batch, placement=placement, notes=captured.notes)
+    return ReplicaPlan(
+        task,
+        spec,
+        captured.batch * placement.micro_batches,
+        placement.micro_batches,
+        placement,
+        programs,
+        evaluations,
+        captured.constants,
+        bool(captured.leaf_modules),
+        captured.notes,
+    )
+
+
+def has_sparse_gradients(task: "Task") -> bool:
+    """Return whether a module of the task's model asks for sparse gradients, as nn.Embedding(sparse=True)."""
+    modules = build_model(task, seed=0, device="meta").modules()
+    return any(getattr(module, "sparse", False) is True for module in modules)

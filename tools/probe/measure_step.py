@@ -1,0 +1,173 @@
+"""Measures the time of a step: real worker processes, with ZeroMQ and CURVE between them, on this host or others.
+
+A step is from the moment at which all workers of a replica begin with a batch to the moment at which the last of them
+has all its gradients. What follows in training, fetching and pushing parameters, is not in it.
+"""
+
+import os
+import statistics
+import tempfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from ...models.task import Data
+from ...partition.capture.export import collect_state
+from ...partition.placement.placement_file import Placement
+from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.worker.program import Program
+from ..job.process_specs import worker_name
+from ..task.capture_task import CapturedTask, capture_task
+from ..task.load_task import TaskSpec, build_model, example_batch
+from ..task.plan_task import compile_programs, load_cut
+from ..tensor_files import save_state
+from .timed_worker import STEP_ENTRY, UNCUT_ENTRY, StepSetup, Times
+
+
+@dataclass(frozen=True)
+class ProcessPlacement:
+    """Where the processes of a launcher run. host: the launcher's address.
+
+    places: by machine, the address that its process listens on and the command that runs it there; none: all on `host`.
+    """
+
+    host: str = "127.0.0.1"
+    places: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def place_role(self, role: Role, machine: int) -> Role:
+        """Return the role at the place of a machine."""
+        if not self.places:
+            return role
+        host, prefix = self.places[machine]
+        return replace(role, host=host, prefix=prefix)
+
+
+WARM_UP = 10
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of each step after the warm-up, in order.
+
+    busy_s: the seconds of a median step in which the workers' threads had a core, summed over the workers; of several
+    threads of torch in one worker, one counts.
+    """
+
+    seconds: tuple[float, ...]
+    busy_s: float = 0.0
+
+    @property
+    def median_s(self) -> float:
+        """The median step."""
+        return statistics.median(self.seconds)
+
+    @property
+    def min_s(self) -> float:
+        """The fastest step: what it takes on an idle machine."""
+        return min(self.seconds)
+
+
+def measure_placement(spec: TaskSpec, placement: Placement, steps: int = 200) -> float:
+    """Return the median seconds of a warm step of a placement whose machines are processes of this host."""
+    ready = capture_task(msgspec.structs.replace(spec, batch=placement.batch))
+    trained, _ = compile_programs(ready, load_cut(ready, placement))
+    return measure_programs(spec, ready, trained, steps=steps, micro_batches=placement.micro_batches).median_s
+
+
+def measure_programs(
+    spec: TaskSpec,
+    ready: CapturedTask,
+    programs: Sequence[Program],
+    *,
+    steps: int = 200,
+    warm_up: int = WARM_UP,
+    micro_batches: int = 1,
+    process_placement: ProcessPlacement | None = None,
+    paces: Sequence[Sequence[tuple[float, float]]] = (),
+) -> StepTimes:
+    """Measure the steps of a cut model: one process for each program, of as many threads as training would give it.
+
+    The batch of a step has so many micro-batches of the captured size. process_placement: where they run. paces: by
+    machine, what each segment takes at least (see StepSetup).
+    """
+    process_placement = process_placement or ProcessPlacement()
+    with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
+        roles = make_roles(
+            STEP_ENTRY,
+            make_setup(spec, ready, Path(folder), steps=warm_up + steps, micro_batches=micro_batches),
+            programs,
+            process_placement=process_placement,
+            paces=paces,
+        )
+        times = _run(roles, process_placement)
+    ends = list(zip(*times, strict=True))
+    took = [max(end for _, end, _ in step) - min(begin for begin, _, _ in step) for step in ends]
+    busy = [sum(busy for _, _, busy in step) for step in ends]
+    return StepTimes(tuple(took[warm_up:]), statistics.median(busy[warm_up:]))
+
+
+def make_roles(
+    entry: str,
+    setup: StepSetup,
+    programs: Sequence[Program],
+    *,
+    process_placement: ProcessPlacement,
+    paces: Sequence[Sequence[tuple[float, float]]] = (),
+) -> list[Role]:
+    """Return one role for each program, each with an equal part of the cores of its host."""
+    names = [worker_name(0, machine) for machine in range(len(programs))]
+    workers = max(len(names), len(process_placement.places))
+    roles = []
+    for machine, (name, program) in enumerate(zip(names, programs, strict=True)):
+        own = msgspec.structs.replace(
+            setup,
+            program=msgspec.msgpack.encode(program),
+            peers=names,
+            pace=list(paces[machine]) if paces else [],
+        )
+        roles.append(process_placement.place_role(_make_role(name, entry, own, workers), machine))
+    return roles
+
+
+def measure_uncut(spec: TaskSpec, ready: CapturedTask, *, steps: int = 200, workers: int = 1) -> StepTimes:
+    """Measure the steps of the uncut model in plain torch, with the threads that each of so many workers would have."""
+    with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
+        setup = make_setup(spec, ready, Path(folder), steps=WARM_UP + steps)
+        (times,) = _run([_make_role(worker_name(0, 0), UNCUT_ENTRY, setup, workers)], ProcessPlacement())
+    times = times[WARM_UP:]
+    return StepTimes(tuple(end - begin for begin, end, _ in times), statistics.median(busy for *_, busy in times))
+
+
+def make_setup(spec: TaskSpec, ready: CapturedTask, folder: Path, *, steps: int, micro_batches: int = 1) -> StepSetup:
+    """Return the setup of all workers, with the file that they read; the program and the peers are still to come."""
+    batch = _fill_randomly(example_batch(ready.task, ready.batch * micro_batches))
+    model = build_model(ready.task, seed=0)
+    values = collect_state(model, ready.task.loss, ready.constants)
+    inputs = {f"batch input {i}": tensor for i, tensor in enumerate(batch.inputs)}
+    targets = {f"batch target {i}": tensor for i, tensor in enumerate(batch.targets)}
+    state = save_state(folder / "state.safetensors", values | inputs | targets)
+    return StepSetup(spec, b"", str(state), list(inputs), list(targets), [], steps)
+
+
+def _fill_randomly(batch: Data) -> Data:
+    """Return the batch with random floats: on zeros some operators, as max pooling, are faster."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [
+        torch.rand(t.shape, dtype=t.dtype, generator=generator) if t.is_floating_point() else t for t in batch.inputs
+    ]
+    return Data(tuple(drawn), batch.targets)
+
+
+def _make_role(name: str, entry: str, setup: StepSetup, workers: int) -> Role:
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    return Role(name, entry, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
+
+
+def _run(roles: Sequence[Role], process_placement: ProcessPlacement) -> list[Times]:
+    """Run the roles and return their times."""
+    with Launcher(roles, job=f"measure-{uuid.uuid4().hex[:12]}", host=process_placement.host) as launcher:
+        return [msgspec.convert(result, Times) for result in launcher.run()]

@@ -1,0 +1,108 @@
+"""`cutset.plan` and `cutset.replica`: a module in hand, planned and computed by threads of this process."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...partition.capture.export import capture, collect_state
+from ...partition.cluster.machines import Cluster, uniform_cluster
+from ...partition.dataflow.dataflow import lower_cut
+from ...partition.dataflow.evaluation_cut import evaluation_cut
+from ...partition.placement.from_plan import plan_placement
+from ...partition.placement.placement_file import Placement
+from ...partition.placement.to_cut import cut_from_placement
+from ...runtime.worker.program import programs
+from ...runtime.worker.replica import Replica
+from . import weight_source as weights
+from .load_task import mean_square
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def plan_model(
+    model: "nn.Module",
+    inputs: "Tensor | Sequence[Tensor]",
+    targets: "Tensor | Sequence[Tensor]" = (),
+    *,
+    loss: "Callable[..., Tensor]" = mean_square,
+    machines: int | Cluster = 2,
+    fewer: bool = False,
+    objective: str = "time",
+    pins: "Sequence[str]" = (),
+    micro_batches: int = 1,
+    leaf_modules: "Sequence[str]" = (),
+    autocast: str = "",
+    seed: int = 0,
+    candidates: str = "",
+    name: str = "",
+) -> Placement:
+    """Return the best placement of a module over `machines` machines (or those of a cluster), all of them used.
+
+    inputs, targets: an example batch (or micro-batch), of which only shapes and dtypes count; `loss(output, *targets)`
+    gives a scalar. fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
+    "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. leaf_modules: globs; a module whose
+    name matches one is one operator, whose inside is not traced. autocast: the dtype in which torch.autocast computes
+    model and loss ("bfloat16"), if any. candidates: the kind of plans to choose among ("metis"). name: the import
+    string to note in the placement.
+    """
+    graph, _ = capture(
+        model, loss, _as_sequence(inputs), _as_sequence(targets), leaf_modules=leaf_modules, autocast=autocast
+    )
+    placement = plan_placement(
+        graph,
+        machines if isinstance(machines, Cluster) else uniform_cluster(machines),
+        model=name or type(model).__name__,
+        seed=seed,
+        candidates=candidates,
+        fewer=fewer,
+        objective=objective,
+        pins=pins,
+        micro_batches=micro_batches,
+    )
+    return msgspec.structs.replace(placement, leaf_modules=list(leaf_modules), autocast=autocast)
+
+
+def make_replica(
+    model: "nn.Module",
+    placement: Placement,
+    inputs: "Tensor | Sequence[Tensor]",
+    targets: "Tensor | Sequence[Tensor]" = (),
+    *,
+    loss: "Callable[..., Tensor]" = mean_square,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    training: bool = True,
+) -> Replica:
+    """Return the module cut as `placement` says, in threads of this process: to step, read gradients and predict.
+
+    inputs, targets, loss: as they were planned for. checkpoint: a run folder, the checkpoint in it or a safetensors
+    file, with the weights to use; by default the module's own. training: to `step`; else to `predict`, as the module
+    does in evaluation mode. BadInput where the placement is of another model, CheckpointError where the weights are.
+    """
+    leaf_modules, autocast = placement.leaf_modules, placement.autocast
+    graph, constants = capture(
+        model, loss, _as_sequence(inputs), _as_sequence(targets), leaf_modules=leaf_modules, autocast=autocast
+    )
+    dataflow = lower_cut(graph, cut_from_placement(placement, graph))
+    if not training:
+        evaluation, more = capture(model, None, _as_sequence(inputs), leaf_modules=leaf_modules, autocast=autocast)
+        dataflow = lower_cut(evaluation, evaluation_cut(graph, dataflow.cut, evaluation))
+        constants |= more
+    parts = programs(dataflow, training=training)
+    own = weights.InMemoryWeights(collect_state(model, loss, constants))
+    with nullcontext(own) if checkpoint is None else weights.open_weights(Path(checkpoint)) as trained:
+        values = weights.FallbackWeights(trained, own)
+        if checkpoint is not None:
+            weights.check_weights(trained, parts, constants, where=Path(checkpoint))
+        replica = Replica(parts, seed=seed, model=model)
+        for worker in replica.workers:
+            weights.load_pieces(worker.states, values)
+    return replica
+
+
+def _as_sequence(tensors: "Tensor | Sequence[Tensor]") -> "Sequence[Tensor]":
+    return tensors if isinstance(tensors, list | tuple) else (tensors,)

@@ -1,0 +1,89 @@
+"""Run a prepared job by a parameter-server method: roles, checkpoint, a retry where it diverges, and the baseline."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ...errors import Diverged
+from ...ps.checkpoint.journal import remove_journals
+from ...ps.optimizers.registry import Scaled
+from ...runtime.launcher.launcher import Role, Route
+from ..config.option_values import RETRY_SCALED
+from ..job.divergence import DivergenceRetry
+from ..job.export_weights import write_checkpoint
+from ..job.job import Job
+from ..job.process_specs import BaselineSpec
+from ..job.resume import remove_resumed
+from .checkpoint_sets import remove_incomplete
+from .replica_state import remove_buffers_afterwards
+from .roles import BASELINE
+from .scale_requests import ScaleRequests
+from .supervision import OnNotice, OnProgress, run_one_process, run_roles
+from .supervisor import TrainingSupervisor
+
+
+def run_baseline(job: Job, on_progress: OnProgress) -> dict[str, Any]:
+    """Train in one process on the same samples, which are as many steps as all replicas take together."""
+    training = msgspec.structs.replace(
+        job.training,
+        steps=job.training.steps * job.training.replicas,
+        evaluate_every=job.training.evaluate_every * job.training.replicas,
+        replicas=1,
+    )
+    setup = msgspec.to_builtins(BaselineSpec(training, job.optimizer))
+    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), on_progress)
+
+
+def run_replicas(job: Job, on_progress: OnProgress, on_notice: OnNotice, route: Route | None) -> dict[str, Any]:
+    """Start shards and workers, train, evaluate at replica 0, write the checkpoint; return what the roles reported.
+
+    The result has the "seconds" of training, the results of "workers" and "shards" by name and in order, the learning
+    "curve" and the "losses" of replica 0, the "restarts", and the "participation" of the replicas.
+    """
+    out = job.out
+    with ScaleRequests(out, on_notice=on_notice) as requests:
+        supervisor = TrainingSupervisor(job, on_progress=on_progress, on_notice=on_notice, requests=requests)
+        remove_journals(out)  # of an earlier run
+        remove_incomplete(out)
+        with remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines):
+            results = run_roles(job, supervisor, route)
+        shards = [results[name] for name in supervisor.shards]
+        write_checkpoint(job, shards, supervisor.state_files)
+        remove_incomplete(out)
+        remove_journals(out)
+        remove_resumed(out)
+    return {
+        "seconds": max(result["seconds"] for result in supervisor.results.values()),
+        "workers": supervisor.results,
+        "shards": shards,
+        "curve": supervisor.curve,
+        "losses": supervisor.losses,
+        "restarts": supervisor.restarts,
+        "participation": supervisor.participation,
+    }
+
+
+def run_with_divergence_retry(
+    job: Job, train: Callable[[Job], dict[str, Any]], on_notice: OnNotice
+) -> tuple[Job, dict[str, Any], DivergenceRetry | None]:
+    """Train; if that diverges and the user asked for it, retry once from the first weights with the rate over tau.
+
+    Return the job as it was trained to the end, the outcome, and the retry, if there was one. Dividing the rate by the
+    staleness tau helps against the effect of delay; a run that diverges all the same needs a smaller rate.
+    """
+    try:
+        return job, train(job), None
+    except Diverged as error:
+        optimizer = job.optimizer
+        if job.config.on_divergence != RETRY_SCALED or isinstance(optimizer, Scaled):
+            raise
+        scaled = replace(job, optimizer=Scaled(optimizer))
+        retry = DivergenceRetry(error.code, error.facts.partition("\n")[0], scaled.optimizer.name)
+    on_notice(retry.describe())
+    try:
+        return scaled, train(scaled), retry
+    except Diverged as error:
+        facts = f"{error.facts}; it had diverged with optimizer {optimizer.name} before ({retry.code})"
+        raise Diverged(error.code, facts, fix=error.fix) from error

@@ -1,0 +1,148 @@
+"""What the supervisors of all methods share: running the roles of a job, and the limit and record of their restarts.
+
+A supervisor answers the messages of a run's roles and says what replaces those that are lost. Roles that only work
+together form a group and are restarted together: "replica 1" has one role for each machine, "shard 0" is one role.
+"""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ...errors import CutsetError
+from ...runtime.channel.message import Message
+from ...runtime.launcher.launcher import Launcher, Role, Route
+from ...runtime.launcher.liveness import Loss
+from ..job.job import Job
+from ..run_folder import LOGS
+
+OnProgress = Callable[[str, int, int, float], None]  # name of the run, step, number of steps, loss
+OnNotice = Callable[[str], None]  # a sentence for the user
+
+
+class RoleSupervisor(Protocol):
+    """Decides what happens in a run; `run_roles` calls it."""
+
+    @property
+    def reserved_names(self) -> list[str]:
+        """Names that roles may get when they are restarted or join later."""
+
+    def roles(self) -> list[Role]:
+        """Return the roles that the run starts with."""
+
+    def mark_started(self) -> None:
+        """Note that all roles run."""
+
+    def handle(self, message: Message, launcher: Launcher) -> None:
+        """Take a message of a role into account, and send what follows from it."""
+
+    def restart(self, loss: Loss) -> list[Role]:
+        """Return the roles that replace a lost group; raise the error of the loss where nothing may replace it."""
+
+    def watch(self, launcher: Launcher) -> None:
+        """Do what is due without a message; called again and again."""
+
+
+def run_roles(job: Job, supervisor: RoleSupervisor, route: Route | None) -> dict[str, Any]:
+    """Start the roles of a supervisor and let it answer them until all have finished; return their results by name."""
+    launching = Launcher(
+        supervisor.roles(),
+        job=unique_job_name(),
+        folder=job.out / LOGS,
+        reserved_names=supervisor.reserved_names,
+        restart=supervisor.restart,
+        watch=supervisor.watch,
+        route=route,
+    )
+    with launching as launcher:
+        launcher.start()
+        supervisor.mark_started()
+        for message in launcher.events():
+            supervisor.handle(message, launcher)
+        return dict(launcher.results)
+
+
+def run_one_process(job: Job, role: Role, on_progress: OnProgress) -> dict[str, Any]:
+    """Run the baseline, a single role, and return its result."""
+    with Launcher([role], job=unique_job_name(), folder=job.out / LOGS) as launcher:
+        launcher.start()
+        for message in launcher.events():
+            if message.kind == "progress":
+                body = message.body
+                on_progress("one process", min(body["step"], body["steps"]), body["steps"], body["loss"])
+        result: dict[str, Any] = launcher.results[role.name]
+    return result
+
+
+def unique_job_name() -> str:
+    """Return a name that no other job has, for the sockets of its processes."""
+    return f"cutset-{uuid.uuid4().hex[:12]}"
+
+
+def replica_group(replica: int) -> str:
+    """Return the name of the group of a replica's workers."""
+    return f"replica {replica}"
+
+
+def shard_group(index: int) -> str:
+    """Return the name of the group of a shard."""
+    return f"shard {index}"
+
+
+class RestartLog:
+    """Counts the restarts of each group up to a limit, and records why and for how long each group was missing.
+
+    Every record is plain data: {"role", "step", "code", "reason", "seconds"}. role: the group; step: with which a
+    replica continued, None for other groups; seconds: until the group worked again, None while it does not.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._incarnations = Counter[str]()
+        self._missing: dict[str, tuple[float, dict[str, Any]]] = {}  # since when, and the record to complete
+        self.records: list[dict[str, Any]] = []
+
+    def incarnation(self, group: str) -> int:
+        """Return how often a group was restarted."""
+        return self._incarnations[group]
+
+    def is_missing(self, group: str) -> bool:
+        """Return whether a group was started and does not work yet."""
+        return group in self._missing
+
+    def restart(self, group: str, error: CutsetError, *, step: int | None = None) -> str:
+        """Count a restart of a lost group and return the reason; raise the error if the group reached the limit."""
+        if self._incarnations[group] == self._limit:
+            raise self.final_error(group, error)
+        self._incarnations[group] += 1
+        reason = error.facts.partition("\n")[0]
+        record = {"role": group, "step": step, "code": error.code, "reason": reason, "seconds": None}
+        self.records.append(record)
+        self.expect(group, record)
+        return reason
+
+    def expect(self, group: str, record: dict[str, Any]) -> None:
+        """Measure from now on how long a group takes to work, for the "seconds" of a record."""
+        self._missing[group] = time.monotonic(), record
+
+    def mark_working(self, group: str) -> dict[str, Any] | None:
+        """Complete the record of a group that was missing and works now; return that record, if there is one."""
+        since, record = self._missing.pop(group, (0.0, None))
+        if record is not None:
+            record["seconds"] = time.monotonic() - since
+        return record
+
+    def give_up(self, group: str) -> None:
+        """Stop waiting for a group: it is lost again, or no longer needed."""
+        self._missing.pop(group, None)
+
+    def final_error(self, group: str, error: CutsetError) -> CutsetError:
+        """Return the error that ends the run, which says how often the group was restarted before."""
+        count = self._incarnations[group]
+        if not count:
+            return error
+        facts, *log = error.facts.split("\n", 1)
+        often = "once" if count == 1 else f"{count} times"
+        facts = f"{facts}; {group} was restarted {often} before, the most that --restarts allows"
+        return type(error)(error.code, "\n".join([facts, *log]), fix=error.fix)
