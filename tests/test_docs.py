@@ -25,6 +25,7 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.timeout(600)  # of all commands of a page; each has its own
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "slow"])
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_every_block_of_a_page_runs(page: Path, slow: bool, tmp_path: Path) -> None:

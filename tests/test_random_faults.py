@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from busy import stretch
 from in_threads import run_in_threads
 from torch import Tensor, nn
 
@@ -128,7 +129,7 @@ def test_a_run_ends_soon_in_a_named_error_or_is_right(job: Job, seed: int) -> No
         assert outcome.code in ("E501", "E502", "E602"), outcome
     else:
         check_result(*outcome)
-    assert time.monotonic() - began < PROMISED_S
+    assert time.monotonic() - began < stretch(PROMISED_S)
     assert set(threading.enumerate()) == threads
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from busy import stretch
 from places import USER_MODELS
 from train_with_faults import Signal, random_fault, roles_of, train_with_faults
 
@@ -66,7 +67,7 @@ def test_a_run_recovers_or_ends_soon_in_a_named_error(options: RunConfig, seed: 
     said = f"{fault}: {outcome.error or outcome.result['restarts']}; {outcome.seconds:.1f} s after it"
     print(said)  # noqa: T201
     if outcome.error is not None:
-        assert outcome.seconds < PROMISED_S, said
+        assert outcome.seconds < stretch(PROMISED_S), said
         assert any(role in outcome.error.facts for role in roles), said
         assert re.fullmatch(r"E602|E606|E514|E502", outcome.error.code), said
     else:

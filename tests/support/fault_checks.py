@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from busy import stretch
 from train_with_faults import Signal, train_with_faults
 from training_command import GOOD, LOST, PROMISED_S, Run, Start, ended, listening
 
@@ -64,7 +65,7 @@ def check_all_need_each_other(start: Start, method: str, role: str) -> None:
     sockets, since = run.listening(), time.monotonic()
     os.kill(run.pid(role), signal.SIGKILL)
     assert run.end() == LOST
-    assert time.monotonic() - since < PROMISED_S
+    assert time.monotonic() - since < stretch(PROMISED_S)
     assert not sockets & listening()
     assert f"error E602: {role} was killed by SIGKILL (it" in run.said
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from busy import stretch
 from relay import Relay
 
 from cutset.errors import NetworkError
@@ -47,7 +48,7 @@ def test_a_broken_link_is_an_error_that_names_both_ends(roles: dict[str, ZmqChan
         NetworkError, match=r"the connection from a to b \(tcp://127.0.0.1:\d+\) broke \d.\d s ago"
     ) as caught:
         roles["a"].receive(20)
-    assert time.monotonic() - began < FOUND_S
+    assert time.monotonic() - began < stretch(FOUND_S)
     assert caught.value.code == "E514"
     assert "the machines of a and b" in caught.value.fix
 

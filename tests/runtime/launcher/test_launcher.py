@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from busy import stretch
 from launched import QUICK, failure, gone, replicas, run, waiting
 from launched import nothing_is_left as nothing_is_left
 from places import ROOT, SUPPORT
@@ -130,7 +131,7 @@ def test_a_killed_and_a_stopped_role_are_named_in_time(number: signal.Signals, s
         began = time.monotonic()
         with pytest.raises(ProcessLost, match=said):
             list(launcher.events())
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < stretch(10)
         pids = launcher.pids
     assert all(gone(pid, timeout_s=0) for pid in pids.values())
 
@@ -150,7 +151,7 @@ def test_a_stop_ends_all_at_once() -> None:
         waiting(launcher, "worker 0", "worker 1")
         began = time.monotonic()
         launcher.stop("enough")
-        assert time.monotonic() - began < 1.9
+        assert time.monotonic() - began < stretch(1.9)
         assert list(launcher.events()) == []
 
 
@@ -222,7 +223,7 @@ def test_a_black_hole_between_two_roles_is_blamed_with_both_ends() -> None:
                 NetworkError, match=r"the connection from w0 to shard \(tcp://127.0.0.1:\d+\) broke"
             ) as caught:
                 list(launcher.events())
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < stretch(10)
             assert caught.value.code == "E514"
     finally:
         for way in ways.values():

@@ -76,8 +76,7 @@ def test_topics_are_told_apart(folder: Path, result: dict[str, Any]) -> None:
 
 
 def test_what_cannot_be_scored_is_named(folder: Path, result: dict[str, Any]) -> None:
-
-    with pytest.raises(BadInput, match=r"E328: cutset.models:digits is no word2vec"):
+    with pytest.raises(BadInput, match=r"E328: cutset.models:digits is not a word2vec task"):
         load_word_vectors("cutset.models:digits", None, folder / "run")
     with pytest.raises(BadInput, match=r"E328: .* without a text"):
         load_word_vectors(MODEL, None, folder / "run")
