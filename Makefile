@@ -14,6 +14,9 @@ TYPES := build/types/cutset
 PYTEST := $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup
 FOLDERS := models partition ps runtime tools
 
+# Tests start hundreds of processes: each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test slow test-outside fuzz chaos lint types format docs clean
 .DELETE_ON_ERROR:
 

@@ -36,6 +36,7 @@ SHARED_MEMORY = Path("/dev/shm")
 OUR_SEGMENTS = ("cutset", "psm_", "torch_", "sem.mp-")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests that share a fixture of their module run in one process, and whole runs begin first.
 
@@ -44,8 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent != ROOT)
     for item in items:
         fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
-        if any(defined.scope == "module" for given in fixtures.values() for defined in given):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+        grouped = item.get_closest_marker("xdist_group") is not None
+        if not grouped and any(defined.scope == "module" for given in fixtures.values() for defined in given):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 def children() -> set[int]:

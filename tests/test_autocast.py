@@ -45,7 +45,7 @@ def assert_near(cut: Outcome, plain: Outcome) -> None:
     assert (found - expected).norm() <= TOLERANCE * expected.norm()
 
 
-@pytest.mark.parametrize("micros", [1, 3])
+@pytest.mark.parametrize("micros", with_slow([3], [1]))
 @pytest.mark.parametrize("name", ALL)
 def test_one_machine_gives_the_same_bits(name: str, micros: int) -> None:
     of = of_bfloat16(name)
@@ -54,7 +54,7 @@ def test_one_machine_gives_the_same_bits(name: str, micros: int) -> None:
     assert all(gradient.dtype == torch.float32 for gradient in cut.gradients.values())
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", MODELS)
 def test_what_is_computed_is_of_lower_precision(name: str) -> None:
     of = of_bfloat16(name)
     products = [op for op in of.graph.ops if op.target.split(".")[1] in ("linear", "conv2d", "matmul", "local2d")]
@@ -62,7 +62,7 @@ def test_what_is_computed_is_of_lower_precision(name: str) -> None:
     assert subject(name, torch.float32).graph.digest != of.graph.digest
 
 
-@pytest.mark.parametrize("machines", [2, 3])
+@pytest.mark.parametrize("machines", with_slow([3], [2]))
 @pytest.mark.parametrize("name", MODELS)
 def test_every_planned_cut_trains_like_plain_autocast(name: str, machines: int) -> None:
     of = of_bfloat16(name)
@@ -72,7 +72,7 @@ def test_every_planned_cut_trains_like_plain_autocast(name: str, machines: int) 
         assert_same(cut, run_plain(of, micros=micros), rtol=TOLERANCE, floor=FLOOR)
 
 
-@pytest.mark.parametrize("name", with_slow(["mlp", "conv"], ["transformer_dropout", "gpt"]))
+@pytest.mark.parametrize("name", with_slow(["mlp"], ["conv", "transformer_dropout", "gpt"]))
 def test_every_random_cut_trains_like_plain_autocast(name: str) -> None:
     of = of_bfloat16(name)
 

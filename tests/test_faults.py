@@ -53,6 +53,7 @@ RAISES_LATE = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_run_with_its_name(training: Run) -> None:
     check_killed(training, "worker-0.1")
 
@@ -64,6 +65,7 @@ def test_a_stopped_process_ends_the_run_with_its_name(training: Run) -> None:
     assert re.search(r"error E606: worker-0\.0 stopped answering \d\.\d s ago \(it", training.said)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_ends(training: Run) -> None:
     check_told_to_end(training, signal.SIGINT, INTERRUPTED, "interrupted; every process of the run is ended")
 
@@ -101,6 +103,7 @@ def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_p
 # Losses that are made good --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "why"),
     [

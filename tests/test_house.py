@@ -3,6 +3,8 @@
 import pytest
 from house import Module, find_circles, find_floor_faults, find_oversized, read_floors, read_modules
 
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
+
 
 def modules(**texts: str) -> list[Module]:
     """Modules by path, "__" for "/"."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from house import FOLDERS, Module, read_modules
 
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
+
 ANYTHING_BUT_ZMQ = {"click", "msgspec", "networkx", "numpy", "pymetis", "rich", "safetensors", "torch"}
 
 # folder -> (folders of ours, packages of others) that it may import, beside itself, errors and the standard library.

@@ -8,6 +8,7 @@ import pytest
 import torch
 from candidate_cuts import candidates
 from cutting import STEP, Outcome, assert_same, buffers, finest_cut, random_cut, run_plain
+from marking import with_slow
 from torch import Tensor, nn
 from untraceable_zoo import LEAF_CASES
 
@@ -91,7 +92,7 @@ def cuts(of: Subject) -> Sequence[Cut]:
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("dtype", with_slow([torch.float64], [torch.float32]), ids=["float64", "float32"])
 @pytest.mark.parametrize("name", LEAF_CASES)
 def test_one_machine_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
     of = subject(name, dtype)

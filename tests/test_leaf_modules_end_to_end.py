@@ -78,6 +78,7 @@ def evaluated(task: Task, model: nn.Module) -> float:
     return right / len(test)
 
 
+@pytest.mark.slow
 def test_a_placement_remembers_its_leaf_modules_and_is_checked_with_them(placement: Path) -> None:
     found = load(placement)
     assert found.leaf_modules == ["layers.*.1"]

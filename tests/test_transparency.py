@@ -60,14 +60,14 @@ def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> 
         assert_same(run_cut(of, candidate.cut, micros=micros), run_plain(of, micros=micros), rtol=TIGHT)
 
 
-@pytest.mark.parametrize("name", MORE_CASES)
+@pytest.mark.parametrize("name", with_slow(list(MORE_CASES)[:4], list(MORE_CASES)[4:]))
 def test_planned_cuts_of_other_models_train_like_plain_torch(name: str) -> None:
     of = subject(name)
     for candidate in planned(name, 3):
         assert_same(run_cut(of, candidate.cut, micros=2), run_plain(of, micros=2), rtol=TIGHT)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_BUT_SLOW)
 def test_the_plan_that_is_saved_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
     cut = cut_from_placement(plan_placement(of.graph, uniform_cluster(2), model=name), of.graph)
@@ -112,7 +112,7 @@ def test_in_float32_the_cut_is_right_to_five_digits(name: str) -> None:
         assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=1e-5, floor=0.05)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_BUT_SLOW)
 def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
     of = subject(name)
     model, _ = of.fresh()

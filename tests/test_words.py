@@ -8,12 +8,14 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import pytest
 from documentation import PAGES
 from house import Module, read_modules
 from places import ROOT
+
+pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
 
 # Identifiers -> what says the same in the field's terms
 RETIRED = {
@@ -39,26 +41,26 @@ NO_PARTICIPLES = re.compile(
 )
 
 
-def names(module: Module) -> Iterator[str]:
-    """Every identifier of a file, once for each place where it stands."""
-    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-        if token.type == tokenize.NAME:
-            yield token.string
+def identifiers(module: Module) -> set[str]:
+    """Every identifier of a file."""
+    tokens = tokenize.generate_tokens(io.StringIO(module.text).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME}
 
 
 @pytest.fixture(scope="module")
-def sources() -> list[Module]:
+def sources() -> Sequence[Module]:
     return read_modules()
 
 
-@pytest.mark.parametrize("retired", RETIRED)
-def test_a_retired_name_does_not_come_back(retired: str, sources: list[Module]) -> None:
-    pattern = re.compile(retired)
-    found = Counter((m.path, name) for m in sources for name in names(m) if pattern.fullmatch(name))
-    assert dict(found) == {}, f"use {RETIRED[retired]}"
+def test_a_retired_name_does_not_come_back(sources: Sequence[Module]) -> None:
+    used = {module.path: identifiers(module) for module in sources}
+    for retired, instead in RETIRED.items():
+        pattern = re.compile(retired)
+        found = [(path, name) for path, names in used.items() for name in names if pattern.fullmatch(name)]
+        assert found == [], f"use {instead}"
 
 
-def test_functions_are_verbs(sources: list[Module]) -> None:
+def test_functions_are_verbs(sources: Sequence[Module]) -> None:
     found = [
         f"{module.path}:{node.lineno} {node.name}"
         for module in sources
@@ -70,7 +72,7 @@ def test_functions_are_verbs(sources: list[Module]) -> None:
     assert found == []
 
 
-def test_one_class_name_has_one_meaning(sources: list[Module]) -> None:
+def test_one_class_name_has_one_meaning(sources: Sequence[Module]) -> None:
     classes = Counter(
         node.name
         for module in sources
@@ -80,7 +82,7 @@ def test_one_class_name_has_one_meaning(sources: list[Module]) -> None:
     assert [name for name, count in classes.items() if count > 1] == []
 
 
-def test_the_pages_and_messages_say_nothing_private(sources: list[Module]) -> None:
+def test_the_pages_and_messages_say_nothing_private(sources: Sequence[Module]) -> None:
     texts = {module.path: module.text for module in sources}
     texts |= {str(page): page.read_text() for page in [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]}
     assert [path for path, text in texts.items() if re.search(PRIVATE_WORDS, text, re.IGNORECASE)] == []

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from places import ROOT
@@ -45,8 +46,14 @@ def generate() -> ModuleType:
     return module
 
 
-def test_every_code_has_a_meaning_and_every_meaning_a_code(generate: ModuleType) -> None:
-    codes = {site.code for site in generate.find_sites()}
+@pytest.fixture(scope="module")
+def sites(generate: ModuleType) -> list[Any]:
+    found: list[Any] = generate.find_sites()
+    return found
+
+
+def test_every_code_has_a_meaning_and_every_meaning_a_code(generate: ModuleType, sites: list[Any]) -> None:
+    codes = {site.code for site in sites}
     assert sorted(codes - MEANINGS.keys()) == []
     assert sorted(MEANINGS.keys() - codes) == []
     assert generate.read_meanings() == MEANINGS
@@ -58,9 +65,9 @@ def test_meanings_are_different_sentences() -> None:
     assert all(meaning[0].isupper() and meaning.endswith(".") for meaning in MEANINGS.values())
 
 
-def test_the_first_digit_of_a_code_is_the_exit_code_of_its_class(generate: ModuleType) -> None:
+def test_the_first_digit_of_a_code_is_the_exit_code_of_its_class(generate: ModuleType, sites: list[Any]) -> None:
     classes = generate.read_error_classes()
-    wrong = [site for site in generate.find_sites() if int(site.code[1]) != classes[site.error].exit_code]
+    wrong = [site for site in sites if int(site.code[1]) != classes[site.error].exit_code]
     assert [(site.code, site.error, site.file) for site in wrong] == []
 
 

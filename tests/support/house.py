@@ -8,7 +8,7 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import networkx as nx
@@ -104,8 +104,9 @@ class Module:
                 yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
 
 
-def read_modules(root: Path = ROOT) -> list[Module]:
-    """Read all source files below a root."""
+@cache
+def read_modules(root: Path = ROOT) -> Sequence[Module]:
+    """Read all source files below a root, once."""
     files = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     return [Module(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")) for path in files]
 

@@ -7,7 +7,8 @@ from command_line import USAGE, Cutset, refused
 from one_host import DIGITS, check_two_replicas_learn
 
 
-@pytest.mark.parametrize("method", [pytest.param("allreduce", marks=pytest.mark.slow), "hogwild"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["allreduce", "hogwild"])
 def test_two_replicas_of_a_cut_model_learn(cutset: Cutset, tmp_path: Path, method: str) -> None:
     """tests/slow/test_one_host.py: of one that is not cut."""
     check_two_replicas_learn(cutset, tmp_path, method, 2)

@@ -36,6 +36,7 @@ def test_a_cut_run_is_traced_and_explained(tmp_path: Path, monkeypatch: pytest.M
     json.dumps(result)
 
 
+@pytest.mark.slow
 def test_an_uncut_run_leaves_none_and_takes_an_older_one_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     (tmp_path / TRACE).write_text("{}")
@@ -50,6 +51,7 @@ def options(out: Path) -> RunConfig:
     return RunConfig(TASK.replace(":task", ":mixed"), out=out, machines=2, shards=1, baseline=False)
 
 
+@pytest.mark.slow
 def test_buffers_are_not_left_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     kept = []

@@ -65,7 +65,7 @@ SIXTEEN = 16
 DIVERGED, TRAINED = 0.4, 0.9  # test accuracy; chance is 0.1, and one replica comes to 0.96
 
 
-@pytest.mark.parametrize("seed", with_slow(range(2), range(2, 5)))
+@pytest.mark.parametrize("seed", with_slow([0], range(1, 5)))
 def test_sixteen_replicas_diverge_with_plain_sgd_and_not_with_rules_that_know_of_delay(seed):
     plain = take_turns(SGD(0.2), replicas=SIXTEEN, seed=seed)
     assert plain.accuracy < DIVERGED

@@ -131,6 +131,7 @@ def test_a_truncated_data_file_is_named_with_its_sizes(cutset: Cutset, tmp_path:
     refused(outcome, BAD_INPUT, "E311", str(images), "expected 7856 bytes", "found 5016", "download the file again")
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_far_too_large_ends_the_run(cutset: Cutset, tmp_path: Path) -> None:
     """The worker with the loss and the shard see it in the same step; either may be the first to say so."""
     options = ["--machines", 2, "--optimizer", "sgd", "--lr", "1e30", "--out", tmp_path, "--no-baseline"]

@@ -37,8 +37,10 @@ def evaluated(*arguments: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("machines", "where"),
     with_slow(
-        [(None, ""), (1, "model.safetensors"), (3, "checkpoint")],
+        [(None, "")],
         [
+            (1, "model.safetensors"),
+            (3, "checkpoint"),
             (None, "checkpoint"),
             (None, "model.safetensors"),
             (1, ""),

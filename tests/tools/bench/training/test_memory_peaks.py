@@ -46,6 +46,7 @@ def grown_kb(path, limit):
     return int(subprocess.run(words, capture_output=True, text=True, check=True, timeout=120, env=given_back).stdout)
 
 
+@pytest.mark.slow
 def test_weights_are_drawn_in_a_fraction_of_the_memory_of_all(tmp_path):
     assert grown_kb(tmp_path / "apart", 0) < WEIGHTS_KB / 4
     assert grown_kb(tmp_path / "whole", 1 << 40) > WEIGHTS_KB * 0.9
