@@ -185,7 +185,8 @@ def test_the_checkpoint_is_whole_and_has_the_same_weights(run: Run) -> None:
 # One replica equals plain torch --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlap", with_slow(["false"], ["true"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["false", "true"])
 def test_one_replica_of_a_cut_model_equals_plain_sgd(good: Callable[[str], Task], tmp_path: Path, overlap: str) -> None:
     """n_fetch = n_push = 1, 60 steps in float64."""
     options = ["--machines", 2, "--optimizer", "sgd", "--lr", 0.1, "--epochs", 5, "--seed", 3, "--no-baseline"]
@@ -357,7 +358,7 @@ def one_step(case: Case, folder: Path) -> tuple[float, dict[str, Tensor]]:
     return loss, gradients
 
 
-@pytest.mark.parametrize("name", with_slow(["mlp", "transformer"], ["conv", "local"]))
+@pytest.mark.parametrize("name", with_slow(["mlp"], ["transformer", "conv", "local"]))
 def test_a_step_of_a_cut_model_equals_plain_torch(name: str, tmp_path: Path) -> None:
     case = cases()[name]
     loss, gradients = one_step(case, tmp_path)

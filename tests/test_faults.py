@@ -86,6 +86,7 @@ def test_a_killed_process_ends_a_run_that_needs_all_replicas(start: Start, metho
     check_all_need_each_other(start, method, role)
 
 
+@pytest.mark.slow
 def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_path: Path) -> None:
     """A model that cannot be traced runs the user's own code in the worker."""
     file = tmp_path / "late.py"

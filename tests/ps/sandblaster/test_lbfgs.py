@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from solver_runs import run_solver, run_torch_lbfgs
+from solver_runs import Loss, run_solver, run_torch_lbfgs
 from torch import Tensor
 
 from cutset.errors import Diverged
@@ -55,12 +55,10 @@ def small() -> Tensor:
     return torch.randn(1024, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.1
 
 
-# Loss, start and iterations. Without a penalty the steps of `softmax` multiply what differs: torch's own end 5e-11
-# apart after 20 iterations, and 1e-9 after 30, if its start is moved by 1e-16. How much the sum over shards is off from
-# torch's in the first step depends on the processor, so only the first 20 can be held to 1e-10 everywhere.
+# Loss, start and iterations.
 PROBLEMS = {
     "rosenbrock": (rosenbrock, valley, 30),
-    "softmax": (softmax, lambda: torch.zeros(650, dtype=torch.float64), 20),
+    "softmax": (softmax, lambda: torch.zeros(650, dtype=torch.float64), 30),
     "softmax to the end": (held_back, lambda: torch.zeros(650, dtype=torch.float64), 2000),
     "autoencoder": (autoencoder, small, 20),
 }
@@ -69,18 +67,32 @@ PROBLEMS = {
 @pytest.fixture(scope="module", params=sorted(PROBLEMS))
 def problem(request: pytest.FixtureRequest):
     loss, start, iterations = PROBLEMS[request.param]
-    return loss, start(), iterations, run_torch_lbfgs(loss, start(), iterations)
+    return (
+        loss,
+        start(),
+        iterations,
+        run_torch_lbfgs(loss, start(), iterations),
+        spread_of_torch(loss, start(), iterations),
+    )
+
+
+def spread_of_torch(loss: Loss, start: Tensor, iterations: int) -> float:
+    """How far apart torch's own paths end if their starts differ by a rounding: other orders of sums do no better."""
+    draw = torch.Generator().manual_seed(0)
+    nudges = [1e-16 * torch.randn(start.shape, generator=draw, dtype=start.dtype) for _ in range(4)]
+    ends = torch.stack([run_torch_lbfgs(loss, start + nudge, iterations)[0] for nudge in nudges])
+    return float((ends.amax(0) - ends.amin(0)).max())
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_it_takes_the_steps_of_torch(problem, form: str, shards: int) -> None:
-    loss, start, iterations, (values, evaluations, count) = problem
+    loss, start, iterations, (values, evaluations, count), spread = problem
     objective = Objective(ONE)
     found = run_solver(
         Lbfgs(objective, SolverOptions(max_iterations=iterations, form=form)).run(), loss, start, shards=shards
     )
-    assert (found.values - values).abs().max() <= 1e-10
+    assert (found.values - values).abs().max() <= max(1e-10, 4 * spread)
     assert objective.evaluations == evaluations
     assert len(found.iterations) == count
 

@@ -13,6 +13,7 @@ import pytest
 from busy import stretch
 from launched import QUICK, failure, gone, replicas, run, waiting
 from launched import nothing_is_left as nothing_is_left
+from marking import with_slow
 from places import ROOT, SUPPORT
 from relay import Relay
 
@@ -238,7 +239,10 @@ def test_a_role_that_runs_out_of_memory_says_how_much_it_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("host", "said"),
-    [("203.0.113.9", "is no address of this machine"), ("no-such-host.invalid", "is no name that is known here")],
+    with_slow(
+        [("203.0.113.9", "is no address of this machine")],
+        [("no-such-host.invalid", "is no name that is known here")],
+    ),
 )
 def test_a_host_that_will_not_do_is_named_for_the_launcher_and_a_role(host: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said) as caught:

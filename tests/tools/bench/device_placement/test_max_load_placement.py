@@ -6,6 +6,7 @@ from dataclasses import replace
 import places
 import pytest
 from layer_graphs import chain, is_contiguous, least_load, random_graph
+from marking import with_slow
 
 from cutset.errors import Infeasible
 from cutset.tools.bench.device_placement.graphs.layer_graph import Layer, LayerGraph, compute_device_loads
@@ -15,7 +16,7 @@ from cutset.tools.bench.device_placement.max_load_placement import plan_throughp
 SHARED = places.SHARED / "graphs" / "dnn-partitioning"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", with_slow(range(4), range(4, 12)))
 @pytest.mark.parametrize("training", [False, True])
 def test_as_good_as_the_best_of_all(seed, training):
     graph = random_graph(seed, 7, accelerators=2, cpus=1, training=training)
