@@ -10,6 +10,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
+from busy import stretch
 from hypothesis import settings
 
 # Before torch is loaded, and for the processes that tests start, as roles have it (`role_environment`): the bits of a
@@ -102,7 +103,7 @@ def leaves_nothing_behind() -> Iterator[None]:
     """Fails a test after which a process, a thread or shared memory of its own is still there."""
     before = children(), threads(), segments()
     yield
-    deadline = time.monotonic() + GRACE_S  # ending takes a moment, on a loaded machine longer
+    deadline = time.monotonic() + stretch(GRACE_S)  # ending takes a moment
     while (left := left_behind(*before)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not left, f"left behind: {left}"

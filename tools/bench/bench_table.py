@@ -84,7 +84,8 @@ class BenchTable(Generic[R]):
         """Return the facts, and the rows by the keys of their columns (if any has one), as plain data for JSON."""
         keyed = [column for column in self.columns if column.key]
         rows = [{column.key: column.get_value(row) for column in keyed} for row in self.rows]
-        plain: dict[str, Any] = msgspec.to_builtins({**self.facts, self.name: rows} if keyed else dict(self.facts))
+        facts = {**self.facts, self.name: rows} if keyed else dict(self.facts)
+        plain: dict[str, Any] = msgspec.to_builtins(facts, enc_hook=_drop_unit)
         return plain
 
     def to_html(self, *, best: Callable[[R], bool] = lambda row: False) -> str:
@@ -99,6 +100,13 @@ class BenchTable(Generic[R]):
         sides = ["---:" if column.align == "right" else "---" for column in self._printed]
         lines = [f"| {' | '.join(cells)} |" for cells in (self.headings, sides, *self.format_cells())]
         return "\n".join([*lines, "", *self.notes]) + "\n"
+
+
+def _drop_unit(value: object) -> float:
+    """Return a quantity of partition/cluster/quantities.py as the number it is. Raises TypeError for anything else."""
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"a table for JSON holds a {type(value).__name__}")
 
 
 def show_tables(*tables: BenchTable[Any], as_json: bool) -> None:
