@@ -17,7 +17,7 @@ FOLDERS := models partition ps runtime tools
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow test-outside fuzz chaos lint types format docs clean
+.PHONY: demo test runs slow test-outside fuzz chaos lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -26,9 +26,12 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PYTEST)
 
-# More cases of what `make test` tests once, in real processes: some minutes
-slow: $(STAMP)
+# More kinds of faults, methods and resumptions, in whole runs with processes of their own: three minutes
+runs: $(STAMP)
 	$(PYTEST) -m 'slow or not slow' tests/slow
+
+# And more cases of all that `make test` tests once: ten minutes more
+slow: runs
 	$(PYTEST) -m slow tests
 
 # Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
