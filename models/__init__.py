@@ -1,6 +1,6 @@
 """Bundled tasks and the `Task` that a user brings. Depends on torch and numpy; a module is loaded when first asked for.
 
-The modules are not named like the tasks they hold: importing a submodule would hide a task of the same name.
+Modules stand in packages of their own, since importing a submodule hides a task of the same name.
 """
 
 from importlib import import_module

@@ -60,8 +60,8 @@ class Task:
     correct: `correct(outputs, *targets)` counts correct answers in a batch, for test accuracy; outputs is the first
         tensor of what the model gives, while `loss` gets all of it.
     batch: samples of a step and replica, where the command line names no other.
-    blocks: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside is not
-        traced and may branch on data.
+    leaf_modules: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside
+        is not traced and may branch on data.
     """
 
     name: str

@@ -125,7 +125,7 @@ def compare_graphs(old: Tree, new: Tree, task: str, data: tuple[str, ...]) -> st
     """Capture with both trees; "" if operators, loop nests and tensors are equal, else that they are not."""
     texts = [tree.run_python(GRAPH, f"cutset.models:{task}", *data).stdout for tree in (old, new)]
     for word, renamed in RENAMED.items():
-        texts[0] = texts[0].replace(f'"{word}"', f'"{renamed}"')
+        texts[0] = re.sub(rf'(["@.]){word}"', rf'\1{renamed}"', texts[0])
     graphs = [json.loads(text) if text else None for text in texts]
     return "" if graphs[0] is not None and graphs[0] == graphs[1] else "the captured graphs differ"
 

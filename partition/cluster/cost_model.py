@@ -5,8 +5,9 @@ The roofline model (Williams, Waterman and Patterson, CACM 2009) with an overhea
     forward  = start + max(FLOPs / rate of the class, bytes / memory bandwidth)
     backward = starts of the gradients + the same maximum for backward + bytes of accumulated gradients / bandwidth
 
-The class of an operator stands in its sharding rule. Backward computes one gradient for each operand that wants one,
-and the class says how many FLOPs these take. Costs depend on the lengths of a box alone, so they are cached by lengths.
+The class of an operator and its FLOPs for each point of the loops (`Signature.work`) stand in its sharding rule.
+Backward computes one gradient for each operand that wants one, and the class says how many FLOPs these take. Costs
+depend on the lengths of a box alone, so they are cached by lengths.
 """
 
 import math

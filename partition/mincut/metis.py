@@ -1,4 +1,4 @@
-"""METIS with its input sanitised and its output checked and repaired, balancing the total work or every level.
+"""Min-cut by METIS, its input sanitised and its output checked and repaired, balancing the total work or every level.
 
 METIS fails silently in known ways: empty parts on small dense graphs, one part for all with a dominant vertex, overflow
 of large weights; and it prints complaints about sides without vertices. (Karypis and Kumar, "Multilevel k-way
@@ -60,7 +60,7 @@ def partition_metis_levels(
     Machines then work at the same time at every depth of the model.
 
     level_of: per vertex the number of its level, below zero for none; more than MAX_LEVELS are merged with their
-    neighbours. Raises Infeasible as `metis`, and MetisMissing where pymetis hides what this takes.
+    neighbours. Raises Infeasible as `partition_metis`, and MetisUnavailable where pymetis hides what this takes.
     """
     load_metis()
     numbers, level = np.unique(np.asarray(level_of, dtype=np.int64), return_inverse=True)

@@ -54,7 +54,7 @@ class MetisLibrary:
 
         weights: [n, constraints], the sum of each above zero; bytes: of the edges, [2e]; shares: [parts, constraints],
         the sum of each column one; tolerances: [constraints], where 1.01 allows a part one per cent more than its
-        share. The sums of integers must be below 2^31. Raises MetisMissing where METIS gives up.
+        share. The sums of integers must be below 2^31. Raises MetisUnavailable where METIS gives up.
         """
         allowed = np.ascontiguousarray(tolerances, dtype=self.real)
         targets = np.ascontiguousarray(shares, dtype=self.real)
@@ -107,7 +107,7 @@ def _pointer(memory: CArray | None) -> ctypes.c_void_p | None:
 
 @cache
 def load_metis() -> MetisLibrary:
-    """Load the METIS inside pymetis. Raises MetisMissing."""
+    """Load the METIS inside pymetis. Raises MetisUnavailable."""
     try:
         library = ctypes.CDLL(pymetis._internal.__file__)
         recursive, kway = library.METIS_PartGraphRecursive, library.METIS_PartGraphKway

@@ -43,7 +43,7 @@ Pace = Callable[[int, bool], float]
 
 
 class Worker:
-    """One machine of a replica; `values` and `gradients` are flat (see States).
+    """One machine of a replica; `values` and `gradients` are flat (see `FlatParameters`).
 
     peers: channel names by machine. tag: sets the messages of two programs on one channel apart. seed: of dropout
     masks. order: name of a schedule (schedule.py), in which the micro-batches of a step run. cap: micro-batches in

@@ -59,11 +59,23 @@ VIT = {
 
 
 def language(
-    name: str, configuration: str, small: dict[str, Any], full: dict[str, Any], length: int, *, double: bool = True, exact: bool = True
+    name: str,
+    configuration: str,
+    small: dict[str, Any],
+    full: dict[str, Any],
+    length: int,
+    *,
+    double: bool = True,
+    exact: bool = True,
 ) -> Outside:
     """A model of tokens and its loss for each."""
     return Outside(
-        Case(built(name, configuration, "input_ids", use_cache=False, **small), tokens(4, 8, WORDS), per_token, exact=exact),
+        Case(
+            built(name, configuration, "input_ids", use_cache=False, **small),
+            tokens(4, 8, WORDS),
+            per_token,
+            exact=exact,
+        ),
         built(name, configuration, "input_ids", use_cache=False, **full),
         (4, length),
         (4, length),
@@ -75,8 +87,8 @@ def language(
 
 LANGUAGE = {
     "GPT2": language("GPT2LMHeadModel", "GPT2Config", GPT2, {}, 1024),
-    # Its norms compute in float32 whatever the model is. It repeats keys and values and makes a mask where it is traced,
-    # and leaves both to torch's kernel where it is not, which rounds otherwise on some processors.
+    # Its norms compute in float32 whatever the model is. Where traced it repeats keys and values and makes a mask;
+    # elsewhere it leaves both to torch's kernel, which rounds otherwise on some processors.
     "Llama": language(
         "LlamaForCausalLM", "LlamaConfig", LLAMA, {"num_hidden_layers": 4}, 2048, double=False, exact=False
     ),

@@ -58,7 +58,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cutset")
 def cli() -> None:
-    """Split a PyTorch model across the machines you have, and train it over ordinary Ethernet.
+    """Split a PyTorch model over several machines, and train the parts over ordinary Ethernet.
 
     TASK names a model: pkg.module:factory or file.py:factory, returning a cutset.Task or an nn.Module; arguments of the
     factory follow in brackets. Bundled tasks: cutset.models:digits, :digits_local, :digits_softmax; on files :mnist,

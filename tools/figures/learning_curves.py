@@ -1,4 +1,4 @@
-"""Curves of a run: test accuracy over time and loss over samples, one line a row of the result table."""
+"""Learning curves of a run: test accuracy over time and loss over samples, one line a row of the result table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
