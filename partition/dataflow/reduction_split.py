@@ -116,7 +116,7 @@ def _summary_tensor(op: Op, slots: int, tensors: Mapping[str, TensorInfo]) -> Te
 
 
 def reduction_summary(op: Op) -> Summary:
-    """How the parts of an operator's joined loops learn of each other."""
+    """How the parts of an operator's non-additive loops learn of each other."""
     summary = TABLE[op.sharding_rule].summary
     assert summary is not None, op.sharding_rule
     return summary
@@ -131,7 +131,7 @@ def summary_bytes(op: Op) -> int:
 def _partial_operator(op: Op, summary_tensor: TensorInfo) -> Op:
     """The operator whose boxes tell of their parts.
 
-    Its loops: slots, numbers summary_tensor, the others, the joined ones.
+    Its loops: slots, numbers of the summary, the additive ones, the non-additive ones.
     """
     nest, reads = op.nest, reduction_summary(op).reads
     others = [i for i in range(len(nest.loops)) if i not in nest.non_additive]
@@ -153,7 +153,7 @@ def _partial_operator(op: Op, summary_tensor: TensorInfo) -> Op:
 
 
 def _combining_operator(op: Op, summary_tensor: TensorInfo) -> Op:
-    """The operator that runs knowing what all parts summary_tensor; loops that only the parts ran over are gone."""
+    """The operator that runs knowing the summaries of all parts; loops that only the parts ran over are gone."""
     nest = op.nest
     others = [i for i in range(len(nest.loops)) if i not in nest.non_additive]
     kept = list(range(len(nest.loops))) if _in_output(nest) else others
@@ -162,15 +162,15 @@ def _combining_operator(op: Op, summary_tensor: TensorInfo) -> Op:
     readings = (None, None, *(Follow(position[i]) for i in others))
     operands.append(Operand(SUMMARIES, summary_tensor.name, readings, once=False))
     work = nest.work * (1 if _in_output(nest) else summary_tensor.shape[0])
-    loops, joined = tuple(nest.loops[i] for i in kept), nest.non_additive if _in_output(nest) else ()
+    loops, non_additive = tuple(nest.loops[i] for i in kept), nest.non_additive if _in_output(nest) else ()
     named = [operand.argument for operand in operands]
     return msgspec.structs.replace(
-        op, arguments=_without_tensors(op, keep=named), nest=LoopNest(loops, tuple(operands), work, joined)
+        op, arguments=_without_tensors(op, keep=named), nest=LoopNest(loops, tuple(operands), work, non_additive)
     )
 
 
 def _in_output(nest: LoopNest) -> bool:
-    """Whether the joined loops are the output's own, as a softmax's; a maximum's are not."""
+    """Whether the non-additive loops are the output's own, as a softmax's; a maximum's are not."""
     return all(nest.loops[i].kind != "reduction" for i in nest.non_additive)
 
 

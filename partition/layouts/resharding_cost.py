@@ -52,7 +52,7 @@ class LayoutTraffic:
         return self._weigh(extra * info.element_bytes / busy / self.bandwidth.min(), extra > 0, info)
 
     def exchange_summaries(self, of: LayoutSpace, output: TensorInfo) -> Floats:
-        """What the parts of joined loops tell goes from each to all others, and its gradient returns: [p]."""
+        """The summary of each part of non-additive loops goes to all others, and its gradient returns: [p]."""
         nest = of.op.nest
         parts = np.array(
             [math.prod(of.mesh.shape[d] for d, i in layout if i in nest.non_additive) for layout in of.layouts]

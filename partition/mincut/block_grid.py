@@ -54,7 +54,7 @@ class BlockGrid:
             out = np.multiply.outer(out, line[:, 1] - line[:, 0]).reshape(-1)
         return out
 
-    def holding(self, cells: "BlockGrid") -> Ints:
+    def find_holders(self, cells: "BlockGrid") -> Ints:
         """The block that holds each of `cells`, whose edges are these and others: [cells]."""
         out = np.zeros(1, dtype=np.int64)
         for coarse, fine in zip(self.intervals, cells.intervals, strict=True):

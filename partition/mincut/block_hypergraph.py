@@ -135,7 +135,7 @@ def _tensor_nets(blocks: Blocks, info: TensorInfo) -> tuple[Ints, Ints, Ints]:
     if made is None:
         return net, pin, size
     every = np.arange(cells.count, dtype=np.int64)
-    maker = blocks.first[blocks.producers[info.name].name] + made.holding(cells) * parts
+    maker = blocks.first[blocks.producers[info.name].name] + made.find_holders(cells) * parts
     if parts == 1:
         return np.concatenate([net, every]), np.concatenate([pin, maker]), size
     owner = maker

@@ -32,7 +32,7 @@ def reduction_owners(blocks: Blocks, machine_of: Sequence[int]) -> dict[str, lis
         made, parts = blocks.find_makers(info)
         readers = blocks.readers.get(info.name, [])
         cells = blocks.cells(info, readers, made)
-        box = made.holding(cells)
+        box = made.find_holders(cells)
         makers = machine[blocks.first[op.name] + np.add.outer(box * parts, np.arange(parts))]
         makes, reads = np.zeros((2, cells.count, count), dtype=np.int64)
         makes[np.arange(cells.count)[:, None], makers] = 1

@@ -29,7 +29,7 @@ from ...runtime.worker.worker import Worker
 from .timed_worker import agree_on_start
 
 PROBE_ENTRY = "cutset.tools.probe.probe_process:run_probe"
-PATIENCE_S = 120.0
+PROBE_TIMEOUT_S = 120.0
 WARM_UP = 3
 TURNS = 5  # that chains take, so that a busy second does not hit one of them alone
 
@@ -208,7 +208,7 @@ class _TimingMailbox(Mailbox):
     """A mailbox that records how long it takes to send a message with tensors."""
 
     def __init__(self, channel: Channel) -> None:
-        super().__init__(channel, timeout_s=PATIENCE_S)
+        super().__init__(channel, timeout_s=PROBE_TIMEOUT_S)
         self.sends: list[float] = []
 
     def send(self, peer: str, message: Message) -> Message:

@@ -66,7 +66,7 @@ def _describe_point(point: SpeedupPoint) -> str:
 
 
 def _render_stated(i: int, stated: StatedSpeedup, place: PlotPoint) -> str:
-    """Render a hollow diamond; with an arrow upwards if the paper says more than that."""
+    """Render an open diamond; with an arrow upwards if the paper says more than that."""
     x, y = place(stated.machines, stated.speedup)
     cls = f"curve c{i % SERIES_COLOURS}"
     more = "more than " if stated.at_least else ""
