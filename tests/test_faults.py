@@ -98,7 +98,7 @@ def test_an_exception_of_the_users_code_in_a_worker_is_shown(start: Start, tmp_p
         '            raise LookupError("no more wisdom after step 5")'
     )
     assert f'File "{file}", line {line}, in forward' in run.said
-    assert "cutset/tools/cli.py" not in run.said
+    assert "tools/commands/cli.py" not in run.said
 
 
 # Losses that are made good --------------------------------------------------------------------------------------------

@@ -44,9 +44,13 @@ class Quantity(float):
     @classmethod
     def parse(cls, value: Any) -> Self:
         """Read what a file states, a number or a text. ValueError says what is wrong with it."""
-        number = cls._plain_number(value)
-        if math.isnan(number) or math.isinf(number):
+        match = _NUMBER_AND_UNIT.fullmatch(str(value)) if isinstance(value, int | float | str) else None
+        if match is None:  # also True, nan and inf
             raise ValueError(f"is no {cls.label}")
+        factor = cls._factor(match[2]) if match[2] else Decimal(1)
+        number = float(match[1])
+        if 0 < abs(number) < math.inf:
+            number = float(Decimal(match[1]) * factor)
         if number < cls.MINIMUM:
             raise ValueError("is negative" if number < 0 else f"is too small for a {cls.label}")
         if number > cls.MAXIMUM:
@@ -63,30 +67,14 @@ class Quantity(float):
         return number
 
     @classmethod
-    def _plain_number(cls, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise ValueError(f"is no {cls.label}")
-        if not isinstance(value, str):
-            try:
-                return float(value)
-            except OverflowError:  # an integer beyond all floats
-                return math.inf
-        match = _NUMBER_AND_UNIT.fullmatch(value)
-        if match is None:
-            raise ValueError(f"is no {cls.label}")
-        factor = cls._factor(match[2]) if match[2] else Decimal(1)
-        plain = float(match[1])
-        return float(Decimal(match[1]) * factor) if 0 < abs(plain) < math.inf else plain
-
-    @classmethod
     def _factor(cls, unit: str) -> Decimal:
-        known = cls.units.get(unit)
-        if known is None:  # "gb", "mbit/s": case counts only where it tells two units apart, as in "Mb" and "MB"
-            same_letters = [factor for name, factor in cls.units.items() if name.lower() == unit.lower()]
-            known = same_letters[0] if len(set(same_letters)) == 1 else None
-        if known is None:
-            raise ValueError(f"has the unit {unit!r}; a {cls.label} has {', '.join(cls.written_units) or 'none'}")
-        return known
+        # "gb", "mbit/s": case counts only where it tells two units apart, as in "Mb" and "MB"
+        same_letters = {factor for name, factor in cls.units.items() if name.lower() == unit.lower()}
+        if unit in cls.units:
+            return cls.units[unit]
+        if len(same_letters) == 1:
+            return same_letters.pop()
+        raise ValueError(f"has the unit {unit!r}; a {cls.label} has {', '.join(cls.written_units) or 'none'}")
 
 
 class Memory(Quantity):

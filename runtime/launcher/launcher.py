@@ -19,7 +19,7 @@ from ...errors import NetworkError
 from ..channel.curve import make_keys
 from ..channel.message import LAUNCHER, Message
 from ..channel.zmq_channel import DIRECTORY, LINK_LOST, SIDE, ZmqChannel
-from .assignment import Assignment, write_assignment
+from .assignment import Assignment, check_names, write_assignment
 from .failure_report import Failure
 from .liveness import Limits, LivenessMonitor, Loss
 from .role_process import RoleProcess, await_ends, end_all, role_environment
@@ -65,8 +65,9 @@ class Launcher:
     reserved_names: names of roles that may be started later, so that keys for them are made now. restart: given a
     `Loss`, returns the roles that take the place of the lost group, in the same group and under reserved names, or
     raises the error of the loss; without it, every loss is raised. watch: called several times a second while `events`
-    are followed; it may `add` and `stop_roles`. route: given (source, target, end point of the target), returns the end
-    point at which `source` is to reach `target`; by default the target's own.
+    are followed; it may `add` and `stop_roles`. on_notice: called with a sentence where a process that had delivered
+    its result did not end, or ended badly, and nothing is lost. route: given (source, target, end point of the target),
+    returns the end point at which `source` is to reach `target`; by default the target's own.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class Launcher:
         reserved_names: Sequence[str] = (),
         restart: RestartGroup | None = None,
         watch: Watch | None = None,
+        on_notice: Callable[[str], object] = lambda sentence: None,
         route: Route | None = None,
     ) -> None:
-        _check_names([*(role.name for role in roles), *reserved_names])
+        check_names([*(role.name for role in roles), *reserved_names])
         self.roles = tuple(roles)
         self.job = job
         self._folder = folder
@@ -92,6 +94,7 @@ class Launcher:
         self._keys = make_keys([LAUNCHER, *(role.name for role in roles), *reserved_names])
         self._restart = restart
         self._watch = watch
+        self._on_notice = on_notice
         self._route = route
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
@@ -293,6 +296,11 @@ class Launcher:
             assert code is not None
             self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
         self._monitor.tick(time.monotonic())
+        late = self._monitor.late_exits(time.monotonic())
+        for process in [process for process in self._watched if process.name in late]:
+            process.signal(signal.SIGKILL)  # it has delivered its result
+        while self._monitor.notes:
+            self._on_notice(self._monitor.notes.pop(0))
         return messages
 
     def _read(self) -> list[Message]:
@@ -336,11 +344,3 @@ class Launcher:
                 self._channel.send(process.name, Message("stop", body={"why": why}))
             elif process.name in names:
                 process.hang_up()
-
-
-def _check_names(names: list[str]) -> None:
-    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or names.count(name) > 1]
-    if bad or not names:
-        raise ValueError(
-            f"roles need names of their own, without {SIDE!r} and '/', and not {LAUNCHER!r}: {bad or names}"
-        )

@@ -6,7 +6,8 @@ blamed if neither of its ends has died or fallen silent.
 
 Roles of one group are lost together and may be started again under other names, while the others go on: a death, a
 silence or a broken connection among them makes no verdict, but a `Loss`. An error that a role itself raised would be
-raised again after a restart; it is a verdict, whatever the group.
+raised again after a restart; it is a verdict, whatever the group. A role that has reported its result has done its
+work: how, and how late, its process ends is noted, and is no failure.
 """
 
 import signal
@@ -27,7 +28,8 @@ class Limits:
 
     start: until every role is ready. heartbeat: between two heartbeats, else the role is lost. progress: between two
     changes of a role's progress, else it is stuck. overdue: a silence after which a role may be the cause of others'
-    errors. grace: the wait for a better cause of an error. exit: from the end of a role's work to that of its process.
+    errors. grace: the wait for a better cause of an error. exit: from the end of a role's work to that of its process,
+    which is killed then.
     """
 
     start_s: float = 60.0
@@ -94,7 +96,8 @@ class LivenessMonitor:
     """Knows every role of a run: who is ready, who has finished, and who was the first to fail.
 
     The `on_` methods take events, `tick` lets time pass. now: seconds of any steady clock. groups: by role, the group
-    with which it may be started again. verdict: the error to raise, once there is one.
+    with which it may be started again. verdict: the error to raise, once there is one. notes: sentences about what is
+    no failure, but that somebody should know.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class LivenessMonitor:
         self._members: dict[str, _Member] = {}
         self._suspicions: dict[str, _Suspicion] = {}  # by group, "" for roles that are in none
         self._losses: list[Loss] = []
+        self.notes: list[str] = []
         self.join(names, now=now, groups=groups)
 
     def join(self, names: Iterable[str], *, now: float, groups: Mapping[str, str] | None = None) -> None:
@@ -189,9 +193,9 @@ class LivenessMonitor:
         member.value = value
         member.heard_at = now
         member.state = "finished"
-        if member.returncode == 0:
-            member.state = "gone"
+        if member.returncode is not None:  # its process ended first
             self._drop_suspicions(name)
+            self._end_finished(member)
 
     def on_failed(self, name: str, now: float, failure: Failure) -> None:
         """The role has reported the error that ended it."""
@@ -217,17 +221,17 @@ class LivenessMonitor:
         before = member.state
         if before in ("failed", "replaced"):
             return
-        # A role in a group that has reported its result has finished, however its process ended.
-        member.state = "gone" if before == "finished" and (returncode == 0 or member.group) else "lost"
-        if member.state == "gone":
+        if before == "finished":
+            self._end_finished(member)
             return
+        member.state = "lost"
         log = f"\nlast lines of its log:\n{last_lines.rstrip()}" if last_lines.strip() else ""
         if returncode < 0:
             facts = f"{name} was killed by {_signal_name(-returncode)} ({member.last_progress()}){log}"
             fix = "see `dmesg` for the kernel's out-of-memory killer" if returncode == -signal.SIGKILL else ""
             self._lose(member.group, ProcessLost("E602", facts, fix=fix))
             return
-        where = {"starting": "before it was ready", "finished": "after it had finished"}.get(before, "without a report")
+        where = "before it was ready" if before == "starting" else "without a report"
         facts = f"{name} ended with exit code {returncode} {where} ({member.last_progress()}){log}"
         self._suspect(_Suspicion((name,), ProcessLost("E603", facts), now + self.limits.grace_s, _EXIT))
 
@@ -240,6 +244,10 @@ class LivenessMonitor:
             self._check_suspicion(group, now)
         return self.verdict
 
+    def late_exits(self, now: float) -> list[str]:
+        """Roles that have delivered their result, but whose processes do not end in time."""
+        return [m.name for m in self._members_in("finished") if now - m.heard_at > self.limits.exit_s]
+
     def silent_roles(self, now: float) -> list[str]:
         """Running roles whose last heartbeat is older than the limit: they would not read a message either."""
         return [m.name for m in self._members_in("running") if now - m.heard_at > self.limits.heartbeat_s]
@@ -247,6 +255,15 @@ class LivenessMonitor:
     def __repr__(self) -> str:
         states = {m.name: m.state for m in self._members.values()}
         return f"LivenessMonitor({states}, verdict={self.verdict!r})"
+
+    def _end_finished(self, member: _Member) -> None:
+        """The process of a role that has delivered its result ended; note it where its exit code is not 0."""
+        member.state = "gone"
+        if member.returncode:
+            how = _signal_name(-member.returncode) if member.returncode < 0 else f"exit code {member.returncode}"
+            self.notes.append(
+                f"{member.name} had delivered its result when its process ended by {how}; nothing is lost"
+            )
 
     def _decide(self, error: CutsetError) -> None:
         self.verdict = self.verdict or error
@@ -305,10 +322,6 @@ class LivenessMonitor:
                 facts = f"{member.name} stopped answering {now - member.heard_at:.1f} s ago ({member.last_progress()})"
                 fix = "its process is stopped, or its machine is lost or overloaded"
                 self._lose(member.group, ProcessLost("E606", facts, fix=fix))
-        for member in self._members_in("finished"):
-            if now - member.heard_at > self.limits.exit_s:
-                facts = f"{member.name} finished {now - member.heard_at:.0f} s ago, but its process does not end"
-                self._decide(ProcessLost("E608", facts, fix="look for threads that it left running"))
 
     def _check_progress(self, now: float) -> None:
         for member in sorted(self._members_in("running"), key=lambda m: m.progress_at):

@@ -2,11 +2,12 @@
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_other, check_killed, check_told_to_end
 from fault_checks import options as options
 from train_with_faults import Signal, train_with_faults
-from training_command import GOOD, INTERRUPTED, TERMINATED, Run, Start
+from training_command import GOOD, INTERRUPTED, START_S, TERMINATED, Run, Start
 
 from cutset.ps.methods.hogwild import Hogwild
 from cutset.tools.config.run_config import RunConfig
@@ -27,6 +28,18 @@ def test_an_interrupt_before_anything_runs_ends_all(start: Start) -> None:
     run.wait_for("cut of ")
     run.process.send_signal(signal.SIGINT)
     assert run.end() == INTERRUPTED
+
+
+def test_a_role_whose_process_does_not_end_loses_nothing(start: Start, tmp_path: Path) -> None:
+    """It has delivered its result; what the user's code left behind is killed and noted."""
+    file = tmp_path / "lasting.py"
+    left_behind = 'import atexit, sys, time\nif "-m" in sys.orig_argv:\n    atexit.register(time.sleep, 600)\n'
+    file.write_text(GOOD.read_text() + left_behind)
+    run = start(f"{file}:task", "--machines", 2, "--shards", 1, "--epochs", 1)
+    assert run.end(timeout_s=START_S) == 0
+    assert "worker-0.0 had delivered its result when its process ended by SIGKILL; nothing is lost" in run.said
+    assert {"result.json", "model.safetensors"} <= {entry.name for entry in (tmp_path / "run").iterdir()}
+    assert (tmp_path / "run" / "checkpoint" / "manifest.json").exists()
 
 
 def test_a_killed_shard_ends_a_run_that_needs_all_replicas(start: Start) -> None:

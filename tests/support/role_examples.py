@@ -1,8 +1,10 @@
 """Small roles for the tests of the launcher; each is the entry of a spawned process."""
 
+import atexit
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import torch
@@ -42,6 +44,12 @@ def waits(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> None:
     """Say so, then wait for a message that never comes."""
     channel.send("launcher", Message("waiting", body={"pid": os.getpid()}))
     Mailbox(channel, timeout_s=setup or 60).wait([("nobody", "nothing", 0, 0, 0)])
+
+
+def outlives_its_result(channel: ZmqChannel, setup: float, progress: RoleProgress) -> str:
+    """Leave work behind that takes so many seconds once the interpreter ends."""
+    atexit.register(time.sleep, setup)
+    return "done"
 
 
 def serves(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> None:

@@ -31,7 +31,7 @@ def run_sandblaster(
     portions = portions_of_job(job)
     prepare_folder(job)
     supervisor = SandblasterSupervisor(job, method, portions, on_progress=on_progress, on_notice=on_notice)
-    results = run_roles(job, supervisor, route)
+    results = run_roles(job, supervisor, on_notice, route)
     shards = [results[name] for name in supervisor.shards]
     coordinator = results[supervisor.coordinator]
     write_checkpoint(job, shards, supervisor.state_files)

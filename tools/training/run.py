@@ -48,7 +48,7 @@ def run_replicas(job: Job, on_progress: OnProgress, on_notice: OnNotice, route: 
         remove_journals(out)  # of an earlier run
         remove_incomplete(out)
         with remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines):
-            results = run_roles(job, supervisor, route)
+            results = run_roles(job, supervisor, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
         write_checkpoint(job, shards, supervisor.state_files)
         remove_incomplete(out)

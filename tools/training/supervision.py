@@ -44,7 +44,7 @@ class RoleSupervisor(Protocol):
         """Do what is due without a message; called again and again."""
 
 
-def run_roles(job: Job, supervisor: RoleSupervisor, route: Route | None) -> dict[str, Any]:
+def run_roles(job: Job, supervisor: RoleSupervisor, on_notice: OnNotice, route: Route | None) -> dict[str, Any]:
     """Start the roles of a supervisor and let it answer them until all have finished; return their results by name."""
     launching = Launcher(
         supervisor.roles(),
@@ -53,6 +53,7 @@ def run_roles(job: Job, supervisor: RoleSupervisor, route: Route | None) -> dict
         reserved_names=supervisor.reserved_names,
         restart=supervisor.restart,
         watch=supervisor.watch,
+        on_notice=on_notice,
         route=route,
     )
     with launching as launcher:

@@ -20,6 +20,7 @@ from relay import Relay
 from cutset.errors import Diverged, NetworkError, ProcessLost
 from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.launcher.liveness import Limits
 
 
 def test_roles_work_together_and_finish_with_results() -> None:
@@ -154,6 +155,14 @@ def test_a_stop_ends_all_at_once() -> None:
         launcher.stop("enough")
         assert time.monotonic() - began < stretch(1.9)
         assert list(launcher.events()) == []
+
+
+def test_a_result_is_kept_where_the_process_does_not_end() -> None:
+    notices: list[str] = []
+    roles = [Role("worker 0", "role_examples:outlives_its_result", 600.0)]
+    with Launcher(roles, job="test", limits=Limits(exit_s=0.5), on_notice=notices.append) as launcher:
+        assert launcher.run() == ["done"]
+    assert notices == ["worker 0 had delivered its result when its process ended by SIGKILL; nothing is lost"]
 
 
 def test_a_message_stops_one_role_quietly() -> None:

@@ -110,20 +110,6 @@ TABLE: dict[str, tuple[list[tuple[float, Event]], float, type[CutsetError], str,
         "E603",
         "a ended with exit code 0 without a report",
     ),
-    "crashes after it has finished": (
-        [(2.0, finishes("a")), (2.1, exits("a", -6)), (9.0, passes)],
-        2.1,
-        ProcessLost,
-        "E602",
-        "a was killed by SIGABRT",
-    ),
-    "does not end after it has finished": (
-        [(2.0, finishes("a")), (16.0, alive("b")), (17.1, alive("b"))],
-        17.1,
-        ProcessLost,
-        "E608",
-        "a finished 15 s ago, but its process does not end",
-    ),
     "stopped": (
         [(4.0, alive("b")), (5.0, passes), (5.1, passes)],
         5.1,
@@ -230,6 +216,28 @@ def test_a_finished_role_has_a_result_whatever_was_seen_first(order: list[Event]
     monitor.on_heartbeat("b", 4.0, None)
     assert monitor.tick(4.0) is None
     assert "'a': 'gone', 'b': 'running'" in repr(monitor)
+
+
+@pytest.mark.parametrize("order", [[finishes("a"), exits("a", -6)], [exits("a", 3), finishes("a")]])
+def test_a_result_is_not_lost_by_how_the_process_ends_after_it(order: list[Event]) -> None:
+    monitor = running("a", "b")
+    events = [(1.0 + n / 10, event) for n, event in enumerate(order)]
+    assert play(monitor, [*events, (4.0, alive("b")), (9.0, alive("b"))])[1] is None
+    assert monitor.results == {"a": "result of a"}
+    assert monitor.have_ended(["a"])
+    [note] = monitor.notes
+    assert note.startswith("a had delivered its result when its process ended by ")
+    assert note.partition(" by ")[2].startswith(("SIGABRT;", "exit code 3;"))
+
+
+def test_a_process_that_outlives_its_result_is_named_and_no_failure() -> None:
+    monitor = running("a", "b")
+    assert play(monitor, [(2.0, finishes("a")), (16.9, alive("b"))])[1] is None
+    assert monitor.late_exits(16.9) == []
+    assert monitor.late_exits(17.1) == ["a"]
+    monitor.on_exited("a", 17.2, -9)
+    assert monitor.late_exits(99.0) == []
+    assert monitor.have_ended(["a"])
 
 
 def test_no_names_at_all_have_ended() -> None:
