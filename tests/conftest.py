@@ -24,7 +24,8 @@ from training_command import training as training
 
 # Where checks are shared, a failure is to show values too.
 pytest.register_assert_rewrite(
-    "elastic", "exactly_once", "fault_checks", "launched", "local_steps", "one_host", "resumed", "scripted_shard"
+    *("elastic", "exactly_once", "fault_checks", "launched", "local_steps", "one_host", "refused_files", "resumed"),
+    *("rule_tests", "scripted_shard"),
 )
 
 settings.register_profile("cutset", deadline=None, derandomize=True, database=None)

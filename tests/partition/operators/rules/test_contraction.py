@@ -1,23 +1,11 @@
 """Boxes of contractions."""
 
-import pytest
 import torch
-from rule_calls import (
-    Given,
-    assert_boxes_are_the_whole,
-    assert_stays_whole,
-    build,
-    drafted,
-    given,
-    n,
-    rules_called,
-    rules_of,
-    uncuttable,
-    x,
-)
+from rule_calls import Given, build, drafted, given, n, x
+from rule_tests import RuleTests
 
 from cutset.partition.capture.axis_inference import build_graph
-from cutset.partition.operators.rules import contraction as rules
+from cutset.partition.operators.rules import contraction
 
 
 def products() -> dict[str, Given]:
@@ -93,35 +81,15 @@ def embeddings() -> dict[str, Given]:
     }
 
 
-CALLS = build(products, products_and_sums, einsums, embeddings)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
+class TestContraction(RuleTests):
+    rules = contraction
+    calls = build(products, products_and_sums, einsums, embeddings)
+    whole_calls = (
         given("linear", torch.zeros(4), torch.zeros(4)),
         given("embedding", torch.zeros(7, 4), torch.zeros(3, dtype=torch.int64), -1, True),
         given("einsum", "ii->i", [torch.zeros(4, 4)]),
         given("tensordot", torch.zeros(2, 1), torch.zeros(4, 3), [1], [0]),
-    ],
-    ids=lambda case: case.target,
-)
-def test_a_call_that_no_rule_describes_stays_whole(case: Given) -> None:
-    assert_stays_whole(case)
+    )
 
 
 def test_einsum_counts_what_is_computed_from_left_to_right() -> None:

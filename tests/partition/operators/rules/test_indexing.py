@@ -1,22 +1,10 @@
 """Boxes of operators that take parts of a tensor, or put them."""
 
-import pytest
 import torch
-from rule_calls import (
-    Given,
-    assert_boxes_are_the_whole,
-    assert_stays_whole,
-    b,
-    build,
-    given,
-    n,
-    rules_called,
-    rules_of,
-    uncuttable,
-    x,
-)
+from rule_calls import Given, b, build, given, n, x
+from rule_tests import RuleTests
 
-from cutset.partition.operators.rules import indexing as rules
+from cutset.partition.operators.rules import indexing
 
 
 def by_numbers() -> dict[str, Given]:
@@ -79,26 +67,10 @@ def by_tensors() -> dict[str, Given]:
     }
 
 
-CALLS = build(by_numbers, by_tensors)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
+class TestIndexing(RuleTests):
+    rules = indexing
+    calls = build(by_numbers, by_tensors)
+    whole_calls = (
         given("cat", [torch.zeros(0), torch.zeros(3)]),
         given("aten.slice.Tensor", torch.zeros(3, 4), 1, 2, 2),
         given("index_select", torch.tensor(3.0), 0, torch.tensor([0])),
@@ -107,8 +79,4 @@ def test_every_call_can_be_cut() -> None:
         given("aten.index.Tensor", torch.zeros(3, 4), [torch.tensor([True, False, True])]),
         given("index_put", torch.zeros(3), [torch.tensor([True, False, True])], torch.ones(2)),
         given("aten.scatter.value", torch.tensor(3.0), 0, torch.tensor(0), 1.0),
-    ],
-    ids=lambda case: case.target,
-)
-def test_a_call_that_no_rule_describes_stays_whole(case: Given) -> None:
-    assert_stays_whole(case)
+    )

@@ -2,23 +2,11 @@
 
 from typing import Any
 
-import pytest
 import torch
-from rule_calls import (
-    Given,
-    assert_boxes_are_the_whole,
-    assert_stays_whole,
-    b,
-    build,
-    given,
-    n,
-    rules_called,
-    rules_of,
-    uncuttable,
-    x,
-)
+from rule_calls import Given, b, build, given, n, x
+from rule_tests import RuleTests
 
-from cutset.partition.operators.rules import loss as rules
+from cutset.partition.operators.rules import loss
 
 
 def classified() -> dict[str, Given]:
@@ -83,30 +71,10 @@ def pointwise() -> dict[str, Given]:
     }
 
 
-CALLS = build(classified, pointwise)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
+class TestLoss(RuleTests):
+    rules = loss
+    calls = build(classified, pointwise)
+    whole_calls = (
         given("cross_entropy_loss", torch.zeros(5), torch.tensor(1)),
         given("nll_loss", torch.zeros(5), torch.tensor(1)),
-    ],
-    ids=lambda case: case.target,
-)
-def test_a_call_that_no_rule_describes_stays_whole(case: Given) -> None:
-    assert_stays_whole(case)
+    )

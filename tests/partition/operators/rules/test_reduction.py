@@ -1,22 +1,10 @@
 """Random boxes of every rule of reductions: sums and means, and operators along dimensions that stay whole."""
 
-import pytest
 import torch
-from rule_calls import (
-    Given,
-    assert_boxes_are_the_whole,
-    assert_stays_whole,
-    b,
-    build,
-    given,
-    n,
-    rules_called,
-    rules_of,
-    uncuttable,
-    x,
-)
+from rule_calls import Given, assert_stays_whole, b, build, given, n, x
+from rule_tests import RuleTests
 
-from cutset.partition.operators.rules import reduction as rules
+from cutset.partition.operators.rules import reduction
 from cutset.partition.operators.rules.reduction import FUNCTION_SCANS, ORDER_STATISTICS, REDUCTIONS, SCANS
 
 
@@ -97,29 +85,7 @@ def test_reductions_of_everything_stay_whole() -> None:
         assert_stays_whole(given(f"aten.{name}.{'Scalar' if name == 'norm' else 'default'}", x(4, 6)))
 
 
-CALLS = build(scans, reductions, pairs, sums)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        given("topk", torch.tensor(3.0), 1, output=0),
-    ],
-    ids=lambda case: case.target,
-)
-def test_a_call_that_no_rule_describes_stays_whole(case: Given) -> None:
-    assert_stays_whole(case)
+class TestReduction(RuleTests):
+    rules = reduction
+    calls = build(scans, reductions, pairs, sums)
+    whole_calls = (given("topk", torch.tensor(3.0), 1, output=0),)

@@ -2,21 +2,10 @@
 
 import pytest
 import torch
-from rule_calls import (
-    INF,
-    Given,
-    assert_boxes_are_the_whole,
-    assert_stays_whole,
-    build,
-    given,
-    n,
-    rules_called,
-    rules_of,
-    uncuttable,
-    x,
-)
+from rule_calls import INF, Given, build, given, n, x
+from rule_tests import RuleTests
 
-from cutset.partition.operators.rules import split_reductions as rules
+from cutset.partition.operators.rules import split_reductions
 
 
 def extremes() -> dict[str, Given]:
@@ -55,27 +44,10 @@ def others() -> dict[str, Given]:
     return calls
 
 
-CALLS = build(extremes, others)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
-
-
-@pytest.mark.parametrize(
-    "case",
-    [given("argmax", x(4, 6)), given("amax", n(9, 12), [0])],
-    ids=["the index of all", "integers"],
-)
-def test_a_call_that_no_rule_describes_stays_whole(case: Given) -> None:
-    assert_stays_whole(case)
+class TestSplitReductions(RuleTests):
+    rules = split_reductions
+    calls = build(extremes, others)
+    whole_calls = (
+        pytest.param(given("argmax", x(4, 6)), id="the index of all"),
+        pytest.param(given("amax", n(9, 12), [0]), id="integers"),
+    )

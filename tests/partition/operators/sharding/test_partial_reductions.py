@@ -9,20 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cutset.partition.operators.sharding.partial_reductions import (
-    EXPONENTIALS,
-    EXTREMES,
-    FIRST_EXTREMES,
-    MOMENTS,
-    combine_exponentials,
-    combine_extremes,
-    combine_first_extremes,
-    combine_moments,
-    compute_exponentials,
-    compute_extremes,
-    compute_first_extremes,
-    compute_moments,
-)
+from cutset.partition.operators.sharding import partial_reductions as summary
 
 Cuts = st.sets(st.integers(1, 11), max_size=4)
 
@@ -44,7 +31,7 @@ def told(
 @given(cuts=Cuts, seed=st.integers(0, 9))
 def test_moments(cuts: set[int], seed: int) -> None:
     x, parts = values(cuts, seed)
-    count, mean, squares = combine_moments(told(x, parts, compute_moments, MOMENTS))
+    count, mean, squares = summary.combine_moments(told(x, parts, summary.compute_moments, summary.MOMENTS))
     assert count.tolist() == [12] * 3
     torch.testing.assert_close(mean, x.mean(1))
     torch.testing.assert_close(squares / 11, x.var(1))
@@ -52,7 +39,7 @@ def test_moments(cuts: set[int], seed: int) -> None:
 
 def test_moments_are_exact_far_from_zero() -> None:
     x, parts = values({3, 7})
-    count, _, squares = combine_moments(told(1e8 + x, parts, compute_moments, MOMENTS))
+    count, _, squares = summary.combine_moments(told(1e8 + x, parts, summary.compute_moments, summary.MOMENTS))
     torch.testing.assert_close(squares / count, (1e8 + x).var(1, correction=0), rtol=1e-6, atol=0)
 
 
@@ -60,7 +47,7 @@ def test_moments_are_exact_far_from_zero() -> None:
 def test_exponentials(cuts: set[int], seed: int, scale: float) -> None:
     x, parts = values(cuts, seed)
     torch.testing.assert_close(
-        combine_exponentials(told(scale * x - 500, parts, compute_exponentials, EXPONENTIALS)),
+        summary.combine_exponentials(told(scale * x - 500, parts, summary.compute_exponentials, summary.EXPONENTIALS)),
         (scale * x - 500).logsumexp(1),
     )
 
@@ -69,14 +56,16 @@ def test_exponentials(cuts: set[int], seed: int, scale: float) -> None:
 def test_exponentials_of_parts_that_are_all_masked(masked: list[int]) -> None:
     x, parts = values({4, 8})
     x[:, masked] = -torch.inf
-    torch.testing.assert_close(combine_exponentials(told(x, parts, compute_exponentials, EXPONENTIALS)), x.logsumexp(1))
+    torch.testing.assert_close(
+        summary.combine_exponentials(told(x, parts, summary.compute_exponentials, summary.EXPONENTIALS)), x.logsumexp(1)
+    )
 
 
 @given(cuts=Cuts, seed=st.integers(0, 9))
 def test_extremes_share_their_gradient_among_equals(cuts: set[int], seed: int) -> None:
     x, parts = values(cuts, seed)
     x = x.round().requires_grad_()
-    found = combine_extremes(told(x, parts, compute_extremes, EXTREMES))
+    found = summary.combine_extremes(told(x, parts, summary.compute_extremes, summary.EXTREMES))
     assert torch.equal(found, x.amax(1))
     (ours,) = torch.autograd.grad(found.sum(), x)
     (plain,) = torch.autograd.grad(x.amax(1).sum(), x)
@@ -87,8 +76,8 @@ def test_extremes_share_their_gradient_among_equals(cuts: set[int], seed: int) -
 def test_places_are_the_first_of_equals(cuts: set[int], seed: int) -> None:
     x, parts = values(cuts, seed)
     x = x.round().requires_grad_()
-    pieces = [compute_first_extremes(x[:, a:b], 1, torch.arange(a, b)) for a, b in parts]
-    value, index = combine_first_extremes(torch.cat([*pieces, x.new_zeros(1, FIRST_EXTREMES, 3)]))
+    pieces = [summary.compute_first_extremes(x[:, a:b], 1, torch.arange(a, b)) for a, b in parts]
+    value, index = summary.combine_first_extremes(torch.cat([*pieces, x.new_zeros(1, summary.FIRST_EXTREMES, 3)]))
     plain = x.max(1)
     assert torch.equal(index, plain.indices)
     (ours,) = torch.autograd.grad(value.sum(), x)
@@ -99,8 +88,8 @@ def test_a_number_that_is_none_is_told_of() -> None:
     x, parts = values({5})
     x[0, 7] = torch.nan
     for part, join, width in (
-        (compute_extremes, combine_extremes, EXTREMES),
-        (compute_exponentials, combine_exponentials, EXPONENTIALS),
-        (compute_moments, lambda p: combine_moments(p)[1], MOMENTS),
+        (summary.compute_extremes, summary.combine_extremes, summary.EXTREMES),
+        (summary.compute_exponentials, summary.combine_exponentials, summary.EXPONENTIALS),
+        (summary.compute_moments, lambda p: summary.combine_moments(p)[1], summary.MOMENTS),
     ):
         assert join(told(x, parts, part, width)).isnan().tolist() == [True, False, False]

@@ -1,8 +1,8 @@
 """hMETIS hypergraph files: every format code, and what is refused with file and line."""
 
 import pytest
+from refused_files import assert_refused
 
-from cutset.errors import BadInput
 from cutset.tools.bench.device_placement.graphs.read_metis import read_hmetis
 
 NETS = ((0, 1), (1, 2, 3), (3,))
@@ -47,8 +47,4 @@ def test_every_format_code(text, nets, vertices):
     ],
 )
 def test_what_is_wrong_is_named(text, code, said):
-    with pytest.raises(BadInput) as caught:
-        read_hmetis(text, "a.hgr")
-    assert caught.value.code == code
-    assert said in caught.value.facts
-    assert caught.value.fix
+    assert_refused(read_hmetis, text, "a.hgr", code, said)

@@ -1,8 +1,8 @@
 """METIS graph files: every format code, and what is refused with file and line."""
 
 import pytest
+from refused_files import assert_refused
 
-from cutset.errors import BadInput
 from cutset.tools.bench.device_placement.graphs.read_metis import read_metis
 
 PATH = "3 2\n2\n1 3\n2\n"
@@ -72,8 +72,4 @@ def test_comments_and_vertices_without_neighbours():
     ],
 )
 def test_what_is_wrong_is_named(text, code, said):
-    with pytest.raises(BadInput) as caught:
-        read_metis(text, "a.graph")
-    assert caught.value.code == code
-    assert said in caught.value.facts
-    assert caught.value.fix
+    assert_refused(read_metis, text, "a.graph", code, said)
