@@ -39,10 +39,12 @@ Numbers without a unit are bytes, bytes/s, seconds and FLOP/s. What is left out 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -54,11 +56,9 @@ from .cluster_tables import (
     MachineTable,
     NetworkCardTable,
     NetworkTable,
-    RateEntry,
     RateTable,
     Table,
-    decode_value,
-    explain,
+    decode_tables,
     quantity_fields,
     suggest,
 )
@@ -83,77 +83,71 @@ def load(path: str | Path) -> Cluster:
 def read(text: str, *, name: str = "cluster.toml") -> Cluster:
     """The cluster that a text describes. name: the file's, for error messages. Raises BadInput as `load`."""
     try:
-        tables = msgspec.toml.decode(text, type=ClusterTables, dec_hook=decode_value)
-    except msgspec.ValidationError as error:
-        raise explain(error, text, name) from error
+        data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # errors of TOML are ValueErrors, too
         facts = f"the cluster {name} is not TOML: {error}"
         raise BadInput("E351", facts, fix=f"correct it there, or {PROBE}") from error
-    return _Builder(name).cluster(tables)
+    try:
+        return _make_cluster(decode_tables(data))
+    except BadInput as error:
+        raise BadInput(error.code, f"{name}: {error.facts}", fix=error.fix) from error
 
 
-class _Builder:
-    """Makes the cluster of the tables of one file; BadInput where they contradict each other."""
+def _make_cluster(tables: ClusterTables) -> Cluster:
+    """The cluster of the tables of one file; BadInput where they contradict each other."""
+    machines = _make_machines(tables.machine)
+    network = tables.network.quantities()
+    for attribute, key, quantity in quantity_fields(NetworkTable):
+        if len(machines) > 1 and attribute not in network:
+            raise BadInput("E358", f"network has no {key}", fix=f'{key} = "{quantity.example}"')
+    links = _make_links(tables.link, [machine.name for machine in machines])
+    return Cluster(tuple(machines), links=tuple(links), **network)
 
-    def __init__(self, file: str) -> None:
-        self.file = file
 
-    def cluster(self, tables: ClusterTables) -> Cluster:
-        if not tables.machine:
-            fix = f'[[machine]] with name = "desk", flops and memory, or {PROBE}'
-            raise self._error("E352", "", "names no machine", fix)
-        machines = self._machines(tables.machine)
-        network = tables.network.quantities()
-        for attribute, key, quantity in quantity_fields(NetworkTable):
-            if len(machines) > 1 and attribute not in network:
-                raise self._error("E358", "network", f"has no {key}", f'{key} = "{quantity.example}"')
-        numbers = {machine.name: number for number, machine in enumerate(machines)}
-        links: dict[tuple[int, int], NetworkLink] = {}
-        for i, table in enumerate(tables.link):
-            link = self._link(table, f"link[{i}]", numbers)
-            if (link.source, link.target) in links:
-                before = list(links).index((link.source, link.target))
-                facts = f"from {table.source!r} to {table.target!r} is also link[{before}]"
-                raise self._error("E354", f"link[{i}]", facts, "leave one of them out")
-            links[link.source, link.target] = link
-        return Cluster(tuple(machines), links=tuple(links.values()), **network)
+def _make_machines(tables: Sequence[MachineTable]) -> list[Machine]:
+    if not tables:
+        fix = f'[[machine]] with name = "desk", flops and memory, or {PROBE}'
+        raise BadInput("E352", "the cluster names no machine", fix=fix)
+    machines: list[Machine] = []
+    places: dict[str, int] = {}  # of the machines' names
+    for i, table in enumerate(tables):
+        total = len(machines) + table.count
+        if total > MAX_MACHINES:
+            facts = f"machine[{i}].count makes {total} machines; a cluster has {MAX_MACHINES} at most"
+            raise BadInput("E353", facts, fix="a smaller count")
+        machine = _make_machine(table)
+        for k in range(table.count):
+            name = table.name if table.count == 1 else f"{table.name} {k}"
+            if name in places:
+                facts = f"machine[{i}].name {name!r} is also the name of machine[{places[name]}]"
+                raise BadInput("E354", facts, fix="another name")
+            places[name] = i
+            machines.append(replace(machine, name=name))
+    return machines
 
-    def _machines(self, tables: Sequence[MachineTable]) -> list[Machine]:
-        machines: list[Machine] = []
-        places: dict[str, str] = {}  # of the machines' names
-        for i, table in enumerate(tables):
-            place, total = f"machine[{i}]", len(machines) + table.count
-            if total > MAX_MACHINES:
-                facts = f"makes {total} machines; a cluster has {MAX_MACHINES} at most"
-                raise self._error("E353", f"{place}.count", facts, "a smaller count")
-            machine = _machine_of(table)
-            for k in range(table.count):
-                name = table.name if table.count == 1 else f"{table.name} {k}"
-                if name in places:
-                    facts = f"{name!r} is also the name of {places[name]}"
-                    raise self._error("E354", f"{place}.name", facts, "another name")
-                places[name] = place
-                machines.append(replace(machine, name=name))
-        return machines
 
-    def _link(self, table: LinkTable, place: str, numbers: Mapping[str, int]) -> NetworkLink:
+def _make_machine(table: MachineTable) -> Machine:
+    stated: dict[str, Any] = {**table.quantities(), **table.costs.quantities(), **table.network.quantities()}
+    machine = Machine(table.name, **{**stated, "memory_bytes": int(table.memory_bytes)})
+    rates = msgspec.structs.asdict(table.rates)
+    return replace(machine, rates={kind: replace(machine.rate(kind), **rate) for kind, rate in rates.items() if rate})
+
+
+def _make_links(tables: Sequence[LinkTable], names: Sequence[str]) -> Iterator[NetworkLink]:
+    numbers = {name: number for number, name in enumerate(names)}
+    places: dict[tuple[str, str], int] = {}  # of the pairs that have a link
+    for i, table in enumerate(tables):
         for key, name in (("from", table.source), ("to", table.target)):
             if name not in numbers:
-                raise self._error("E356", f"{place}.{key}", f"{name!r} is no machine", suggest(name, list(numbers)))
+                raise BadInput("E356", f"link[{i}].{key} {name!r} is no machine", fix=suggest(name, names))
         if table.source == table.target:
-            facts = f"{table.target!r} is where the link comes from"
-            raise self._error("E356", f"{place}.to", facts, "another machine")
-        return NetworkLink(numbers[table.source], numbers[table.target], **table.quantities())
-
-    def _error(self, code: str, place: str, facts: str, fix: str) -> BadInput:
-        return BadInput(code, f"{self.file}: {place} {facts}" if place else f"{self.file} {facts}", fix=fix)
-
-
-def _machine_of(table: MachineTable) -> Machine:
-    numbers: dict[str, Any] = {**table.quantities(), **table.costs.quantities(), **table.network.quantities()}
-    machine = Machine(table.name, memory_bytes=int(numbers.pop("memory_bytes")), **numbers)
-    entries = cast("dict[str, RateEntry | None]", msgspec.structs.asdict(table.rates))
-    return replace(machine, rates={k: entry.for_machine(machine) for k, entry in entries.items() if entry is not None})
+            facts = f"link[{i}].to {table.target!r} is where the link comes from"
+            raise BadInput("E356", facts, fix="another machine")
+        before = places.setdefault((table.source, table.target), i)
+        if before != i:
+            facts = f"link[{i}] from {table.source!r} to {table.target!r} is also link[{before}]"
+            raise BadInput("E354", facts, fix="leave one of them out")
+        yield NetworkLink(numbers[table.source], numbers[table.target], **table.quantities())
 
 
 # Writing -----------------------------------------------------------------------------------------------------------
@@ -185,20 +179,16 @@ def to_toml(cluster: Cluster, *, note: str = "") -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def _group_machines(machines: Sequence[Machine]) -> list[tuple[str, int, Machine]]:
-    """(name, count, machine) of each entry."""
-    groups: list[tuple[str, int, Machine]] = []
-    for machine in machines:
-        stem, _, number = machine.name.rpartition(" ")
-        last, count, like = groups[-1] if groups else ("", 0, machine)
-        goes_on = stem == last and number == str(count) and replace(machine, name="") == replace(like, name="")
-        if goes_on and stem:
-            groups[-1] = (stem, count + 1, machine)
-        elif stem and number == "0":
-            groups.append((stem, 1, machine))
-        else:
-            groups.append((machine.name, 0, machine))
-    return [(m.name, 1, m) if count <= 1 else (name, count, m) for name, count, m in groups]
+def _group_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, int, Machine]]:
+    """Yield (name, count, machine) of each entry."""
+    rest = list(machines)
+    while rest:
+        stem = rest[0].name.removesuffix(" 0")
+        numbered = (replace(rest[0], name=f"{stem} {k}") for k in range(len(rest)))
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(rest, numbered, strict=True)))
+        count = alike if stem.strip() and alike > 1 else 1
+        yield stem if count > 1 else rest[0].name, count, rest[0]
+        del rest[:count]
 
 
 def _machine_lines(name: str, count: int, machine: Machine) -> list[str]:

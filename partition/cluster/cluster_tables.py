@@ -1,53 +1,58 @@
 """The tables of a cluster file, as msgspec decodes them, and what is wrong with a file that they do not describe.
 
-A field is called as the attribute of `Machine`, `Rate`, `NetworkLink` or `Cluster` that it states. Its key in the file,
-where that is another one, stands in `field`.
+A field is called as the attribute of `Machine`, `Rate`, `NetworkLink` or `Cluster` that it states. Its key in the file
+is the same without the unit, unless `field` names another.
 """
 
 import re
-import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 import msgspec
 from msgspec import field
 
 from ...errors import BadInput
 from ..operators.sharding.cost_class import CLASSES
-from .machines import Machine, Rate
 from .quantities import Bandwidth, Duration, Fraction, Memory, Quantity, Speed
 
 _MAX_SUGGESTIONS = 12
 
+T = TypeVar("T")
+
 Name = Annotated[str, msgspec.Meta(pattern=r"\S")]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Table(msgspec.Struct, forbid_unknown_fields=True):
+def _strip_unit(attribute: str) -> str:
+    return re.sub("_(bytes|per_s|s)$", "", attribute)
+
+
+class Table(msgspec.Struct, forbid_unknown_fields=True, rename=_strip_unit):
     """A table, of which every key is known."""
 
     def quantities(self) -> dict[str, float]:
         """The numbers that are stated, by attribute."""
-        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return {name: float(value) for name, value in values if isinstance(value, Quantity)}
+        values = msgspec.structs.asdict(self)
+        return {name: float(value) for name, value in values.items() if isinstance(value, Quantity)}
 
 
 class NetworkTable(Table):
     """[network]: between any two machines, each way."""
 
     bandwidth: Bandwidth | None = None
-    latency_s: Duration | None = field(name="latency", default=None)
+    latency_s: Duration | None = None
 
 
 class CostsTable(Table):
     """[machine.costs]"""
 
-    operator_s: Duration | None = field(name="operator", default=None)
-    gradient_s: Duration | None = field(name="gradient", default=None)
-    segment_s: Duration | None = field(name="segment", default=None)
-    segment_back_s: Duration | None = field(name="segment_back", default=None)
-    message_s: Duration | None = field(name="message", default=None)
-    step_s: Duration | None = field(name="step", default=None)
+    operator_s: Duration | None = None
+    gradient_s: Duration | None = None
+    segment_s: Duration | None = None
+    segment_back_s: Duration | None = None
+    message_s: Duration | None = None
+    step_s: Duration | None = None
     cold: Fraction | None = None
 
 
@@ -56,7 +61,7 @@ class NetworkCardTable(Table):
 
     bandwidth_out: Bandwidth | None = field(name="out", default=None)
     bandwidth_in: Bandwidth | None = field(name="in", default=None)
-    latency_s: Duration | None = field(name="latency", default=None)
+    latency_s: Duration | None = None
 
 
 class RateTable(Table):
@@ -64,40 +69,34 @@ class RateTable(Table):
 
     flops_per_s: Speed = field(name="forward")
     backward_flops_per_s: Speed | None = field(name="backward", default=None)
-    start_s: Duration | None = field(name="start", default=None)
-    gradient_s: Duration | None = field(name="gradient", default=None)
+    start_s: Duration | None = None
+    gradient_s: Duration | None = None
 
 
-class RateEntry:
-    """What a file states of one class of operators: a `RateTable` table, or one speed for forward and backward."""
+class StatedRate(dict[str, float]):
+    """What a file states of one class of operators, by attribute of `Rate`."""
 
-    def __init__(self, table: RateTable) -> None:
-        self.table = table
-
-    def for_machine(self, machine: Machine) -> Rate:
-        """The rate; what it leaves out is as for forward, or as the machine has it for all other classes."""
-        stated = self.table.quantities()
-        usual = {
-            "backward_flops_per_s": stated["flops_per_s"],
-            "start_s": machine.operator_s,
-            "gradient_s": machine.gradient_s,
-        }
-        return Rate(**{**usual, **stated})
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """Read a `RateTable`, or one speed for forward and backward. ValueError says what is wrong, and where."""
+        try:
+            table = _convert(value, RateTable) if isinstance(value, dict) else RateTable(Speed.parse(value))
+        except msgspec.ValidationError as error:  # to a ValueError msgspec adds the path that leads here
+            raise ValueError(str(error)) from error
+        return cls({"backward_flops_per_s": float(table.flops_per_s), **table.quantities()})
 
 
-RatesTable = msgspec.defstruct(
-    "RatesTable", [(name, RateEntry | None, None) for name in CLASSES], bases=(Table,), forbid_unknown_fields=True
-)
+RatesTable = msgspec.defstruct("RatesTable", [(name, StatedRate | None, None) for name in CLASSES], bases=(Table,))
 
 
 class MachineTable(Table):
     """[[machine]]"""
 
     name: Name
-    flops_per_s: Speed = field(name="flops")
-    memory_bytes: Memory = field(name="memory")
+    flops_per_s: Speed
+    memory_bytes: Memory
     memory_bandwidth: Bandwidth | None = None
-    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    count: Count = 1
     costs: CostsTable = field(default_factory=CostsTable)
     rates: RatesTable = field(default_factory=RatesTable)  # type: ignore[valid-type]
     network: NetworkCardTable = field(default_factory=NetworkCardTable)
@@ -109,7 +108,7 @@ class LinkTable(Table):
     source: Name = field(name="from")
     target: Name = field(name="to")
     bandwidth: Bandwidth
-    latency_s: Duration = field(name="latency")
+    latency_s: Duration
 
 
 class ClusterTables(Table):
@@ -120,16 +119,16 @@ class ClusterTables(Table):
     link: list[LinkTable] = []
 
 
-def decode_value(kind: type, value: Any) -> Any:
-    """Decode a quantity or a rate: the hook of msgspec for types that are not its own. Raises ValueError."""
-    if issubclass(kind, Quantity):
-        return kind.parse(value)
-    if not isinstance(value, dict):
-        return RateEntry(RateTable(flops_per_s=Speed.parse(value)))
+def decode_tables(data: Mapping[str, Any]) -> ClusterTables:
+    """Decode what a file says. BadInput names the place that is wrong, the value and a fix, but not the file."""
     try:
-        return RateEntry(msgspec.convert(value, RateTable, dec_hook=decode_value))
-    except msgspec.ValidationError as error:  # to a ValueError msgspec adds the path that leads here
-        raise ValueError(str(error)) from error
+        return _convert(data, ClusterTables)
+    except msgspec.ValidationError as error:
+        raise _explain(error, data) from error
+
+
+def _convert(data: Any, kind: type[T]) -> T:
+    return msgspec.convert(data, kind, dec_hook=lambda stated, value: stated.parse(value))
 
 
 def quantity_fields(table: type[msgspec.Struct]) -> Iterator[tuple[str, str, type[Quantity]]]:
@@ -164,35 +163,34 @@ _EXAMPLES = {
     **{key: f"[[{key}]] in double brackets" for key in ("machine", "link")},
     "count": "count = 2",
 }
-_WORDS = {"object | null": "table", "object": "table", "array": "list of tables", "str": "name", "int": "integer"}
+_WORDS = {"object": "table", "array": "list of tables", "str": "name", "int": "positive integer"}
+_MESSAGE = re.compile(
+    r"(?:Object (missing required|contains unknown) field `(.*?)`|(.*?))"  # keys and values may look like a path, too
+    r"((?: - at `\$[^`]*`)*)",
+    re.DOTALL,
+)
 
 
-def explain(error: msgspec.ValidationError, text: str, file: str) -> BadInput:
+def _explain(error: msgspec.ValidationError, data: Mapping[str, Any]) -> BadInput:
     """The error with its place, such as "machine[1].rates.pooling", the value that stands there, and what to write."""
-    reason, *path = re.split(r" - at `\$([^`]*)`", str(error))
-    place = "".join(reversed(path[::2])).removeprefix(".")
-    at = f"{file}: {place}" if place else file
-    if missing := re.fullmatch("Object missing required field `(.*)`", reason):
-        return BadInput("E358", f"{at} has no {missing[1]}", fix=_EXAMPLES[missing[1]])
-    if unknown := re.fullmatch("Object contains unknown field `(.*)`", reason):
-        table = _TABLES.get(re.sub(r"\[\d+\]", "", place), RateTable)
-        known = [info.encode_name for info in msgspec.structs.fields(table)]
-        at = f"{at}.{unknown[1]}" if place else f"{file}: {unknown[1]}"
-        return BadInput("E357", f"{at} is not known", fix=suggest(unknown[1], known))
-    key = place.rpartition(".")[2].partition("[")[0]
-    value = _value_at(tomllib.loads(text), place)
+    message = _MESSAGE.fullmatch(str(error))
+    assert message is not None
+    fault, key, reason, paths = message.groups()
+    place = "".join(reversed(re.findall(r"`\$(.*?)`", paths))).removeprefix(".")
+    if fault == "missing required":
+        return BadInput("E358", f"{place} has no {key}", fix=_EXAMPLES[key])
+    if fault == "contains unknown":
+        known = _TABLES.get(re.sub(r"\[\d+\]", "", place), RateTable).__struct_encode_fields__
+        where = f"{place}.{key}".removeprefix(".")
+        return BadInput("E357", f"{where} is not known", fix=suggest(key, known))
+    if expected := re.match("Expected `(.*?)`", reason):
+        reason = f"is no {_WORDS[expected[1]]}"
+    value: Any = data
+    for step in re.findall(r"\w+", place):
+        value = value[int(step) if isinstance(value, list) else step]
     stated = "" if isinstance(value, dict | list) else f" {value!r}"
-    if reason.startswith("Expected"):
-        expected = re.match("Expected `([^`]*)`", reason)
-        reason = f"is no {_WORDS[expected[1]]}" if expected else reason
-    return BadInput("E355", f"{at}{stated} {reason}", fix=_EXAMPLES[key])
-
-
-def _value_at(value: Any, place: str) -> Any:
-    """What stands at a place of a file."""
-    for key in re.findall(r"[^.\[\]]+", place):
-        value = value[int(key) if isinstance(value, list) else key]
-    return value
+    last_key = re.findall("[a-z_]+", place)[-1]
+    return BadInput("E355", f"{place}{stated} {reason}", fix=_EXAMPLES[last_key])
 
 
 def suggest(name: str, known: Sequence[str]) -> str:

@@ -13,6 +13,8 @@ Factors = Mapping[str, Decimal]
 
 _DECIMAL = {prefix: Decimal(10) ** (3 * i) for i, prefix in enumerate(("", "k", "M", "G", "T", "P"))}
 _BINARY = {prefix: Decimal(1024) ** (i + 1) for i, prefix in enumerate(("Ki", "Mi", "Gi", "Ti"))}
+_MICRO = ("u", "\N{MICRO SIGN}", "\N{GREEK SMALL LETTER MU}")
+_SMALL = {"": Decimal(1), "m": Decimal("1e-3"), **dict.fromkeys(_MICRO, Decimal("1e-6")), "n": Decimal("1e-9")}
 _NUMBER_AND_UNIT = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
 _DIGITS = 6  # significant digits that a number with a unit is written with, where that is exact
 
@@ -22,7 +24,6 @@ def _units(unit: str, prefixes: Factors, scale: Decimal = Decimal(1)) -> dict[st
 
 
 _BIT = Decimal("0.125")
-_MICRO = Decimal("1e-6")
 _BYTES = _units("B", _DECIMAL) | _units("B", _BINARY) | {"KB": Decimal(1000)}
 _BITS_PER_SECOND = _units("bit/s", _DECIMAL, _BIT) | _units("bps", _DECIMAL, _BIT) | _units("b/s", _DECIMAL, _BIT)
 
@@ -68,10 +69,10 @@ class Quantity(float):
 
     @classmethod
     def _factor(cls, unit: str) -> Decimal:
-        # "gb", "mbit/s": case counts only where it tells two units apart, as in "Mb" and "MB"
-        same_letters = {factor for name, factor in cls.units.items() if name.lower() == unit.lower()}
         if unit in cls.units:
             return cls.units[unit]
+        # "gb", "mbit/s": case counts only where it tells two units apart, as in "Mb" and "MB"
+        same_letters = {factor for name, factor in cls.units.items() if name.lower() == unit.lower()}
         if len(same_letters) == 1:
             return same_letters.pop()
         raise ValueError(f"has the unit {unit!r}; a {cls.label} has {', '.join(cls.written_units) or 'none'}")
@@ -99,14 +100,7 @@ class Duration(Quantity):
     """Seconds."""
 
     label, example = "time", "0.2 ms"
-    units: ClassVar[Factors] = {
-        "s": Decimal(1),
-        "ms": Decimal("1e-3"),
-        "us": _MICRO,
-        "\N{MICRO SIGN}s": _MICRO,
-        "\N{GREEK SMALL LETTER MU}s": _MICRO,
-        "ns": Decimal("1e-9"),
-    }
+    units = _units("s", _SMALL)
     written_units = ("s", "ms", "us", "ns")
     MINIMUM, MAXIMUM = 0.0, 1e6
 

@@ -93,6 +93,12 @@ def test_machines_alike_are_one_entry(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_name_without_letters_stays_as_it_is():
+    cluster = uniform_cluster(2)
+    cluster = replace(cluster, machines=tuple(replace(m, name=f"  {i}") for i, m in enumerate(cluster.machines)))
+    assert read(to_toml(cluster)) == cluster
+
+
 # What is wrong ------------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +114,8 @@ def test_machines_alike_are_one_entry(tmp_path):
         (ONE + "[netwrok]\n", "E357", "netwrok"),
         (ONE.replace("flops", "flop"), "E357", "machine[0].flop"),
         (ONE + "cores = 4\n", "E357", "machine[0].cores"),
+        (ONE + '"two\\nlines" = 4\n', "E357", "machine[0].two\nlines is not known"),
+        (ONE + '"x - at `$.y" = 4\n', "E357", "machine[0].x - at `$.y is not known"),
         (ONE + '[machine.costs]\nmesage = "1 us"\n', "E357", "machine[0].costs.mesage"),
         (ONE + '[machine.rates]\nconvolutions = "1 GFLOP/s"\n', "E357", "machine[0].rates.convolutions"),
         (ONE + '[machine.rates]\nloss = { foward = "1 GFLOP/s" }\n', "E357", "machine[0].rates.loss.foward"),
@@ -123,8 +131,9 @@ def test_machines_alike_are_one_entry(tmp_path):
         (ONE.replace('"50 GFLOP/s"', "inf"), "E355", "machine[0].flops inf"),
         (ONE.replace('"50 GFLOP/s"', '"50 GHz"'), "E355", "has the unit 'GHz'"),
         (ONE.replace('"16 GB"', '"16 GB/s"'), "E355", "has the unit 'GB/s'"),
+        (ONE.replace('"16 GB"', '"16 x - at `$.y`"'), "E355", "has the unit 'x - at `$.y`'"),
         (ONE.replace('"16 GB"', "true"), "E355", "machine[0].memory True"),
-        (ONE + "count = 0\n", "E355", "machine[0].count 0"),
+        (ONE + "count = 0\n", "E355", "machine[0].count 0 is no positive integer"),
         (ONE + "count = 1.5\n", "E355", "machine[0].count 1.5"),
         (ONE + f"count = {MAX_MACHINES + 1}\n", "E353", f"{MAX_MACHINES + 1} machines"),
         (ONE + ONE, "E354", "machine[1].name 'a' is also the name of machine[0]"),
