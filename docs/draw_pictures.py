@@ -210,11 +210,11 @@ def partition() -> str:
 def runtime() -> str:
     """How a cut model runs."""
     boxes = [
-        Box("launcher/", "runtime", (12.5, 0, 8.5, 3.2), ("start, heartbeat, who failed", "first, restart")),
+        Box("launcher/", "runtime", (12.5, 0, 8.5, 3.2), ("start, heartbeats,", "failures, restart")),
         Box("machine 0", "frame", (0, 5, 14, 11)),
         Box("machine 1", "frame", (19.5, 5, 14, 11)),
-        Box("Program 0#", "runtime", (1, 6.5, 12, 3), ("segments, links, schedule as data",)),
-        Box("Program 1#", "runtime", (20.5, 6.5, 12, 3), ("segments, links, schedule as data",)),
+        Box("Program 0#", "runtime", (1, 6.5, 12, 3), ("segments, edges, schedule as data",)),
+        Box("Program 1#", "runtime", (20.5, 6.5, 12, 3), ("segments, edges, schedule as data",)),
         Box("Worker 0#", "runtime", (1, 11.5, 7, 3.6), ("runs what is ready,", "backward first")),
         Box("Worker 1#", "runtime", (25.5, 11.5, 7, 3.6), ("runs what is ready,", "backward first")),
         Box("channel 0#", "runtime", (9, 11.5, 4.2, 3.6), ("ZeroMQ, CURVE,", "shared memory")),

@@ -1,4 +1,4 @@
-"""`SampleStream`: which samples each global batch holds, computed alike by every process from the seed."""
+"""`SampleStream`: which samples each global batch holds, which every process computes alike from the seed."""
 
 import hashlib
 
@@ -32,11 +32,11 @@ class SampleStream:
         return f"SampleStream({self.count}, batch={self.batch}, seed={self.seed})"
 
     def steps(self, epochs: int) -> int:
-        """The number of whole batches in so many epochs; samples after the last whole batch are left out."""
+        """Return the number of whole batches in `epochs` epochs; samples after the last whole batch are left out."""
         return epochs * self.count // self.batch
 
     def indices(self, step: int) -> Tensor:
-        """The numbers of the samples of global batch `step`, counted from 0: int64 [batch]."""
+        """Return the numbers of the samples of global batch `step` (from 0): int64 [batch]."""
         if step < 0:
             raise IndexError(f"batches are numbered from 0, got {step}")
         start, end = step * self.batch, (step + 1) * self.batch
@@ -57,6 +57,6 @@ class SampleStream:
 
 
 def _generator(seed: int, epoch: int) -> torch.Generator:
-    """A generator for one epoch. The seed is hashed, so that seed 1 does not repeat seed 0 an epoch later."""
+    """Return a generator for one epoch. The seed is hashed, so that seed 1 does not repeat seed 0 an epoch later."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -35,7 +35,7 @@ class Data:
         return len(self.inputs[0])
 
     def rows(self, index: Tensor) -> "Data":
-        """The samples at `index` (int64, shape [batch])."""
+        """Return the samples at `index` (int64, shape [batch])."""
         inputs, targets = ([t.index_select(0, index) for t in part] for part in (self.inputs, self.targets))
         return Data(tuple(inputs), tuple(targets))
 
@@ -59,7 +59,7 @@ class Task:
     data: `data(split)` with split "train" or "test"; None for a task that is only planned.
     correct: `correct(outputs, *targets)` counts correct answers in a batch, for test accuracy; outputs is the first
         tensor of what the model gives, while `loss` gets all of it.
-    batch: samples of a step and replica, where the command line names no other.
+    batch: samples of a step and replica, unless the command line names another number.
     leaf_modules: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside
         is not traced and may branch on data.
     """

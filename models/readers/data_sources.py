@@ -15,7 +15,10 @@ MNIST_STEMS = {"train": ("train-images", "train-labels"), "test": ("t10k-images"
 
 
 def parse_data(text: str, kinds: Mapping[str, str] = MNIST) -> tuple[str, Path]:
-    """("mnist", Path(DIR)) of "mnist:DIR". kinds: those that the task takes, and what each names, "DIR" or "FILE"."""
+    """Return kind and path of "kind:PATH", such as "mnist:DIR"; TaskError if the task does not take that kind.
+
+    kinds: those that the task takes, each with what its path names, "DIR" or "FILE".
+    """
     kind, colon, place = text.partition(":")
     (first, what), *_ = kinds.items()
     if not colon or not place:
@@ -26,13 +29,16 @@ def parse_data(text: str, kinds: Mapping[str, str] = MNIST) -> tuple[str, Path]:
 
 
 def open_data(text: str) -> Reader:
-    """`read(split)` for "kind:DIR"; the folder is looked at when a split is read."""
+    """Return the reader `read(split)` of "kind:DIR"; the folder is not touched before a split is read."""
     kind, folder = parse_data(text)
     return READERS[kind](folder)
 
 
 def mnist_folder(folder: Path) -> Reader:
-    """Images [n, 1, 28, 28] scaled to 0..1 and labels [n] from MNIST's four IDX files, or others of the same form."""
+    """Return a reader of MNIST's four IDX files, or others of the same form.
+
+    It reads images [n, 1, 28, 28], float32 scaled to 0..1, and labels [n], int64.
+    """
 
     def read(split: str) -> Data:
         if split not in MNIST_STEMS:

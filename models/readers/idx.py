@@ -1,6 +1,6 @@
-"""Reads IDX files, the format of MNIST, gzip or not: magic, sizes, then bytes (yann.lecun.com/exdb/mnist).
+"""Reads IDX files, the format of MNIST, gzipped or not: magic number, sizes, then bytes (yann.lecun.com/exdb/mnist).
 
-Every way in which a file can be wrong ends in a TaskError that names the file, what was expected and found, and a fix.
+A malformed file raises a TaskError that names the file, what was expected and found, and the fix.
 """
 
 import gzip
@@ -19,7 +19,7 @@ DOWNLOAD_AGAIN = "download the file again; it is damaged or not the file its nam
 
 
 def read_idx(path: Path, *, dimensions: int) -> Tensor:
-    """The array in `path`: uint8 with so many dimensions."""
+    """Return the array in a file, uint8 with `dimensions` dimensions."""
     content = _content(path)
     header_bytes = 4 + 4 * dimensions
     magic = bytes([0, 0, UNSIGNED_BYTE, dimensions])
@@ -43,20 +43,20 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
 
 
 def find_idx(folder: Path, stem: str, *, dimensions: int) -> Path:
-    """The file of that stem under any of its usual names: stem-idx3-ubyte, stem.idx3-ubyte, with or without .gz."""
+    """Return the file of a stem under one of its usual names: stem-idx3-ubyte or stem.idx3-ubyte, also with .gz."""
     plain = f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte"
     names = [name + end for name in plain for end in ("", ".gz")]
     if not folder.is_dir():
         kind = "is not a folder" if folder.exists() else "does not exist"
         raise TaskError(f"data folder {folder} {kind}", fix="name the folder that holds the IDX files")
-    found = [folder / name for name in names if (folder / name).is_file()]
-    if not found:
+    paths = [folder / name for name in names if (folder / name).is_file()]
+    if not paths:
         raise TaskError(f"{folder} has no file {' or '.join(names)}", fix=f"put {names[0]}.gz into {folder}")
-    return found[0]
+    return paths[0]
 
 
 def _content(path: Path) -> bytearray:
-    """The bytes of the file, unpacked if they are gzip, whatever the name says."""
+    """Return the bytes of a file, unpacked if they are gzip, whatever its name says."""
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Samples in LIBSVM's text format: a line each, "label index:value index:value ...", indices ascending from 1."""
+"""Reads LIBSVM's text format: a sample a line, "label index:value index:value ...", with indices ascending from 1."""
 
 import re
 from dataclasses import dataclass
@@ -16,14 +16,15 @@ _LINE = re.compile(rb"[ \t]*%s(?:[ \t]+\d{1,9}:%s)*[ \t]*(?:#.*)?\r?" % (_NUMBER
 _PAIR = re.compile(rb"\d{1,9}:%s" % _NUMBER)
 _BLANK = re.compile(rb"[ \t\r]*(?:#.*)?")
 MAX_CLASSES = 1000
-_MAX_QUOTED = 40  # characters of a wrong line
+_MAX_QUOTED = 40  # characters of a malformed line that an error shows
 
 
 @dataclass(frozen=True)
 class SparseSamples:
-    """A file: label [n], and of all rows together index and value [entries]; row i has entries starts[i] to [i + 1].
+    """The n samples of a file, as compressed sparse rows.
 
-    lines: the number of each row's line.
+    labels: [n]. indices, values: those of all rows together, [entries]; row i has entries starts[i] to starts[i + 1].
+    starts: [n + 1]. lines: the number of each row's line in the file, [n].
     """
 
     path: Path
@@ -38,30 +39,30 @@ class SparseSamples:
 
     @property
     def features(self) -> int:
-        """The largest index."""
+        """The largest index of a feature."""
         return int(self.indices.max(initial=0))
 
     @property
     def max_entries(self) -> int:
-        """Entries of the longest row."""
+        """The number of entries of the longest row."""
         return int(np.diff(self.starts).max(initial=0))
 
     def counts(self, features: int) -> NDArray[np.int64]:
-        """In how many rows each index is, [features + 1]."""
+        """Return the number of rows that have each index: [features + 1]."""
         return np.bincount(self.indices, minlength=features + 1)
 
     def classes(self) -> list[float]:
-        """The labels that there are, ascending; TaskError where they are those of no classification."""
-        found = [float(label) for label in np.unique(self.labels)]
-        if len(found) < 2 or len(found) > MAX_CLASSES:
-            shown = f"label {found[0]:g} alone" if len(found) == 1 else f"{len(found)} different labels"
+        """Return the distinct labels, ascending; TaskError unless there are 2 to MAX_CLASSES."""
+        labels = [float(label) for label in np.unique(self.labels)]
+        if len(labels) < 2 or len(labels) > MAX_CLASSES:
+            facts = f"label {labels[0]:g} alone" if len(labels) == 1 else f"{len(labels)} different labels"
             raise TaskError(
-                f"{self.path} has {shown}; a classification has 2 to {MAX_CLASSES}", fix="check the file's labels"
+                f"{self.path} has {facts}; a classification has 2 to {MAX_CLASSES}", fix="check the file's labels"
             )
-        return found
+        return labels
 
     def pad(self, entries: int) -> tuple[Tensor, Tensor]:
-        """Indices (int64) and values (float32), [n, entries]; short rows end with index 0 and value 0."""
+        """Return indices (int64) and values (float32), both [n, entries]; short rows end with index 0 and value 0."""
         sizes = np.diff(self.starts)
         column = np.arange(len(self.indices)) - np.repeat(self.starts[:-1], sizes)
         row = np.repeat(np.arange(len(self)), sizes)
@@ -70,9 +71,9 @@ class SparseSamples:
         return torch.from_numpy(indices), torch.from_numpy(values)
 
     def data(self, classes: list[float], *, features: int, entries: int) -> Data:
-        """Padded indices and values, and the place of each label among `classes`, int64 [n].
+        """Return padded indices and values [n, entries], and the place of each label among `classes`, int64 [n].
 
-        TaskError, with the line, for a label or an index that training has not seen.
+        TaskError names the line that has a label or an index which the training samples do not have.
         """
         known = np.isin(self.labels, classes)
         if not known.all():
@@ -92,7 +93,7 @@ class SparseSamples:
 
 
 def read_libsvm(path: Path) -> SparseSamples:
-    """The rows of a file; TaskError names the line that is malformed."""
+    """Return the samples of a file; TaskError names a malformed line."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -109,7 +110,7 @@ def read_libsvm(path: Path) -> SparseSamples:
 
 
 def _parse(path: Path, lines: list[bytes], numbers: NDArray[np.int64]) -> SparseSamples:
-    """All numbers at once: of lines that have the right form."""
+    """Return the samples of lines that have the right form, parsing all numbers at once. numbers: of the lines."""
     sizes = np.array([line.count(b":") for line in lines], np.int64)
     flat = np.array(b" ".join(lines).replace(b":", b" ").split(), dtype=np.float64)
     begins = np.concatenate([[0], np.cumsum(2 * sizes + 1)])[:-1]
@@ -123,16 +124,16 @@ def _parse(path: Path, lines: list[bytes], numbers: NDArray[np.int64]) -> Sparse
         numbers,
     )
     _check_ascending(rows)
-    for what, found in (("label", rows.labels), ("value", rows.values)):
-        if not np.isfinite(found).all():
-            at = int(np.argmin(np.isfinite(found)))
+    for what, column in (("label", rows.labels), ("value", rows.values)):
+        if not np.isfinite(column).all():
+            at = int(np.argmin(np.isfinite(column)))
             row = at if what == "label" else int(np.searchsorted(rows.starts, at, side="right")) - 1
             raise rows._wrong(row, f"a {what} that is too large for a number")
     return rows
 
 
 def _check_ascending(rows: SparseSamples) -> None:
-    """TaskError where an index is 0, or not above the one before it in its row."""
+    """Raise TaskError where an index is 0, or not above the one before it in its row."""
     before = np.concatenate([np.zeros(1, np.int64), rows.indices])[:-1]
     before[rows.starts[:-1][np.diff(rows.starts) > 0]] = 0  # the first of a row
     wrong = rows.indices <= before
@@ -144,7 +145,7 @@ def _check_ascending(rows: SparseSamples) -> None:
 
 
 def _describe_fault(line: bytes) -> str:
-    """What is wrong with a line."""
+    """Return what is wrong with a malformed line."""
     words = line.partition(b"#")[0].split()
     if not words or not re.fullmatch(_NUMBER, words[0]):
         return f"it begins with {_quote(words[0] if words else line)}, which is no label"
@@ -153,5 +154,5 @@ def _describe_fault(line: bytes) -> str:
 
 
 def _quote(text: bytes) -> str:
-    shown = text.decode("utf-8", "replace")
-    return repr(shown if len(shown) <= _MAX_QUOTED else shown[:_MAX_QUOTED] + "...")
+    line = text.decode("utf-8", "replace")
+    return repr(line if len(line) <= _MAX_QUOTED else line[:_MAX_QUOTED] + "...")

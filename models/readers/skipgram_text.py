@@ -1,7 +1,8 @@
-"""A text file as skip-gram samples with negative sampling (Mikolov et al., "Distributed Representations of Words and
-Phrases and their Compositionality", NIPS 2013): vocabulary, subsampling of frequent words, windows, negatives.
+"""Reads a text file as skip-gram samples with negative sampling (Mikolov et al., NIPS 2013).
 
-The file is read line by line; what is kept of it is bounded by the vocabulary and the number of samples asked for.
+The paper is "Distributed Representations of Words and Phrases and their Compositionality"; from it are the subsampling
+of frequent words, the windows and the draw of negatives. The file is read line by line; memory is bounded by the
+vocabulary and the number of samples.
 """
 
 import re
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 from ..task import Data, TaskError
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|<unk>")
-UNKNOWN = "<unk>"  # placeholder of some texts for left-out words; it is no word itself
+UNKNOWN = "<unk>"  # stands for left-out words in some texts; it is no word itself
 CHUNK = 1 << 18  # words that are turned into samples at a time
 TEST_EVERY = 20  # every 20th line is for tests
 MAX_TEST_SAMPLES = 20_000
-POWER = 0.75  # of a word's count, in the draw of negatives
+POWER = 0.75  # negatives are drawn with probabilities proportional to a word's count to this power
 _REDRAWS = 16
 
 Ids = NDArray[np.int64]
@@ -42,9 +43,9 @@ class Vocabulary:
 class Windows:
     """How samples are drawn from a text.
 
-    window: the largest distance of a context from its centre; each centre draws its own up to that. negatives: of each
-    sample. sample: t of the paper: a word of frequency f is kept with probability sqrt(t / f), 0 for always.
-    max_samples: where there are more, each is kept with the same probability. seed: of all random numbers.
+    window: the largest distance of a context word from its centre, in words; each centre draws its own distance up to
+    it. negatives: words drawn for each sample. sample: t of the paper: a word of frequency f is kept with probability
+    sqrt(t / f); 0 keeps all. max_samples: if there are more, each is kept with the same probability. seed: random seed.
     """
 
     window: int = 5
@@ -56,14 +57,14 @@ class Windows:
 
 def split_words(line: str, *, lower: bool = True) -> list[str]:
     """Split a line into its words, without punctuation."""
-    found: list[str] = _WORD.findall(line.lower() if lower else line)
-    return found
+    words: list[str] = _WORD.findall(line.lower() if lower else line)
+    return words
 
 
 def read_vocabulary(path: Path, *, min_count: int, lower: bool) -> Vocabulary:
     """Count the words of a text and keep those that occur at least `min_count` times.
 
-    TaskError where fewer than two are left.
+    TaskError if fewer than two are left.
     """
     counts: Counter[str] = Counter()
     for line in _lines(path):
@@ -72,17 +73,17 @@ def read_vocabulary(path: Path, *, min_count: int, lower: bool) -> Vocabulary:
     kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
     if len(kept) < 2:
         raise TaskError(
-            f"{path} has {len(kept)} words that are there at least {min_count} times; at least 2 are needed",
+            f"{path} has {len(kept)} words that occur at least {min_count} times; at least 2 are needed",
             fix="a longer text, or a smaller min_count",
         )
     return Vocabulary(tuple(kept), tuple(counts[word] for word in kept))
 
 
 def read_skip_grams(path: Path, known: Vocabulary, windows: Windows, *, lower: bool, test: bool) -> Data:
-    """Read the samples of the lines for training or for tests: centre [n], context [n], negatives [n, negatives].
+    """Read the samples of the lines for training or for tests, as word numbers, int32.
 
-    All are int32.
-    Windows do not reach over the end of a line. The same arguments always give the same samples.
+    They are centre [n], context [n] and negatives [n, negatives]. Windows do not reach over the end of a line. The same
+    arguments always give the same samples. TaskError if there are none.
     """
     place = {word: number for number, word in enumerate(known.words)}
     keep = _keep_probabilities(known, windows.sample)
@@ -92,10 +93,10 @@ def read_skip_grams(path: Path, known: Vocabulary, windows: Windows, *, lower: b
     share, count = 1.0, 0
     for words, line in _chunks(path, place, lower=lower, test=test):
         kept = generator.random(len(words)) < keep[words]
-        found = _pairs(words[kept], line[kept], windows.window, generator)
-        pairs.append(found[generator.random(len(found)) < share])
+        chunk_pairs = _pairs(words[kept], line[kept], windows.window, generator)
+        pairs.append(chunk_pairs[generator.random(len(chunk_pairs)) < share])
         count += len(pairs[-1])
-        while count > max_samples:  # samples before and to come are thinned out alike
+        while count > max_samples:  # earlier and later samples are thinned out alike
             pairs = [_thin_out(part, generator) for part in pairs]
             share, count = share / 2, sum(map(len, pairs))
     together = np.concatenate([np.zeros((0, 2), np.int64), *pairs])
@@ -131,15 +132,15 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _chunks(path: Path, place: dict[str, int], *, lower: bool, test: bool) -> Iterator[tuple[Ids, Ids]]:
-    """Yield the known words of some whole lines, and the number of the line of each word."""
+    """Yield the numbers of the known words of some whole lines, and the number of each word's line: both [words]."""
     words: list[int] = []
     lines: list[int] = []
     for number, line in enumerate(_lines(path)):
         if (number % TEST_EVERY == TEST_EVERY - 1) != test:
             continue
-        found = [place[word] for word in split_words(line, lower=lower) if word in place]
-        words += found
-        lines += [number] * len(found)
+        known = [place[word] for word in split_words(line, lower=lower) if word in place]
+        words += known
+        lines += [number] * len(known)
         if len(words) >= CHUNK:
             yield np.array(words, np.int64), np.array(lines, np.int64)
             words, lines = [], []
@@ -147,7 +148,7 @@ def _chunks(path: Path, place: dict[str, int], *, lower: bool, test: bool) -> It
 
 
 def _keep_probabilities(known: Vocabulary, sample: float) -> NDArray[np.float64]:
-    """The probability with which each word is kept (subsampling of frequent words)."""
+    """Return the probability with which each word is kept (subsampling of frequent words): [words]."""
     counts = np.array(known.counts, np.float64)
     if sample <= 0:
         return np.ones_like(counts)
@@ -156,19 +157,19 @@ def _keep_probabilities(known: Vocabulary, sample: float) -> NDArray[np.float64]
 
 
 def _pairs(words: Ids, line: Ids, window: int, generator: np.random.Generator) -> Ids:
-    """Centre and context of all windows, [pairs, 2], ordered by the position of the earlier of the two."""
+    """Return centre and context of all windows, [pairs, 2], ordered by the position of the earlier of the two."""
     reach = generator.integers(1, window + 1, len(words))
-    found, places = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
+    pairs, places = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.int64)]
     for distance in range(1, min(window, len(words) - 1) + 1):
         together = line[:-distance] == line[distance:]
         ahead = np.flatnonzero(together & (reach[:-distance] >= distance))
         back = np.flatnonzero(together & (reach[distance:] >= distance))
-        found += [
+        pairs += [
             np.stack([words[ahead], words[ahead + distance]], 1),
             np.stack([words[back + distance], words[back]], 1),
         ]
         places += [ahead, back]
-    return np.concatenate(found)[np.argsort(np.concatenate(places), kind="stable")]
+    return np.concatenate(pairs)[np.argsort(np.concatenate(places), kind="stable")]
 
 
 def _thin_out(pairs: Ids, generator: np.random.Generator) -> Ids:
@@ -176,7 +177,7 @@ def _thin_out(pairs: Ids, generator: np.random.Generator) -> Ids:
 
 
 def _negatives(known: Vocabulary, context: Ids, count: int, generator: np.random.Generator) -> Ids:
-    """Draw words with probabilities by their count to the power of 0.75, none of them the context: [samples, count]."""
+    """Draw `count` words that are not the context, with probabilities proportional to count^0.75: [samples, count]."""
     weights = np.array(known.counts, np.float64) ** POWER
     ends = np.cumsum(weights) / weights.sum()
     drawn = _draw(ends, (len(context), count), generator)
@@ -189,5 +190,5 @@ def _negatives(known: Vocabulary, context: Ids, count: int, generator: np.random
 
 
 def _draw(ends: NDArray[np.float64], shape: tuple[int, ...], generator: np.random.Generator) -> Ids:
-    found = np.searchsorted(ends, generator.random(shape), side="right").astype(np.int64)
-    return np.minimum(found, len(ends) - 1)
+    numbers = np.searchsorted(ends, generator.random(shape), side="right").astype(np.int64)
+    return np.minimum(numbers, len(ends) - 1)

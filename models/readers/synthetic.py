@@ -1,4 +1,4 @@
-"""Synthetic samples, for models whose own data cannot ship: seeded, learnable, and like nothing in the world."""
+"""Synthetic samples, for models whose own data cannot be shipped: drawn from fixed seeds, learnable, meaningless."""
 
 from collections.abc import Callable
 
@@ -14,9 +14,9 @@ NOISE = 0.5
 
 
 def synthetic_images(shape: tuple[int, ...], classes: int) -> Callable[[str], Data]:
-    """`read(split)`: 256 or 64 samples of `shape`, each its class' fixed pattern under noise.
+    """Return `read(split)` of 256 training or 64 test samples [n, *shape], each the pattern of its class plus noise.
 
-    Only the first ten classes occur, so that so few samples can be learnt from.
+    Only the first ten classes occur, since more could not be learnt from so few samples.
     """
 
     def read(split: str) -> Data:
@@ -30,9 +30,10 @@ def synthetic_images(shape: tuple[int, ...], classes: int) -> Callable[[str], Da
 
 
 def synthetic_text(length: int, vocabulary: int) -> Callable[[str], Data]:
-    """`read(split)`: 256 or 64 pieces [length] of a walk over tokens; the targets are the tokens that follow each.
+    """Return `read(split)` of 256 training or 64 test random walks over tokens, int64 [n, length].
 
-    Each token is followed by one of two others, the first of which comes nine times in ten.
+    The targets are the next tokens, [n, length]. Each token is followed by one of two others, nine times in ten by the
+    first of them.
     """
 
     def read(split: str) -> Data:
@@ -49,7 +50,7 @@ def synthetic_text(length: int, vocabulary: int) -> Callable[[str], Data]:
 
 
 def _generator(split: str) -> torch.Generator:
-    """A generator of its own for each split."""
+    """Return a generator whose seed depends on the split; TaskError for an unknown split."""
     if split not in SAMPLES:
         raise TaskError(f"split {split!r} is not known; known: {', '.join(SAMPLES)}")
     return torch.Generator().manual_seed(1 + list(SAMPLES).index(split))

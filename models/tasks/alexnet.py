@@ -11,7 +11,10 @@ IMAGE = (3, 224, 224)
 
 
 def alexnet(classes: int = 1000, *, dropout: float = 0.5, batch: int = 64) -> Task:
-    """Five convolutions and three linear layers, 61.1 million parameters; the images are synthetic."""
+    """Classify synthetic images [3, 224, 224] by five convolutions and three linear layers: 61.1 million parameters.
+
+    dropout: the probability in front of each of the first two linear layers. batch: samples of a step.
+    """
     check_counts(classes=classes, batch=batch)
     demand_fraction(dropout=dropout)
     return Task(
@@ -25,7 +28,7 @@ def alexnet(classes: int = 1000, *, dropout: float = 0.5, batch: int = 64) -> Ta
 
 
 def layers(classes: int, dropout: float) -> nn.Module:
-    """61,100,840 parameters with 1,000 classes; takes [b, 3, 224, 224]."""
+    """Return the net from images [b, 3, 224, 224] to scores [b, classes]; 61,100,840 parameters with 1,000 classes."""
     return nn.Sequential(
         nn.Conv2d(3, 64, 11, stride=4, padding=2),  # [b, 64, 55, 55]
         nn.ReLU(),

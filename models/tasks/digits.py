@@ -22,36 +22,39 @@ WHITE = 16  # the largest pixel
 
 
 def digits() -> Task:
-    """A 64-128-64-10 perceptron; 30 epochs of SGD at 0.1 or Adagrad at 0.02 end near 97.5 % test accuracy."""
+    """Train a 64-128-64-10 perceptron. 30 epochs of SGD at 0.1 or Adagrad at 0.02 reach about 97.5 % test accuracy."""
     return _task("digits", mlp, (64,))
 
 
 def digits_local() -> Task:
-    """Two locally connected layers and a linear one, a small relative of DistBelief's image nets.
+    """Train two locally connected layers and a linear one, a small relative of DistBelief's image nets.
 
-    20 epochs of Adagrad at 0.05 or 40 of SGD at 0.2 end near 98 % test accuracy.
+    20 epochs of Adagrad at 0.05 or 40 of SGD at 0.2 reach about 98 % test accuracy.
     """
     return _task("digits_local", local_net, (1, 8, 8))
 
 
 def digits_softmax(double: bool = False) -> Task:
-    """Softmax regression from zero weights, 650 parameters: convex, for batch methods. double: in float64."""
+    """Train a softmax regression from zero weights, with 650 parameters: a convex problem, for batch methods.
+
+    double: compute in float64 instead of float32.
+    """
     task = _task("digits_softmax", softmax, (64,))
     return to_float64(task) if double else task
 
 
 def softmax() -> nn.Module:
-    """650 parameters, all zero; takes [b, 64]."""
+    """Return the linear model from pixels [b, 64] to scores [b, 10]; its 650 parameters are zero."""
     return zero_weights(nn.Linear(64, 10))
 
 
 def mlp() -> nn.Module:
-    """17,226 parameters; takes [b, 64]."""
+    """Return the perceptron from pixels [b, 64] to scores [b, 10]; it has 17,226 parameters."""
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def local_net() -> nn.Module:
-    """13,514 parameters; takes [b, 1, 8, 8]."""
+    """Return the net from images [b, 1, 8, 8] to scores [b, 10]; it has 13,514 parameters."""
     return nn.Sequential(
         LocallyConnected2d(1, 8, size=(8, 8), kernel=3),  # [b, 8, 6, 6]
         nn.ReLU(),
@@ -63,7 +66,7 @@ def local_net() -> nn.Module:
 
 
 def _task(name: str, model: Callable[[], nn.Module], shape: tuple[int, ...]) -> Task:
-    """shape: of the images, as the model takes them."""
+    """Return a task on the digits. shape: that of one image, as the model takes it."""
     return Task(
         name=name,
         model=model,
@@ -85,7 +88,7 @@ def _read(split: str, shape: tuple[int, ...]) -> Data:
 
 
 def _table() -> Tensor:
-    """Int64 [1797, 65]: the pixels row by row, then the label."""
+    """Return all samples, int64 [1797, 65]: the 64 pixels of an image row by row, 0 to 16, then its label."""
     packed = importlib.resources.files("cutset.models").joinpath("data", "digits.csv.gz").read_bytes()
     lines = csv.reader(io.StringIO(gzip.decompress(packed).decode("ascii")))
     return torch.tensor([[int(value) for value in line] for line in lines])

@@ -3,16 +3,16 @@
 The paper gives images of 100x100 pixels, three stages of filtering, pooling and local contrast normalisation, filters
 that see a 10x10 patch of the stage below and are not shared between positions, 8 to 36 of them a patch, 21 thousand
 one-vs-all logistic outputs, and the totals: 80 million, 330 million and 1.7 billion parameters. It gives neither
-strides nor pools. Here every filter steps by one pixel and every pool sees 4x4; the maps and the steps of the pools are
-those with which the totals come out:
+strides nor pools. Here every filter has stride 1 and every pool sees 4x4; the numbers of maps and the strides of the
+pools are chosen so that the totals match:
 
-    task         maps  pools step by  rows of the maps, filters / pools   features  parameters
+    task         maps   pool strides  rows of the maps, filters / pools   features  parameters
     local_80m       8        1, 2, 3      91 / 88, 79 / 38, 29 /  9            648        79.0 M
     local_330m     18        1, 3, 1      91 / 88, 79 / 26, 17 / 14          3,528       330.7 M
     local_1700m    36        1, 1, 4      91 / 88, 79 / 76, 67 / 16          9,216     1,674.3 M
 
-Filters are linear, pools take the root of the mean square (L2), and the normalisation is over all maps, as in the
-net of Le et al. (ICML 2012, section 3) that the paper builds on.
+Filters are linear, pools take the root of the mean square (L2), and the normalisation is over all maps, as in the net
+of Le et al. (ICML 2012, section 3) that the paper builds on.
 
 Shapes: b batch, c channels or maps, h/w rows and columns, n classes.
 """
@@ -35,24 +35,27 @@ MIN_MEAN_SQUARE = 1e-4  # so that a root has a gradient and nothing is divided b
 
 
 def local_80m() -> Task:
-    """79.0 million parameters: 8 maps, pools that step by 1, 2 and 3. The data are synthetic."""
+    """Train the net of 79.0 million parameters, with 8 maps and pools of strides 1, 2 and 3, on synthetic images."""
     return _task("local_80m", maps=8, steps=(1, 2, 3))
 
 
 def local_330m() -> Task:
-    """330.7 million parameters: 18 maps, pools that step by 1, 3 and 1. The data are synthetic."""
+    """Train the net of 330.7 million parameters, with 18 maps and pools of strides 1, 3 and 1, on synthetic images."""
     return _task("local_330m", maps=18, steps=(1, 3, 1))
 
 
 def local_1700m() -> Task:
-    """1.674 billion parameters: 36 maps, pools that step by 1, 1 and 4. The data are synthetic."""
+    """Train the net of 1.674 billion parameters, with 36 maps and pools of strides 1, 1 and 4, on synthetic images."""
     return _task("local_1700m", maps=36, steps=(1, 1, 4))
 
 
 def local_net(
     maps: int = 8, steps: Sequence[int] = (2, 2), image: int = 32, kernel: int = 5, classes: int = 10, batch: int = 32
 ) -> Task:
-    """The same kind of net in any size, small by default; a stage for each of `steps`. The data are synthetic."""
+    """Train a net of the same kind in any size, small by default, on synthetic images [3, image, image].
+
+    steps: the stride of each stage's pools; there are as many stages. kernel: rows and columns that a filter sees.
+    """
     check_count_list(steps=steps)
     check_counts(maps=maps, image=image, kernel=kernel, classes=classes, batch=batch)
     return _task("local_net", maps=maps, steps=steps, image=image, kernel=kernel, classes=classes, batch=batch)
@@ -80,7 +83,7 @@ def _task(
 
 
 class LocalNet(nn.Module):
-    """x [b, 3, image, image] to scores [b, n]."""
+    """The whole net, from images x [b, 3, image, image] to scores [b, n]."""
 
     def __init__(self, image: int, maps: int, steps: Sequence[int], *, kernel: int, classes: int) -> None:
         super().__init__()
@@ -104,7 +107,10 @@ class LocalNet(nn.Module):
 
 
 class Stage(nn.Module):
-    """Local filters, L2 pooling, local contrast normalisation: x [b, c, size, size] to [b, maps, smaller, smaller]."""
+    """Local filters, then L2 pooling, then local contrast normalisation.
+
+    x [b, c, size, size] becomes [b, maps, s, s] with s = (size - kernel + 1 - 4) // step + 1.
+    """
 
     def __init__(self, channels: int, maps: int, *, size: int, kernel: int, step: int) -> None:
         super().__init__()
@@ -116,28 +122,30 @@ class Stage(nn.Module):
 
 
 def pool_l2(x: Tensor, step: int) -> Tensor:
-    """L2 pooling: the root of the mean square over windows of 4x4, each map by itself."""
+    """Return the root of the mean square over windows of 4x4, for each map by itself (L2 pooling)."""
     return F.avg_pool2d(x.square(), POOL, step).clamp_min(MIN_MEAN_SQUARE).sqrt()
 
 
 def normalise(x: Tensor) -> Tensor:
-    """Local contrast normalisation: less the mean, over the root of the mean square, of all maps in 5x5 points.
+    """Subtract the local mean, then divide by the local root of the mean square (local contrast normalisation).
 
-    Jarrett et al. (ICCV 2009), with a box for their Gaussian window. Beyond its edges an image counts as zero.
+    Both are over all maps and 5x5 points, as in Jarrett et al. (ICCV 2009), with a box instead of their Gaussian
+    window. Beyond its edges an image counts as zero.
     """
     centred = x - _local_mean(x)
     return centred / _local_mean(centred.square()).clamp_min(MIN_MEAN_SQUARE).sqrt()
 
 
 def _local_mean(x: Tensor) -> Tensor:
-    """[b, 1, h, w]: the mean over all maps and 5x5 points."""
+    """Return the mean over all maps and 5x5 points: [b, 1, h, w]."""
     return F.avg_pool2d(x.mean(1, keepdim=True), NORMALISED, 1, NORMALISED // 2)
 
 
 class OneVersusAll(nn.Module):
-    """A logistic classifier a class: cross-entropies of scores [b, n], summed over classes, their mean over samples.
+    """The loss of one logistic classifier per class: binary cross-entropies of scores [b, n], summed over classes.
 
-    Classes come as numbers [b]; the buffer of all class numbers turns them into zeros and ones where they are needed.
+    It is their mean over the samples. The targets are class numbers [b]; comparing them with the buffer of all class
+    numbers [n] makes the zeros and ones.
     """
 
     numbers: Tensor

@@ -9,7 +9,7 @@ from ..task import Data, Task
 
 
 def to_float64(task: Task) -> Task:
-    """The same task with every float32 tensor of its model, example and data in float64."""
+    """Return the same task with every float32 tensor of its model, example and data in float64."""
     read = task.data
     return replace(
         task,

@@ -15,11 +15,11 @@ SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, int stride) -> Tensor"
 
 
 def local2d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
-    """y [b, o, p, q] from x [b, c, h, w], weight [p, q, o, c, i, j] and bias [o, p, q]; no padding.
+    """Return y [b, o, p, q] of x [b, c, h, w], weight [p, q, o, c, i, j] and bias [o, p, q], without padding.
 
-    This is the body of the operator `cutset::local2d`, written as one matrix product a position; call the operator
-    (`torch.ops.cutset.local2d`) so that torch.export keeps it whole. The batch goes last because that makes the copy of
-    the patches run over contiguous memory.
+    This is the body of the operator `cutset::local2d`, written as one matrix product per position. Call the operator
+    (`torch.ops.cutset.local2d`), so that torch.export keeps it whole. The batch is the last dimension of the patches,
+    so that they are copied from contiguous memory.
     """
     rows, columns, maps, channels, height, width = weight.shape
     _check_shapes(x, weight, bias, stride)
@@ -50,9 +50,9 @@ def _check_shapes(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -
 
 
 def _register() -> None:
-    """Defines the operator once a process; importing this file again, or reloading it, leaves the first one in place.
+    """Define the operator once per process; importing or reloading this file again leaves the first one in place.
 
-    An implicit composite: autograd sees through it, torch.export does not.
+    It is an implicit composite: autograd sees through it, torch.export does not.
     """
     if hasattr(torch.ops.cutset, "local2d"):
         return
@@ -64,9 +64,9 @@ _register()
 
 
 class LocallyConnected2d(nn.Module):
-    """x [b, in_channels, h, w] to y [b, out_channels, p, q] with filters of its own for each position; no padding.
+    """A layer from x [b, in_channels, h, w] to y [b, out_channels, p, q], without padding.
 
-    size: (h, w), fixed since the weights depend on it.
+    Each output position has filters of its own. size: (h, w), which the shape of the weights depends on.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LocallyConnected2d(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform within 1 / sqrt(fan-in), as nn.Linear draws its weights."""
+        """Draw weights and biases uniformly within 1 / sqrt(fan-in), as nn.Linear does."""
         bound = 1 / math.sqrt(self.weight.shape[3:].numel())
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)

@@ -1,8 +1,8 @@
-"""`logistic`: logistic regression on sparse samples; its weights are rows of a table, so that only touched ones travel.
+"""`logistic`: logistic regression on sparse samples; its weights are rows of a table, so that only touched rows travel.
 
-The penalty lambda / 2 |w|^2 would touch every row at every step. As in Niu et al., "Hogwild!", 2011, section 2, each
-sample bears its part of it instead: lambda / 2 times the sum of n / d_j w_j^2 over its features j, of which d_j of the
-n training samples have the j-th. Its mean over all of them is the whole penalty, so the objective is the same.
+The penalty lambda / 2 |w|^2 would touch every row in every step. As in Niu et al., "Hogwild!", 2011, section 2, each
+sample carries its part of it instead: lambda / 2 times the sum over its features j of n / d_j w_j^2, where d_j of the n
+training samples have feature j. The mean of these parts is the whole penalty, so the objective is the same.
 """
 
 from functools import lru_cache
@@ -16,11 +16,11 @@ from ..readers.libsvm import SparseSamples, read_libsvm
 from ..task import Data, Task, TaskError
 from .float64 import to_float64
 
-# b: samples, e: entries of a sample, c: columns of the table: one for two classes
+# Shapes: b samples, e entries of a sample, c columns of the table, one of which is enough for two classes
 
 
 class Logistic(nn.Module):
-    """The model: a table with a row of weights for each feature; row 0 is that of padding.
+    """The model: a table with a row of weights [c] for each feature; row 0 is for padding.
 
     shares [features + 1]: n / d_j of each feature j.
     """
@@ -36,7 +36,7 @@ class Logistic(nn.Module):
         self.l2 = l2
 
     def forward(self, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """indices, values [b, e] -> scores [b, c] and each sample's part of the penalty [b]."""
+        """Return scores [b, c] and each sample's part of the penalty [b], from indices and values [b, e]."""
         rows = self.weight(indices)  # [b, e, c]
         scores = (rows * values.unsqueeze(-1)).sum(1)
         penalty = 0.5 * self.l2 * (self.shares[indices] * rows.square().sum(-1)).sum(1)
@@ -51,12 +51,12 @@ def logistic(
     bias: bool = False,
     double: bool = False,
 ) -> Task:
-    """Logistic regression; on a9a 20 epochs of Adagrad at 0.1 end within 1e-3 of the least objective.
+    """Train a logistic regression. On a9a, 20 epochs of Adagrad at 0.1 end within 1e-3 of the minimum.
 
-    data: "libsvm:FILE"; FILE.t, or for a name that ends in "train" the one that ends in "test", holds the test samples,
-    else the training samples are tested. features, entries: the largest index and the most entries of a sample, by
-    default as in the files. l2: lambda of the penalty lambda / 2 |w|^2, by default 1 / n. bias: whether to add one,
-    which has no penalty. double: in float64.
+    data: "libsvm:FILE". The test samples are read from FILE.t, or, if the name of FILE ends in "train", from the file
+    whose name ends in "test"; without such a file the training samples are tested. features: the largest index.
+    entries: the largest number of entries of a sample. Both are by default as in the files. l2: lambda of the penalty
+    lambda / 2 |w|^2, by default 1 / n. bias: add a bias, which has no penalty. double: compute in float64.
     """
     files = None if data is None else _read_files(parse_data(data, {"libsvm": "FILE"})[1])
     if files is not None:
@@ -88,7 +88,7 @@ def logistic(
 
 
 def log_loss(outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-    """The mean of -log p(label) and of the samples' penalties."""
+    """Return the mean over the samples of -log p(label) plus the sample's part of the penalty: a scalar."""
     scores, penalty = outputs
     if scores.shape[1] > 1:
         return nn.functional.cross_entropy(scores, labels) + penalty.mean()
@@ -96,9 +96,9 @@ def log_loss(outputs: tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
 
 
 def count_correct(scores: Tensor, labels: Tensor) -> int:
-    """Count the samples whose label has the highest score."""
-    found = scores.argmax(1) if scores.shape[1] > 1 else (scores[:, 0] > 0).to(labels.dtype)
-    return int((found == labels).sum())
+    """Count the samples whose label [b] has the highest score [b, c]; with one column, of two classes."""
+    predictions = scores.argmax(1) if scores.shape[1] > 1 else (scores[:, 0] > 0).to(labels.dtype)
+    return int((predictions == labels).sum())
 
 
 def _shares(rows: SparseSamples, features: int) -> Tensor:
@@ -110,7 +110,7 @@ def _shares(rows: SparseSamples, features: int) -> Tensor:
 
 @lru_cache(maxsize=2)
 def _read_files(path: Path) -> tuple[SparseSamples, SparseSamples]:
-    """Read the training samples, and the test samples from the file beside it, if there is one."""
+    """Return the training samples, and the test samples, from the file beside it if there is one."""
     train = read_libsvm(path)
     beside = [path.with_name(path.name + ".t")]
     if path.name.endswith("train"):

@@ -12,7 +12,7 @@ from ..readers.synthetic import synthetic_images
 from ..task import Task, make_example_batches
 from .check_sizes import check_count_list, check_counts
 
-LARGE = 112  # rows of an image from which on the net begins with a wide convolution and a pool, as for ImageNet
+LARGE = 112  # images of at least so many rows pass a wide convolution and a pool first, as those of ImageNet
 
 
 def resnet(
@@ -24,10 +24,11 @@ def resnet(
     bottleneck: bool = False,
     batch: int = 32,
 ) -> Task:
-    """Stages of `blocks` residual blocks, each stage half as large and twice as wide; ResNet-18 by default.
+    """Classify synthetic images [3, image, image] by a residual net; ResNet-18 by default.
 
-    resnet(blocks=(3,4,6,3), bottleneck=True) is ResNet-50; resnet(blocks=(3,3,3), width=16, image=32, classes=10) is
-    close to the paper's ResNet-20 for CIFAR. The images are synthetic.
+    blocks: the number of residual blocks of each stage; each stage has half the rows and columns and twice the channels
+    of the one before. width: channels of the first stage. resnet(blocks=(3,4,6,3), bottleneck=True) is ResNet-50;
+    resnet(blocks=(3,3,3), width=16, image=32, classes=10) is close to the paper's ResNet-20 for CIFAR.
     """
     check_count_list(blocks=blocks)
     check_counts(width=width, image=image, classes=classes, batch=batch)
@@ -43,7 +44,10 @@ def resnet(
 
 
 class ResidualNet(nn.Module):
-    """x [b, 3, h, w] to scores [b, n]; ResNet-18 has 11,689,512 parameters, ResNet-50 25,557,032."""
+    """The whole net, from images x [b, 3, h, w] to scores [b, n].
+
+    ResNet-18 has 11,689,512 parameters, ResNet-50 has 25,557,032. large: begin with a wide convolution and a pool.
+    """
 
     def __init__(self, blocks: Sequence[int], width: int, classes: int, *, large: bool, bottleneck: bool) -> None:
         super().__init__()
@@ -67,7 +71,10 @@ class ResidualNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions of 3x3, or one between two of 1x1 where `outer` is wider than `inner`, around a shortcut."""
+    """A residual block: convolutions of x [b, channels, h, w] are added to x, which gives [b, outer, h', w'].
+
+    There are two convolutions of 3x3, or, if `outer` differs from `inner`, one of 3x3 between two of 1x1.
+    """
 
     def __init__(self, channels: int, inner: int, outer: int, *, stride: int) -> None:
         super().__init__()
@@ -85,7 +92,7 @@ class Residual(nn.Module):
 
 
 class Convolution(nn.Sequential):
-    """A convolution that keeps the size, but for its stride, and a batch norm: [b, c, h, w] to [b, outer, h', w']."""
+    """A padded convolution and a batch norm, from [b, c, h, w] to [b, outer, h', w'], where h' is about h / stride."""
 
     def __init__(self, channels: int, outer: int, kernel: int, *, stride: int = 1) -> None:
         convolution = nn.Conv2d(channels, outer, kernel, stride, padding=kernel // 2, bias=False)

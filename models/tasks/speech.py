@@ -14,7 +14,7 @@ STATES = 8192
 
 
 def speech() -> Task:
-    """Four hidden layers of 2,560 logistic units and a softmax over 8,192 states; the data are synthetic."""
+    """Train four hidden layers of 2,560 logistic units and a softmax over 8,192 states, on synthetic frames [440]."""
     return Task(
         name="speech",
         model=acoustic_net,
@@ -26,7 +26,7 @@ def speech() -> Task:
 
 
 def acoustic_net() -> nn.Module:
-    """41,777,152 parameters; takes [b, 440]."""
+    """Return the net from frames [b, 440] to scores [b, 8192]; it has 41,777,152 parameters."""
     widths = [INPUTS, *[HIDDEN] * LAYERS]
     hidden = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.Sigmoid())]
     return nn.Sequential(*hidden, nn.Linear(HIDDEN, STATES))

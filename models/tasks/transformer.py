@@ -13,7 +13,7 @@ from ..readers.synthetic import synthetic_text
 from ..task import Data, Task, TaskError
 from .check_sizes import check_counts, demand_fraction
 
-SPREAD = 0.02  # of initial weights
+INITIAL_STD = 0.02  # standard deviation of initial weights
 
 
 def transformer(
@@ -28,11 +28,12 @@ def transformer(
     tied: bool = True,
     batch: int = 16,
 ) -> Task:
-    """A language model of `layers` blocks; small by default. The text is synthetic.
+    """Train a language model of `layers` blocks, small by default, on synthetic text.
 
-    hidden: units of the feed-forward layers, by default four times `width`. tied: embedding and output layer share one
-    matrix. transformer(layers=12, width=768, heads=12, context=1024, vocabulary=50257) is GPT-2's smallest, with 124 M
-    parameters. Accuracy is that of the last token of each sample.
+    context: tokens of a sample. hidden: units of the feed-forward layers, by default four times `width`. tied: whether
+    the embedding and the output layer share one matrix. Accuracy is that of the last token of each sample.
+    transformer(layers=12, width=768, heads=12, context=1024, vocabulary=50257) is the smallest GPT-2, with 124 million
+    parameters.
     """
     hidden = 4 * width if hidden is None else hidden
     check_counts(
@@ -53,7 +54,7 @@ def transformer(
 
 
 def next_token_loss(scores: Tensor, target: Tensor) -> Tensor:
-    """The mean cross-entropy over all tokens: scores [b, t, v], target [b, t]."""
+    """Return the mean cross-entropy over all tokens, a scalar, of scores [b, t, v] against target [b, t]."""
     return F.cross_entropy(scores.flatten(0, 1), target.flatten())
 
 
@@ -63,7 +64,7 @@ def _example(batch: int, context: int) -> Data:
 
 
 class Transformer(nn.Module):
-    """Tokens [b, t], with t the context, to the scores of the tokens that follow each [b, t, v]."""
+    """The whole model, from tokens [b, t], where t is the context, to scores of each next token [b, t, v]."""
 
     def __init__(
         self,
@@ -88,9 +89,9 @@ class Transformer(nn.Module):
         if tied:
             self.scores.weight = self.tokens.weight
         self.apply(_initialise)
-        for block in blocks:  # what is added to the stream, so that it does not grow with the number of layers
+        for block in blocks:  # these add to the residual stream, which must not grow with the number of layers
             for last in (block.mix, block.down):
-                nn.init.normal_(last.weight, std=SPREAD / math.sqrt(2 * layers))
+                nn.init.normal_(last.weight, std=INITIAL_STD / math.sqrt(2 * layers))
 
     def forward(self, x: Tensor) -> Tensor:
         stream = self.drop(self.tokens(x) + self.positions.weight)
@@ -101,7 +102,7 @@ class Transformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a feed-forward layer, each after a norm and added to the stream [b, t, c]."""
+    """Attention, then a feed-forward layer; each sees the normalised residual stream [b, t, c] and is added to it."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -130,6 +131,6 @@ class TransformerBlock(nn.Module):
 
 def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=SPREAD)
+        nn.init.normal_(module.weight, std=INITIAL_STD)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)

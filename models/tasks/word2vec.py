@@ -1,6 +1,6 @@
 """`word2vec`: word vectors by skip-gram with negative sampling (Mikolov et al., NIPS 2013), from a text file.
 
-Both tables have sparse gradients: a step touches the rows of its words alone.
+Both tables have sparse gradients: a step touches only the rows of its own words.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,16 @@ from ..readers.data_sources import Reader, parse_data
 from ..readers.skipgram_text import Vocabulary, Windows, read_skip_grams, read_vocabulary
 from ..task import Data, Task, TaskError
 
-PLANNED_WORDS = 30_000  # of a vocabulary that is not known, as a task without data is only planned
-TABLE = "centre.weight"  # the table that is kept
+PLANNED_WORDS = 30_000  # size of the vocabulary where there is no text: such a task is only planned
+TABLE = "centre.weight"  # the table of word vectors; the other one is needed only for training
 
 
 @dataclass(frozen=True)
 class WordTask(Task):
-    """A task that trains vectors of words. words: in the order of the rows of its parameter `table`."""
+    """A task that trains word vectors.
+
+    words: in the order of the rows of the parameter named `table`. lower: whether the text was lower-cased.
+    """
 
     words: tuple[str, ...] = ()
     table: str = TABLE
@@ -28,7 +31,10 @@ class WordTask(Task):
 
 
 class SkipGram(nn.Module):
-    """centre: the vectors of words; context: those of the words around them. b: samples, k: negatives."""
+    """The model: two tables [words, dimension], of the vectors of centre words and of context words.
+
+    Shapes: b samples, k negatives of each.
+    """
 
     def __init__(self, words: int, dimension: int) -> None:
         super().__init__()
@@ -38,7 +44,10 @@ class SkipGram(nn.Module):
         nn.init.zeros_(self.context.weight)
 
     def forward(self, centre: Tensor, context: Tensor, negatives: Tensor) -> Tensor:
-        """centre [b], context [b], negatives [b, k] -> scores of the context and of the negatives [b, 1 + k]."""
+        """Return the scores of the context and the negatives [b, 1 + k].
+
+        centre [b], context [b] and negatives [b, k] are word numbers.
+        """
         others = torch.cat([context.unsqueeze(1), negatives], 1).long()  # [b, 1 + k]
         vectors = self.centre(centre.long()).unsqueeze(2)  # [b, dimension, 1]
         return torch.bmm(self.context(others), vectors).squeeze(2)
@@ -55,10 +64,11 @@ def word2vec(
     samples: int = 1 << 21,
     seed: int = 0,
 ) -> Task:
-    """Skip-gram with negative sampling; its accuracy is the share of samples whose context scores above all negatives.
+    """Train word vectors by skip-gram with negative sampling, from a text.
 
-    data: "text:FILE", UTF-8; each 20th line is for tests. dimension: of the vectors. window, negatives, sample, samples
-    (at most), seed: see `Windows`. min_count: how often a word is in the text at least. lower: whether case is dropped.
+    Accuracy is the fraction of samples whose context word scores above all negatives. data: "text:FILE", in UTF-8;
+    every 20th line is for tests. dimension: of the vectors. window, negatives, sample, seed: see `Windows`. samples:
+    their largest number. min_count: words that occur less often are left out. lower: convert the text to lower case.
     """
     _check(dimension=dimension, window=window, negatives=negatives, min_count=min_count, samples=samples)
     if not 0 <= sample < float("inf"):
@@ -86,14 +96,17 @@ def word2vec(
 
 
 def negative_sampling(scores: Tensor) -> Tensor:
-    """The mean over samples of -log s(context) - sum of log s(-negative); scores [b, 1 + k]."""
+    """Return the mean over samples of -log s(context) - sum of log s(-negative), with s the logistic function.
+
+    scores: [b, 1 + k], those of the context first.
+    """
     signs = scores.new_ones(scores.shape[1])
     signs[0] = -1
     return nn.functional.softplus(scores * signs).sum(1).mean()
 
 
 def above(scores: Tensor) -> int:
-    """Samples whose context scores above each negative."""
+    """Count the samples whose context word scores above every negative; scores [b, 1 + k]."""
     return int((scores[:, 0] > scores[:, 1:].amax(1)).sum())
 
 

@@ -1,4 +1,4 @@
-"""What word vectors are good for: nearest words, analogies (Mikolov et al., 2013), human judgements of similarity."""
+"""Evaluates word vectors: nearest words, analogies (Mikolov et al., 2013), and human judgements of similarity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ PART = 256  # questions that are answered at once
 
 @dataclass(frozen=True)
 class AnalogyQuestion:
-    """a is to b as c is to d, in a section of the file."""
+    """An analogy: the words (a, b, c, d) say that a is to b as c is to d. section: the title above it in the file."""
 
     section: str
     words: tuple[str, str, str, str]
@@ -22,7 +22,7 @@ class AnalogyQuestion:
 
 @dataclass(frozen=True)
 class Score:
-    """right of asked questions; those with a word that is not known were not asked."""
+    """A score on questions: how many were asked, and answered right; unknown: skipped for a word without a vector."""
 
     right: int = 0
     asked: int = 0
@@ -33,7 +33,7 @@ class Score:
 
 
 class WordVectors:
-    """Words with their vectors [words, dimension], which are compared by cosine."""
+    """Words and their vectors [words, dimension], which are compared by cosine."""
 
     def __init__(self, words: Sequence[str], vectors: Tensor) -> None:
         self.words = list(words)
@@ -46,9 +46,11 @@ class WordVectors:
         return word in self._place
 
     def nearest(self, word: str, count: int = 10) -> list[tuple[str, float]]:
-        """The words most like one, with their cosines; TaskError where it is not known."""
+        """Return the words most similar to `word`, with their cosines; TaskError if it is not in the vocabulary."""
         if word not in self:
-            raise TaskError(f"the word {word!r} is not in the vocabulary", fix="one that the text has more often")
+            raise TaskError(
+                f"the word {word!r} is not in the vocabulary", fix="name a word that is more frequent in the text"
+            )
         own = self._place[word]
         cosines = self._unit @ self._unit[own]
         cosines[own] = -torch.inf
@@ -59,7 +61,7 @@ class WordVectors:
         ]
 
     def analogies(self, questions: Sequence[AnalogyQuestion]) -> dict[str, Score]:
-        """By section: how often d is the word nearest to b - a + c, of all but these three."""
+        """Score each section: how often d is the nearest word to b - a + c, apart from a, b and c themselves."""
         scores: dict[str, Score] = {}
         known = [q for q in questions if all(word in self for word in q.words)]
         for question in questions:
@@ -79,18 +81,18 @@ class WordVectors:
         right: list[bool] = (cosines.argmax(1) == places[:, 3]).tolist()
         return right
 
-    def similarity(self, judged: Sequence[tuple[str, str, float]]) -> tuple[float | None, int]:
-        """Spearman's correlation of the cosines with judgements of pairs, and how many pairs are known.
+    def similarity(self, judgements: Sequence[tuple[str, str, float]]) -> tuple[float | None, int]:
+        """Return Spearman's correlation of cosines with judgements, and the number of pairs whose words are known.
 
-        None where fewer than two are, or where either side is all the same.
+        The correlation is None if fewer than two pairs are known, or if all cosines or all judgements are equal.
         """
-        known = [(a, b, score) for a, b, score in judged if a in self and b in self]
+        known = [(a, b, score) for a, b, score in judgements if a in self and b in self]
         cosines = [float(self._unit[self._place[a]] @ self._unit[self._place[b]]) for a, b, _ in known]
         return spearman(cosines, [score for *_, score in known]), len(known)
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """The correlation of the ranks, of which equal values share the mean; None where there is none."""
+    """Return the correlation of the ranks; equal values share their mean rank. None where it is undefined."""
     if len(first) < 2 or len(set(first)) == 1 or len(set(second)) == 1:
         return None
     return float(torch.corrcoef(torch.stack([_ranks(first), _ranks(second)]))[0, 1])
@@ -104,7 +106,7 @@ def _ranks(values: Sequence[float]) -> Tensor:
 
 
 def read_questions(path: Path, *, lower: bool = True) -> list[AnalogyQuestion]:
-    """Of a file like questions-words.txt: ": section", and four words a line; TaskError names a malformed one."""
+    """Read a file like questions-words.txt: ": section" lines, else four words; TaskError names a malformed line."""
     questions, section = list[AnalogyQuestion](), ""
     for number, line in enumerate(_text(path).splitlines(), 1):
         if line.startswith(":"):
@@ -120,19 +122,19 @@ def read_questions(path: Path, *, lower: bool = True) -> list[AnalogyQuestion]:
 
 
 def read_judgements(path: Path, *, lower: bool = True) -> list[tuple[str, str, float]]:
-    """Of a file like wordsim353.tsv: two words and a number a line, "#" for comments; TaskError names a wrong line."""
-    found = []
+    """Read a file like wordsim353.tsv: two words and a number, "#" for comments; TaskError names a malformed line."""
+    judgements = []
     for number, line in enumerate(_text(path).splitlines(), 1):
         parts = (line.lower() if lower else line).split()
         if not parts or line.startswith("#"):
             continue
         try:
             first, second, score = parts
-            found.append((first, second, float(score)))
+            judgements.append((first, second, float(score)))
         except ValueError as error:
             facts = f"{path}:{number}: {line[:60]!r} is not two words and a number"
             raise TaskError(facts, fix="love sex 6.77") from error
-    return found
+    return judgements
 
 
 def _text(path: Path) -> str:

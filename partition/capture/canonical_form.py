@@ -76,8 +76,8 @@ def canonicalise(node: Node) -> Call:
             return getattr(aten, f"{operator_name(node)}imum").default, node.args, node.kwargs
         case name if name in FILL_VALUES:
             value = traced_value(node)
-            given = bind_arguments(node.target, node.args, node.kwargs)
-            number = next((given[key] for key in ("fill_value", "value") if key in given), FILL_VALUES[name])
+            arguments = bind_arguments(node.target, node.args, node.kwargs)
+            number = next((arguments[key] for key in ("fill_value", "value") if key in arguments), FILL_VALUES[name])
             return aten.full.default, (list(value.shape), number), {"dtype": value.dtype, "device": value.device}
     return node.target, node.args, node.kwargs
 
@@ -106,10 +106,10 @@ def _permutation(node: Node) -> list[int]:
     rank = traced_value(node).dim()
     if operator_name(node) == "numpy_T":
         return list(reversed(range(rank)))
-    given: Any = node.args[1:3]
-    moved = [[d % rank for d in (dims if isinstance(dims, Sequence) else [dims])] for dims in given]
-    source_of = dict(zip(moved[1], moved[0], strict=True))
-    others = iter(d for d in range(rank) if d not in moved[0])
+    dimensions: Any = node.args[1:3]
+    sources, targets = [[d % rank for d in (dims if isinstance(dims, Sequence) else [dims])] for dims in dimensions]
+    source_of = dict(zip(targets, sources, strict=True))
+    others = iter(d for d in range(rank) if d not in sources)
     return [source_of[d] if d in source_of else next(others) for d in range(rank)]
 
 

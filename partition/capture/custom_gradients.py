@@ -97,9 +97,9 @@ class _ModuleLocator:
     def __exit__(self, *ended: object) -> None:
         self._handle.remove()
 
-    def _after(self, module: nn.Module, given: Any, output: Any) -> None:
+    def _after(self, module: nn.Module, inputs: Any, output: Any) -> None:
         name = self._names.get(id(module), "")
-        innermost = not self.modules and not _uses_custom_function(given)
+        innermost = not self.modules and not _uses_custom_function(inputs)
         if (
             name
             and _uses_custom_function(output)

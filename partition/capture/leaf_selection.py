@@ -31,16 +31,16 @@ def select_leaf_modules(model: nn.Module, globs: Sequence[str]) -> LeafSelection
         first.setdefault(id(module), name)
         if name and is_callable(module):
             names[name] = module
-    matched = {glob: [name for name in names if fnmatchcase(name, glob)] for glob in globs}
+    matches = {glob: [name for name in names if fnmatchcase(name, glob)] for glob in globs}
     for glob in globs:
-        if not matched[glob]:
+        if not matches[glob]:
             raise _no_match(model, glob, list(names))
-    known = dict.fromkeys(first[id(names[name])] for found in matched.values() for name in found)
+    known = dict.fromkeys(first[id(names[name])] for group in matches.values() for name in group)
     outermost = [name for name in known if not any(is_inside(name, other) for other in known)]
     order = [name for name, _ in model.named_modules() if name in outermost]
     notes = []
-    for glob, found in matched.items():
-        within = [first[id(names[name])] for name in found]
+    for glob, group in matches.items():
+        within = [first[id(names[name])] for name in group]
         if not set(within) & set(outermost):
             around = next(other for other in outermost if is_inside(within[0], other))
             notes.append(f"--leaf-modules {glob!r} changes nothing: {within[0]} is part of leaf module {around}")

@@ -168,24 +168,24 @@ def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _
         LeafModule(copy_untraced(request.module.module, (*request.tensors, *request.operands))),
         torch.get_rng_state(),
     )
-    given = [operands[leaf["tensor"]] if is_tensor_leaf(leaf) else leaf for leaf in request.leaves]
-    args, kwargs = tree_unflatten(given, request.spec)
+    leaf_values = [operands[leaf["tensor"]] if is_tensor_leaf(leaf) else leaf for leaf in request.leaves]
+    args, kwargs = tree_unflatten(leaf_values, request.spec)
     with FlopCounterMode(display=False) as counter:
-        called = module.call(states, operands, args, kwargs)
-    _demand_containers_kept(request, args, kwargs, given)
-    outputs, rebuild = flatten(called.output)
+        result = module.call(states, operands, args, kwargs)
+    _demand_containers_kept(request, args, kwargs, leaf_values)
+    outputs, rebuild = flatten(result.output)
     tensors = [leaf for leaf in outputs if isinstance(leaf, Tensor)]
     if not tensors:
-        raise _refused(request, f"returns {type(called.output).__name__} without a tensor")
-    _demand_known(request, called, tensors, leaves)
+        raise _refused(request, f"returns {type(result.output).__name__} without a tensor")
+    _demand_known(request, result, tensors, leaves)
     positions = iter(range(len(tensors)))
     returns = [{"tensor": next(positions)} if isinstance(leaf, Tensor) else leaf for leaf in outputs]
     return _TrialRun(
-        repr(tree_structure(called.output)),
+        repr(tree_structure(result.output)),
         returns,
         _encode_leaves(request, returns, "returns"),
         tuple(dense_spec(tensor) for tensor in tensors),
-        frozenset(called.changed),
+        frozenset(result.changed),
         not torch.equal(torch.get_rng_state(), before),
         int(counter.get_total_flops()),
         rebuild,
@@ -221,9 +221,9 @@ def _demand_parameters_kept(request: LeafCall, form: LeafForm) -> None:
             raise _refused(request, f"overwrites {describe_operand(form, i)}, a parameter")
 
 
-def _demand_containers_kept(request: LeafCall, args: Any, kwargs: Any, given: Sequence[Any]) -> None:
+def _demand_containers_kept(request: LeafCall, args: Any, kwargs: Any, leaves: Sequence[Any]) -> None:
     """Refuse to fill a container that the module is called with, such as a cache: nobody outside would see it."""
-    left = list(given)
+    left = list(leaves)
     for name, value in [*enumerate(args), *kwargs.items()]:
         after = tree_leaves(value)
         before, left = left[: len(after)], left[len(after) :]
@@ -235,9 +235,9 @@ def _demand_containers_kept(request: LeafCall, args: Any, kwargs: Any, given: Se
             )
 
 
-def _demand_known(request: LeafCall, called: LeafResult, results: Sequence[Tensor], known: Sequence[Tensor]) -> None:
+def _demand_known(request: LeafCall, result: LeafResult, results: Sequence[Tensor], known: Sequence[Tensor]) -> None:
     """Refuse tensors that are no operands: they would be missing where the module runs, or their gradient lost."""
-    if any(isinstance(tensor, FakeTensor) for tensor in (*results, *called.last)):
+    if any(isinstance(tensor, FakeTensor) for tensor in (*results, *result.last)):
         raise _refused(request, "uses a tensor that is not its own", fix="pass it as an argument")
     if any(is_outside(leaf, known) for tensor in results for leaf in find_gradient_leaves(tensor)):
         raise _refused(request, "uses a tensor from outside of it that asks for a gradient")

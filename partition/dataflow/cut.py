@@ -30,9 +30,9 @@ class Cut:
     recomputed: frozenset[tuple[int, int]] = frozenset()
 
 
-def fuse_boxes(machines: int, placed: Mapping[str, Sequence[PlacedBox]]) -> dict[str, list[PlacedBox]]:
+def fuse_boxes(machines: int, boxes: Mapping[str, Sequence[PlacedBox]]) -> dict[str, list[PlacedBox]]:
     """Merge the boxes of each machine to the largest rectangles."""
-    return {name: _fuse_per_machine(machines, pieces) for name, pieces in placed.items()}
+    return {name: _fuse_per_machine(machines, pieces) for name, pieces in boxes.items()}
 
 
 def _fuse_per_machine(machines: int, pieces: Sequence[PlacedBox]) -> list[PlacedBox]:

@@ -128,7 +128,7 @@ def lower_cut(graph: Graph, cut: Cut) -> Dataflow:
 class _Builder:
     def __init__(self, empty: Dataflow, cut: Cut) -> None:
         self.dataflow, self.graph, self.cut = empty, empty.graph, cut
-        self.made: dict[str, list[int]] = defaultdict(list)  # complete pieces of a value, all machines
+        self.complete_pieces: dict[str, list[int]] = defaultdict(list)  # complete pieces of a value, all machines
         self.needs: dict[tuple[str, int], list[Box]] = defaultdict(list)  # boxes of a tensor that a machine reads
         self.copies: dict[tuple[int, Box, int], int] = {}  # (piece, box, machine) -> its copy there
 
@@ -140,18 +140,18 @@ class _Builder:
         """Add one instruction for each box, then the additions that complete partial results (fold)."""
         partial: list[int] = []
         folded = op.name in self.cut.folds and any(is_partial(op.nest, box) for box, _ in self.cut.boxes[op.name])
-        for box, machine in sorted(self.cut.boxes[op.name], key=lambda placed: (placed[1], placed[0])):
+        for box, machine in sorted(self.cut.boxes[op.name], key=lambda placed_box: (placed_box[1], placed_box[0])):
             index = len(self.dataflow.instructions)
             makes = []
             for name in op.outputs:
-                made = self.piece(name, output_box(op, self.graph.tensors[name], box), machine, index)
-                makes.append(made)
-                (partial if folded else self.made[name]).append(made)
+                piece = self.piece(name, output_box(op, self.graph.tensors[name], box), machine, index)
+                makes.append(piece)
+                (partial if folded else self.complete_pieces[name]).append(piece)
             operands = tuple(self._operand(op, i, box, machine) for i in range(len(op.nest.operands)))
             self.dataflow.instructions.append(Instruction(index, op.name, RUN, box, machine, operands, tuple(makes)))
         if folded:
             for box, machine in self.cut.folds[op.name]:
-                self.made[op.outputs[0]].append(self._fold(op, box, machine, partial))
+                self.complete_pieces[op.outputs[0]].append(self._fold(op, box, machine, partial))
 
     def _operand(self, op: Op, position: int, box: Box, machine: int) -> Read:
         operand = op.nest.operands[position]
@@ -185,10 +185,10 @@ class _Builder:
 
     def _sum(self, op: Op, box: Box, machine: int, sources: Sequence[int]) -> int:
         index = len(self.dataflow.instructions)
-        made = self.piece(op.outputs[0], box, machine, index)
+        total = self.piece(op.outputs[0], box, machine, index)
         read = Read("", op.outputs[0], box, tuple(sources))
-        self.dataflow.instructions.append(Instruction(index, op.name, SUM, box, machine, (read,), (made,)))
-        return made
+        self.dataflow.instructions.append(Instruction(index, op.name, SUM, box, machine, (read,), (total,)))
+        return total
 
     def copy(self, origin: int, box: Box, machine: int) -> int:
         """The copy of a box of a piece on another machine, made once."""
@@ -204,12 +204,11 @@ class _Builder:
         owned = [0] * self.cut.machines
         owners: dict[str, list[PlacedBox]] = {}
         for info in self.graph.states:
-            planned = self.cut.owners.get(info.name)
-            placed = list(planned) if planned else self._owners(info.name, owned)
-            owners[info.name] = placed
-            for box, machine in placed:
+            owner_boxes = list(self.cut.owners.get(info.name) or self._owners(info.name, owned))
+            owners[info.name] = owner_boxes
+            for box, machine in owner_boxes:
                 owned[machine] += volume(box)
-                self.made[info.name].append(self.piece(info.name, box, machine, -1))
+                self.complete_pieces[info.name].append(self.piece(info.name, box, machine, -1))
         self.dataflow.cut = replace(self.dataflow.cut, owners=owners)
 
     def _owners(self, name: str, owned: Sequence[int]) -> list[PlacedBox]:
@@ -229,24 +228,27 @@ class _Builder:
     def connect(self) -> None:
         """Expand: copy to each machine what it reads of others' pieces, once, and give every read its local pieces."""
         local_pieces: dict[tuple[str, int], list[int]] = defaultdict(list)
-        boxes = {tensor: as_array([self.dataflow.pieces[i].box for i in made]) for tensor, made in self.made.items()}
+        boxes = {
+            tensor: as_array([self.dataflow.pieces[i].box for i in pieces])
+            for tensor, pieces in self.complete_pieces.items()
+        }
         for (tensor, machine), regions in self.needs.items():
-            wanted = cover(regions)
-            made, points = self.made[tensor], overlaps(boxes[tensor], as_array(wanted))
+            read_boxes = cover(regions)
+            pieces, points = self.complete_pieces[tensor], overlaps(boxes[tensor], as_array(read_boxes))
             shared = points.sum(axis=1)
-            for row, index in enumerate(made):
+            for row, index in enumerate(pieces):
                 if self.dataflow.pieces[index].machine == machine:
                     local_pieces[tensor, machine].append(index)
                 elif shared[row]:
                     box = self.dataflow.pieces[index].box
-                    hits = [intersect(box, wanted[column]) for column in points[row].nonzero()[0].tolist()]
+                    hits = [intersect(box, read_boxes[column]) for column in points[row].nonzero()[0].tolist()]
                     local_pieces[tensor, machine] += [
                         self.copy(index, box, machine) for box in fuse(hit for hit in hits if hit is not None)
                     ]
         for i, instruction in enumerate(self.dataflow.instructions):
             if instruction.kind == RUN:
-                located = tuple(self._locate(read, local_pieces, instruction.machine) for read in instruction.reads)
-                self.dataflow.instructions[i] = replace(instruction, reads=located)
+                reads = tuple(self._locate(read, local_pieces, instruction.machine) for read in instruction.reads)
+                self.dataflow.instructions[i] = replace(instruction, reads=reads)
 
     def _locate(self, read: Read, local_pieces: dict[tuple[str, int], list[int]], machine: int) -> Read:
         if read.box is None or (read.tensor, machine) not in local_pieces:
@@ -279,7 +281,7 @@ class _Builder:
             source = out.pieces[piece.origin]
             stage = stages[source.maker] if source.maker >= 0 else -1
             (shared if stage < 0 else groups)[source.machine, stage, piece.machine].append((piece.origin, piece.index))
-        out.results = [index for name in self.graph.results for index in self.made[name]]
+        out.results = [index for name in self.graph.results for index in self.complete_pieces[name]]
         out.edges = _edges(groups)
         out.shared_edges = _edges(shared)
         return out

@@ -27,7 +27,7 @@ def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
             if twin.name in cut.folds:
                 folds[op.name] = cut.folds[twin.name]
             continue
-        makers = [placed for name in op.inputs if name in producers for placed in boxes[producers[name]]]
+        makers = [placed_box for name in op.inputs if name in producers for placed_box in boxes[producers[name]]]
         boxes[op.name] = [(op.nest.box, _busiest_machine(makers, home))]
     boxes[evaluation.ops[-1].name] = [(evaluation.ops[-1].nest.box, home)]
     for name, ops in evaluation.overwritten.items():

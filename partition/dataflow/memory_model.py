@@ -23,18 +23,19 @@ from .dataflow import Dataflow
 class _MemoryUse:
     """Bytes of one machine.
 
-    steady: state. held: what is there for every micro-batch in flight. made: by stage, activations and gradients, for
-    every micro-batch in flight, or for one where the stage is recomputed. fixed: stages that cannot run twice.
+    steady: state. held: what is there for every micro-batch in flight. activation_bytes: by stage, activations and
+    gradients, for every micro-batch in flight, or for one where the stage is recomputed. fixed: stages that cannot run
+    twice.
     """
 
     steady: int = 0
     held: int = 0
-    made: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    activation_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     fixed: set[int] = field(default_factory=set)
 
     def bytes(self, in_flight: int, recomputed: set[int]) -> int:
-        kept = sum(size for stage, size in self.made.items() if stage not in recomputed)
-        largest = max((self.made[stage] for stage in recomputed), default=0)
+        kept = sum(size for stage, size in self.activation_bytes.items() if stage not in recomputed)
+        largest = max((self.activation_bytes[stage] for stage in recomputed), default=0)
         return self.steady + in_flight * (self.held + kept) + largest
 
 
@@ -52,7 +53,9 @@ def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1
     recomputed: set[tuple[int, int]] = set()
     for number, machine in enumerate(_memory_use(dataflow)):
         available, chosen = cluster.machines[number].memory_bytes, set[int]()
-        candidates = sorted(machine.made.keys() - machine.fixed, key=lambda stage: (-machine.made[stage], stage))
+        candidates = sorted(
+            machine.activation_bytes.keys() - machine.fixed, key=lambda stage: (-machine.activation_bytes[stage], stage)
+        )
         while machine.bytes(in_flight, chosen) > available and candidates:
             chosen.add(candidates.pop(0))
         if machine.bytes(in_flight, chosen) <= available:
@@ -86,7 +89,7 @@ def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
         elif piece.maker < 0 or piece.index in later:
             machine.held += (2 if info.gradient else 1) * size
         else:
-            machine.made[stages[piece.maker]] += (2 if info.gradient else 1) * size
+            machine.activation_bytes[stages[piece.maker]] += (2 if info.gradient else 1) * size
     leaf_modules = {op.name for op in dataflow.graph.ops if op.target == LEAF_MODULE}
     for i in dataflow.instructions:
         if i.op in leaf_modules:  # the user's own code, which may remember how often it ran

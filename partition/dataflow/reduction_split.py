@@ -35,8 +35,8 @@ def split_reductions(graph: Graph, cut: Cut) -> tuple[Graph, Cut]:
         if op.name not in split:
             ops.append(op)
             continue
-        placed = sorted(cut.boxes[op.name])
-        slots = _summary_slots([_other_intervals(op.nest, box) for box, _ in placed])
+        placed_boxes = sorted(cut.boxes[op.name])
+        slots = _summary_slots([_other_intervals(op.nest, box) for box, _ in placed_boxes])
         summary_tensor = _summary_tensor(op, 1 + max(slots), graph.tensors)
         tensors[summary_tensor.name] = summary_tensor
         first, second = _partial_operator(op, summary_tensor), _combining_operator(op, summary_tensor)
@@ -50,9 +50,9 @@ def split_reductions(graph: Graph, cut: Cut) -> tuple[Graph, Cut]:
                 ),
                 machine,
             )
-            for slot, (box, machine) in zip(slots, placed, strict=True)
+            for slot, (box, machine) in zip(slots, placed_boxes, strict=True)
         ]
-        boxes[op.name] = _combining_boxes(op, placed, folds)
+        boxes[op.name] = _combining_boxes(op, placed_boxes, folds)
         if not any(loop.kind == "reduction" for loop in second.nest.loops):
             folds.pop(op.name, None)
         ops += [first, second]
@@ -85,8 +85,8 @@ def _summary_slots(boxes: Sequence[Box]) -> list[int]:
         return slots
     slots = []
     for i, box in enumerate(boxes):
-        taken = {slots[j] for j in range(i) if _boxes_meet(boxes[j], box)}
-        slots.append(next(slot for slot in range(i + 1) if slot not in taken))
+        used_slots = {slots[j] for j in range(i) if _boxes_meet(boxes[j], box)}
+        slots.append(next(slot for slot in range(i + 1) if slot not in used_slots))
     return slots
 
 
@@ -116,7 +116,7 @@ def _summary_tensor(op: Op, slots: int, tensors: Mapping[str, TensorInfo]) -> Te
 
 
 def reduction_summary(op: Op) -> Summary:
-    """How the parts of an operator's non-additive loops learn of each other."""
+    """Return how the parts of an operator's non-additive loops exchange their summaries."""
     summary = TABLE[op.sharding_rule].summary
     assert summary is not None, op.sharding_rule
     return summary
@@ -129,9 +129,9 @@ def summary_bytes(op: Op) -> int:
 
 
 def _partial_operator(op: Op, summary_tensor: TensorInfo) -> Op:
-    """The operator whose boxes tell of their parts.
+    """The operator each box of which writes the summary of its part.
 
-    Its loops: slots, numbers of the summary, the additive ones, the non-additive ones.
+    Its loops: the slots, the numbers of a summary, the additive loops, the non-additive ones.
     """
     nest, reads = op.nest, reduction_summary(op).reads
     others = [i for i in range(len(nest.loops)) if i not in nest.non_additive]
@@ -153,7 +153,7 @@ def _partial_operator(op: Op, summary_tensor: TensorInfo) -> Op:
 
 
 def _combining_operator(op: Op, summary_tensor: TensorInfo) -> Op:
-    """The operator that runs knowing the summaries of all parts; loops that only the parts ran over are gone."""
+    """The operator that combines the summaries of all parts; it has no loops over which only the parts run."""
     nest = op.nest
     others = [i for i in range(len(nest.loops)) if i not in nest.non_additive]
     kept = list(range(len(nest.loops))) if _in_output(nest) else others
@@ -174,13 +174,15 @@ def _in_output(nest: LoopNest) -> bool:
     return all(nest.loops[i].kind != "reduction" for i in nest.non_additive)
 
 
-def _combining_boxes(op: Op, placed: Sequence[PlacedBox], folds: Mapping[str, Sequence[PlacedBox]]) -> list[PlacedBox]:
+def _combining_boxes(
+    op: Op, placed_boxes: Sequence[PlacedBox], folds: Mapping[str, Sequence[PlacedBox]]
+) -> list[PlacedBox]:
     """The boxes of the combining operator: as they were, or where a result without the reduced loops is completed."""
     if _in_output(op.nest):
-        return list(placed)
+        return list(placed_boxes)
     if any(loop.kind == "reduction" and i not in op.nest.non_additive for i, loop in enumerate(op.nest.loops)):
-        first = [box for box, _ in placed if all(box[i][0] == 0 for i in op.nest.non_additive)]
-        at = dict(placed)
+        first = [box for box, _ in placed_boxes if all(box[i][0] == 0 for i in op.nest.non_additive)]
+        at = dict(placed_boxes)
         return [(_other_intervals(op.nest, box), at[box]) for box in first]
     return list(folds[op.name])
 

@@ -162,16 +162,16 @@ def _machine_schedules(
 def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[_MachineSchedule], micro_batches: int) -> None:
     """Add what machines do besides: draw dropout masks for each micro-batch, exchange shared state once a step."""
     tensors = dataflow.graph.tensors
-    drawn: dict[int, set[str]] = defaultdict(set)
+    mask_names: dict[int, set[str]] = defaultdict(set)
     for i in dataflow.instructions:
-        drawn[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "random")
+        mask_names[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "random")
     for machine, spec in enumerate(cluster.machines):
         segments = roles[machine].segments
         if not segments:
             continue
         shared = [edge for edge in dataflow.shared_edges if machine in (edge.source, edge.target)]
         messages_s = spec.message_s / micro_batches
-        segments[0].seconds += mask_seconds(dataflow.graph, drawn[machine], spec) + messages_s * len(shared)
+        segments[0].seconds += mask_seconds(dataflow.graph, mask_names[machine], spec) + messages_s * len(shared)
         segments[-1].seconds += messages_s * sum(gradient_bytes(dataflow, edge) > 0 for edge in shared)
 
 

@@ -21,8 +21,8 @@ def flatten(value: Any) -> tuple[list[Any], Rebuild]:
 
     def rebuild(leaves: Sequence[Any]) -> Any:
         left = iter(leaves)
-        made = [part([next(left) for _ in held]) for held, part in parts]
-        return tree_unflatten(made, spec)
+        values = [part([next(left) for _ in held]) for held, part in parts]
+        return tree_unflatten(values, spec)
 
     return [leaf for held, _ in parts for leaf in held], rebuild
 
@@ -33,10 +33,10 @@ def _open(top: Any) -> tuple[list[Any], Rebuild]:
     leaves, inner = flatten(_fields(top))
 
     def rebuild(others: Sequence[Any]) -> Any:
-        made = copy.copy(top)
+        clone = copy.copy(top)
         for name, value in inner(others).items():
-            object.__setattr__(made, name, value)  # as a frozen one is made, too
-        return made
+            object.__setattr__(clone, name, value)  # as a frozen one is made, too
+        return clone
 
     return leaves, rebuild
 

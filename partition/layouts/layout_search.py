@@ -122,7 +122,7 @@ class _Search:
             if operand.tensor == info.name
         ]
         ways = [(float(self.traffic.direct(of, need, info)[0, 0]), need) for need in needs]
-        ways.append((float(self.traffic.fold(of, info)[0]), of.made))
+        ways.append((float(self.traffic.fold(of, info)[0]), of.complete))
         _, best = min(ways, key=lambda way: way[0] + self._onward(way[1], needs, info))
         return best.boxes_of(0)
 

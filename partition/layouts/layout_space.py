@@ -57,15 +57,15 @@ class Regions:
 class LayoutSpace:
     """The layouts an operator may have. p: layouts, m: machines of the cluster, l: loops, a: axes of the output.
 
-    boxes: [p, m, l, 2]. made: what each machine has of the only output once sums are complete (see `made_by`). partial:
-    what it computes of it. parts: partial results that a point of the output has, [p].
+    boxes: [p, m, l, 2]. complete: what each machine has of the only output once sums are complete (see
+    `output_regions`). partial: what it computes of it. parts: partial results that a point of the output has, [p].
     """
 
     op: Op
     mesh: DeviceMesh
     layouts: tuple[Layout, ...]
     boxes: Ints
-    made: Regions
+    complete: Regions
     partial: Regions
     parts: Ints
 
@@ -78,7 +78,7 @@ class LayoutSpace:
         """The operator with this layout alone."""
         one = slice(p, p + 1)
         return LayoutSpace(
-            self.op, self.mesh, self.layouts[one], self.boxes[one], self.made[p], self.partial[p], self.parts[one]
+            self.op, self.mesh, self.layouts[one], self.boxes[one], self.complete[p], self.partial[p], self.parts[one]
         )
 
     def boxes_of(self, p: int) -> list[PlacedBox]:
@@ -103,13 +103,13 @@ def layout_space(op: Op, mesh: DeviceMesh, output: TensorInfo) -> LayoutSpace:
     ]
     active = _machines_used(mesh, layouts) & _has_points(boxes)
     partial = Regions(boxes[:, :, :rank], active)
-    made = _layout_regions(mesh, sizes[:rank], owners)
-    return LayoutSpace(op, mesh, tuple(layouts), boxes, made, partial, np.array(parts, dtype=np.int64))
+    complete = _layout_regions(mesh, sizes[:rank], owners)
+    return LayoutSpace(op, mesh, tuple(layouts), boxes, complete, partial, np.array(parts, dtype=np.int64))
 
 
 def output_regions(of: LayoutSpace, info: TensorInfo) -> Regions:
     """What each machine has of an output, sums complete; several outputs are whole, on one machine."""
-    return of.made if len(of.op.outputs) == 1 else _layout_regions(of.mesh, info.extents, [()] * len(of.layouts))
+    return of.complete if len(of.op.outputs) == 1 else _layout_regions(of.mesh, info.extents, [()] * len(of.layouts))
 
 
 def input_regions(of: LayoutSpace, operand: Operand, info: TensorInfo) -> Regions:

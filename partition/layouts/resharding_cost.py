@@ -73,14 +73,14 @@ class LayoutTraffic:
         folded = np.minimum(self.direct(maker, need, info), expand + self.fold(maker, info)[:, None])
         return np.where(summed[:, None], folded, expand)
 
-    def expand(self, made: Regions, need: Regions, info: TensorInfo) -> Floats:
+    def expand(self, have: Regions, need: Regions, info: TensorInfo) -> Floats:
         """From the machines that have a tensor to those that need it: [p, q]."""
-        missing = need.points[None] - made.common(need)
-        return self._transfer_seconds(missing, made.there, info)
+        missing = need.points[None] - have.common(need)
+        return self._transfer_seconds(missing, have.there, info)
 
     def fold(self, maker: LayoutSpace, info: TensorInfo) -> Floats:
         """From the parts of a sum to the machines that own a share each: [p]."""
-        missing = maker.parts[:, None] * maker.made.points - maker.partial.beside(maker.made)
+        missing = maker.parts[:, None] * maker.complete.points - maker.partial.beside(maker.complete)
         received = (missing * info.element_bytes / self.bandwidth).max(axis=1)
         return self._weigh(received, maker.parts > 1, info)
 

@@ -58,8 +58,8 @@ def _entering_seconds(graph: Graph, cluster: Cluster) -> npt.NDArray[np.float64]
             last_use[name] = i
     crossing = np.zeros(len(graph.ops) + 1)
     for name, maker in graph.producers.items():
-        info, made = graph.tensors[name], position[maker]
-        crossing[made + 1 : last_use.get(name, made) + 1] += volume(info.box) * info.element_bytes / cluster.bandwidth
+        info, start = graph.tensors[name], position[maker]
+        crossing[start + 1 : last_use.get(name, start) + 1] += volume(info.box) * info.element_bytes / cluster.bandwidth
     return np.where(crossing > 0, crossing + cluster.latency_s, 0.0)
 
 

@@ -50,8 +50,8 @@ KINDS = (np.int64, np.int64, np.float64)
 
 
 def _value_edges(blocks: Blocks, info: TensorInfo, reader: Op, operand: Operand) -> WeightedEdges:
-    made, parts = blocks.find_makers(info)
-    met = blocks.find_reads(reader, operand, made)
+    maker_grid, parts = blocks.find_makers(info)
+    met = blocks.find_reads(reader, operand, maker_grid)
     check_graph_size(len(met.cells) * parts)
     first = blocks.first[blocks.producers[info.name].name]
     makers: Ints = np.add.outer(first + met.cells * parts, np.arange(parts)).reshape(-1)

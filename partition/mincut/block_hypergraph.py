@@ -126,16 +126,16 @@ def build_block_hypergraph(blocks: Blocks) -> BlockHypergraph:
 def _tensor_nets(blocks: Blocks, info: TensorInfo) -> tuple[Ints, Ints, Ints]:
     """The nets of a tensor, from 0, and their pins; and the bytes of each net."""
     readers = blocks.readers.get(info.name, [])
-    made, parts = blocks.find_makers(info) if info.kind == "value" else (None, 0)
-    cells = blocks.cells(info, readers, *([made] if made else []))
+    maker_grid, parts = blocks.find_makers(info) if info.kind == "value" else (None, 0)
+    cells = blocks.cells(info, readers, *([maker_grid] if maker_grid else []))
     met = [blocks.find_reads(op, operand, cells) for op, operand in readers]
     net: Ints = np.concatenate([np.zeros(0, dtype=np.int64), *(m.cells for m in met)])
     pin: Ints = np.concatenate([np.zeros(0, dtype=np.int64), *(m.blocks for m in met)])
     size: Ints = cells.volumes() * info.element_bytes
-    if made is None:
+    if maker_grid is None:
         return net, pin, size
     every = np.arange(cells.count, dtype=np.int64)
-    maker = blocks.first[blocks.producers[info.name].name] + made.find_holders(cells) * parts
+    maker = blocks.first[blocks.producers[info.name].name] + maker_grid.find_holders(cells) * parts
     if parts == 1:
         return np.concatenate([net, every]), np.concatenate([pin, maker]), size
     owner = maker

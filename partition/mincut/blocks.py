@@ -91,10 +91,10 @@ class Blocks:
         reads = find_reads(cells, reader.nest, operand, self.grids[reader.name], extents)
         return BlockReads(reads.cells, reads.blocks + self.first[reader.name], reads.points)
 
-    def cells(self, info: TensorInfo, readers: Iterable[tuple[Op, Operand]], *made: BlockGrid) -> BlockGrid:
+    def cells(self, info: TensorInfo, readers: Iterable[tuple[Op, Operand]], *maker_grids: BlockGrid) -> BlockGrid:
         """The coarsest grid of a tensor on which all that is made or read of it consists of whole cells."""
         lines: list[list[Ints]] = [[np.array([[0, size]], dtype=np.int64)] for size in info.extents]
-        for grid in made:
+        for grid in maker_grids:
             for line, intervals in zip(lines, grid.intervals, strict=True):
                 line.append(intervals)
         for op, operand in readers:
@@ -133,17 +133,17 @@ def _anchoring_operands(blocks: Blocks, op: Op, unanchored_views: Container[str]
     tensors = blocks.graph.tensors
     if not is_view(op):
         return []
-    made = [o for o in op.nest.operands if tensors[o.tensor].kind == "value"]
-    there = [o for o in made if blocks.producers[o.tensor].name not in unanchored_views]
-    return [o for o in there if blocks.find_makers(tensors[o.tensor])[1] == 1]
+    values = [o for o in op.nest.operands if tensors[o.tensor].kind == "value"]
+    anchored = [o for o in values if blocks.producers[o.tensor].name not in unanchored_views]
+    return [o for o in anchored if blocks.find_makers(tensors[o.tensor])[1] == 1]
 
 
 def _like_producers(blocks: Blocks, op: Op, roots: Iterable[Operand]) -> BlockGrid:
     """The grid of a view that is cut where its producers are."""
     lines: dict[int, list[Ints]] = defaultdict(list)
     for operand in roots:
-        made, _ = blocks.find_makers(blocks.graph.tensors[operand.tensor])
-        for reading, intervals in zip(operand.readings, made.intervals, strict=True):
+        maker_grid, _ = blocks.find_makers(blocks.graph.tensors[operand.tensor])
+        for reading, intervals in zip(operand.readings, maker_grid.intervals, strict=True):
             match reading:
                 case Follow(loop):
                     lines[loop].append(intervals)

@@ -123,10 +123,10 @@ def _integer_width(options: Callable[..., int]) -> type[np.int32 | np.int64]:
     """The width of METIS' integers: the default options are all -1, so the bytes that it writes tell."""
     room = np.zeros(OPTIONS * 8, dtype=np.uint8)
     options(_pointer(room))
-    written = int((room == 0xFF).sum())
-    if written not in (OPTIONS * 4, OPTIONS * 8):
-        raise MetisUnavailable(f"METIS' default options are not those of version 5 ({written} bytes)")
-    return np.int64 if written == OPTIONS * 8 else np.int32
+    bytes_written = int((room == 0xFF).sum())
+    if bytes_written not in (OPTIONS * 4, OPTIONS * 8):
+        raise MetisUnavailable(f"METIS' default options are not those of version 5 ({bytes_written} bytes)")
+    return np.int64 if bytes_written == OPTIONS * 8 else np.int32
 
 
 def _is_narrow(library: MetisLibrary) -> bool:

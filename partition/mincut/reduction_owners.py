@@ -29,10 +29,10 @@ def reduction_owners(blocks: Blocks, machine_of: Sequence[int]) -> dict[str, lis
         info = blocks.graph.tensors[op.outputs[0]]
         if len(op.outputs) != 1 or blocks.find_makers(info)[1] == 1:
             continue
-        made, parts = blocks.find_makers(info)
+        maker_grid, parts = blocks.find_makers(info)
         readers = blocks.readers.get(info.name, [])
-        cells = blocks.cells(info, readers, made)
-        box = made.find_holders(cells)
+        cells = blocks.cells(info, readers, maker_grid)
+        box = maker_grid.find_holders(cells)
         makers = machine[blocks.first[op.name] + np.add.outer(box * parts, np.arange(parts))]
         makes, reads = np.zeros((2, cells.count, count), dtype=np.int64)
         makes[np.arange(cells.count)[:, None], makers] = 1

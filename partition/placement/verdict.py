@@ -24,8 +24,8 @@ def write_verdict(result: PlanningResult) -> str:
     machines, seconds, single = winner.dataflow.cut.machines, winner.simulation.step_s, one_machine.simulation.step_s
     if machines == 1:
         return f"{_describe_more_machines(result)}One machine: {format_time(seconds)}/step."
-    sent = f"{winner.dataflow.bytes_forward * result.problem.micro_batches / 1024:.1f} KiB forward"
-    details = f"they send {sent}{_describe_recomputation(winner)}. {_describe_split(winner)}"
+    traffic = f"{winner.dataflow.bytes_forward * result.problem.micro_batches / 1024:.1f} KiB forward"
+    details = f"they send {traffic}{_describe_recomputation(winner)}. {_describe_split(winner)}"
     if not one_machine.fits:
         return f"The model does not fit on one machine: {machines} machines {format_time(seconds)}/step; {details}"
     if seconds < single:

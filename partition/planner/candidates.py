@@ -83,10 +83,10 @@ def _complete_cut(problem: PlanningProblem, boxes: Boxes, folds: Boxes) -> Cut:
     """The cut with operators where they are pinned, and those that touch an overwritten buffer together."""
     graph, count = problem.graph, len(problem.cluster)
     pinned = {name: [(operator_box(graph, name), machine)] for name, machine in problem.pins.items()}
-    placed = colocate_overwriters(graph, {**boxes, **pinned})
-    partial_ops = {op.name for op in find_partial_ops(graph, placed)}
+    all_boxes = colocate_overwriters(graph, {**boxes, **pinned})
+    partial_ops = {op.name for op in find_partial_ops(graph, all_boxes)}
     return Cut(
-        count, fuse_boxes(count, placed), {name: pieces for name, pieces in folds.items() if name in partial_ops}
+        count, fuse_boxes(count, all_boxes), {name: pieces for name, pieces in folds.items() if name in partial_ops}
     )
 
 

@@ -79,15 +79,15 @@ def _move_with_followers(graph: Graph, op: Op, mesh: DeviceMesh, layout: Layout,
     """An operator in a layout, and the light operators after it that can have the same layout."""
     out = {op.name: boxes_of_layout(op, mesh, layout)}
     axes = [(dimension, op.nest.loops[loop].axis) for dimension, loop in layout]
-    made = set(op.outputs)
+    outputs = set(op.outputs)
     for other in graph.ops[graph.ops.index(op) + 1 :]:
         light = other.flops < op.flops / 16 and other.name not in problem.pins
-        if not light or not made.intersection(other.inputs):
+        if not light or not outputs.intersection(other.inputs):
             continue
         loops = {loop.axis: i for i, loop in enumerate(other.nest.loops) if loop.kind == "parallel"}
         if all(axis in loops for _, axis in axes):
             same = tuple((dimension, loops[axis]) for dimension, axis in axes)
             if same in enumerate_layouts(other.nest.loops, mesh.shape):
                 out[other.name] = boxes_of_layout(other, mesh, same)
-                made.update(other.outputs)
+                outputs.update(other.outputs)
     return out

@@ -92,9 +92,7 @@ class Sessions:
         session.bytes_out += message.bytes
         return self.mailbox.send(session.shard, message)
 
-    def receive_awaited(
-        self, wanted: Callable[[], list[MessageKey]], *, waits_for_peers: bool = False
-    ) -> Message | None:
+    def receive_awaited(self, keys: Callable[[], list[MessageKey]], *, waits_for_peers: bool = False) -> Message | None:
         """Wait for one of the wanted messages. Return None after a notice, which may have changed what is wanted.
 
         waits_for_peers: whether the answer depends on other replicas, so that the long `peer_timeout_s` applies. After
@@ -105,7 +103,7 @@ class Sessions:
         while True:
             within_s = min(self._retransmit_s, self.mailbox.timeout_s)
             try:
-                message = self.mailbox.wait([*wanted(), *self._notice_keys], timeout_s=within_s)
+                message = self.mailbox.wait([*keys(), *self._notice_keys], timeout_s=within_s)
             except SilenceError as error:
                 if not waits_for_peers and within_s == timeout_s:
                     raise

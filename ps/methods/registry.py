@@ -1,7 +1,6 @@
 """The methods by name, as `--method` takes them."""
 
-from collections.abc import Mapping
-from typing import Any, get_args
+from typing import get_args
 
 from ..name_and_options import parse_name_and_options
 from .all_reduce import AllReduce
@@ -17,9 +16,6 @@ AnyMethod = Downpour | SSP | Sync | Averaging | DiLoCo | EASGD | AllReduce | Hog
 METHODS: dict[str, type[AnyMethod]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMethod)}
 
 
-def parse_method(text: str, given: Mapping[str, Any]) -> AnyMethod:
-    """Return the method that is described as "ssp" or "ssp:staleness=5".
-
-    given: options from elsewhere, which take precedence. Raises UsageError if there is no such method or option.
-    """
-    return parse_name_and_options("method", text, METHODS, given)
+def parse_method(text: str) -> AnyMethod:
+    """Return the method that is described as "ssp" or "ssp:staleness=5"; UsageError if there is none such."""
+    return parse_name_and_options("method", text, METHODS, {})

@@ -69,8 +69,8 @@ class Coordinator:
         self._commit_s = 0.0
         self._counts = {"round_trips": 0, "bytes": 0, "backups": 0}
         self._evaluations = self._samples = 0
-        self._taken: dict[str, int] = {}  # number of groups that each replica finished first
-        self._taken_before: dict[str, int] = {}  # up to the last iteration
+        self._groups_finished: dict[str, int] = {}  # number of groups that each replica finished first
+        self._groups_finished_before: dict[str, int] = {}  # up to the last iteration
         self._trips_before = self._bytes_before = 0
 
     @property
@@ -126,7 +126,7 @@ class Coordinator:
         ("backups"), and seconds in commits.
         """
         counts = {"evaluations": self._evaluations, "samples": self._samples, "rolled_back": self._log.epoch - 1}
-        return {**self._counts, **counts, "taken": self._taken, "commit_s": self._commit_s}
+        return {**self._counts, **counts, "taken": self._groups_finished, "commit_s": self._commit_s}
 
     def __repr__(self) -> str:
         return f"Coordinator(number={self._number}, awaits={sorted(self._awaited)}, {self._evaluation})"
@@ -221,8 +221,8 @@ class Coordinator:
             if not evaluation.queue.is_complete:
                 return []
             self._counts["backups"] += evaluation.queue.backups
-            for replica, count in evaluation.queue.taken.items():
-                self._taken[replica] = self._taken.get(replica, 0) + count
+            for replica, count in evaluation.queue.groups_finished.items():
+                self._groups_finished[replica] = self._groups_finished.get(replica, 0) + count
             answers = evaluation.fill_in_losses(answers, self._portions)
             self._evaluation = None
         self._log.append_answers(self._number, answers)
@@ -256,10 +256,12 @@ class Coordinator:
             "round_trips": trips - self._trips_before,
             "bytes": size - self._bytes_before,
             "backups": self._counts["backups"],
-            "taken": {who: count - self._taken_before.get(who, 0) for who, count in self._taken.items()},
+            "taken": {
+                who: count - self._groups_finished_before.get(who, 0) for who, count in self._groups_finished.items()
+            },
             "replayed": replayed,
         }
-        self._taken_before = dict(self._taken)
+        self._groups_finished_before = dict(self._groups_finished)
         self._last_iteration, self._trips_before, self._bytes_before = now, trips, size
         return [(LAUNCHER, Message("iteration", body=body))]
 

@@ -51,9 +51,9 @@ class LbfgsHistory:
 
     def clear(self) -> list[AnyOperation]:
         """Forget all pairs; return the operations that this needs."""
-        gone, self.scale = list(self.pairs), 1.0
+        pairs, self.scale = list(self.pairs), 1.0
         self.pairs.clear()
-        return self._forget(gone)
+        return self._forget(pairs)
 
     def make_direction(self, out: str, factor: float, base: str) -> DirectionSteps:
         """Return the operations that, in the end, make `out` = H * factor * base, H being the inverse Hessian."""
@@ -127,8 +127,8 @@ class LbfgsHistory:
         # "stop with result H_k ∇f_k = r"
         return batch
 
-    def _forget(self, gone: Iterable[HistoryPair]) -> list[AnyOperation]:
-        names = {name for pair in gone for name in (pair.step, pair.change)}
+    def _forget(self, pairs: Iterable[HistoryPair]) -> list[AnyOperation]:
+        names = {name for pair in pairs for name in (pair.step, pair.change)}
         self._known -= names
         self._dots = {key: value for key, value in self._dots.items() if not key & names}
         return [Drop(sorted(names))] if names else []

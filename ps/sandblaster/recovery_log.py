@@ -84,8 +84,11 @@ class RecoveryLog:
         if "run" in entry:
             different = [name for name in run if entry["run"].get(name) != run[name]]
             if different:
-                logged, wanted = entry["run"].get(different[0]), run[different[0]]
-                facts = f"{self.path} is the recovery log of a run with {different[0]} {logged}; this run has {wanted}"
+                option = different[0]
+                facts = (
+                    f"{self.path} is the recovery log of a run with {option} {entry['run'].get(option)}; "
+                    f"this run has {run[option]}"
+                )
                 raise CheckpointError("E812", facts, fix="the same options, or --init with its weights")
         elif "answers" in entry:
             if not 1 <= entry["number"] <= len(self.answers) + 1:

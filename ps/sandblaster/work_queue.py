@@ -47,7 +47,7 @@ class WorkQueue:
     def __init__(self, count: int, *, copies: int = MAX_COPIES) -> None:
         self.count = count
         self.backups = 0  # groups that were handed out once more
-        self.taken: dict[str, int] = {}  # number of groups that each replica finished first
+        self.groups_finished: dict[str, int] = {}  # number of groups that each replica finished first
         self._ranges: dict[str, tuple[int, int]] = {"": (0, count)}  # groups that nobody works at, by replica
         self._longest = [(-count, "")]  # a heap of ranges by length; some have become shorter since
         self._lost = deque[int]()  # groups whose replica is gone
@@ -79,7 +79,7 @@ class WorkQueue:
             return False
         self._set_workers(group, [])
         self._done[group] = replica
-        self.taken[replica] = self.taken.get(replica, 0) + 1
+        self.groups_finished[replica] = self.groups_finished.get(replica, 0) + 1
         return True
 
     def remove_replica(self, replica: str) -> None:
@@ -91,7 +91,7 @@ class WorkQueue:
         for group in [group for group, worker in self._done.items() if worker == replica]:
             del self._done[group]
             self._lost.append(group)
-        self.taken.pop(replica, None)
+        self.groups_finished.pop(replica, None)
 
     def _take_fresh(self, replica: str) -> int | None:
         """Take a group that nobody works at: the replica's next, or the second half of the longest range."""

@@ -115,7 +115,7 @@ class ChangeLog:
             return torch.zeros(0, dtype=torch.int64)
         if now != self._to or not self._from <= version < now:
             return None
-        changed = [rows for made, rows in self._log if made > version]
+        changed = [rows for update_version, rows in self._log if update_version > version]
         return torch.unique(torch.cat(changed)) if changed else None
 
     def __repr__(self) -> str:

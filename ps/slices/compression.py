@@ -188,9 +188,9 @@ def _demand_kinds(tensors: Sequence[Tensor], *kinds: tuple[torch.dtype, int | No
         for tensor, (dtype, size) in zip(tensors, kinds, strict=True)
     )
     if not fits:
-        wanted = ", ".join(f"{dtype} [{'k' if size is None else size}]" for dtype, size in kinds)
-        shown = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for tensor in tensors) or "nothing"
-        raise ValueError(f"has {shown}; there should be {wanted}")
+        expected = ", ".join(f"{dtype} [{'k' if size is None else size}]" for dtype, size in kinds)
+        actual = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for tensor in tensors) or "nothing"
+        raise ValueError(f"has {actual}; there should be {expected}")
 
 
 def _demand_ascending(indices: Tensor, size: int) -> None:

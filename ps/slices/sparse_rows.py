@@ -69,8 +69,8 @@ def parse_rows(
     kinds = [(tensor.dtype, list(tensor.shape)) for tensor in tensors]
     width, count = piece.width, tensors[0].numel() if tensors else 0
     if not width or body[WIDTH] != width or kinds != [(torch.int32, [count]), (dtype, [count, width])]:
-        shown = ", ".join(f"{kind} {shape}" for kind, shape in kinds) or "nothing"
-        raise ValueError(f"has {shown} for rows of {body[WIDTH]!r}; the slice is {dtype} in rows of {width}")
+        actual = ", ".join(f"{kind} {shape}" for kind, shape in kinds) or "nothing"
+        raise ValueError(f"has {actual} for rows of {body[WIDTH]!r}; the slice is {dtype} in rows of {width}")
     numbers = tensors[0].to(torch.int64)
     ascend = count < 2 or bool((numbers[1:] > numbers[:-1]).all())
     if count and (int(numbers[0]) < 0 or int(numbers[-1]) >= piece.rows or not ascend):

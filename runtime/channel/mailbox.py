@@ -48,17 +48,17 @@ class Mailbox:
         """Queue `message` for `peer`; see `Channel`."""
         return self.channel.send(peer, message)
 
-    def wait(self, wanted: Collection[MessageKey], *, timeout_s: float | None = None) -> Message:
+    def wait(self, keys: Collection[MessageKey], *, timeout_s: float | None = None) -> Message:
         """Wait for a message with one of the wanted keys; SilenceError after `timeout_s` seconds without a message."""
         while True:
-            for key in wanted:
+            for key in keys:
                 if self._kept.get(key):
                     return self._pop(key)
             began = time.perf_counter()
             try:
                 message = self.channel.receive(self.timeout_s if timeout_s is None else timeout_s)
             except SilenceError as error:
-                raise SilenceError(error.code, f"{error.facts}; wanted: {_describe(wanted)}", fix=error.fix) from None
+                raise SilenceError(error.code, f"{error.facts}; wanted: {_describe(keys)}", fix=error.fix) from None
             finally:
                 self.waited_s += time.perf_counter() - began
             self._keep(message)
@@ -95,9 +95,9 @@ class Mailbox:
         return f"Mailbox({self.channel.name}, kept={kept})"
 
 
-def _describe(wanted: Collection[MessageKey]) -> str:
+def _describe(keys: Collection[MessageKey]) -> str:
     few = [
         f"{kind} of {sender} (step {step}, micro {micro}, edge {edge})"
-        for sender, kind, step, micro, edge in list(wanted)[:3]
+        for sender, kind, step, micro, edge in list(keys)[:3]
     ]
-    return ", ".join(few) + (f" and {len(wanted) - 3} more" if len(wanted) > 3 else "")
+    return ", ".join(few) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")

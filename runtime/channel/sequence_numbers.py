@@ -58,7 +58,7 @@ class SequenceNumbers:
                 "E502",
                 f"{self.owner} got message {sequence} of {message.sender} and expected {next_expected}: "
                 f"{sequence - next_expected} lost or overtaken on the way",
-                fix="check the link between the two; what was lost is not sent again, so start the run again",
+                fix="check the network between the two roles; lost messages are not sent again, so start the run again",
             )
         counters.messages_in += 1
         counters.bytes_in += message.bytes

@@ -30,7 +30,9 @@ _OVERHEAD_BYTES = 1024  # more than CURVE adds to a frame
 SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
 DIRECTORY = "@directory"  # from the launcher to the channel of a role: {"joined": {name: endpoint}, "gone": [name]}
-LINK_LOST = "@link_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a connection that lost messages
+CONNECTION_LOST = (
+    "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a connection that lost messages
+)
 CHECK_S = 0.5  # between two checks of all connections
 _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
@@ -72,7 +74,7 @@ class ZmqChannel:
         self._numbers = SequenceNumbers(name)
         self._same_host = SameHostPeers(host, size=shared_bytes)
         self._requeued: deque[Message] = deque()
-        self._gone: set[str] = set()  # peers that have ended
+        self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
         self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
         self._next_check = 0.0
@@ -93,7 +95,7 @@ class ZmqChannel:
 
     def forget(self, peer: str) -> None:
         """The peer has ended for good: close the connection to it, and drop and count what is still sent to it."""
-        self._gone.add(peer)
+        self._ended_peers.add(peer)
         self._directory.pop(peer, None)
         connection = self._connections.pop(peer, None)
         if connection is not None:
@@ -106,7 +108,7 @@ class ZmqChannel:
     def send(self, peer: str, message: Message) -> Message:
         """Queue `message` for `peer` and return at once; see `Channel`."""
         self._check_use()
-        if peer in self._gone:
+        if peer in self._ended_peers:
             self._numbers.count_undelivered(peer)
             return message.to_owned()
         if peer not in self._directory and self._numbers.next_expected(peer):
@@ -261,9 +263,9 @@ class ZmqChannel:
         self._incomplete.add(peer)
         body = {"peer": peer, "code": error.code, "facts": error.facts, "fix": error.fix}
         if self.name == LAUNCHER:
-            self._requeued.append(Message(LINK_LOST, body=body, sender=LAUNCHER))
+            self._requeued.append(Message(CONNECTION_LOST, body=body, sender=LAUNCHER))
         elif LAUNCHER in self._directory and peer != LAUNCHER:
-            self.send(LAUNCHER, Message(LINK_LOST, body=body))
+            self.send(LAUNCHER, Message(CONNECTION_LOST, body=body))
         else:
             raise error
 
@@ -305,7 +307,7 @@ class ZmqChannel:
     def _is_next(self, sequence: int, message: Message) -> bool:
         """Whether to read a message: not one that came before, follows a gap, or comes from a peer that has ended."""
         sender = message.sender.partition(SIDE)[0]
-        if sender in self._gone or (
+        if sender in self._ended_peers or (
             sender in self._incomplete and sequence > self._numbers.next_expected(message.sender)
         ):
             return False

@@ -34,14 +34,14 @@ class DeferredModel:
     memories: Memories
     followed: frozenset[int]
 
-    def replay(self, wanted: Mapping[str, Tensor], sink: Sink) -> None:
+    def replay(self, tensors: Mapping[str, Tensor], sink: Sink) -> None:
         """Compute the values of the wanted tensors of `model`; `sink(name, value)` gets each, in no particular order.
 
         The value is the sink's only until it returns. Raises Unrecordable where an operator behaves otherwise than it
         did when it was recorded.
         """
         names: dict[int, list[tuple[str, TensorView]]] = defaultdict(list)
-        for name, tensor in wanted.items():
+        for name, tensor in tensors.items():
             number = self.memories.number(tensor)
             if isinstance(tensor, FakeTensor) and number is not None:
                 names[number].append((name, TensorView.of(tensor, number)))

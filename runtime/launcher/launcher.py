@@ -18,7 +18,7 @@ from typing import IO, Any
 from ...errors import NetworkError
 from ..channel.curve import make_keys
 from ..channel.message import LAUNCHER, Message
-from ..channel.zmq_channel import DIRECTORY, LINK_LOST, SIDE, ZmqChannel
+from ..channel.zmq_channel import CONNECTION_LOST, DIRECTORY, SIDE, ZmqChannel
 from .assignment import Assignment, check_names, write_assignment
 from .failure_report import Failure
 from .liveness import Limits, LivenessMonitor, Loss
@@ -98,7 +98,7 @@ class Launcher:
         self._route = route
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
-        self._gone: list[str] = []  # roles that have ended, to whom others may still send
+        self._ended_roles: list[str] = []  # roles that have ended, to whom others may still send
         self._stopped = False
         self._servers_stopped = False
         self._monitor = LivenessMonitor([], now=0.0)
@@ -136,7 +136,7 @@ class Launcher:
         for role in roles:
             process = RoleProcess(
                 role.name,
-                role_environment=role_environment(self._environ, threads=role.threads),
+                environment=role_environment(self._environ, threads=role.threads),
                 log=self._open_log(role.name),
                 prefix=role.prefix,
             )
@@ -151,11 +151,11 @@ class Launcher:
         newcomers, directory = self._monitor.newcomers, self._monitor.directory
         self._channel.introduce(self._endpoints_for(LAUNCHER, directory))
         for name in newcomers:
-            body = {"directory": self._endpoints_for(name, directory), "gone": self._gone}
+            body = {"directory": self._endpoints_for(name, directory), "gone": self._ended_roles}
             self._channel.send(name, Message("start", body=body))
         for name in self._monitor.running:
-            joined = self._endpoints_for(name, {newcomer: directory[newcomer] for newcomer in newcomers})
-            self._channel.send(name, Message(DIRECTORY, body={"joined": joined, "gone": []}))
+            endpoints = self._endpoints_for(name, {newcomer: directory[newcomer] for newcomer in newcomers})
+            self._channel.send(name, Message(DIRECTORY, body={"joined": endpoints, "gone": []}))
         self._monitor.on_started(time.monotonic())
 
     def _endpoints_for(self, source: str, directory: Mapping[str, str]) -> dict[str, str]:
@@ -203,18 +203,18 @@ class Launcher:
         self._monitor.retire(names)
         self._remove(names)
 
-    def _remove(self, gone: Sequence[str]) -> None:
+    def _remove(self, names: Sequence[str]) -> None:
         """Kill these roles, and tell the others that they have ended."""
-        for process in [process for process in self._processes if process.name in gone]:
+        for process in [process for process in self._processes if process.name in names]:
             process.kill()
             self._processes.remove(process)
             self._watched = [other for other in self._watched if other is not process]
-        self._gone += gone
-        for name in gone:
+        self._ended_roles += names
+        for name in names:
             self._channel.forget(name)
         for name in self._monitor.running:
-            self._channel.send(name, Message(DIRECTORY, body={"joined": {}, "gone": list(gone)}))
-        self.roles = tuple(role for role in self.roles if role.name not in gone)
+            self._channel.send(name, Message(DIRECTORY, body={"joined": {}, "gone": list(names)}))
+        self.roles = tuple(role for role in self.roles if role.name not in names)
 
     def run(self) -> list[Any]:
         """Start all roles and wait until they have ended. Returns their values, in the order of the roles.
@@ -325,7 +325,7 @@ class Launcher:
                 self._monitor.on_heartbeat(name, now, body["progress"])
             case "failed":
                 self._monitor.on_failed(name, now, Failure(**body))
-            case kind if kind == LINK_LOST:
+            case kind if kind == CONNECTION_LOST:
                 error = NetworkError(body["code"], body["facts"], fix=body["fix"])
                 self._monitor.on_connection_lost(name, body["peer"], now, error)
             case "finished":

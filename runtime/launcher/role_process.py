@@ -48,12 +48,13 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
 class RoleProcess:
     """A spawned process.
 
-    log: the file that takes its output; closed with it. prefix: a command that runs it, as `ip netns exec NAME` does.
-    end_file: a descriptor that is readable once it has ended, where the system has such.
+    environment: the variables of its environment, all of them. log: the file that takes its output; it is closed with
+    the process. prefix: a command that runs the process, as `ip netns exec NAME` does. end_file: a descriptor that is
+    readable once the process has ended, where the system has such.
     """
 
     def __init__(
-        self, name: str, *, role_environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
+        self, name: str, *, environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
     ) -> None:
         self.name = name
         self._log = log
@@ -63,7 +64,7 @@ class RoleProcess:
             stdout=log,
             stderr=subprocess.STDOUT,
             bufsize=0,
-            env=dict(role_environment),
+            env=dict(environment),
             start_new_session=True,
         )
         self.pid = self._process.pid

@@ -36,16 +36,16 @@ def sample_masks_after(program: Program, after: str, state: Tensor) -> dict[str,
 
 def _draw(program: Program, generator: torch.Generator, after: str) -> dict[str, Tensor]:
     run = [draw for draw in program.random_draws if draw.after == after]
-    drawn = {}
+    values = {}
     for draw in run:
         info = program.tensors[draw.tensor]
         if draw.op:
-            drawn[draw.tensor] = generator.get_state()
+            values[draw.tensor] = generator.get_state()
             if draw is not run[-1]:
-                generator.set_state(advance_generator(program.ops[draw.op], drawn[draw.tensor], program.tensors))
+                generator.set_state(advance_generator(program.ops[draw.op], values[draw.tensor], program.tensors))
         else:
-            drawn[draw.tensor] = _mask(info, draw.p, generator).reshape(info.extents)
-    return drawn
+            values[draw.tensor] = _mask(info, draw.p, generator).reshape(info.extents)
+    return values
 
 
 def _mask(info: TensorInfo, p: float, generator: torch.Generator) -> Tensor:

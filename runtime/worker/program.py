@@ -247,7 +247,7 @@ def _segments(dataflow: Dataflow, machine: int, own_instructions: list[Instructi
     edge_of = {copy: e.index for e in dataflow.edges if e.target == machine for _, copy in e.pairs}
     segments = []
     for stage, instructions in sorted(by_stage.items()):
-        made = {piece for i in instructions for piece in i.makes}
+        outputs = {piece for i in instructions for piece in i.makes}
         later = {s for i in own_instructions if i.stage > stage for read in i.reads for s in read.sources}
         edges = {edge_of[s] for i in instructions for read in i.reads for s in read.sources if s in edge_of}
         sends = [_outgoing(dataflow, e) for e in dataflow.edges if e.source == machine and e.stage == stage]
@@ -257,7 +257,7 @@ def _segments(dataflow: Dataflow, machine: int, own_instructions: list[Instructi
                 tuple(_step(i) for i in instructions),
                 tuple(sorted(edges)),
                 tuple(sends),
-                tuple(sorted(made & later)),
+                tuple(sorted(outputs & later)),
                 (machine, stage) in dataflow.cut.recomputed,
             )
         )

@@ -1,4 +1,4 @@
-"""`ReplicaPeers`: the other machines of a replica, as one worker talks to them over the links of its program."""
+"""`ReplicaPeers`: the other machines of a replica, as one worker talks to them over the edges of its program."""
 
 from collections.abc import Collection, Sequence
 
@@ -69,10 +69,10 @@ class ReplicaPeers:
         if self.program.done_source >= 0:
             self.wait([(self.names[self.program.done_source], self.tag + DONE, step, micro, 0)], step)
 
-    def wait(self, wanted: Collection[MessageKey], step: int) -> Message:
+    def wait(self, keys: Collection[MessageKey], step: int) -> Message:
         """Wait for the first message with one of these keys, and record the wait in the trace."""
         begin = self.trace.clock()
-        message = self.mailbox.wait(wanted)
+        message = self.mailbox.wait(keys)
         self.trace.add(Span("wait", step, begin, self.trace.clock()))
         return message
 

@@ -44,13 +44,13 @@ class MicroBatch:
     forward: int = 0
     backward: int = 0
     loss: float = 0.0
-    made: dict[int, Tensor] = field(default_factory=dict)  # pieces as computed, with their autograd graph
+    outputs: dict[int, Tensor] = field(default_factory=dict)  # pieces as computed, with their autograd graph
     inputs: dict[int, Tensor] = field(
         default_factory=dict
     )  # leaves: from other machines, or kept from earlier segments
     read: dict[tuple[str, Box], Tensor] = field(default_factory=dict)  # operands of the segment that runs
     arrived: set[int] = field(default_factory=set)  # edges
-    drawn: set[str] = field(default_factory=set)  # generator states from which masks were drawn
+    sampled_states: set[str] = field(default_factory=set)  # generator states from which masks were drawn
     returned: dict[int, Sequence[Tensor]] = field(default_factory=dict)  # gradients that came back, by edge
     before: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # buffers before an operator overwrote them
 
@@ -61,7 +61,7 @@ class MicroBatch:
 
     def release(self) -> None:
         """Drop all tensors."""
-        for held in (self.batch, self.masks, self.made, self.inputs, self.returned, self.before):
+        for held in (self.batch, self.masks, self.outputs, self.inputs, self.returned, self.before):
             held.clear()
 
 
@@ -71,8 +71,8 @@ def batch_tensors(program: Program, batch: Data, rows: slice) -> dict[str, Tenso
     BadInput where shapes or dtypes are not those that the model was planned for.
     """
     tensors = {}
-    for kind, given in (("input", batch.inputs), ("target", batch.targets)):
-        for i, tensor in enumerate(given):
+    for kind, samples in (("input", batch.inputs), ("target", batch.targets)):
+        for i, tensor in enumerate(samples):
             info = program.tensors.get(f"{kind}.{i}")
             if info is None:
                 continue
@@ -108,7 +108,7 @@ class SegmentRunner:
     ) -> None:
         self.program, self.states, self._leaf_modules = program, states, leaf_modules
         self._rng_lock: RngLock = rng_lock or nullcontext()
-        self.taken: dict[int, Tensor] = {}  # copies of other machines' state, for this step
+        self.shared_state: dict[int, Tensor] = {}  # copies of other machines' state, for this step
         self._pass = ONLY  # of the segment that runs
         self._overwritten = {name for op in program.ops.values() for name in op.writes}
         self._read_repeatedly = pieces_read_repeatedly(program)
@@ -119,10 +119,10 @@ class SegmentRunner:
         with torch.set_grad_enabled(self.program.training and self._pass == ONLY):
             self._run(micro, segment)
         for piece in segment.keeps:
-            self.enter(micro, piece, micro.made[piece].detach())
+            self.enter(micro, piece, micro.outputs[piece].detach())
         if self.program.training:
-            micro.loss += sum(float(micro.made[piece].detach()) for piece in self._results(segment))
-        frames = [self.frames(edge, micro.made) for edge in segment.sends]
+            micro.loss += sum(float(micro.outputs[piece].detach()) for piece in self._results(segment))
+        frames = [self.frames(edge, micro.outputs) for edge in segment.sends]
         if self._pass == FIRST:
             self._forget(micro, segment)
         return frames
@@ -143,7 +143,7 @@ class SegmentRunner:
     def _forget(self, micro: MicroBatch, segment: Segment) -> None:
         for step in segment.steps:
             for piece in step.makes:
-                del micro.made[piece]
+                del micro.outputs[piece]
 
     def enter(self, micro: MicroBatch, piece: int, tensor: Tensor) -> None:
         """Make a tensor a leaf of this micro-batch."""
@@ -151,7 +151,7 @@ class SegmentRunner:
 
     def take(self, piece: int, tensor: Tensor) -> None:
         """Make a copy of another machine's state a leaf of this step."""
-        self.taken[piece] = self._leaf(piece, tensor, summed=True)
+        self.shared_state[piece] = self._leaf(piece, tensor, summed=True)
 
     def _leaf(self, piece: int, tensor: Tensor, *, summed: bool) -> Tensor:
         """Make a leaf. summed: several backward passes add to its gradient, which then gets memory of its own.
@@ -171,13 +171,13 @@ class SegmentRunner:
         return [held[p].detach()[slices(relative(box, self.program.pieces[p].box))] for p, box in pairs]
 
     def _results(self, segment: Segment) -> list[int]:
-        made = {piece for step in segment.steps for piece in step.makes}
-        return [piece for piece in self.program.results if piece in made]
+        outputs = {piece for step in segment.steps for piece in step.makes}
+        return [piece for piece in self.program.results if piece in outputs]
 
     def _execute(self, micro: MicroBatch, step: Step) -> None:
         if not step.op:
             (operand,) = step.operands
-            micro.made[step.makes[0]] = add_up(step.box, self._pieces_of(micro, operand))
+            micro.outputs[step.makes[0]] = add_up(step.box, self._pieces_of(micro, operand))
             return
         op = self.program.ops[step.op]
         for operand in step.operands:
@@ -191,17 +191,17 @@ class SegmentRunner:
             if operand.tensor in op.writes and operand.box is not None and self._pass != AGAIN:
                 self._write_back(operand, operand.box, operands[operand.argument])
         for piece, output in zip(step.makes, outputs, strict=True):
-            micro.made[piece] = output.reshape(sizes(self.program.pieces[piece].box))
+            micro.outputs[piece] = output.reshape(sizes(self.program.pieces[piece].box))
 
     def _write_back(self, operand: BoxOperand, box: Box, tensor: Tensor | None) -> None:
         """Copy an overwritten buffer back into the state, where the operator wrote to a copy of it."""
         assert tensor is not None
-        written = tensor.detach().reshape(sizes(box))
+        values = tensor.detach().reshape(sizes(box))
         for source in operand.sources:
             piece, held = self._piece_of_state(source), self.program.pieces[source].box
             common = intersect(held, box)
             if common is not None and piece.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
-                piece[slices(relative(common, held))] = written[slices(relative(common, box))]
+                piece[slices(relative(common, held))] = values[slices(relative(common, box))]
 
     def _module(self, op: Op) -> LeafModule | None:
         if op.target != LEAF_MODULE or self._leaf_modules is None:
@@ -210,9 +210,9 @@ class SegmentRunner:
 
     def _draw_masks_after(self, micro: MicroBatch, operand: BoxOperand) -> None:
         """Draw the masks that this machine needs of the run of draws that begins with a generator state."""
-        if operand.tensor in micro.drawn:
+        if operand.tensor in micro.sampled_states:
             return
-        micro.drawn.add(operand.tensor)
+        micro.sampled_states.add(operand.tensor)
         assert operand.box is not None
         state = self._assemble(micro, operand, operand.box)
         with self._rng_lock:
@@ -266,7 +266,7 @@ class SegmentRunner:
         return [(self.program.pieces[i].box, self._piece(micro, i)) for i in operand.sources]
 
     def _piece(self, micro: MicroBatch, index: int) -> Tensor:
-        for pieces in (micro.inputs, micro.made, self.taken):
+        for pieces in (micro.inputs, micro.outputs, self.shared_state):
             if index in pieces:
                 return pieces[index]
         return self._piece_of_state(index)
@@ -283,7 +283,7 @@ class SegmentRunner:
         segment = self.program.segments[position]
         if segment.recompute:
             self._recompute(micro, segment)
-        gradients = {piece: torch.full_like(micro.made[piece], 1.0 / micros) for piece in self._results(segment)}
+        gradients = {piece: torch.full_like(micro.outputs[piece], 1.0 / micros) for piece in self._results(segment)}
         for piece in segment.keeps:
             gradient = micro.inputs[piece].grad
             if gradient is not None:
@@ -292,9 +292,9 @@ class SegmentRunner:
             returned = micro.returned.pop(edge.edge, ())
             for i, tensor in zip(gradient_positions(self.program, edge), returned, strict=True):
                 self._add_gradient(gradients, edge.pieces[i], edge.boxes[i], tensor)
-        roots = [piece for piece in gradients if micro.made[piece].requires_grad]
+        roots = [piece for piece in gradients if micro.outputs[piece].requires_grad]
         if roots:
-            torch.autograd.backward([micro.made[p] for p in roots], [gradients[p] for p in roots])
+            torch.autograd.backward([micro.outputs[p] for p in roots], [gradients[p] for p in roots])
         self._forget(micro, segment)
 
     def _add_gradient(self, gradients: dict[int, Tensor], piece: int, box: Box, tensor: Tensor) -> None:

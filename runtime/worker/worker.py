@@ -81,7 +81,7 @@ class Worker:
             program
         )  # one micro-batch after the other, else sums are in any order
         self._rng_lock: RngLock = rng_lock or nullcontext()
-        self._sent = {edge.edge: edge for segment in program.segments for edge in segment.sends}
+        self._sent_edges = {edge.edge: edge for segment in program.segments for edge in segment.sends}
         self._runner = SegmentRunner(program, self.states, rng_lock=self._rng_lock, leaf_modules=leaf_modules)
 
     @property
@@ -154,7 +154,7 @@ class Worker:
         for micro in self._run(self._throttle(batches, step, ahead), step):
             self._remote.report_done(step, micro.index)
             count += 1
-            yield [(self.program.pieces[i].box, micro.made[i]) for i in self.program.results]
+            yield [(self.program.pieces[i].box, micro.outputs[i]) for i in self.program.results]
         for number in range(max(0, count - ahead), count):  # the next stream finds no messages of this one
             self._remote.await_done(step, number)
 
@@ -207,9 +207,9 @@ class Worker:
 
     def _await(self, runnable: list[MicroBatch], step: int) -> None:
         """Wait for a message that lets one of these micro-batches go on."""
-        wanted = {key: m for m in runnable for key in self._list_wanted_messages(m, step)}
-        message = self._remote.wait(wanted, step)
-        self._deliver(wanted[message_key(message)], message)
+        micro_of = {key: m for m in runnable for key in self._list_wanted_messages(m, step)}
+        message = self._remote.wait(micro_of, step)
+        self._deliver(micro_of[message_key(message)], message)
 
     def _count_micros(self, batch: Data) -> int:
         rows, size = len(batch), self.program.batch
@@ -257,13 +257,13 @@ class Worker:
         if micro.forward < len(segments):
             missing = [e for e in segments[micro.forward].receives if e not in micro.arrived]
             return [self._remote.key(self.program.arrivals[e], FORWARD, step, micro.index) for e in missing]
-        sent = segments[len(segments) - 1 - micro.backward].sends
-        missing_edges = [k for k in sent if gradient_positions(self.program, k) and k.edge not in micro.returned]
+        sends = segments[len(segments) - 1 - micro.backward].sends
+        missing_edges = [k for k in sends if gradient_positions(self.program, k) and k.edge not in micro.returned]
         return [self._remote.key(edge, BACKWARD, step, micro.index) for edge in missing_edges]
 
     def _deliver(self, micro: MicroBatch, message: Message) -> None:
         if message.kind == self.tag + BACKWARD:
-            edge = self._sent[message.edge]
+            edge = self._sent_edges[message.edge]
             micro.returned[message.edge] = self._remote.check_tensors(
                 edge, message, gradient_positions(self.program, edge)
             )
@@ -276,10 +276,10 @@ class Worker:
     def _forward(self, micro: MicroBatch, step: int) -> None:
         begin, position = self.trace.clock(), micro.forward
         segment = self.program.segments[position]
-        sent = self._runner.forward(micro, segment)
+        outputs = self._runner.forward(micro, segment)
         self._keep_pace(begin, position, backward=False)
         self.trace.add(Span(FORWARD, step, begin, self.trace.clock(), micro.index, position))
-        for edge, frames in zip(segment.sends, sent, strict=True):
+        for edge, frames in zip(segment.sends, outputs, strict=True):
             self._remote.send(edge, FORWARD, step, micro.index, frames)
         micro.forward += 1
 
@@ -319,7 +319,7 @@ class Worker:
         program = self.program
         for edge in program.shared_in:
             if gradient_positions(program, edge):
-                self._remote.send(edge, STATE_GRADIENT, step, 0, gradients_of(program, edge, self._runner.taken))
+                self._remote.send(edge, STATE_GRADIENT, step, 0, gradients_of(program, edge, self._runner.shared_state))
         for edge in program.shared_out:
             positions = gradient_positions(program, edge)
             if not positions:

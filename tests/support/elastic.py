@@ -73,7 +73,7 @@ def check_joining_and_leaving(tmp_path: Path, method: AnyMethod) -> None:
             asked = True
             command = [str(CUTSET), "scale", str(folder), "--replicas", "2"]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            assert "for 2 replicas instead of 1" in said
+            assert "2 replicas instead of 1" in said
 
     def on_notice(words: str) -> None:
         notes.append(words)

@@ -21,7 +21,7 @@ def check_local_steps(tmp_path: Path, asked: str, rounds: int) -> None:
         "cutset.models:digits",
         machines=2,
         replicas=2,
-        method=parse_method(asked, {}),
+        method=parse_method(asked),
         optimizer=parse_optimizer("adamw", 0.003),
         epochs=3,
         baseline=False,

@@ -111,7 +111,7 @@ def check_buffers(tmp_path: Path, machines: int) -> None:
 def check_method(tmp_path: Path, text: str) -> None:
     """Batches before the checkpoint are not computed again, and what follows goes on from its values."""
     options = replace(
-        digits(tmp_path / "run", shards=1, keep_checkpoints=100), method=parse_method(text, {}), optimizer=Adam(0.002)
+        digits(tmp_path / "run", shards=1, keep_checkpoints=100), method=parse_method(text), optimizer=Adam(0.002)
     )
     first = trained(options)
     middle = folders(options.out)[6]

@@ -139,8 +139,8 @@ def assign_lanes(intervals: Sequence[_Interval]) -> list[list[_Interval]]:
 def _list_intervals(spans: Sequence[Span], program: Program, names: Sequence[str]) -> list[_Interval]:
     """Return what a machine did: steps, and in them segments and waits."""
     out = []
-    for span, taken in pair_waits(spans):
-        name = "wait" if taken is None else f"wait for {names[taken.peer]}"
+    for span, receive in pair_waits(spans):
+        name = "wait" if receive is None else f"wait for {names[receive.peer]}"
         out.append(_Interval(name, "wait", span.start_s, span.stop_s, {"step": span.step}))
     for span in spans:
         if span.kind == "step":
@@ -154,11 +154,11 @@ def _list_intervals(spans: Sequence[Span], program: Program, names: Sequence[str
 
 
 def _make_message(message: Transfer, target: Program) -> _Interval:
-    link = target.arrivals.get(message.edge) if message.what == "forward" else None
+    edge = target.arrivals.get(message.edge) if message.what == "forward" else None
     args: dict[str, Any] = {"step": message.step, "micro-batch": message.micro}
     args |= {"edge": message.edge, "bytes": message.bytes}
-    if link is not None:
-        args["tensors"] = _shorten([target.pieces[piece].tensor for piece in link.pieces])
+    if edge is not None:
+        args["tensors"] = _shorten([target.pieces[piece].tensor for piece in edge.pieces])
     return _Interval(f"{message.what} {message.edge}", message.what, message.sent_s, message.taken_s, args)
 
 

@@ -84,13 +84,13 @@ def _summarize_worker(name: str, outcome: Plain) -> Plain:
 def _summarize_shard(outcome: Plain) -> Plain:
     slices = outcome["slices"]
     updates = sum(piece["updates"] for piece in slices)
-    counted = ("pushes", "late", "duplicates", "bytes_in", "bytes_out")
+    counters = ("pushes", "late", "duplicates", "bytes_in", "bytes_out")
     return {
         "name": f"shard-{outcome['shard']}",
         "updates": updates,
         "rate": _weighted_mean((piece["rate"] or 0.0, piece["updates"]) for piece in slices) if updates else None,
         "clock_gap": max((piece["clock_gap"] for piece in slices), default=0),
-        **{name: sum(piece[name] for piece in slices) for name in counted},
+        **{name: sum(piece[name] for piece in slices) for name in counters},
         "staleness": count_staleness([outcome]),
     }
 

@@ -42,7 +42,7 @@ def main() -> NoReturn:
         print_error(error)
         code = error.exit_code
     except SystemExit as end:
-        # click ends so, on another stdout, where the reader of a pipe is gone: `cutset schema | head -1` is no error.
+        # click ends so, on another stdout, if the reader of a pipe has ended: `cutset schema | head -1` is no error.
         code = end.code if sys.stdout is stdout else 0
     except Exception:
         traceback.print_exc()
@@ -60,8 +60,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def cli() -> None:
     """Split a PyTorch model over several machines, and train the parts over ordinary Ethernet.
 
-    TASK names a model: pkg.module:factory or file.py:factory, returning a cutset.Task or an nn.Module; arguments of the
-    factory follow in brackets. Bundled tasks: cutset.models:digits, :digits_local, :digits_softmax; on files :mnist,
+    TASK names a function that returns a cutset.Task or an nn.Module: pkg.module:factory or file.py:factory, with its
+    arguments in brackets. Bundled tasks: cutset.models:digits, :digits_local, :digits_softmax; on files :mnist,
     :mnist_conv, :mnist_softmax, :logistic, :word2vec; on synthetic data :speech, :local_80m, :local_330m, :local_1700m,
     :alexnet, ":resnet(blocks=(3,4,6,3))", ":transformer(layers=12,width=768)".
     """

@@ -20,7 +20,7 @@ TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "Sequence": str
 
 
 class GroupedOption(click.Option):
-    """An option that stands under a title in the help of its command."""
+    """An option that the help of its command lists under a title."""
 
     def __init__(self, *arguments: Any, group: str = OTHER, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -28,10 +28,10 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """A command whose help shows its options under the titles of their groups, then its epilog as it is."""
+    """A command whose help lists its options under the titles of their groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, those without a title last."""
+        """Write the options by group, those without a group last."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for one in sorted(self.get_params(ctx), key=lambda one: getattr(one, "group", OTHER) == OTHER):
             record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
@@ -55,7 +55,7 @@ ALL_OPTIONS = [one.name for one, _ in options_of(RunConfig)]
 def config_options(*names: str, defaults: dict[str, str] | None = None) -> Callable[[F], F]:
     """Return a decorator that gives a command these options of `RunConfig`, as keyword arguments by field name.
 
-    defaults: what to show as the default of an option whose command has another than `cutset train`.
+    defaults: by field name, the default to show for an option where it is not that of `cutset train`.
     """
     wanted = [(one, declared) for one, declared in options_of(RunConfig) if one.name in names]
 
@@ -79,7 +79,7 @@ def _make_option(one: "Field[Any]", declared: Option, shown_default: str | None)
 
 
 def _describe(one: "Field[Any]", declared: Option, shown_default: str | None) -> str:
-    """Return the help with the default; that of what is off by default goes without saying."""
+    """Return the help with the default, unless the option is off or empty by default."""
     default = shown_default or declared.shown_default or ("" if one.default in (None, (), "") else str(one.default))
     if one.default is True:
         default = "on"
@@ -87,7 +87,7 @@ def _describe(one: "Field[Any]", declared: Option, shown_default: str | None) ->
 
 
 def _checker(declared: Option) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback that refuses what the field refuses, with the same error."""
+    """Return a callback that checks a value as the field does, with the same error."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if declared.check is not None and value is not None:
@@ -98,13 +98,13 @@ def _checker(declared: Option) -> Callable[[click.Context, click.Parameter, Any]
 
 
 def read_task_spec(task: str, options: dict[str, Any]) -> TaskSpec:
-    """Return the task that a command names."""
+    """Return the task that the options of a command name."""
     names = {"data", "inputs", "batch", "leaf_modules"} & options.keys()
     return TaskSpec(task, **{name: options[name] for name in names}, autocast=options.get("autocast") or "")
 
 
 def read_plan_request(options: dict[str, Any]) -> PlanRequest:
-    """Return the plan that a command asks for."""
+    """Return the plan that the options of a command request."""
     return PlanRequest(**{name: options[name] for name in (*PLAN_OPTIONS, "seed")})
 
 

@@ -1,4 +1,4 @@
-"""The command `cutset eval`: how well a trained model does on a split, or what its word vectors are good for."""
+"""The command `cutset eval`: evaluates trained weights on a split, or scores trained word vectors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ Examples:
     show_default=True,
     help="A run folder, a checkpoint folder, or a safetensors file (a plain state_dict).",
 )
-@click.option("--split", default="test", show_default=True, help="Which samples: test or train.")
+@click.option("--split", default="test", show_default=True, help="Samples to evaluate on: test or train.")
 @click.option(
     "--word-vectors",
     is_flag=True,
@@ -45,14 +45,14 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     cls=GroupedOption,
     group=WORDS,
-    help='Analogies: four words a line, ": section" before each section, like questions-words.txt.',
+    help='File of analogies: four words a line, ": section" above each section, as in questions-words.txt.',
 )
 @click.option(
     "--similarity",
     type=click.Path(dir_okay=False, path_type=Path),
     cls=GroupedOption,
     group=WORDS,
-    help="Similarity judgements: two words and a number a line, like WordSim-353.",
+    help="File of similarity judgements: two words and a number a line, as in WordSim-353.",
 )
 @click.option(
     "--near",
@@ -78,8 +78,8 @@ def evaluate(
 
     The batches of a split stream through the machines of a cut model.
     """
-    asked = questions is not None or similarity is not None or bool(near)
-    if word_vectors != asked:
+    scores_words = questions is not None or similarity is not None or bool(near)
+    if word_vectors != scores_words:
         facts = "--word-vectors goes with --questions, --similarity or --near"
         raise UsageError("E218", facts, fix="--word-vectors --near WORD, or none of them")
     if word_vectors:
@@ -93,7 +93,7 @@ def evaluate(
 
 
 def _evaluate_split(task: str, source: Path, split: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Load the placement, then capture, plan and run (`evaluate`)."""
+    """Load the placement, if one is named, then capture, plan and run the model (`evaluate`)."""
     from ...partition.placement.placement_file import load
     from ..evaluation.evaluate import check_split, evaluate
     from ..task.plan_request import PlanRequest
@@ -104,7 +104,7 @@ def _evaluate_split(task: str, source: Path, split: str, options: dict[str, Any]
     if machines is not None and machines < 1:
         raise UsageError("E201", f"{machines} machines; it takes at least one", fix="--machines 1")
     spec, placement = read_task_spec(task, options), None if path is None else load(path)
-    return evaluate(spec, source, wanted=PlanRequest(machines), placement=placement, split=check_split(split))
+    return evaluate(spec, source, request=PlanRequest(machines), placement=placement, split=check_split(split))
 
 
 def _report_split(result: dict[str, Any], *, as_json: bool) -> None:
@@ -127,7 +127,7 @@ def _score_words(
     similarity: Path | None,
     near: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Score the word vectors of a cutset.models:word2vec with the arguments that it was trained with."""
+    """Score the word vectors of cutset.models:word2vec, named with the arguments that it was trained with."""
     from ..evaluation.word_vectors import load_word_vectors, score_analogies, score_similarity
 
     vectors, lower = load_word_vectors(task, data, source)

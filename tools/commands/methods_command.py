@@ -1,4 +1,4 @@
-"""The command `cutset methods`: what --method, --optimizer and --compress can be."""
+"""The command `cutset methods`: lists what --method, --optimizer and --compress accept."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ import msgspec
 
 @click.command("methods")
 def methods_command() -> None:
-    """List methods, optimizers and compressions."""
+    """List methods, optimizers and compressions, with their options and defaults."""
     from ...ps.methods.registry import METHODS
     from ...ps.optimizers.registry import OPTIMIZERS
     from ...ps.slices.compression import COMPRESSIONS
@@ -19,17 +19,17 @@ def methods_command() -> None:
     click.echo("\n--optimizer NAME[/tau][:OPTION=VALUE,...], how a gradient changes the parameters (--lr is its rate,")
     click.echo("which /tau divides by the staleness of each push):\n")
     click.echo(_format_kinds(OPTIMIZERS))
-    click.echo("\n--compress NAME[:OPTION=VALUE,...], how pushes are made smaller:\n")
+    click.echo("\n--compress NAME[:OPTION=VALUE,...], how pushes are compressed:\n")
     click.echo(_format_kinds(COMPRESSIONS))
 
 
 def _first_line_of_class(kind: type[Any]) -> str:
-    """Return what a method, an optimizer or a compression is, which the first line of its docstring says."""
+    """Return the first line of the docstring of a method, an optimizer or a compression."""
     return (kind.__doc__ or "").strip().partition("\n")[0]
 
 
 def _format_kinds(kinds: Mapping[str, type[Any]]) -> str:
-    """Return a line for what each is, and one for its options with their defaults."""
+    """Return a line with the name and description of each, and one with its options and their defaults."""
     lines = []
     for name, kind in sorted(kinds.items()):
         fields = [field for field in msgspec.structs.fields(kind) if field.name != "lr"]

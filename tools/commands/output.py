@@ -1,4 +1,4 @@
-"""How commands print: JSON for programs with `--json`, and files whose errors are plain."""
+"""The output of commands: JSON for programs with `--json`, and text files."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 @contextmanager
 def keep_stdout(as_json: bool) -> Iterator[None]:
-    """With --json, let what the user's code prints go to stderr, as stdout is the result's."""
+    """With --json, redirect what the user's code prints to stderr, since stdout is for the result."""
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         yield
 
@@ -27,7 +27,7 @@ def print_json(value: Any, *, indent: int | None = None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file; UsageError where that cannot be done."""
+    """Write a file; UsageError if that fails."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

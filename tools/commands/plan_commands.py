@@ -1,4 +1,4 @@
-"""The commands that plan and look at plans: `cutset plan`, `show`, `check`, `inspect` and `schema`."""
+"""The commands that make plans and show them: `cutset plan`, `show`, `check`, `inspect` and `schema`."""
 
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ Examples:
 def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
     """Plan how to split TASK across machines.
 
-    Every candidate is simulated. The fastest that fits in memory and gives every machine a share of the work wins. The
-    verdict says whether adding machines helps; with --max-machines those that do not are left out.
+    Every candidate is simulated. The best one by --objective that fits in memory and gives work to every machine wins.
+    The verdict says whether adding machines helps; --max-machines leaves out those that do not.
     """
     from ...partition.placement.placement_file import to_json
     from ..report.console import print_placement
@@ -41,18 +41,18 @@ def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
     from ..task.plan_task import micro_batch_spec, plan_task
 
     spec, request = read_task_spec(task, options), read_plan_request(options)
-    request.load_cluster()  # what is wrong with the machines is said before the model is captured
+    request.load_cluster()  # so that errors in the machines are reported before the model is captured
     with keep_stdout(as_json):
         loaded = load_task(spec)
-        captured = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
-        placement = plan_task(captured, spec, request)
+        capture = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
+        placement = plan_task(capture, spec, request)
     if out is not None:
         placement.save(out)
     if as_json:
         click.echo(to_json(placement), nl=False)
         return
     print_placement(placement)
-    for note in captured.notes:
+    for note in capture.notes:
         click.echo(f"note: {note}")
     if out is not None:
         click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
@@ -93,7 +93,7 @@ def show(placement: Path, html: Path | None, svg: Path | None, as_json: bool) ->
 def check(placement: Path, task: str | None, as_json: bool, **options: Any) -> None:
     """Check that a placement file fits its model.
 
-    It must be complete, and of the model that it names, or of TASK.
+    The file must be complete, and belong to TASK, or without TASK to the model that it names.
     """
     from ...partition.placement.placement_file import load
     from ..task.capture_task import capture_task
@@ -104,8 +104,8 @@ def check(placement: Path, task: str | None, as_json: bool, **options: Any) -> N
     model = task or loaded.model
     spec = with_placement(loaded, read_task_spec(model, {**options, "batch": loaded.batch}))
     with keep_stdout(as_json):
-        captured = capture_task(spec, load_task(spec))
-    cut = load_cut(captured, loaded)
+        capture = capture_task(spec, load_task(spec))
+    cut = load_cut(capture, loaded)
     if as_json:
         print_json({"placement": str(placement), "model": model, "machines": cut.machines, "ok": True})
     else:
@@ -119,7 +119,8 @@ def check(placement: Path, task: str | None, as_json: bool, **options: Any) -> N
 def inspect(task: str, as_json: bool, **options: Any) -> None:
     """List the operators of TASK.
 
-    Of each, the sharding rule, loops and axes, and FLOPs; and how much of all FLOPs can be split.
+    For each, print the sharding rule, the loops with their axes, and the FLOPs; at the end, the fraction of all FLOPs
+    that can be split.
     """
     from ..report.inspect_report import describe_capture, print_inspection
     from ..task.capture_task import capture_task
@@ -127,8 +128,8 @@ def inspect(task: str, as_json: bool, **options: Any) -> None:
 
     spec = read_task_spec(task, options)
     with keep_stdout(as_json):
-        captured = capture_task(spec, load_task(spec))
-    facts = describe_capture(captured)
+        capture = capture_task(spec, load_task(spec))
+    facts = describe_capture(capture)
     if as_json:
         print_json(facts, indent=1)
     else:

@@ -1,4 +1,4 @@
-"""The command `cutset probe`: measures this machine, prints the results, and writes a cluster file."""
+"""The command `cutset probe`: measures this machine, prints the results and writes a cluster file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     help="The cluster file to write.",
 )
 @click.option(
-    "--machines", type=int, default=2, show_default=True, help="Workers on this machine, which share its cores."
+    "--machines", type=int, default=2, show_default=True, help="Workers to start on this machine; they share its cores."
 )
 @click.option("--name", default="machine", show_default=True, help="Name of the machines in the file.")
 @json_option
 def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
     """Measure this machine and write a cluster file.
 
-    The file, for `cutset plan --cluster`, has machines like this one. It takes about 20 seconds, and measures the
-    speed of each class of operators, the cost of starting one, and the cost of a message between two workers on
-    this machine. Run it on an idle machine.
+    The file describes machines like this one, for `cutset plan --cluster`. Probing takes about 20 seconds. It measures
+    the speed of each class of operators, the cost of starting an operator, and the cost of a message between two
+    workers on this machine. Run it on an idle machine.
     """
     from ...partition.cluster.cluster_file import save
     from ..probe.measure_machine import probe as measure
     from ..report.probe_report import print_probed
 
-    if not out.parent.is_dir():  # said before anything is measured
+    if not out.parent.is_dir():  # reported before anything is measured
         raise UsageError("E222", f"cannot write {out}: there is no folder {out.parent}", fix="-o cluster.toml")
     probed = measure(machines, name=name)
     save(probed.cluster, out, note=_note(probed))
@@ -55,5 +55,5 @@ def _note(probed: "ProbeResult") -> str:
     warning = f"\n{describe_disturbance(probed)}" if probed.disturbed else ""
     return (
         f"Measured by cutset probe for {count} on one machine of {probed.cores} cores, {probed.threads} threads each.\n"
-        f"[network] is the loopback of that machine; for machines of their own, write what their network has.{warning}"
+        f"[network] is the loopback of that machine; for separate machines, enter what their network has.{warning}"
     )

@@ -30,9 +30,9 @@ Examples:
 def train(task: str, as_json: bool, **options: Any) -> None:
     """Train TASK with replicas and parameter servers.
 
-    Beside them, one process trains on the same samples, to compare; see --no-baseline. Afterwards the run folder
-    holds config.json, result.json, report.html, placement.json, model.safetensors (a plain state_dict), trace.json
-    (some steps of a cut model, for ui.perfetto.dev), checkpoint/ and logs/.
+    One process also trains on the same samples, for comparison; --no-baseline leaves this out. Afterwards the run
+    folder holds config.json, result.json, report.html, placement.json, model.safetensors (a plain state_dict),
+    trace.json (some steps of a cut model, for ui.perfetto.dev), checkpoint/ and logs/.
     """
     _train(RunConfig(task, **options), as_json=as_json)
 
@@ -47,9 +47,9 @@ def train(task: str, as_json: bool, **options: Any) -> None:
 )
 @json_option
 def demo(out: Path, as_json: bool) -> None:
-    """Train on handwritten digits, to see it work.
+    """Train on handwritten digits, as a demonstration.
 
-    Two replicas of a model that METIS cuts over two machines, beside one process.
+    Two replicas of a model that METIS cuts over two machines are compared with one process.
     """
     config = RunConfig(
         "cutset.models:digits_local",
@@ -106,7 +106,7 @@ def _report(job: "Job", result: dict[str, Any], *, as_json: bool) -> None:
 
 
 class _ProgressLines:
-    """Shows one progress line a run, one after the other."""
+    """Shows a progress line for each run, one after the other."""
 
     def __init__(self) -> None:
         self._shown: Any = None
@@ -129,7 +129,7 @@ class _ProgressLines:
         self._shown.update(step, f"loss {loss:.4f}")
 
     def show_notice(self, words: str) -> None:
-        """Say something on a line of its own."""
+        """Print a notice on a line of its own."""
         self.__exit__(None, None, None)
         self._name, self._shown = "", None
         click.echo(words, err=True)

@@ -1,5 +1,5 @@
-"""What a training run can be asked for: every option, declared once.
+"""The options of a training run, each declared once.
 
-Nouns: `RunConfig` (the options and their values), `Option` (one: its default, help and check), config.json (their
-record in the run folder).
+Nouns: `RunConfig` (all options and their values), `Option` (the help, group, flag and check of one), config.json (the
+record of a `RunConfig` in the run folder).
 """

@@ -1,4 +1,4 @@
-"""config.json of a run folder: the options that the run was started with, as they were given."""
+"""config.json of a run folder: the options that the run was started with."""
 
 import json
 from dataclasses import fields
@@ -21,9 +21,9 @@ OBJECTS: "Mapping[str, Any]" = {"method": AnyMethod, "optimizer": AnyOptimizer, 
 
 
 def save_config(config: RunConfig) -> Path:
-    """Write the options of a run into its folder; UsageError where that cannot be done.
+    """Write the options of a run into its folder and return the path; UsageError if that fails.
 
-    A placement in hand is recorded by the file in the run folder that it is saved to.
+    A placement that was passed as an object is recorded by its file in the run folder.
     """
     path = Path(config.out) / CONFIG
     plain = {one.name: _to_plain(config, one.name) for one in fields(config)}
@@ -35,14 +35,16 @@ def save_config(config: RunConfig) -> Path:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read the options of a run from its folder, or from the file; BadInput where they are not there."""
+    """Read the options of a run from its folder or from the file itself; BadInput if they cannot be read."""
     path = path / CONFIG if path.is_dir() else path
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         options = {name: _from_plain(name, value) for name, value in plain.items()}
         return RunConfig(**options)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise BadInput("E347", f"{path} has no options of a run: {error}", fix="name a run folder") from error
+        raise BadInput(
+            "E347", f"{path} holds no readable options of a run: {error}", fix="name a run folder"
+        ) from error
 
 
 def _to_plain(config: RunConfig, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Method, optimizer and compression of a run: the text or the object that a config has becomes the object."""
+"""Method, optimizer and compression of a config: each is given as text or as an object, and becomes the object."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ MAX_LR = torch.finfo(torch.float32).max
 
 
 def method_of(choice: str | AnyMethod) -> AnyMethod:
-    """Return the method of a config; UsageError where there is none such."""
+    """Return the method of a config; UsageError if there is no such method."""
     if isinstance(choice, str):
-        return parse_method(choice, {})
+        return parse_method(choice)
     _expect(choice, Method, "method", "downpour")
     return choice
 
@@ -26,25 +26,29 @@ def method_of(choice: str | AnyMethod) -> AnyMethod:
 def optimizer_of(choice: str | AnyOptimizer | None, lr: float | None) -> AnyOptimizer:
     """Return the optimizer of a config at the learning rate `lr`.
 
-    UsageError where there is none such, where it has a rate of its own and `lr` is given too, and where the rate is not
-    a float32.
+    UsageError if there is no such optimizer, if it sets a learning rate itself and `lr` is given too, or if the rate is
+    too large for float32.
     """
     own_rate = _names_rate(choice) if isinstance(choice, str) else choice is not None
     if own_rate and lr is not None:
-        shown = choice if isinstance(choice, str) else repr(choice)
-        raise UsageError("E229", f"--lr {lr:g} beside --optimizer {shown}, which has a rate", fix="leave --lr out")
+        text = choice if isinstance(choice, str) else repr(choice)
+        raise UsageError(
+            "E229", f"--lr {lr:g} beside --optimizer {text}, which sets a rate itself", fix="leave --lr out"
+        )
     if choice is None or isinstance(choice, str):
         optimizer = parse_optimizer(choice or DEFAULT_OPTIMIZER, DEFAULT_LR if lr is None else lr)
     else:
         _expect(choice, Optimizer, "optimizer", DEFAULT_OPTIMIZER)
         optimizer = choice
     if optimizer.lr > MAX_LR:
-        raise UsageError("E226", f"--lr {optimizer.lr:g}; float32 ends at {MAX_LR:.3g}", fix="--lr 0.05")
+        raise UsageError(
+            "E226", f"--lr {optimizer.lr:g} is too large; the largest float32 is {MAX_LR:.3g}", fix="--lr 0.05"
+        )
     return optimizer
 
 
 def compression_of(choice: str | AnyCompression | None) -> AnyCompression | None:
-    """Return the compression of a config, if there is one; UsageError where there is none such."""
+    """Return the compression of a config, or None; UsageError if there is no such compression."""
     if isinstance(choice, str):
         return parse_compression(choice)
     if choice is not None:
@@ -53,13 +57,13 @@ def compression_of(choice: str | AnyCompression | None) -> AnyCompression | None
 
 
 def _names_rate(text: str) -> bool:
-    """Return whether an optimizer is asked for by a text with a learning rate: "adam:lr=0.1"."""
+    """Whether the text of an optimizer sets a learning rate, as in "adam:lr=0.1"."""
     options = text.partition(":")[2].split(",")
     return any(option.partition("=")[0] == "lr" for option in options)
 
 
 def _expect(choice: Any, kind: type[Any], what: str, such: str) -> None:
-    """Raise UsageError unless an object is of a kind, as type checkers may not have looked."""
+    """Raise UsageError unless `choice` is of a type. what: the name of its option; such: a text that it could be."""
     if not isinstance(choice, kind):
-        facts = f"{what} is {choice!r}; it must be text such as {such!r}, or an object of one"
+        facts = f"{what} is {choice!r}; it must be a text such as {such!r}, or the object that such a text describes"
         raise UsageError("E252", facts, fix=f"--{what} {such}")

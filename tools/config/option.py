@@ -1,4 +1,4 @@
-"""How an option of a training run is declared: as a field of `RunConfig`, with its help, group, flag and check.
+"""How an option of a training run is declared: as a field of `RunConfig` with its help, group, flag and check.
 
 From these fields come the options of the commands (tools/commands/config_options.py), the signature of `cutset.train`
 (`takes_options_of`) and the file config.json of a run (config_file.py).
@@ -24,11 +24,11 @@ _KEY = "option"  # in the metadata of a field
 
 @dataclass(frozen=True)
 class Option:
-    """What is said of an option beside its name, type and default.
+    """The declaration of an option, beside its name, type and default.
 
-    group: the title that it stands under in `--help`. flag: as on the command line, "--leaf-modules". metavar: what
-    its value is called there. check: refuses values of the right type that make no sense. shown_default: in words,
-    where the default is None.
+    group: the title above it in `--help`. flag: its name on the command line, as "--leaf-modules". metavar: the name of
+    its value there. check: refuses values of the right type that make no sense. shown_default: the default in words,
+    if it is None.
     """
 
     help: str
@@ -51,7 +51,7 @@ def option(
     check: Check | None = None,
     shown_default: str = "",
 ) -> Any:
-    """Return the dataclass field of an option; see `Option`. By default its flag is made of its name."""
+    """Return the dataclass field of an option; see `Option`. By default its flag is made from its name."""
     declared = Option(
         help, group, flag, metavar, choices, check or (one_of(*choices) if choices else None), shown_default
     )
@@ -59,7 +59,7 @@ def option(
 
 
 def option_of(one: "Field[Any]") -> Option | None:
-    """Return what a field of a config says of itself as an option; None for what is not one."""
+    """Return the declaration of a field of a config; None if the field is not an option."""
     declared: Option | None = one.metadata.get(_KEY)
     if declared is None or declared.flag:
         return declared
@@ -72,7 +72,7 @@ def options_of(config: type[Any]) -> "list[tuple[Field[Any], Option]]":
 
 
 def first_type(one: "Field[Any]") -> str:
-    """Return the first type of a field's annotation, in which the command line gives its value.
+    """Return the first type of a field's annotation, which is that of its value on the command line.
 
     "int" of `int | None`, "tuple" of `tuple[str, ...]`, "str" of `str | AnyMethod`. It is read as text, so that types
     that need torch are not loaded for a help page.
@@ -84,15 +84,15 @@ def first_type(one: "Field[Any]") -> str:
 
 
 def whole_number(least: int, most: int | None = None) -> Check:
-    """Return the check that a value is a whole number of at least `least`, and at most `most`."""
+    """Return the check that a value is a whole number of at least `least`, and, unless None, at most `most`."""
 
     def check(flag: str, value: Any) -> None:
         whole = isinstance(value, int) and not isinstance(value, bool)
         if whole and value >= least and (most is None or value <= most):
             return
-        limit = f"at least {least}" if most is None else f"{least} to {most}"
+        limit = f"of at least {least}" if most is None else f"from {least} to {most}"
         near = most if most is not None and whole and value > most else least
-        raise UsageError("E220", f"{flag} {value}; it must be a whole number, {limit}", fix=f"{flag} {near}")
+        raise UsageError("E220", f"{flag} {value}; it must be a whole number {limit}", fix=f"{flag} {near}")
 
     return check
 
@@ -103,18 +103,18 @@ def number(least: float) -> Check:
     def check(flag: str, value: Any) -> None:
         if not _is_number(value) or not least <= value < math.inf:
             raise UsageError(
-                "E220", f"{flag} {value}; it must be a number, at least {least:g}", fix=f"{flag} {least:g}"
+                "E220", f"{flag} {value}; it must be a number of at least {least:g}", fix=f"{flag} {least:g}"
             )
 
     return check
 
 
 def fraction(code: str, what: str, *, such: float) -> Check:
-    """Return the check that a value is between 0 and 1; what: it is; such: a value to offer."""
+    """Return the check that a value is between 0 and 1. what: a phrase for the value; such: a value to suggest."""
 
     def check(flag: str, value: Any) -> None:
         if not _is_number(value) or not 0 <= value <= 1:
-            raise UsageError(code, f"{flag} {value}; it is {what}, 0 to 1", fix=f"{flag} {such:g}")
+            raise UsageError(code, f"{flag} {value}; it must be {what}, from 0 to 1", fix=f"{flag} {such:g}")
 
     return check
 
@@ -134,16 +134,16 @@ def _is_number(value: Any) -> bool:
 
 
 def strings(flag: str, value: Any) -> None:
-    """Check that a value is a sequence of strings; UsageError else."""
+    """Raise UsageError unless a value is a sequence of strings."""
     if not all(isinstance(item, str) for item in value):
-        raise UsageError("E220", f"{flag} {value!r}; it must be text, or a list of texts", fix=f"{flag} TEXT")
+        raise UsageError("E220", f"{flag} {value!r}; it must be a text, or a list of texts", fix=f"{flag} TEXT")
 
 
 # Functions that take options -----------------------------------------------------------------------------------------
 
 
 def takes_options_of(config: Callable[P, C]) -> Callable[[Callable[[C], R]], Callable[P, R]]:
-    """Return a decorator for a function of a config, which then takes the options of the config instead.
+    """Return a decorator for a function of a config, so that it takes the options of the config instead.
 
     Type checkers see the options by `P`; `inspect.signature` and `help()` see them as well.
     """

@@ -1,8 +1,9 @@
 # ruff: noqa: RUF009 (`option` makes the field of a dataclass)
-"""`RunConfig`: everything that a training run can be asked for, declared once.
+"""`RunConfig`: every option of a training run, declared once.
 
 The options of `cutset train`, the arguments of `cutset.train()` and the file config.json of a run are made from its
-fields (option.py). It refuses what makes no sense, alike for all of them. It imports nothing heavy, for `--help`.
+fields (option.py). Wrong values are refused in one place for all of them. It imports nothing heavy, so that `--help` is
+fast.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ TASK, PLAN, TRAINING, REPLICAS, FOLDER = "Task", "Plan", "Training", "Replicas a
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a training run is asked for, as the user has declared it: by text, or in Python by objects.
+    """The options of a training run, as the user gives them: as text, or in Python also as objects.
 
-    An option counts as given where it differs from its default. UsageError where options are wrong, or mean nothing
-    together or for the method.
+    An option counts as given if it differs from its default. UsageError if the value of an option is wrong, or if
+    options have no effect together or with the method.
     """
 
     task: str
@@ -49,7 +50,7 @@ class RunConfig:
         help="Input of a bare module: 32x3x224x224, or 32x128:int64. Repeat it for several inputs.",
     )  # fmt: skip
     batch: int | None = option(
-        group=TASK, check=whole_number(1), shown_default="the task's own", help="Samples of a step."
+        group=TASK, check=whole_number(1), shown_default="the task's own", help="Samples per step of a replica."
     )
     leaf_modules: Sequence[str] = option(
         (), group=TASK, metavar="GLOB", check=strings,
@@ -113,7 +114,7 @@ class RunConfig:
     )
     target: float | None = option(
         group=TRAINING,
-        check=fraction("E225", "a fraction of right answers", such=0.95),
+        check=fraction("E225", "a fraction of correct answers", such=0.95),
         help="Report the time to this test accuracy, e.g. 0.95.",
     )
     baseline: bool = option(True, group=TRAINING, help="Also train in one process on the same samples, to compare.")
@@ -177,10 +178,13 @@ class RunConfig:
             if declared is not None:
                 self._settle(one, declared)
         refuse_conflicts({one.name: getattr(self, one.name) for one in fields(self) if self.is_given(one.name)})
-        _ = self.plan_request  # which refuses what it cannot be
+        _ = self.plan_request  # which raises UsageError for impossible plans
 
     def _settle(self, one: Field[Any], declared: Option) -> None:
-        """Check the value of an option. Lists become tuples, and paths `Path`s, so that equal configs are equal."""
+        """Check the value of an option, and bring it into one form, so that equal configs compare equal.
+
+        Lists become tuples, and texts of paths become `Path`s.
+        """
         value = getattr(self, one.name)
         if first_type(one) == "Sequence":
             value = (value,) if isinstance(value, str) else tuple(value)
@@ -205,10 +209,10 @@ class RunConfig:
 
     @property
     def plan_request(self) -> PlanRequest:
-        """The plan of a replica that is asked for, unless there is a placement."""
-        counted = any(value is not None for value in (self.machines, self.max_machines, self.cluster))
+        """The plan that is requested for a replica, unless there is a placement."""
+        names_machines = any(value is not None for value in (self.machines, self.max_machines, self.cluster))
         return PlanRequest(
-            machines=self.machines if counted else 1,
+            machines=self.machines if names_machines else 1,
             max_machines=self.max_machines,
             cluster=None if self.cluster is None else Path(self.cluster),
             candidates=self.candidates,

@@ -56,30 +56,30 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
 
 
 def evaluate(
-    spec: TaskSpec, source: Path, *, wanted: PlanRequest, placement: Placement | None = None, split: str = "test"
+    spec: TaskSpec, source: Path, *, request: PlanRequest, placement: Placement | None = None, split: str = "test"
 ) -> dict[str, Any]:
     """Return correct answers, accuracy, seconds and samples per second of a checkpoint on a split.
 
     Args:
         source: a run folder, a checkpoint folder or a safetensors file.
-        wanted: the plan, where `placement` is not given.
-        placement: the cut to use; by default that of the run folder, unless `wanted` asks for a number of machines.
+        request: the plan, if there is no `placement`.
+        placement: the cut to use; by default that of the run folder, unless `request` asks for a number of machines.
 
     Raises:
         CheckpointError: the weights are not those of the task.
     """
-    if placement is None and wanted == PlanRequest() and (source / PLACEMENT).is_file():
+    if placement is None and request == PlanRequest() and (source / PLACEMENT).is_file():
         placement = load_placement(source / PLACEMENT)
     spec = with_placement(placement, spec)
     if placement is not None and spec.batch is None:
         spec = msgspec.structs.replace(spec, batch=placement.batch)
-    wanted = wanted if wanted != PlanRequest() else PlanRequest(machines=1)
-    captured = _capture(spec, alone=placement is None and wanted.machines == 1)
+    request = request if request != PlanRequest() else PlanRequest(machines=1)
+    capture = _capture(spec, alone=placement is None and request.machines == 1)
     programs: Sequence[Program] = []
-    if captured is not None:
-        placement = placement or plan_task(captured, spec, wanted)
-        programs = compile_programs(captured, load_cut(captured, placement))[1]
-    counts = _run(spec, source, captured, programs, split)
+    if capture is not None:
+        placement = placement or plan_task(capture, spec, request)
+        programs = compile_programs(capture, load_cut(capture, placement))[1]
+    counts = _run(spec, source, capture, programs, split)
     return {
         "task": spec.model,
         "weights": str(source),
@@ -96,25 +96,25 @@ def _capture(spec: TaskSpec, *, alone: bool) -> CapturedTask | None:
     """Capture the task's graphs; return None if it cannot be traced and runs alone, so that it need not be."""
     if not alone:
         return capture_task(spec)
-    captured = try_to_capture(spec)
-    return None if isinstance(captured, BadInput) else captured
+    capture = try_to_capture(spec)
+    return None if isinstance(capture, BadInput) else capture
 
 
 def _run(
-    spec: TaskSpec, source: Path, captured: CapturedTask | None, programs: Sequence[Program], split: str
+    spec: TaskSpec, source: Path, capture: CapturedTask | None, programs: Sequence[Program], split: str
 ) -> dict[str, Any]:
     """Write the constants to a file, start a process for each machine, and return the counts."""
     task = load_task(spec)
     names = [worker_name(0, machine) for machine in range(max(1, len(programs)))]
     with tempfile.TemporaryDirectory(prefix="cutset-eval-") as folder:
-        constants = dict(captured.constants) if captured is not None else {}
+        constants = dict(capture.constants) if capture is not None else {}
         with weights.open_weights(source) as trained:
             missing = [name for name in non_persistent_buffers(task) if trained.shape(name) is None]
             if missing:  # a plain state_dict leaves out buffers that are not persistent
                 constants |= {n: b for n, b in build_model(task, seed=0).named_buffers() if n in missing}
             weights.check_weights(trained, programs, constants, where=source)
         path = save_state(Path(folder) / "constants.safetensors", constants)
-        batch = captured.batch if captured is not None else spec.batch or task.batch
+        batch = capture.batch if capture is not None else spec.batch or task.batch
         machine = EvaluationSpec(spec, split, batch, str(source.resolve()), str(path), peers=names)
         machines = [msgspec.structs.replace(machine, program=msgspec.msgpack.encode(program)) for program in programs]
         return _launch(names, machines or [machine])

@@ -105,8 +105,8 @@ def _render_senders(box: OperatorBox, crossed: dict[str, Crossing], scale: MapSc
     senders = {source for source, _ in item.pairs}
     spots = [spot for machine, spot in sorted(find_anchors(box).items()) if machine in senders]
     crowded = len(spots) * (2 * scale.ring + 2) > 2 * box.frame[3]
-    shown = [(box.right, box.middle)] if crowded else spots
-    rings = [element("circle", cx=x, cy=y, r=scale.ring, cls="ring") for x, y in shown]
+    ring_centres = [(box.right, box.middle)] if crowded else spots
+    rings = [element("circle", cx=x, cy=y, r=scale.ring, cls="ring") for x, y in ring_centres]
     label = format_bytes(item.total)
     wide = measure_text(label, 10.5) + 14
     x, y = min(box.right + scale.gap / 2, WIDTH - wide / 2 - 2), box.frame[1] - 19

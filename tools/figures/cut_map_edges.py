@@ -94,15 +94,15 @@ def render_crossing(
     if not any(receiver in holders for _, receiver in item.pairs):
         return render_wire(source, target, points)
     if points is None and len(item.pairs) <= scale.pairs:
-        drawn = _render_threads(source, target, item, largest)
+        lines = _render_threads(source, target, item, largest)
     else:
         weight = 1.5 + 2.5 * sqrt(item.total / max(largest, 1))
         x = target.frame[0]
         y = target.middle if points is None else points[-1][1]
         start = (source.right + 4, source.middle)
         path = format_curve(start, (x - 8, y)) if points is None else _format_rounded([*points[:-1], (x - 8, y)])
-        drawn = element("path", d=path, cls="cross", stroke_width=weight) + _render_arrow((x - 1, y), "crossend", 5)
-    return element("g", tooltip(describe_crossing(item)), drawn, cls="crossing", data_tensor=item.tensor)
+        lines = element("path", d=path, cls="cross", stroke_width=weight) + _render_arrow((x - 1, y), "crossend", 5)
+    return element("g", tooltip(describe_crossing(item)), lines, cls="crossing", data_tensor=item.tensor)
 
 
 def _render_threads(source: OperatorBox, target: OperatorBox, item: Crossing, largest: int) -> str:

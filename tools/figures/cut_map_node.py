@@ -54,19 +54,21 @@ def render_box(name: str, box: OperatorBox, scale: MapScale, axes: AxisNames) ->
     out = []
     for i, (op, frame) in reversed(list(enumerate(stack_frames(box)))):
         land = divide_frame(op, frame)
-        drawn = [render_tiles(name, machine, rects, "tile") for machine, rects in land.items()] or [rect(frame, "none")]
+        shapes = [render_tiles(name, machine, rects, "tile") for machine, rects in land.items()] or [
+            rect(frame, "none")
+        ]
         if i == 0:
-            drawn += [_render_number(machine, max(rects, key=compute_area)) for machine, rects in land.items()]
+            shapes += [_render_number(machine, max(rects, key=compute_area)) for machine, rects in land.items()]
         out.append(
-            element("g", tooltip(_describe_operator(op, axes)), *drawn, rect(frame, "frame", rx=1), data_op=op.name)
+            element("g", tooltip(_describe_operator(op, axes)), *shapes, rect(frame, "frame", rx=1), data_op=op.name)
         )
     x, y, width, height = box.frame
     room = width + scale.gap * 0.74
     for i, (line, cls) in enumerate(_list_labels(box.node, scale, axes)):
-        shown = (
+        text = (
             fit_text(line, room, 12) if i == 0 else fit_text_end(line, room, 10) if i == 1 else fit_text(line, room, 10)
         )
-        out.append(text_line(x, y + height + 14 + LINE_HEIGHT * i, shown, cls))
+        out.append(text_line(x, y + height + 14 + LINE_HEIGHT * i, text, cls))
     return element("g", *out, cls="node")
 
 

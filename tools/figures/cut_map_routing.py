@@ -55,14 +55,14 @@ def _is_straight(source: Seat, target: Seat) -> bool:
 
 def _assign_slots(spans: Iterable[tuple[int, float, float]]) -> dict[int, int]:
     """The lowest free slot for each (key, from, to); spans that overlap get different slots."""
-    taken: list[list[tuple[float, float]]] = []
+    slots: list[list[tuple[float, float]]] = []
     out: dict[int, int] = {}
     for key, start, stop in sorted(spans, key=lambda span: (span[1], -span[2], span[0])):
-        fits = (i for i, slot in enumerate(taken) if all(stop < a or b < start for a, b in slot))
-        slot = next(fits, len(taken))
-        if slot == len(taken):
-            taken.append([])
-        taken[slot].append((start, stop))
+        fits = (i for i, slot in enumerate(slots) if all(stop < a or b < start for a, b in slot))
+        slot = next(fits, len(slots))
+        if slot == len(slots):
+            slots.append([])
+        slots[slot].append((start, stop))
         out[key] = slot
     return out
 

@@ -113,11 +113,11 @@ def _render_machine(i: int, name: str, spans: list[TimelineSpan], panel: _Panel,
         bar for row in (*rows, compute, [s for s in spans if s.kind == "send"]) for bar in merge_spans(row, narrow_s)
     ]
     busy = sum(span.stop_s - span.start_s for span in compute) / (panel.end_s or 1e-9)
-    drawn = [_render_bar(i, bar, y=y, scale=scale) for bar in bars]
+    shapes = [_render_bar(i, bar, y=y, scale=scale) for bar in bars]
     label = text_line(_WIDTH - _RIGHT + 8, y + 15, format_percent(busy) + " busy", "muted tiny")
     head = render_chip(NAME, 12, y + 2, i) + text_line(34, y + 14, fit_text(name, 130))
     track = rect((scale.left, y, panel.end_s * scale.wide, _COMPUTE), "track")
-    return element("g", head, track, *drawn, label, data_machine=name)
+    return element("g", head, track, *shapes, label, data_machine=name)
 
 
 def merge_spans(spans: list[TimelineSpan], narrow_s: float) -> list[MergedSpans]:

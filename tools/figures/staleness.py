@@ -173,20 +173,20 @@ def render_waiting_bars(workers: Sequence[Mapping[str, Any]], *, standalone: boo
 
     workers: each with its name, seconds, fetch_s and push_s.
     """
-    shown = [worker for worker in workers if worker["seconds"] > 0]
-    if not shown:
+    active = [worker for worker in workers if worker["seconds"] > 0]
+    if not active:
         return ""
-    left = 28.0 + max(measure_text(fit_text(str(worker["name"]), 180)) for worker in shown)
+    left = 28.0 + max(measure_text(fit_text(str(worker["name"]), 180)) for worker in active)
     out, x = [], left
     for _, colour, label in _PARTS:
         out += [rect((x, 12, 10, 10), colour, rx=2), text_line(x + 16, 21, label, "muted small")]
         x += 40 + measure_text(label, 11)
-    out += [_render_bar(worker, left, _BARS_TOP + _BAR_ROW * i) for i, worker in enumerate(shown)]
+    out += [_render_bar(worker, left, _BARS_TOP + _BAR_ROW * i) for i, worker in enumerate(active)]
     return render_figure(
         "waits",
         "Waiting for the shards",
-        " ".join(f"{_describe_wait(worker)}." for worker in shown),
-        size=(left + _BAR_WIDTH + 130, _BARS_TOP + _BAR_ROW * len(shown) + 6),
+        " ".join(f"{_describe_wait(worker)}." for worker in active),
+        size=(left + _BAR_WIDTH + 130, _BARS_TOP + _BAR_ROW * len(active) + 6),
         body="".join(out),
         standalone=standalone,
     )

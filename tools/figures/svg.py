@@ -26,8 +26,8 @@ def element(name: str, *body: str, **attributes: str | float | None) -> str:
     for key, value in attributes.items():
         if value is None:
             continue
-        shown = format_number(value) if isinstance(value, int | float) else html.escape(value)
-        parts.append(f'{"class" if key == "cls" else key.replace("_", "-")}="{shown}"')
+        text = format_number(value) if isinstance(value, int | float) else html.escape(value)
+        parts.append(f'{"class" if key == "cls" else key.replace("_", "-")}="{text}"')
     opening = " ".join(parts)
     return f"<{opening}>{''.join(body)}</{name}>" if body else f"<{opening}/>"
 

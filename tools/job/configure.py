@@ -86,7 +86,7 @@ def _write_weights(config: RunConfig, plan: ReplicaPlan, start: ResumeState | No
             plan.task,
             seed=config.seed,
             constants=plan.constants,
-            given=source,
+            weights_file=source,
             partial=source != init,  # a checkpoint has nothing that no operator uses
             cut=plan.is_cut,
         )

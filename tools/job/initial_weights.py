@@ -45,15 +45,15 @@ def write_initial_weights(
     *,
     seed: int,
     constants: Mapping[str, Tensor],
-    given: Path | None = None,
+    weights_file: Path | None = None,
     partial: bool = False,
     cut: bool = True,
 ) -> InitialWeights:
     """Write parameters, buffers and constants of a task's model, and those of its loss; return the model.
 
-    given: a safetensors file with the model's state_dict, from which they come as far as that goes. partial: whether
-    names may be missing there. cut: whether the model may be too large for this process. Raises BadInput where the file
-    does not fit the model.
+    weights_file: a safetensors file with the model's state_dict, whose values are used for the tensors that it has.
+    partial: whether names may be missing there. cut: whether the model may be too large for this process. Raises
+    BadInput where the file does not fit the model.
     """
     size, notes = 0, tuple[str, ...]()
     if cut:
@@ -61,32 +61,32 @@ def write_initial_weights(
         size = sum(tensor.nbytes for tensor in (*empty.parameters(), *empty.buffers()))
     if size > MAX_WHOLE_BYTES:
         try:
-            return InitialWeights(_draw_one_by_one(path, task, seed, constants, given, partial=partial), False)
+            return InitialWeights(_draw_one_by_one(path, task, seed, constants, weights_file, partial=partial), False)
         except Unrecordable as error:
             notes = (f"its {format_bytes(size)} of weights were drawn in one process, which held them all: {error}",)
     model = build_model(task, seed=seed)
     values = collect_state(model, task.loss, constants)
-    sources = _find_sources(given, task, model, values if partial else None)
+    sources = _find_sources(weights_file, task, model, values if partial else None)
     with new_file(path, {name: (value.dtype, list(value.shape)) for name, value in values.items()}) as writer:
         for name, value in values.items():
             if name not in sources:
                 writer.write(name, value)
-        _copy_given(given, sources, values, writer)
+        _copy_weights(weights_file, sources, values, writer)
     return InitialWeights(model, True, notes)
 
 
 def _draw_one_by_one(
-    path: Path, task: "Task", seed: int, constants: Mapping[str, Tensor], given: Path | None, *, partial: bool
+    path: Path, task: "Task", seed: int, constants: Mapping[str, Tensor], weights_file: Path | None, *, partial: bool
 ) -> nn.Module:
     """Write the weights of a model that is never whole; return the model without values."""
     deferred = record(lambda: task.build(seed=seed))
     values = collect_state(deferred.model, task.loss, constants)
-    sources = _find_sources(given, task, deferred.model, values if partial else None)
+    sources = _find_sources(weights_file, task, deferred.model, values if partial else None)
     with new_file(path, {name: (value.dtype, list(value.shape)) for name, value in values.items()}) as writer:
-        drawn = {name: value for name, value in values.items() if name not in sources}
-        if drawn:
-            deferred.replay(drawn, writer.write)
-        _copy_given(given, sources, values, writer)
+        fresh = {name: value for name, value in values.items() if name not in sources}
+        if fresh:
+            deferred.replay(fresh, writer.write)
+        _copy_weights(weights_file, sources, values, writer)
     return deferred.model
 
 
@@ -97,20 +97,20 @@ def state_names(model: nn.Module) -> dict[str, str]:
 
 
 def _find_sources(
-    given: Path | None, task: "Task", model: nn.Module, partly: Mapping[str, Tensor] | None
+    weights_file: Path | None, task: "Task", model: nn.Module, partly: Mapping[str, Tensor] | None
 ) -> dict[str, str]:
     """Return, by name of a parameter or buffer, its name in the file, where a tied tensor may have any of its names.
 
     partly: where the file is not of a state_dict, but may have some of these tensors.
     """
-    if given is None:
+    if weights_file is None:
         return {}
     first_names, partial = _first_names(model), partly is not None
     if partly is not None:
         first_names = {name: name for name in partly} | first_names
     names: dict[str, str] = first_names if partial else state_names(model)
     state: Mapping[str, Tensor] = model.state_dict(keep_vars=True) if partly is None else partly
-    with _open_file(given) as reader:
+    with _open_file(weights_file) as reader:
         layouts = reader.layouts
     there = {first: name for name, first in reversed(names.items()) if name in layouts}
     missing = [] if partial else [name for name, first in names.items() if first not in there]
@@ -125,7 +125,7 @@ def _find_sources(
         how = "; ".join(f"{what} {_format_names(found)}" for what, found in kinds.items() if found)
         raise BadInput(
             "E317",
-            f"the weights in {given} are not those of the model of task {task.name}: the file {how}",
+            f"the weights in {weights_file} are not those of the model of task {task.name}: the file {how}",
             fix="save them with safetensors.torch.save_file(model.state_dict(), ...) from the same model",
         )
     return {name: there[first] for name, first in first_names.items() if first in there}
@@ -140,13 +140,13 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return {name: first[id(tensor)] for name, tensor in listed}
 
 
-def _copy_given(
-    given: Path | None, sources: Mapping[str, str], values: Mapping[str, Tensor], writer: TensorWriter
+def _copy_weights(
+    weights_file: Path | None, sources: Mapping[str, str], values: Mapping[str, Tensor], writer: TensorWriter
 ) -> None:
-    """Write what the given file has, a part at a time, in the dtypes of the model."""
-    if given is None:
+    """Write what the file has, a part at a time, in the dtypes of the model."""
+    if weights_file is None:
         return
-    with _open_file(given) as reader:
+    with _open_file(weights_file) as reader:
         for name, source in sources.items():
             count, dtype = values[name].numel(), values[name].dtype
             step = PART_BYTES // torch.float64.itemsize
@@ -155,9 +155,9 @@ def _copy_given(
                 writer.write(name, part.to(dtype), start=start)
 
 
-def _open_file(given: Path) -> TensorReader:
+def _open_file(path: Path) -> TensorReader:
     try:
-        return TensorReader(given)
+        return TensorReader(path)
     except CheckpointError as error:
         raise BadInput("E318", f"no weights: {error.facts}", fix="give a .safetensors file") from error
 

@@ -42,8 +42,8 @@ def prepare(config: RunConfig) -> Job:
     task = load_task(config.task_spec)
     spec = settle_batch(config, with_placement(placement, config.task_spec), task)
     start = read_start(config)
-    captured = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
-    plan = plan_replica(captured, spec, task, placement=placement, request=request)
+    capture = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
+    plan = plan_replica(capture, spec, task, placement=placement, request=request)
     return configure(config, plan, start)
 
 

@@ -68,12 +68,12 @@ def capture_replica(
     spec = micro_batch_spec(spec, task, micro_batches)
     if not may_be_whole:
         return capture_task(spec, task)
-    captured = try_to_capture(spec, task)
-    return WholeModel(captured) if isinstance(captured, BadInput) else captured
+    capture = try_to_capture(spec, task)
+    return WholeModel(capture) if isinstance(capture, BadInput) else capture
 
 
 def plan_replica(
-    captured: CapturedTask | WholeModel,
+    capture: CapturedTask | WholeModel,
     spec: TaskSpec,
     task: "Task",
     *,
@@ -82,24 +82,24 @@ def plan_replica(
 ) -> ReplicaPlan:
     """Cut a captured task as a placement says, or as the best plan for the request does."""
     batch = spec.batch or task.batch
-    if isinstance(captured, WholeModel):
-        return ReplicaPlan(task, spec, batch, failure=captured.failure)
-    placement = placement or plan_task(captured, spec, request)
-    programs, evaluations = compile_programs(captured, load_cut(captured, placement))
+    if isinstance(capture, WholeModel):
+        return ReplicaPlan(task, spec, batch, failure=capture.failure)
+    placement = placement or plan_task(capture, spec, request)
+    programs, evaluations = compile_programs(capture, load_cut(capture, placement))
     spec = with_placement(placement, spec)
     if len(programs) == 1 and placement.micro_batches == 1:  # there is nothing that plain torch does not do as well
-        return ReplicaPlan(task, spec, batch, placement=placement, notes=captured.notes)
+        return ReplicaPlan(task, spec, batch, placement=placement, notes=capture.notes)
     return ReplicaPlan(
         task,
         spec,
-        captured.batch * placement.micro_batches,
+        capture.batch * placement.micro_batches,
         placement.micro_batches,
         placement,
         programs,
         evaluations,
-        captured.constants,
-        bool(captured.leaf_modules),
-        captured.notes,
+        capture.constants,
+        bool(capture.leaf_modules),
+        capture.notes,
     )
 
 

@@ -123,8 +123,8 @@ def _fit_rate(machine: Machine, samples: Sequence[OperatorSample]) -> Rate:
 
 def add_random_rate(machine: Machine, rate: float) -> Machine:
     """Return the machine with its rate of random numbers per second."""
-    drawn = Rate(_round_digits(rate), _round_digits(rate), machine.operator_s, machine.gradient_s)
-    return replace(machine, rates={**machine.rates, RANDOM: drawn})
+    random_rate = Rate(_round_digits(rate), _round_digits(rate), machine.operator_s, machine.gradient_s)
+    return replace(machine, rates={**machine.rates, RANDOM: random_rate})
 
 
 def fit_network(

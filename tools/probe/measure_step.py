@@ -156,10 +156,10 @@ def make_setup(spec: TaskSpec, ready: CapturedTask, folder: Path, *, steps: int,
 def _fill_randomly(batch: Data) -> Data:
     """Return the batch with random floats: on zeros some operators, as max pooling, are faster."""
     generator = torch.Generator().manual_seed(0)
-    drawn = [
+    inputs = [
         torch.rand(t.shape, dtype=t.dtype, generator=generator) if t.is_floating_point() else t for t in batch.inputs
     ]
-    return Data(tuple(drawn), batch.targets)
+    return Data(tuple(inputs), batch.targets)
 
 
 def _make_role(name: str, entry: str, setup: StepSetup, workers: int) -> Role:

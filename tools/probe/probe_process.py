@@ -148,15 +148,16 @@ class _OperatorTimer:
 
     def __init__(self, program: Program, ops: set[str], states: FlatParameters) -> None:
         steps = tuple(step for segment in program.segments for step in segment.steps if step.op in ops)
-        made = {piece for step in steps for piece in step.makes}
-        held = {state.piece for state in program.states}
-        read = {piece for step in steps for operand in step.operands for piece in operand.sources} - made - held
+        outputs = {piece for step in steps for piece in step.makes}
+        state_pieces = {state.piece for state in program.states}
+        sources = {piece for step in steps for operand in step.operands for piece in operand.sources}
+        inputs = sources - outputs - state_pieces
         out = steps[-1].makes
-        link = TransferEdge(0, 0, out, tuple(program.pieces[piece].box for piece in out))
-        self._segment = Segment(0, steps, (), (link,), ())
+        edge = TransferEdge(0, 0, out, tuple(program.pieces[piece].box for piece in out))
+        self._segment = Segment(0, steps, (), (edge,), ())
         program = msgspec.structs.replace(program, segments=(self._segment,), results=())
         self._runner = SegmentRunner(program, states)
-        self._leaves = [_Input(piece, torch.randn(sizes(program.pieces[piece].box))) for piece in sorted(read)]
+        self._leaves = [_Input(piece, torch.randn(sizes(program.pieces[piece].box))) for piece in sorted(inputs)]
         self._gradients = [torch.randn(sizes(program.pieces[piece].box)) for piece in out]
 
     def run(self) -> tuple[float, float]:

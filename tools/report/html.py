@@ -48,9 +48,9 @@ def render_card(title: str, lead: str, body: str, *, scroll: bool = False) -> st
     """Render a section with a heading and a line of explanation; "" if there is nothing to show. body is markup."""
     if not body:
         return ""
-    shown = f'<div class="scroll">{body}</div>' if scroll else body
-    explained = f'<p class="lead">{escape(lead)}</p>' if lead else ""
-    return f'<section class="card"><h2>{escape(title)}</h2>{explained}{shown}</section>\n'
+    content = f'<div class="scroll">{body}</div>' if scroll else body
+    explanation = f'<p class="lead">{escape(lead)}</p>' if lead else ""
+    return f'<section class="card"><h2>{escape(title)}</h2>{explanation}{content}</section>\n'
 
 
 def render_facts(items: Sequence[tuple[str, str, str]]) -> str:

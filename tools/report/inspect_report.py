@@ -10,14 +10,14 @@ from ..units import format_count, format_percent
 from .console import make_console, print_columns
 
 
-def describe_capture(captured: CapturedTask) -> dict[str, Any]:
+def describe_capture(capture: CapturedTask) -> dict[str, Any]:
     """Return operators in order, totals, and the fraction of the FLOPs in operators that can be cut, as plain data."""
-    graph = captured.train
+    graph = capture.train
     total = sum(op.flops for op in graph.ops) or 1.0
     parameters = sum(_count_elements(p.shape) for p in graph.parameters)
     return {
-        "task": captured.task.name,
-        "batch": captured.batch,
+        "task": capture.task.name,
+        "batch": capture.batch,
         "parameters": parameters,
         "parameter_bytes": sum(_count_elements(p.shape) * p.element_bytes for p in graph.parameters),
         "flops_forward": sum(op.flops for op in graph.ops),

@@ -73,9 +73,9 @@ def format_iteration(iteration: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _parse_replica(taken: tuple[str, int]) -> int:
+def _parse_replica(item: tuple[str, int]) -> int:
     """Return the number of the replica of "worker-3"."""
-    return int(taken[0].partition("-")[2])
+    return int(item[0].partition("-")[2])
 
 
 def sample_iterations(iterations: Sequence[Mapping[str, Any]], count: int = 12) -> list[Mapping[str, Any]]:

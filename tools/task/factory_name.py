@@ -25,12 +25,12 @@ class FactoryName:
 
 def parse_factory(text: str) -> FactoryName:
     """The parts of a factory's name; UsageError where it has another form or its arguments are not literals."""
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         named = f"{text}:FACTORY" if text.endswith(".py") else "cutset.models:digits"
         raise UsageError("E210", f"{text!r} names no factory", fix=f"pkg.module:FACTORY or file.py:FACTORY, as {named}")
-    arguments = _arguments(found["arguments"]) if found["call"] else {}
-    return FactoryName(found["module"], found["factory"], arguments)
+    arguments = _arguments(match["arguments"]) if match["call"] else {}
+    return FactoryName(match["module"], match["factory"], arguments)
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -57,5 +57,7 @@ def _literal(name: str, value: ast.expr) -> Any:
     try:
         return ast.literal_eval(value)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        shown = ast.unparse(value)
-        raise UsageError("E215", f"{name}={shown} is no number, string, True, None or list of such", fix=_AS) from error
+        source = ast.unparse(value)
+        raise UsageError(
+            "E215", f"{name}={source} is no number, string, True, None or list of such", fix=_AS
+        ) from error

@@ -234,10 +234,10 @@ def _call_factory(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        given = ", ".join(arguments)
+        names = ", ".join(arguments)
         raise BadInput(
             "E305",
-            f"{spec.model} cannot be called {f'with {given} alone' if given else 'without arguments'}: {error}",
+            f"{spec.model} cannot be called {f'with {names} alone' if names else 'without arguments'}: {error}",
             fix="give them defaults, or name a function that needs none",
         ) from error
     with blame("E303", spec.model, stated="E312"):

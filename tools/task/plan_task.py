@@ -36,10 +36,10 @@ def _nearest_divisor(batch: int, near: int) -> int:
     return min((d for d in range(1, batch + 1) if batch % d == 0), key=lambda d: (abs(d - near), d))
 
 
-def plan_task(captured: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Placement:
+def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Placement:
     """Return the best placement of a captured task, whose batch is a micro-batch."""
     placement = plan_placement(
-        captured.train,
+        capture.train,
         request.load_cluster(),
         model=spec.model,
         seed=request.seed,
@@ -49,7 +49,7 @@ def plan_task(captured: CapturedTask, spec: TaskSpec, request: PlanRequest) -> P
         pins=request.pins,
         micro_batches=request.micro_batches,
     )
-    return msgspec.structs.replace(placement, leaf_modules=list(captured.leaf_modules), autocast=captured.autocast)
+    return msgspec.structs.replace(placement, leaf_modules=list(capture.leaf_modules), autocast=capture.autocast)
 
 
 def with_placement(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
@@ -59,19 +59,19 @@ def with_placement(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
     return msgspec.structs.replace(spec, leaf_modules=tuple(placement.leaf_modules), autocast=placement.autocast)
 
 
-def load_cut(captured: CapturedTask, placement: Placement) -> Cut:
+def load_cut(capture: CapturedTask, placement: Placement) -> Cut:
     """Return the cut of a placement file for a captured task; BadInput names the first difference."""
-    if placement.batch != captured.batch:
+    if placement.batch != capture.batch:
         raise BadInput(
             "E344",
-            f"the placement was planned for batches of {placement.batch}, the run has batches of {captured.batch}",
+            f"the placement was planned for batches of {placement.batch}, the run has batches of {capture.batch}",
             fix=f"--batch {placement.batch}",
         )
-    return cut_from_placement(placement, captured.train)
+    return cut_from_placement(placement, capture.train)
 
 
-def compile_programs(captured: CapturedTask, cut: Cut) -> tuple[list[Program], list[Program]]:
+def compile_programs(capture: CapturedTask, cut: Cut) -> tuple[list[Program], list[Program]]:
     """Return the training programs and the evaluation programs, one of each for every machine."""
-    dataflow = lower_cut(captured.train, cut)
-    evaluation = evaluation_cut(captured.train, dataflow.cut, captured.evaluation)
-    return programs(dataflow, training=True), programs(lower_cut(captured.evaluation, evaluation), training=False)
+    dataflow = lower_cut(capture.train, cut)
+    evaluation = evaluation_cut(capture.train, dataflow.cut, capture.evaluation)
+    return programs(dataflow, training=True), programs(lower_cut(capture.evaluation, evaluation), training=False)

@@ -105,18 +105,18 @@ def read_tensors_from(path: str | Path) -> Callable[[str], Tensor]:
     return value
 
 
-def check_weights(weights: Weights, programs: Sequence[Program], made: Collection[str], *, where: Path) -> None:
+def check_weights(weights: Weights, programs: Sequence[Program], constants: Collection[str], *, where: Path) -> None:
     """Raise CheckpointError, naming the first, where a tensor of the programs is missing or of another shape.
 
-    made: names of tensors that the model's own code makes, and that need not be there.
+    constants: names of tensors that the model's own code makes, and that need not be there.
     """
-    needed = {name: shape for name, shape in _shapes_in(programs).items() if name not in made}
-    missing = [name for name in needed if weights.shape(name) is None]
+    shapes = {name: shape for name, shape in _shapes_in(programs).items() if name not in constants}
+    missing = [name for name in shapes if weights.shape(name) is None]
     if missing:
         raise _misfit_error(
-            f"{where} has no tensor {missing[0]!r}; of the model's {len(needed)} it lacks {len(missing)}"
+            f"{where} has no tensor {missing[0]!r}; of the model's {len(shapes)} it lacks {len(missing)}"
         )
-    for name, shape in needed.items():
+    for name, shape in shapes.items():
         if weights.shape(name) != shape:
             raise _misfit_error(f"{where} has {name} of shape {weights.shape(name)}; in the model it has {shape}")
 

@@ -71,8 +71,8 @@ class LeasedBatches:
         self._request = 0  # the number of the request that waits for an answer, or is made next
         self._is_waiting, self._is_open = False, True
         mailbox.send(LAUNCHER, Message("join", body={"step": start_step}))
-        joined = mailbox.wait([(LAUNCHER, "joined", 0, 0, 0)])
-        self.start_step = self._next = int(joined.body["step"])  # `_next`: the first step without a lease
+        reply = mailbox.wait([(LAUNCHER, "joined", 0, 0, 0)])
+        self.start_step = self._next = int(reply.body["step"])  # `_next`: the first step without a lease
         self._pace_from = (self.start_step, clock())
 
     def batch_at(self, step: int) -> int | None:

@@ -130,7 +130,7 @@ def test_what_is_no_text_is_named_with_its_line(tmp_path):
 def test_too_little_text_is_refused(tmp_path):
     path = tmp_path / "text"
     path.write_text("one one\ntwo\n")
-    with pytest.raises(TaskError, match="has 1 words that are there at least 2 times"):
+    with pytest.raises(TaskError, match="has 1 words that occur at least 2 times"):
         read_vocabulary(path, min_count=2, lower=True)
     path.write_text("one\ntwo\n")
     with pytest.raises(TaskError, match="no two words of the vocabulary beside each other in its lines for training"):

@@ -123,7 +123,7 @@ def test_the_estimate_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[
         assert estimates.shape == (len(makers.layouts), len(readers.layouts))
         for p, q in product(range(len(makers.layouts)), range(len(readers.layouts))):
             boxes = {maker.name: makers.boxes_of(p), reader.name: readers.boxes_of(q)}
-            ways = [makers.made[p].boxes_of(0)] if makers.parts[p] > 1 else []
+            ways = [makers.complete[p].boxes_of(0)] if makers.parts[p] > 1 else []
             need = input_regions(readers[q], operand, info)
             if ways and need.once(info)[0]:
                 ways.append(need.boxes_of(0))

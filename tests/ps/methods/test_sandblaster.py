@@ -36,7 +36,7 @@ from cutset.ps.sandblaster.solver import Portions
 )
 def test_wrong_options_are_refused(text: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_method(f"sandblaster:{text}", {}).check(SGD(0.1), 1, 10)
+        parse_method(f"sandblaster:{text}").check(SGD(0.1), 1, 10)
     assert caught.value.code == code
     assert "sandblaster" in caught.value.facts + caught.value.fix
 

@@ -82,7 +82,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self):
         assert self.queue.is_complete == (len(self.done) == self.count)
-        assert self.queue.taken == Counter(self.done.values())
+        assert self.queue.groups_finished == Counter(self.done.values())
         assert self.queue.backups == self.backups
 
     def teardown(self):
@@ -107,7 +107,7 @@ def test_everything_is_done_exactly_once_whoever_asks(count, replicas, copies, c
         elif (group := queue.take(who)) is not None:
             working[who] = group
     assert first == Counter(range(count))
-    assert sum(queue.taken.values()) == count
+    assert sum(queue.groups_finished.values()) == count
     assert queue.take("0") is None
 
 
@@ -178,7 +178,7 @@ def test_who_is_first_counts():
     assert queue.finish("a", 1)
     assert not queue.finish("b", 1)
     assert not queue.finish("b", 1)
-    assert queue.taken == {"a": 1}
+    assert queue.groups_finished == {"a": 1}
     assert not queue.is_complete
     assert queue.finish("a", 0)
     assert queue.is_complete
@@ -188,7 +188,7 @@ def test_who_is_first_counts():
 def test_an_unknown_group_does_not_count(group):
     queue = WorkQueue(2)
     assert not queue.finish("a", group)
-    assert queue.taken == {}
+    assert queue.groups_finished == {}
 
 
 def test_what_a_lost_replica_had_and_has_done_is_handed_out_again():
@@ -197,7 +197,7 @@ def test_what_a_lost_replica_had_and_has_done_is_handed_out_again():
     queue.finish("a", 0)
     queue.finish("b", 4)
     queue.remove_replica("a")
-    assert queue.taken == {"b": 1}
+    assert queue.groups_finished == {"b": 1}
     assert [queue.take("b") for _ in range(4)] == [1, 0, 5, 3]
     assert queue.backups == 0
 

@@ -12,7 +12,7 @@ from cutset.errors import NetworkError
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.message import Message
 from cutset.runtime.channel.peer_connection import PLAIN_BUFFER_BYTES
-from cutset.runtime.channel.zmq_channel import DIRECTORY, LINK_LOST, ZmqChannel
+from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, DIRECTORY, ZmqChannel
 
 NAMES = ["a", "b", "launcher"]
 FOUND_S = 8.0
@@ -64,7 +64,7 @@ def test_the_launcher_is_told_and_the_role_goes_on(roles: dict[str, ZmqChannel],
         assert time.monotonic() < deadline
         assert a.poll() is None
         a.wait(0.1)
-    assert (told.kind, told.sender, told.body["peer"], told.body["code"]) == (LINK_LOST, "a", "b", "E514")
+    assert (told.kind, told.sender, told.body["peer"], told.body["code"]) == (CONNECTION_LOST, "a", "b", "E514")
     b.send("a", Message("still here"))
     assert a.receive(10).kind == "still here"
 
@@ -76,7 +76,7 @@ def test_a_launcher_tells_itself(roles: dict[str, ZmqChannel]) -> None:
     launcher.poll()
     b.close()
     told = launcher.receive(FOUND_S)
-    assert (told.kind, told.sender, told.body["peer"]) == (LINK_LOST, "launcher", "b")
+    assert (told.kind, told.sender, told.body["peer"]) == (CONNECTION_LOST, "launcher", "b")
 
 
 def test_a_link_that_never_comes_up_is_lost_too(roles: dict[str, ZmqChannel]) -> None:

@@ -84,10 +84,10 @@ def test_forward_then_backward_of_one_segment() -> None:
     micro = MicroBatch(0, batch_tensors(program, Data((torch.ones(4, 3),), ()), slice(0, 4)), {})
     assert runner.forward(micro, segment) == []
     assert micro.loss == pytest.approx(summed(model(torch.ones(4, 3))).item())
-    assert micro.made
+    assert micro.outputs
     assert not micro.read
     runner.backward(micro, 0, 2)
-    assert not micro.made
+    assert not micro.outputs
     # d(sum)/d(weight) is the sum over the four rows of ones, of which a half for each of two micro-batches.
     assert states.gradients.tolist() == [2.0] * 8
 

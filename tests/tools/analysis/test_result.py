@@ -127,7 +127,7 @@ def test_a_loss_that_does_not_fall_is_noted() -> None:
 def test_settings_have_what_a_method_makes_of_the_optimizer(
     options: RunConfig, text: str, effective: dict[str, Any]
 ) -> None:
-    settings = result._list_settings(prepare(replace(options, method=parse_method(text, {}), replicas=2)))
+    settings = result._list_settings(prepare(replace(options, method=parse_method(text), replicas=2)))
     assert settings["optimizer"] == str(SGD(0.1))
     names = ("optimizer of the shards", "pushes per update", "rate of the workers' local steps")
     assert {name: settings[name] for name in names if name in settings} == effective

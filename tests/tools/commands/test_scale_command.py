@@ -12,7 +12,7 @@ def test_a_run_is_asked(cutset: Cutset, tmp_path: Path) -> None:
         run.publish_limits(ScaleLimits("downpour", 2, 8))
         outcome = cutset("scale", tmp_path, "--replicas", 3)
         assert (outcome.code, outcome.err) == (0, "")
-        assert "for 3 replicas instead of 2" in outcome.out
+        assert "3 replicas instead of 2" in outcome.out
         assert run.take_request() == 3
 
 

@@ -1,26 +1,13 @@
-"""What `--checkpoint-every` may say; when a checkpoint by time is asked for, and how far ahead."""
+"""When a checkpoint by time is asked for, and how many steps ahead."""
 
 import math
-import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from places import USER_MODELS
 
-from cutset.errors import UsageError
-from cutset.ps.methods.registry import parse_method
-from cutset.ps.methods.sync import Sync
-from cutset.ps.optimizers.standard import SGD
-from cutset.tools.config.checkpoint_interval import CheckpointInterval, parse_interval
-from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.checkpoint_timing import MARGIN_S, CheckpointTiming
-from cutset.tools.job.prepare import prepare
 from cutset.tools.job.process_specs import TrainingSpec
 from cutset.tools.task.load_task import TaskSpec
 
-GOOD = USER_MODELS / "good.py"
 EVERY_S, PACE = 10.0, 100  # steps a second
 AHEAD = math.ceil(MARGIN_S * PACE) + 1  # steps that may be made until all have heard, with the one that is being made
 
@@ -122,51 +109,3 @@ def test_it_comes_after_a_multiple_of_the_period() -> None:
 def test_who_goes_by_steps_is_asked_for_nothing() -> None:
     run = Run(every_s=0.0)
     assert [run.at(second) for second in (0.0, 1e3, 1e6)] == [None] * 3
-
-
-# What --checkpoint-every may say
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        (0, CheckpointInterval()),
-        ("0", CheckpointInterval()),
-        (50, CheckpointInterval(50)),
-        ("50", CheckpointInterval(50)),
-        ("30s", CheckpointInterval(1, 30.0)),
-        ("0.5 s", CheckpointInterval(1, 0.5)),
-        ("5min", CheckpointInterval(1, 300.0)),
-        ("1.5h", CheckpointInterval(1, 5400.0)),
-    ],
-)
-def test_a_number_is_of_steps_and_a_time_has_a_unit(given: int | str, found: CheckpointInterval) -> None:
-    assert parse_interval(given, Sync()) == found
-
-
-@pytest.mark.parametrize(
-    "given", ["0s", "0.0min", "-1s", "5x", "5m", "5 Min", "s", "", "-1", -1, "1.5", 1.5, "1e3s", "nans", True, "9" * 16]
-)
-def test_what_is_neither_is_refused(given: Any) -> None:
-    with pytest.raises(UsageError, match=f"E293: --checkpoint-every {given}; ") as caught:
-        parse_interval(given, Sync())
-    assert caught.value.fix
-
-
-@pytest.mark.parametrize("given", [4, "4s"])
-def test_methods_that_push_nothing_have_none(given: int | str) -> None:
-    with pytest.raises(UsageError, match="E288"):
-        parse_interval(given, parse_method("allreduce", {}))
-
-
-@pytest.mark.parametrize(
-    ("text", "steps", "versions"), [("sync", 1, 1), ("downpour:push=4", 4, 2), ("averaging:every=3", 3, 1)]
-)
-def test_those_by_time_are_made_where_replicas_have_just_pushed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, steps: int, versions: int
-) -> None:
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    options = RunConfig(f"{GOOD}:task", optimizer=SGD(0.1), out=tmp_path, replicas=2, checkpoint_every="2min")
-    job = prepare(replace(options, method=parse_method(text, {})))
-    assert (job.training.checkpoint_every, job.training.checkpoint_s) == (steps, 120.0)
-    assert job.checkpoint_versions == versions

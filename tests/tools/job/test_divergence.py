@@ -21,8 +21,8 @@ from cutset.tools.job.prepare import prepare
     ("method", "optimizer", "facts"),
     [
         (Downpour(), Scaled(SGD(0.1)), "as optimizer sgd/tau does already"),
-        (parse_method("sync", {}), SGD(0.1), "method sync has none"),
-        (parse_method("hogwild", {}), SGD(0.1), "method hogwild has none"),
+        (parse_method("sync"), SGD(0.1), "method sync has none"),
+        (parse_method("hogwild"), SGD(0.1), "method hogwild has none"),
     ],
 )
 def test_a_method_or_optimizer_that_cannot_is_refused(method: AnyMethod, optimizer: AnyOptimizer, facts: str) -> None:
@@ -34,6 +34,6 @@ def test_a_method_or_optimizer_that_cannot_is_refused(method: AnyMethod, optimiz
 def test_a_job_is_checked_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     task, out = f"{USER_MODELS / 'good.py'}:task", tmp_path / "run"
-    config = RunConfig(task, method=parse_method("sync", {}), optimizer=SGD(0.5), out=out, on_divergence=RETRY_SCALED)
+    config = RunConfig(task, method=parse_method("sync"), optimizer=SGD(0.5), out=out, on_divergence=RETRY_SCALED)
     with pytest.raises(UsageError, match="divides the rate by the staleness"):
         prepare(config)

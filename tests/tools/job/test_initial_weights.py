@@ -40,8 +40,8 @@ def task_of(model: Callable[[], nn.Module]) -> Task:
 CONSTANTS = {"constant.1": torch.arange(3)}
 
 
-def written(path: Path, task: Task, given: Path | None = None) -> tuple[InitialWeights, dict[str, Tensor]]:
-    first = write_initial_weights(path, task, seed=7, constants=CONSTANTS, given=given)
+def written(path: Path, task: Task, weights_file: Path | None = None) -> tuple[InitialWeights, dict[str, Tensor]]:
+    first = write_initial_weights(path, task, seed=7, constants=CONSTANTS, weights_file=weights_file)
     return first, load_file(path)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from cutset.errors import BadInput, CutsetError, UsageError
 from cutset.ps.methods.downpour import Downpour
+from cutset.ps.methods.registry import parse_method
 from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.worker.program import Program
 from cutset.tools.config.run_config import RunConfig
@@ -89,6 +90,17 @@ def test_the_samples_of_all_epochs_are_shared_out_in_whole_batches(
 ) -> None:
     training = prepare(replace(options, **more)).training
     assert (training.steps, training.evaluate_every) == (steps, evaluate_every)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "versions"), [("sync", 1, 1), ("downpour:push=4", 4, 2), ("averaging:every=3", 3, 1)]
+)
+def test_checkpoints_by_time_are_written_where_replicas_have_just_pushed(
+    options: RunConfig, method: str, steps: int, versions: int
+) -> None:
+    job = prepare(replace(options, method=parse_method(method), replicas=2, checkpoint_every="2min"))
+    assert (job.training.checkpoint_every, job.training.checkpoint_s) == (steps, 120.0)
+    assert job.checkpoint_versions == versions
 
 
 def test_a_full_disk_is_told(options: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

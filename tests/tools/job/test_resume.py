@@ -182,7 +182,5 @@ def test_a_checkpoint_between_two_pushes(resume: Resume, method: str, every: int
     ("method", "versions"), [("averaging:every=4", 3), ("diloco:every=6", 2), ("easgd:every=4", 6), ("sync", 12)]
 )
 def test_checkpoints_come_after_as_many_updates(options: RunConfig, method: str, versions: int) -> None:
-    job = prepare(
-        replace(options, method=parse_method(method, {}), replicas=2, checkpoint_every=12, optimizer=SGD(0.1))
-    )
+    job = prepare(replace(options, method=parse_method(method), replicas=2, checkpoint_every=12, optimizer=SGD(0.1)))
     assert job.checkpoint_versions == versions

@@ -72,7 +72,7 @@ def measure_fault(experiment: ClusterExperiment, cluster: EmulatedCluster, fault
     variant = plan_variant(experiment.spec, Cluster(machines, cluster.payload_rate), micro_batches, tell)
     victim, placement = experiment.machines // 2, cluster.process_placement
     with tempfile.TemporaryDirectory(prefix="cutset-fault-") as folder:
-        setup = make_setup(variant.spec, variant.captured, Path(folder), steps=0, micro_batches=micro_batches)
+        setup = make_setup(variant.spec, variant.capture, Path(folder), steps=0, micro_batches=micro_batches)
         compiled = programs(variant.plan.dataflow, training=True)
         roles = make_roles(ENTRY, setup, compiled, process_placement=placement)
         launcher = Launcher(roles, job=f"fault-{uuid.uuid4().hex[:12]}", host=placement.host)

@@ -113,11 +113,11 @@ class EmulatedCluster:
 
     def _build_switch(self, building: ExitStack) -> None:
         """Build the switch and this process's cable to it, whose name on this host says that the subnet is taken."""
-        taken = _list_addresses()
+        addresses = _list_addresses()
         for offset in range(SUBNETS):
             number = (os.getpid() + offset) % SUBNETS
             cable, self._subnet = f"cutset{number}", f"198.{18 + number // 256}.{number % 256}"
-            if (INTERFACES / cable).exists() or any(a.startswith(f"{self._subnet}.") for a in taken):
+            if (INTERFACES / cable).exists() or any(a.startswith(f"{self._subnet}.") for a in addresses):
                 continue
             self._stem = f"cutset-{os.getpid()}-{_read_start(os.getpid())}-{number}"
             self._add_namespace(self._switch, building)

@@ -73,13 +73,15 @@ def measure_link(process_placement: ProcessPlacement) -> LinkTimes:
 
 def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Run one of the two machines."""
-    given = msgspec.convert(setup, LinkSetup)
+    link_setup = msgspec.convert(setup, LinkSetup)
     mailbox = Mailbox(channel, timeout_s=TIMEOUT_S)
-    raw = _receive_raw(mailbox, given) if given.machine else _send_raw(mailbox)
+    raw = _receive_raw(mailbox, link_setup) if link_setup.machine else _send_raw(mailbox)
     rounds, sends = dict[int, list[float]](), list[float]()
     for number, size in enumerate(SIZES):
         tensor = torch.zeros(size, dtype=torch.uint8)
-        rounds[size] = [_time_round(mailbox, given.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)]
+        rounds[size] = [
+            _time_round(mailbox, link_setup.machine, number << 10 | i, tensor, sends) for i in range(ROUNDS)
+        ]
         progress.value = number + 1
     return msgspec.to_builtins(LinkSamples(raw, rounds, sends), str_keys=True)  # type: ignore[no-any-return]
 
@@ -98,10 +100,10 @@ def _time_round(mailbox: Mailbox, machine: int, step: int, tensor: torch.Tensor,
     return time.monotonic() - begin
 
 
-def _receive_raw(mailbox: Mailbox, given: LinkSetup) -> float:
+def _receive_raw(mailbox: Mailbox, setup: LinkSetup) -> float:
     """Return the bytes/s of what machine 0 sends, from the first byte to the last."""
     buffer = bytearray(CHUNK)
-    with socket.create_server((given.host, 0)) as server:
+    with socket.create_server((setup.host, 0)) as server:
         server.settimeout(TIMEOUT_S)
         mailbox.send(PEERS[0], Message("raw", body={"address": list(server.getsockname())}))
         connection = server.accept()[0]
@@ -109,8 +111,8 @@ def _receive_raw(mailbox: Mailbox, given: LinkSetup) -> float:
         connection.settimeout(TIMEOUT_S)
         count, first = connection.recv_into(buffer), time.monotonic()
         begin = count
-        while got := connection.recv_into(buffer):
-            count += got
+        while received := connection.recv_into(buffer):
+            count += received
         rate = (count - begin) / (time.monotonic() - first)
     mailbox.send(PEERS[0], Message("raw rate", body={"rate": rate}))
     return rate

@@ -45,7 +45,7 @@ class Variant:
     name: str
     micro_batches: int
     spec: TaskSpec
-    captured: CapturedTask
+    capture: CapturedTask
     result: PlanningResult
 
     @property
@@ -178,9 +178,9 @@ def choose_flops(experiment: ClusterExperiment, tell: Tell) -> float | None:
         return experiment.flops
     if cores >= experiment.machines:
         return None
-    captured = capture_task(experiment.spec)
-    work = sum(find_plan(captured.train, Cluster((Machine("machine"),))).winner.simulation.flops)
-    real = work / measure_uncut(experiment.spec, captured, steps=20, workers=experiment.machines).median_s
+    capture = capture_task(experiment.spec)
+    work = sum(find_plan(capture.train, Cluster((Machine("machine"),))).winner.simulation.flops)
+    real = work / measure_uncut(experiment.spec, capture, steps=20, workers=experiment.machines).median_s
     flops = min(FASTEST, float(f"{real * cores * ROOM / experiment.machines:.2g}"))
     tell(f"{experiment.machines} machines on {cores} cores: each is emulated as one of {flops:.3g} FLOP/s")
     return flops
@@ -205,19 +205,19 @@ def plan_variants(
     lock_step = plan_variant(experiment.spec, cluster, 1, tell)
     several = [plan_variant(experiment.spec, cluster, count, tell) for count in experiment.micro_batches]
     steps = {v.micro_batches: v.simulation.step_s for v in (lock_step, *several)}
-    alone = find_plan(lock_step.captured.train, cluster.first(1))
+    alone = find_plan(lock_step.capture.train, cluster.first(1))
     micro = min(several, key=lambda v: v.simulation.step_s)
-    return [Variant("one machine", 1, lock_step.spec, lock_step.captured, alone), lock_step, micro], steps
+    return [Variant("one machine", 1, lock_step.spec, lock_step.capture, alone), lock_step, micro], steps
 
 
 def plan_variant(spec: TaskSpec, cluster: Cluster, count: int, tell: Tell) -> Variant:
     """Return the best plan that divides the batch of the spec into so many micro-batches."""
     smaller = micro_batch_spec(spec, load_task(spec), count)
-    captured = capture_task(smaller)
-    result = find_plan(captured.train, cluster, micro_batches=count)
+    capture = capture_task(smaller)
+    result = find_plan(capture.train, cluster, micro_batches=count)
     name = "lock-step" if count == 1 else f"{count} micro-batches"
     tell(f"{name}: {result.winner.name}, {format_seconds(result.winner.simulation.step_s)} by the prediction")
-    return Variant(name, count, smaller, captured, result)
+    return Variant(name, count, smaller, capture, result)
 
 
 def compute_paces(dataflow: Dataflow, cluster: Cluster) -> list[Pace]:
@@ -252,9 +252,9 @@ def run_experiment(
                 _measure_steps(variant, emulated.process_placement, experiment.steps, paced=flops is not None)
             )
             tell(f"round {number + 1} of {experiment.rounds}: {variant.name} {format_seconds(measured[-1].median_s)}")
-    wanted = experiment.plain and flops is not None
+    runs_plain = experiment.plain and flops is not None
     plain = [
-        _measure_steps(v, emulated.process_placement, experiment.steps, paced=False) if wanted else None
+        _measure_steps(v, emulated.process_placement, experiment.steps, paced=False) if runs_plain else None
         for v in variants
     ]
     rows = [
@@ -273,7 +273,7 @@ def _measure_steps(variant: Variant, process_placement: ProcessPlacement, steps:
     dataflow = variant.plan.dataflow
     return measure_programs(
         variant.spec,
-        variant.captured,
+        variant.capture,
         programs(dataflow, training=True),
         steps=steps,
         warm_up=WARM_UP,

@@ -76,8 +76,8 @@ class AssumedMachines:
     def slowdowns(self, count: int) -> list[list[float]]:
         """Return [step][machine]: a machine is as slow in a step whatever the number of machines."""
         steps = self.draws * max(1, MANY // count)
-        drawn = [np.random.default_rng([self.seed, step]).standard_normal(count) for step in range(steps)]
-        return [[float(factor) for factor in np.exp(self.straggling * row)] for row in drawn]
+        noise = [np.random.default_rng([self.seed, step]).standard_normal(count) for step in range(steps)]
+        return [[float(factor) for factor in np.exp(self.straggling * row)] for row in noise]
 
     @property
     def mean_slowdown(self) -> float:
@@ -218,9 +218,9 @@ def simulate_figure3(
     points: list[SpeedupPoint] = []
     samples = 0
     for net in nets:
-        captured = capture_task(TaskSpec(f"cutset.models:{net}", batch=batch))
-        samples = captured.batch
-        for point in simulate_curve(net, captured.train, counts, assumed, candidates=candidates):
+        capture = capture_task(TaskSpec(f"cutset.models:{net}", batch=batch))
+        samples = capture.batch
+        for point in simulate_curve(net, capture.train, counts, assumed, candidates=candidates):
             points.append(point)
             tell(point)
     return Figure3(assumed, samples, tuple(points), time.perf_counter() - began)

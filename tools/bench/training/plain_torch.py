@@ -127,11 +127,11 @@ def _train_hog(model: nn.Module, encoded: bytes, rank: int, ready: Any, seconds:
 class _TorchLoop:
     """The loop of torch's examples, and the samples for it. Only rank 0 tests."""
 
-    def __init__(self, given: TorchSetup, task: Task, progress: RoleProgress) -> None:
-        self.given, self.task, self.progress = given, task, progress
+    def __init__(self, config: TorchSetup, task: Task, progress: RoleProgress) -> None:
+        self.config, self.task, self.progress = config, task, progress
         self.samples = read_split(task, "train")
-        self.tests = read_split(task, "test") if given.rank == 0 else None
-        self.stream = SampleStream(len(self.samples), batch=given.batch, seed=given.seed)
+        self.tests = read_split(task, "test") if config.rank == 0 else None
+        self.stream = SampleStream(len(self.samples), batch=config.batch, seed=config.seed)
 
     def train(
         self,
@@ -142,7 +142,7 @@ class _TorchLoop:
         ready: Callable[[], object] = lambda: None,
     ) -> TorchResult:
         """numbers: of the batches; part: of each that is ours. ready: waits for the other processes."""
-        optimizer = torch.optim.SGD(model.parameters(), lr=self.given.lr)
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.config.lr)
         self._gradient(model, numbers[0], part)  # the first is slow
         ready()
         curve: list[tuple[int, float]] = []
@@ -159,21 +159,21 @@ class _TorchLoop:
                 testing_s += time.perf_counter() - start
         seconds = time.perf_counter() - began - testing_s
         if self.tests is not None:
-            curve.append(self._point(model, self.given.steps))
-        return TorchResult(seconds, self.given.steps * self.given.batch, curve)
+            curve.append(self._point(model, self.config.steps))
+        return TorchResult(seconds, self.config.steps * self.config.batch, curve)
 
     def _gradient(self, model: nn.Module, number: int, part: slice) -> None:
         rows = self.samples.rows(self.stream.indices(number)[part])
         self.task.loss(model(*rows.inputs), *rows.targets).backward()  # type: ignore[no-untyped-call]
 
     def _due(self, done: int) -> bool:
-        every = self.given.every
-        return self.tests is not None and every > 0 and done % every == 0 and done < self.given.steps
+        every = self.config.every
+        return self.tests is not None and every > 0 and done % every == 0 and done < self.config.steps
 
     def _point(self, model: nn.Module, done: int) -> tuple[int, float]:
         assert self.tests is not None
         whole = model.module if isinstance(model, DistributedDataParallel) else model
-        return done * self.given.batch, measure_accuracy(whole, self.task, self.tests)
+        return done * self.config.batch, measure_accuracy(whole, self.task, self.tests)
 
 
 @torch.no_grad()

@@ -108,8 +108,8 @@ def measure(rounds: int = 3, iterations: int = ITERATIONS) -> list[StragglerResu
             measured += _run(single, seconds, iterations)
     results = []
     for single, measured in times.items():
-        taken, backups = (statistics.median(column) for column in zip(*measured, strict=True))
-        results.append(StragglerResult(_describe(single), REPLICAS, taken, ideal, backups))
+        median_s, backups = (statistics.median(column) for column in zip(*measured, strict=True))
+        results.append(StragglerResult(_describe(single), REPLICAS, median_s, ideal, backups))
     return results + [simulate(single) for single in times]
 
 

@@ -54,7 +54,7 @@ def test_every_method_has_a_row_that_can_be_asked_for() -> None:
     assert len({setting.name for setting in SETTINGS}) == len(SETTINGS)
     for setting in SETTINGS:
         made = parse_optimizer(setting.optimizer, setting.lr)
-        parse_method(setting.method, {}).check(made, 2, 1000)
+        parse_method(setting.method).check(made, 2, 1000)
         assert made.lr == setting.lr
 
 
