@@ -13,35 +13,47 @@ from rule_calls import Calls, Given, assert_boxes_are_the_whole, assert_stays_wh
 class RuleTests:
     """The tests of one module of rules; a subclass named `Test...` collects them.
 
-    rules: the module; calls: of all its rules, each of which can be cut; whole_calls: those that no rule describes, or
-    `pytest.param`s of them where more than the operator's name is to be told.
+    rules: the module; calls: of all its rules but `uncalled`, each of which can be cut.
     """
 
     rules: ModuleType
     calls: Calls
-    whole_calls: Sequence[object]
+    uncalled: frozenset[str] = frozenset()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Hand each name of `calls`, plain and with finer axes, or each of `whole_calls` to the tests that take them.
+        """Hand each name of `calls`, plain and with finer axes, to the tests that take them.
 
         Decorators cannot do this: they are evaluated here, where the calls of a subclass are not known.
         """
         if "name" in metafunc.fixturenames:
             metafunc.parametrize("name", self.calls)
             metafunc.parametrize("finer", [False, True], ids=["", "finer"])
-        if "whole_call" in metafunc.fixturenames:
-            metafunc.parametrize("whole_call", self.whole_calls, ids=lambda case: case.target)
 
     def test_boxes_together_are_the_whole(self, name: str, finer: bool) -> None:
         assert_boxes_are_the_whole(self.calls[name], finer=finer)
 
     def test_every_rule_has_a_call(self) -> None:
-        amiss = rules_of(self.rules) ^ rules_called(self.calls)
+        amiss = rules_of(self.rules) ^ (rules_called(self.calls) | self.uncalled)
         assert amiss == set(), f"rules without a call, or called but of another module: {sorted(amiss)}"
 
     def test_every_call_can_be_cut(self) -> None:
         stuck = uncuttable(self.calls)
         assert stuck == set(), f"calls that cannot be cut: {sorted(stuck)}"
+
+
+class RuleAndWholeCallTests(RuleTests):
+    """And that calls which no rule describes stay whole.
+
+    whole_calls: such calls, or `pytest.param`s of them where more than the operator's name is to be told.
+    """
+
+    whole_calls: Sequence[object]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Hand each of `whole_calls` to the test that takes it, and the others what they take."""
+        super().pytest_generate_tests(metafunc)
+        if "whole_call" in metafunc.fixturenames:
+            metafunc.parametrize("whole_call", self.whole_calls, ids=lambda case: case.target)
 
     def test_a_call_that_no_rule_describes_stays_whole(self, whole_call: Given) -> None:
         assert_stays_whole(whole_call)

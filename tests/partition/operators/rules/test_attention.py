@@ -1,8 +1,8 @@
 """Boxes of attention."""
 
-import pytest
 import torch
-from rule_calls import Given, assert_boxes_are_the_whole, b, build, given, rules_called, rules_of, uncuttable, x
+from rule_calls import Given, b, build, given, x
+from rule_tests import RuleTests
 
 from cutset.partition.operators.rules import attention as rules
 
@@ -38,18 +38,6 @@ def attention() -> dict[str, Given]:
     )
 
 
-CALLS = build(attention)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
+class TestAttention(RuleTests):
+    rules = rules
+    calls = build(attention)

@@ -2,7 +2,7 @@
 
 import torch
 from rule_calls import Given, build, drafted, given, n, x
-from rule_tests import RuleTests
+from rule_tests import RuleAndWholeCallTests
 
 from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.operators.rules import contraction
@@ -81,7 +81,7 @@ def embeddings() -> dict[str, Given]:
     }
 
 
-class TestContraction(RuleTests):
+class TestContraction(RuleAndWholeCallTests):
     rules = contraction
     calls = build(products, products_and_sums, einsums, embeddings)
     whole_calls = (

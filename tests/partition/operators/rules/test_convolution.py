@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from rule_calls import Given, assert_boxes_are_the_whole, build, drafted, given, rules_called, rules_of, uncuttable, x
+from rule_calls import Given, build, drafted, given, x
+from rule_tests import RuleTests
 
 import cutset.models.tasks.locally_connected  # noqa: F401 - registers its operator
 from cutset.partition.capture.axis_inference import build_graph
@@ -76,18 +77,9 @@ def filters() -> dict[str, Given]:
 CALLS = build(convolutions, grouped, transposed, filters)
 
 
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
+class TestConvolution(RuleTests):
+    rules = rules
+    calls = CALLS
 
 
 def cuttable_sizes(case: Given, *, kind: str) -> list[int]:

@@ -4,18 +4,15 @@ import pytest
 import torch
 from rule_calls import (
     Given,
-    assert_boxes_are_the_whole,
     assert_stays_whole,
     b,
     build,
     drafted,
     given,
     n,
-    rules_called,
-    rules_of,
-    uncuttable,
     x,
 )
+from rule_tests import RuleTests
 
 from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.operators.kernel import run_box
@@ -48,21 +45,10 @@ def made() -> dict[str, Given]:
     }
 
 
-CALLS = build(made)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS) | {"aten.scalar_tensor", "aten.empty"}
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
+class TestCreation(RuleTests):
+    rules = rules
+    calls = build(made)
+    uncalled = frozenset({"aten.scalar_tensor", "aten.empty"})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import torch
 from rule_calls import Given, b, build, given, n, x
-from rule_tests import RuleTests
+from rule_tests import RuleAndWholeCallTests
 
 from cutset.partition.operators.rules import indexing
 
@@ -67,7 +67,7 @@ def by_tensors() -> dict[str, Given]:
     }
 
 
-class TestIndexing(RuleTests):
+class TestIndexing(RuleAndWholeCallTests):
     rules = indexing
     calls = build(by_numbers, by_tensors)
     whole_calls = (

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from rule_calls import Given, b, build, given, n, x
-from rule_tests import RuleTests
+from rule_tests import RuleAndWholeCallTests
 
 from cutset.partition.operators.rules import loss
 
@@ -71,7 +71,7 @@ def pointwise() -> dict[str, Given]:
     }
 
 
-class TestLoss(RuleTests):
+class TestLoss(RuleAndWholeCallTests):
     rules = loss
     calls = build(classified, pointwise)
     whole_calls = (

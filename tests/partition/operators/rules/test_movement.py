@@ -5,16 +5,13 @@ import torch
 from rule_calls import (
     Given,
     assembled,
-    assert_boxes_are_the_whole,
     assert_stays_whole,
     build,
     drafted,
     given,
-    rules_called,
-    rules_of,
-    uncuttable,
     x,
 )
+from rule_tests import RuleTests
 
 from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.operators.rules import movement as rules
@@ -65,21 +62,10 @@ def other_orders() -> dict[str, Given]:
     }
 
 
-CALLS = build(views, repetition, other_orders)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS) | {"aten.copy_"}
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
+class TestMovement(RuleTests):
+    rules = rules
+    calls = build(views, repetition, other_orders)
+    uncalled = frozenset({"aten.copy_"})
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Random boxes of every rule of normalisation against the whole operator."""
 
-import pytest
 import torch
-from rule_calls import Given, assert_boxes_are_the_whole, build, drafted, given, rules_called, rules_of, uncuttable, x
+from rule_calls import Given, build, drafted, given, x
+from rule_tests import RuleTests
 
 from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.operators.rules import normalisation as rules
@@ -49,21 +49,9 @@ def exponentials() -> dict[str, Given]:
     }
 
 
-CALLS = build(layers, groups, exponentials)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
+class TestNormalisation(RuleTests):
+    rules = rules
+    calls = build(layers, groups, exponentials)
 
 
 def test_groups_are_cut_and_what_is_in_a_group_is_not() -> None:

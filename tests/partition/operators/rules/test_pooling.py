@@ -1,8 +1,8 @@
 """Random boxes of every rule of pooling against the whole operator."""
 
-import pytest
 import torch
-from rule_calls import Given, assert_boxes_are_the_whole, build, drafted, given, rules_called, rules_of, uncuttable, x
+from rule_calls import Given, build, drafted, given, x
+from rule_tests import RuleTests
 
 from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.operators.rules import pooling as rules
@@ -50,21 +50,9 @@ def adaptive() -> dict[str, Given]:
     }
 
 
-CALLS = build(maxima, means, adaptive)
-
-
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
+class TestPooling(RuleTests):
+    rules = rules
+    calls = build(maxima, means, adaptive)
 
 
 def test_a_mean_over_the_image_is_a_sum_that_can_be_cut() -> None:

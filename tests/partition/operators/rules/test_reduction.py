@@ -2,7 +2,7 @@
 
 import torch
 from rule_calls import Given, assert_stays_whole, b, build, given, n, x
-from rule_tests import RuleTests
+from rule_tests import RuleAndWholeCallTests
 
 from cutset.partition.operators.rules import reduction
 from cutset.partition.operators.rules.reduction import FUNCTION_SCANS, ORDER_STATISTICS, REDUCTIONS, SCANS
@@ -85,7 +85,7 @@ def test_reductions_of_everything_stay_whole() -> None:
         assert_stays_whole(given(f"aten.{name}.{'Scalar' if name == 'norm' else 'default'}", x(4, 6)))
 
 
-class TestReduction(RuleTests):
+class TestReduction(RuleAndWholeCallTests):
     rules = reduction
     calls = build(scans, reductions, pairs, sums)
     whole_calls = (given("topk", torch.tensor(3.0), 1, output=0),)

@@ -4,19 +4,16 @@ import pytest
 import torch
 from rule_calls import (
     Given,
-    assert_boxes_are_the_whole,
     assert_stays_whole,
     build,
     drafted,
     given,
     leaves,
     operands,
-    rules_called,
-    rules_of,
-    uncuttable,
     with_tensors,
     x,
 )
+from rule_tests import RuleTests
 
 from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.ir.arguments import call_operator
@@ -89,18 +86,9 @@ def pixels() -> dict[str, Given]:
 CALLS = build(nearest, smooth, padding, pixels)
 
 
-@pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
-@pytest.mark.parametrize("name", CALLS)
-def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
-    assert_boxes_are_the_whole(CALLS[name], finer=finer)
-
-
-def test_every_rule_has_a_call() -> None:
-    assert rules_of(rules) == rules_called(CALLS)
-
-
-def test_every_call_can_be_cut() -> None:
-    assert uncuttable(CALLS) == set()
+class TestResampling(RuleTests):
+    rules = rules
+    calls = CALLS
 
 
 def test_a_matrix_that_would_be_too_large_leaves_the_call_whole() -> None:

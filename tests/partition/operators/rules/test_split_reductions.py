@@ -3,7 +3,7 @@
 import pytest
 import torch
 from rule_calls import INF, Given, build, given, n, x
-from rule_tests import RuleTests
+from rule_tests import RuleAndWholeCallTests
 
 from cutset.partition.operators.rules import split_reductions
 
@@ -44,7 +44,7 @@ def others() -> dict[str, Given]:
     return calls
 
 
-class TestSplitReductions(RuleTests):
+class TestSplitReductions(RuleAndWholeCallTests):
     rules = split_reductions
     calls = build(extremes, others)
     whole_calls = (
