@@ -12,7 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_other, check_killed, check_told_to_end
+from fault_checks import (
+    NEEDS_PROC,
+    check_a_shard_goes_on,
+    check_all_need_each_other,
+    check_killed,
+    check_told_to_end,
+)
 from fault_checks import options as options
 from train_with_faults import Break, Fault, Signal, train_with_faults
 from training_command import INTERRUPTED, LOST, PROMISED_S, START_S, Run, Start, ended, gone, listening

@@ -3,6 +3,9 @@
 The journal is one file, replaced every few seconds, from which a role that replaces a lost shard continues; it is
 written sooner when clients have many pushes in their replay buffers. A push is durable once a written journal contains
 it. Checkpoints stay: they are made every so many updates, or only those among them that were requested in advance.
+
+Where all replicas go in lock step there is no journal. Instead all roles save the same version now and then, a recovery
+point, to which all go back when one is lost; checkpoints are then of exactly one version, too.
 """
 
 import shutil
@@ -21,28 +24,33 @@ from .write_checkpoint import add_to_checkpoint, rename_durably
 
 INTERVAL_S = 5.0
 
+JOURNAL, CHECKPOINT, RECOVERY_POINT = "journal", "checkpoint", "recovery_point"
+
 
 class JournalConfig(msgspec.Struct, frozen=True):
     """What a shard writes.
 
     folder: of the run. checkpoint_every: updates between two checkpoints, 0 for none. on_request: whether only those
-    checkpoints are made that were requested before they were due. interval_s: seconds between two journals.
+    checkpoints are made that were requested before they were due. lock_step: recovery points take the journal's place.
+    interval_s: seconds between two journals.
     """
 
     folder: str
     checkpoint_every: int = 0
     on_request: bool = False
+    lock_step: bool = False
     interval_s: float = INTERVAL_S
 
 
 class WriteResult(msgspec.Struct, frozen=True):
-    """The outcome of writing a journal or a checkpoint.
+    """The outcome of writing a journal, a checkpoint or a recovery point.
 
-    checkpoint: its number from 1, 0 for the journal. file: the entry of a checkpoint's manifest. failure: why nothing
-    was written, "" after success. missed: the checkpoint was requested when the shard had passed it, so none was made.
+    kind: which of them. number: of a checkpoint, from 1, or of a recovery point. file: the entry of a manifest.
+    failure: why nothing was written, "" after success. missed: it was requested when the shard had passed it.
     """
 
-    checkpoint: int = 0
+    kind: str = JOURNAL
+    number: int = 0
     file: ShardFile | None = None
     failure: str = ""
     missed: bool = False
@@ -52,20 +60,22 @@ class Journal:
     """The journal and checkpoints of one shard.
 
     safe: whether all slices have been written once, so that nothing built on them is lost. Until then the shard answers
-    no fetch.
+    no fetch. begun, written: how many journals were begun, and the number of the last of them that is on disk.
     """
 
     def __init__(self, config: JournalConfig, index: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.config, self.index, self.safe = config, index, False
+        self.config, self.index, self.safe = config, index, config.lock_step
+        self.begun = self.written = 0
         self._clock = clock
         self._snapshot: Snapshot[None] | None = None  # of the journal, while it is written
-        self._checkpoints: dict[int, Snapshot[ShardFile]] = {}  # by number, while they are written
+        self._numbered: dict[tuple[str, int], Snapshot[ShardFile]] = {}  # by kind and number, while they are written
         self._durable: Mapping[int, Mapping[str, int]] = {}  # by slice and client, the last push in the journal
         self._flush_requested = False
         self._changed = True  # since the last journal was begun
         self._last_s = -float("inf")  # when that was
         self._last_due: int | None = None  # the last checkpoint that was due; unknown before slices have values
         self._requested = 0  # the number of the requested checkpoint until it is due
+        self._recovery_point = 0  # the same of a recovery point
 
     @property
     def path(self) -> Path:
@@ -75,7 +85,8 @@ class Journal:
     @property
     def busy(self) -> bool:
         """Whether something is being written, or will be at the next `poll`."""
-        return self._snapshot is not None or bool(self._checkpoints) or (self._flush_requested and self._changed)
+        will_write = self._flush_requested and self._changed and not self.config.lock_step
+        return self._snapshot is not None or bool(self._numbered) or will_write
 
     def restore_from(self, slice_states: Iterable[SliceState]) -> None:
         """Continue from the slices that were read from this journal."""
@@ -96,6 +107,10 @@ class Journal:
         """Make this checkpoint when it is due. It replaces a requested one that is not due yet."""
         self._requested = number
 
+    def request_recovery_point(self, number: int) -> None:
+        """Save the version of this number when the slices come to it."""
+        self._recovery_point = number
+
     def before_change(self, number: int) -> None:
         """Save what snapshots still need of a slice that is about to change."""
         self._changed = True
@@ -106,15 +121,18 @@ class Journal:
         """Begin to write what is due and continue what was begun. Return the outcome of what has ended."""
         number, missed = self._next_checkpoint(self._due_checkpoint(slice_states))
         if number:
-            self._checkpoints[number] = self._begin_checkpoint(number, slice_states, optimizer, clocks)
-        now = self._clock()
-        due = self._flush_requested or not self.safe or now - self._last_s >= self.config.interval_s
-        if self._snapshot is None and self._changed and due:
-            self._last_s, self._flush_requested, self._changed = now, False, False
-            temporary, path = self.path.with_suffix(".tmp"), self.path
-            self._snapshot = Snapshot(
-                temporary, slice_states, optimizer, lambda written: rename_durably(written, path), clocks=clocks
-            )
+            version = number * self.config.checkpoint_every if self.config.lock_step else None
+            folder = checkpoint_path(self.config.folder, number)
+            self._begin((CHECKPOINT, number), folder, slice_states, optimizer, clocks, version)
+        if self._recovery_point and (newest := max(state.version for state in slice_states)) >= self._recovery_point:
+            number, self._recovery_point = self._recovery_point, 0
+            if newest == number:
+                folder = recovery_path(self.config.folder, number)
+                self._begin((RECOVERY_POINT, number), folder, slice_states, optimizer, clocks, number)
+            else:
+                missed.append(WriteResult(RECOVERY_POINT, number, missed=True))
+        if self._is_journal_due():
+            self._begin_journal(slice_states, optimizer, clocks)
         for snapshot in self._snapshots:
             snapshot.copy_next()
         return [*missed, *self._collect_results()]
@@ -127,12 +145,30 @@ class Journal:
 
     @property
     def _snapshots(self) -> list[Snapshot[None] | Snapshot[ShardFile]]:
-        return [*([self._snapshot] if self._snapshot is not None else []), *self._checkpoints.values()]
+        return [*([self._snapshot] if self._snapshot is not None else []), *self._numbered.values()]
+
+    def _is_journal_due(self) -> bool:
+        if self.config.lock_step or self._snapshot is not None or not self._changed:
+            return False
+        return self._flush_requested or not self.safe or self._clock() - self._last_s >= self.config.interval_s
+
+    def _begin_journal(self, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks) -> None:
+        self._last_s, self._flush_requested, self._changed = self._clock(), False, False
+        self.begun += 1
+        temporary, path = self.path.with_suffix(".tmp"), self.path
+        self._snapshot = Snapshot(
+            temporary, slice_states, optimizer, lambda written: rename_durably(written, path), clocks=clocks
+        )
 
     def _due_checkpoint(self, slice_states: list[SliceState]) -> int:
-        """Return the number of the last checkpoint that is due, as all slices have reached its version."""
-        every = self.config.checkpoint_every
-        return min(state.version for state in slice_states) // every if every and slice_states else 0
+        """Return the number of the last checkpoint that is due: all slices have reached its version.
+
+        In lock step, where it is to be of just that version, the first slice is enough.
+        """
+        every, versions = self.config.checkpoint_every, [state.version for state in slice_states]
+        if not every or not versions:
+            return 0
+        return (max(versions) if self.config.lock_step else min(versions)) // every
 
     def _next_checkpoint(self, due: int) -> tuple[int, list[WriteResult]]:
         """Return the number of the checkpoint to make now, 0 for none, and the outcome of one that was missed."""
@@ -145,12 +181,18 @@ class Journal:
         if not self._requested or due < self._requested:
             return 0, []
         number, self._requested = self._requested, 0
-        return (number, []) if number > before else (0, [WriteResult(number, missed=True)])
+        return (number, []) if number > before else (0, [WriteResult(CHECKPOINT, number, missed=True)])
 
-    def _begin_checkpoint(
-        self, number: int, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks
-    ) -> Snapshot[ShardFile]:
-        folder = checkpoint_path(self.config.folder, number)
+    def _begin(
+        self,
+        name: tuple[str, int],
+        folder: Path,
+        slice_states: list[SliceState],
+        optimizer: Optimizer,
+        clocks: Clocks,
+        version: int | None,
+    ) -> None:
+        """Begin a checkpoint or a recovery point."""
 
         def make_entry(sha256: str, size: int) -> ShardFile:
             return ShardFile(self.index, sha256, size)
@@ -158,7 +200,8 @@ class Journal:
         def publish(written: Path) -> ShardFile:
             return add_to_checkpoint(written, folder, make_entry)
 
-        return Snapshot(folder / f"shard-{self.index}.tmp", slice_states, optimizer, publish, clocks=clocks)
+        temporary = folder / f"shard-{self.index}.tmp"
+        self._numbered[name] = Snapshot(temporary, slice_states, optimizer, publish, clocks=clocks, version=version)
 
     def _collect_results(self) -> list[WriteResult]:
         results = []
@@ -166,14 +209,14 @@ class Journal:
             snapshot, self._snapshot = self._snapshot, None
             failure = _failure_of(snapshot)
             if not failure:
-                self._durable = snapshot.applied
+                self._durable, self.written = snapshot.applied, self.begun
             self._changed = self._changed or bool(failure)
             self.safe = True  # if it cannot be written, the run continues without
             results.append(WriteResult(failure=failure))
-        for number in [number for number, checkpoint in self._checkpoints.items() if checkpoint.has_ended]:
-            checkpoint = self._checkpoints.pop(number)
-            failure = _failure_of(checkpoint)
-            results.append(WriteResult(number, None if failure else checkpoint.result(), failure))
+        for kind, number in [name for name, numbered in self._numbered.items() if numbered.has_ended]:
+            numbered = self._numbered.pop((kind, number))
+            failure = _failure_of(numbered)
+            results.append(WriteResult(kind, number, None if failure else numbered.result(), failure))
         return results
 
 
@@ -192,6 +235,11 @@ def remove_journals(folder: str | Path) -> None:
 def checkpoint_path(folder: str | Path, number: int) -> Path:
     """Return the folder of a checkpoint, which is complete once it has a checkpoint manifest."""
     return Path(folder) / "checkpoints" / f"{number:06d}"
+
+
+def recovery_path(folder: str | Path, number: int) -> Path:
+    """Return the folder of a recovery point."""
+    return Path(folder) / "journal" / f"{number:06d}"
 
 
 def list_checkpoint_folders(folder: str | Path) -> list[Path]:

@@ -30,7 +30,8 @@ T = TypeVar("T")
 class Snapshot(Generic[T]):
     """The snapshot of these slices.
 
-    publish: gives the finished temporary file its name, and returns what `result` returns.
+    publish: gives the finished temporary file its name, and returns what `result` returns. version: of lock-step
+    methods, the version of which every slice is saved, whichever comes to it first; by default each as it is.
     """
 
     def __init__(
@@ -41,11 +42,17 @@ class Snapshot(Generic[T]):
         publish: Callable[[Path], T],
         *,
         clocks: Clocks,
+        version: int | None = None,
     ) -> None:
+        self._version = version
         self._uncopied = {state.slice.number: state for state in slice_states}
         self._headers = {
             number: SliceHeader(
-                state.slice, sorted(state.state), state.version, dict(state.applied), dict(clocks.get(number, {}))
+                state.slice,
+                sorted(state.state),
+                state.version if version is None else version,
+                dict(state.applied),
+                dict(clocks.get(number, {})),
             )
             for number, state in self._uncopied.items()
         }
@@ -68,20 +75,16 @@ class Snapshot(Generic[T]):
         return {number: header.applied for number, header in self._headers.items()}
 
     def before_change(self, number: int) -> None:
-        """Copy a slice that is about to change, unless it was copied before."""
-        state = self._uncopied.pop(number, None)
-        if state is None:
-            return
-        if self._error is None:
-            self._copies.put({name: tensor.clone() for name, tensor in self._tensors(number, state).items()})
-        if not self._uncopied:
-            self._copies.put(None)
+        """Copy a slice that is about to change, unless it was copied before, or has yet to come to the version."""
+        if number in self._uncopied and self._is_due(self._uncopied[number]):
+            self._copy(number)
 
     def copy_next(self) -> bool:
         """Copy a slice if one is left and the queue has room. Return whether it did."""
-        if not self._uncopied or self._copies.full():
+        due = next((number for number, state in self._uncopied.items() if self._is_due(state)), None)
+        if due is None or self._copies.full():
             return False
-        self.before_change(next(iter(self._uncopied)))
+        self._copy(due)
         return True
 
     @property
@@ -92,7 +95,7 @@ class Snapshot(Generic[T]):
     def finish(self) -> None:
         """Copy all slices that are left, and wait for the disk."""
         for number in list(self._uncopied):
-            self.before_change(number)
+            self._copy(number)
         self._thread.join()
 
     def result(self) -> T:
@@ -101,6 +104,16 @@ class Snapshot(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result[0]
+
+    def _copy(self, number: int) -> None:
+        state = self._uncopied.pop(number)
+        if self._error is None:
+            self._copies.put({name: tensor.clone() for name, tensor in self._tensors(number, state).items()})
+        if not self._uncopied:
+            self._copies.put(None)
+
+    def _is_due(self, state: SliceState) -> bool:
+        return self._version in (None, state.version)
 
     def _tensors(self, number: int, state: SliceState) -> dict[str, Tensor]:
         """Return the slice's tensors by name in the file, without state that the optimizer has added since."""

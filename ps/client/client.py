@@ -231,6 +231,16 @@ class Client:
             self._sessions.send(session, session.make_leave())
         self.drain()
 
+    def residuals(self) -> dict[str, Tensor]:
+        """Return what compression has withheld of each slice so far [slice], by the slice's number."""
+        packers = {str(session.piece.number): session.packer for session in self._sessions}
+        return {number: packer.residual for number, packer in packers.items() if packer.residual is not None}
+
+    def restore_residuals(self, residuals: Mapping[str, Tensor]) -> None:
+        """Withhold what `residuals` returned before the worker was restarted."""
+        for session in self._sessions:
+            session.packer.residual = residuals.get(str(session.piece.number))
+
     def notify(self, kind: str, body: dict[str, Any]) -> None:
         """Send a message of this kind to the shard that holds the first slice."""
         first = self._sessions.first

@@ -142,11 +142,16 @@ class SliceSession:
         return Message("leave", edge=self.piece.number, body={"replica": self._replica, "number": self.sent})
 
     def resend_after(self, number: int) -> list[Message]:
-        """Return the pushes after this number, marked with a new attempt so that answers to it can be told apart."""
+        """Return the pushes after this number, marked with a new attempt so that answers to it can be told apart.
+
+        The first says if there is a gap before it: pushes that were given up while their shard could not write them.
+        """
         self.attempt += 1
         messages = [message for pushed, message in self.replay_buffer if pushed > number]
         for message in messages:
             message.body["attempt"] = self.attempt
+        if messages and messages[0].body["number"] > number + 1:
+            messages[0].body["gap"] = True
         return messages
 
     def on_shard_replaced(self, shard: str) -> list[Message]:

@@ -3,7 +3,7 @@
 Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. The classes differ in the shards' step.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,6 +23,7 @@ class LocalSGD(Method, frozen=True):
     meanwhile (Kale et al., "Eager Updates for Overlapped Communication and Computation in DiLoCo", 2025).
     """
 
+    lock_step: ClassVar[bool] = True
     every: int = 20
     overlap: bool = False
 
@@ -53,7 +54,7 @@ class LocalSGD(Method, frozen=True):
     def train(self, loop: TrainingLoop[Any]) -> None:
         """Run algorithm 1 of DiLoCo, of which averaging is a special case.
 
-        A replica that was started again begins a round with the shards' values and a new optimizer state.
+        A replica that was started again begins a round with the shards' values and the optimizer state that it saved.
         """
         client, optimizer = loop.client, loop.optimizer
         values, gradient = loop.worker.values, loop.worker.gradients
@@ -62,12 +63,15 @@ class LocalSGD(Method, frozen=True):
         client.wait()
         base = values.clone()  # θ(t-1); values - base is what this round has done so far
         state = optimizer.init_state(values)
+        taken = torch.zeros((), dtype=torch.int64)  # steps that made this state
+        loop.keep({**state, "taken": taken})
         # "for inner step h = 1 ... H: x ~ D_i; L ← f(x, θ_i(t))"
         for step in loop.steps():
             gradient.zero_()
             loop.compute_gradient(step)
             # "θ_i(t) ← InnerOpt(θ_i(t), ∇L)"
-            optimizer.apply(values, gradient, state, Update(step - loop.start_step + 1, replica=loop.replica))
+            taken += 1
+            optimizer.apply(values, gradient, state, Update(int(taken), replica=loop.replica))
             if (step + 1) % self.every == 0 or loop.is_last:
                 self._end_round(loop, base, step)
             loop.finish_step(step)

@@ -19,13 +19,15 @@ class Method(msgspec.Struct, frozen=True):
     """The base class of all methods. Methods are plain data, so they travel in messages.
 
     needs_one_shard: all parameters of a machine must lie on one shard. needs_all_replicas: the run ends when a replica
-    is lost, as the others cannot go on without it. leases_batches: replicas are given batches as they need them
-    (batch_leases.py), and may join and leave during the run; otherwise they take turns, so that a run can be repeated
-    exactly. pushes_gradients: gradients go to the shards.
+    is lost, as the others cannot go on without it. lock_step: replicas wait for each other at every push; a loss takes
+    all of them back to the last version that all have saved. leases_batches: replicas are given batches as they need
+    them (batch_leases.py), and may join and leave during the run; otherwise they take turns, so that a run can be
+    repeated exactly. pushes_gradients: gradients go to the shards.
     """
 
     needs_one_shard: ClassVar[bool] = False
     needs_all_replicas: ClassVar[bool] = False
+    lock_step: ClassVar[bool] = False
     leases_batches: ClassVar[bool] = False
     pushes_gradients: ClassVar[bool] = True
 
@@ -37,6 +39,11 @@ class Method(msgspec.Struct, frozen=True):
     def configure_shards(self, optimizer: AnyOptimizer, replicas: int) -> ServingConfig:
         """Return what the shards of a run with the user's optimizer do; by default every push is an update."""
         return ServingConfig(optimizer, replicas)
+
+    @property
+    def spares(self) -> int:
+        """Replicas of a lock-step method that may be missing while the others go on."""
+        return 0
 
     @property
     def push_period(self) -> int:

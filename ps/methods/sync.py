@@ -4,7 +4,7 @@ Chen et al., "Revisiting Distributed Synchronous SGD", 2016, algorithms 3 and 4.
 with N times the batch.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import UsageError
 from ..optimizers.registry import AnyOptimizer
@@ -19,10 +19,16 @@ class Sync(Method, frozen=True, tag="sync"):
     backups: replicas whose gradients an update does not wait for.
     """
 
+    lock_step: ClassVar[bool] = True
     backups: int = 0
 
     def __post_init__(self) -> None:
         self.demand_count("backups", 0)
+
+    @property
+    def spares(self) -> int:
+        """The backups."""
+        return self.backups
 
     def configure_shards(self, optimizer: AnyOptimizer, replicas: int) -> ServingConfig:
         """Have the shards update with the mean of the first pushes on a version, and drop later ones (algorithm 4)."""

@@ -1,7 +1,7 @@
 """`TrainingLoop`: one worker's part in training, as a method sees it: its steps, their gradients, its client."""
 
 import math
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -50,6 +50,7 @@ class TrainingLoop(Generic[B]):
     may scale the gradients of a step, which must be alone in `worker.gradients`. agree: called with a number and a
     step; returns the number that machine 0 of the replica gave, for which all its machines must ask. report: called
     after each step. gradient: the worker's gradient with its sparse tables, for methods that push touched rows only.
+    keep: called with tensors that this worker alone has, see `keep`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class TrainingLoop(Generic[B]):
         agree: Callable[[int, int], int] = lambda number, step: number,
         report: Report | None = None,
         gradient: FlatGradient | None = None,
+        keep: Callable[[Mapping[str, Tensor]], object] = lambda tensors: None,
     ) -> None:
         self.gradient = gradient or FlatGradient(worker.gradients)
         self.worker, self.client, self.optimizer, self.replicas = worker, client, optimizer, replicas
@@ -72,6 +74,7 @@ class TrainingLoop(Generic[B]):
         self.is_last = False  # whether no step follows the present one
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
+        self._keep = keep
         self._batch: B | None = None
         self._loss: float | None = None
 
@@ -99,6 +102,10 @@ class TrainingLoop(Generic[B]):
             self._batch, self.is_last = batch, following is None
             yield step
             batch, step = following, step + 1
+
+    def keep(self, tensors: Mapping[str, Tensor]) -> None:
+        """Save these tensors with the worker from now on; after a restart they are filled as they were saved."""
+        self._keep(tensors)
 
     def may_fetch_changes(self, step: int) -> bool:
         """Return whether a fetch before this step may bring changes alone, as the worker has older values.

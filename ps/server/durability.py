@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ...runtime.channel.message import LAUNCHER, Message
-from ..checkpoint.journal import Journal, WriteResult
+from ..checkpoint.journal import JOURNAL, Journal, WriteResult
 from ..checkpoint.snapshot import Clocks
 from ..optimizers.optimizer import Optimizer
 from ..slices.slice_state import SliceState
@@ -16,10 +16,14 @@ from .replies import Replies
 
 
 class Durability:
-    """The durability of a shard with these slices. Without a journal, every push counts as durable at once."""
+    """The durability of a shard with these slices.
+
+    Without a journal, or in lock step, where pushes are not replayed, every push counts as durable at once.
+    """
 
     def __init__(self, journal: Journal | None, pieces: Iterable[int]) -> None:
         self._journal = journal
+        self._is_immediate = journal is None or journal.config.lock_step
         self._pieces = sorted(pieces)
         self._failing = False  # whether the last journal could not be written
         self._clients: set[str] = set()
@@ -43,6 +47,11 @@ class Durability:
         if self._journal is not None:
             self._journal.request_checkpoint(number)
 
+    def request_recovery_point(self, number: int) -> None:
+        """Save the version of this number when the slices come to it."""
+        if self._journal is not None:
+            self._journal.request_recovery_point(number)
+
     def request_flush(self) -> None:
         """Write the journal soon."""
         if self._journal is not None:
@@ -55,11 +64,19 @@ class Durability:
 
     def durable_push(self, piece: int, client: str, number: int) -> int:
         """Return the number of the client's last durable push; `number` is that of the last push the shard has."""
-        return number if self._journal is None else self._journal.durable_push(piece, client)
+        return number if self._journal is None or self._is_immediate else self._journal.durable_push(piece, client)
 
     def releasable_push(self, piece: int, client: str, number: int) -> int:
         """Return the same, except while the disk fails: then nobody should wait for it, so it is `number`."""
         return number if self._failing else self.durable_push(piece, client, number)
+
+    def next_journal(self) -> int:
+        """Return the number of the first journal that will contain what has just changed; 0 if there is none."""
+        return 0 if self._journal is None or self._is_immediate else self._journal.begun + 1
+
+    def has_journal(self, number: int) -> bool:
+        """Return whether this journal, or a later one, is on disk; while the disk fails, nobody should wait for it."""
+        return self._journal is None or self._failing or self._journal.written >= number
 
     def poll(self, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks) -> Replies:
         """Go on with what is being written. Return the messages about what has ended."""
@@ -77,11 +94,11 @@ class Durability:
             if result.failure:
                 replies.append((LAUNCHER, Message("write_failed", body={"reason": result.failure})))
             elif result.file is not None:
-                body = {"checkpoint": result.checkpoint, "file": msgspec.to_builtins(result.file)}
-                replies.append((LAUNCHER, Message("checkpoint_saved", body=body)))
+                body = {"number": result.number, "file": msgspec.to_builtins(result.file)}
+                replies.append((LAUNCHER, Message(f"{result.kind}_saved", body=body)))
             elif result.missed:
-                replies.append((LAUNCHER, Message("checkpoint_missed", body={"checkpoint": result.checkpoint})))
-            if not result.checkpoint:
+                replies.append((LAUNCHER, Message(f"{result.kind}_missed", body={"number": result.number})))
+            if result.kind == JOURNAL:
                 self._failing = bool(result.failure)
                 replies += [(client, self._durable_message(journal, client)) for client in sorted(self._clients)]
         return replies

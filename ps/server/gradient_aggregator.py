@@ -1,6 +1,5 @@
 """`GradientAggregator`: pushes on one version of a slice that wait for each other; their mean makes one update."""
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,31 +20,26 @@ class PendingPush(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(eq=False)
 class GradientAggregator:
-    """The waiting pushes of a slice by version and replica.
+    """The pushes by replica that wait for others on the slice's present version.
 
-    A push of a restarted replica replaces its earlier one. Pushes on a later version than the slice's can arrive after
-    a shard was rolled back to its journal; they wait for that version.
+    A push of a restarted replica replaces its earlier one.
     """
 
-    pushes: dict[int, dict[int, PendingPush]] = field(default_factory=lambda: defaultdict(dict))
+    pushes: dict[int, PendingPush] = field(default_factory=dict)
 
-    def add(self, base: int, replica: int, push: PendingPush) -> None:
-        """Keep a push on version `base`."""
-        self.pushes[base][replica] = push
+    def add(self, push: PendingPush) -> None:
+        """Keep a push on the present version."""
+        self.pushes[push.replica] = push
 
     def last_number(self, sender: str) -> int:
-        """Return the number of the sender's last waiting push, 0 if it has none."""
-        numbers = [push.number for pushes in self.pushes.values() for push in pushes.values() if push.sender == sender]
-        return max(numbers, default=0)
+        """Return the number of the sender's waiting push, 0 if it has none."""
+        return max((push.number for push in self.pushes.values() if push.sender == sender), default=0)
 
-    def count(self, base: int) -> int:
-        """Return how many pushes on version `base` wait."""
-        return len(self.pushes.get(base, ()))
-
-    def take(self, base: int, size: int) -> tuple[list[PendingPush], Tensor | SparseRows]:
-        """Remove the pushes on version `base`. Return them by replica, and their mean gradient [size].
+    def take(self, size: int) -> tuple[list[PendingPush], Tensor | SparseRows]:
+        """Remove the pushes. Return them by replica, and their mean gradient [size].
 
         Gradients are added in the order of the replicas, so the mean has the same bits whoever came first.
         """
-        pushes = [push for _, push in sorted(self.pushes.pop(base).items())]
+        pushes = [push for _, push in sorted(self.pushes.items())]
+        self.pushes.clear()
         return pushes, mean_gradient([push.gradient for push in pushes], size)

@@ -14,13 +14,15 @@ The `edge` of a message is the number of the slice that it is about. The message
           {..., width} rows [r], values [r, w]   the same; the gradient of these rows of a sparse table (sparse_rows.py)
   join    {replica, wants_step}                  "join_ack" {step}: the message's step or a later one, which the replica
                                                  may take; without wants_step no reply, it takes the message's step
-  leave   {replica, number}                      "leave_ack" once its pushes are durable; it takes no more steps
+          {..., gap} gradient                    the same; the client has given up the pushes before this one
+  leave   {replica, number}                      "leave_ack" once it and its pushes are durable; it takes no more steps
   store_set {key, value}                         no reply; the first value of a key stays (key_value_store.py)
   store_get {key}                                "store_value" {key, value}, once the key is set
   share_memory {replica}                         "shared_memory" {where, version}, once all slices of the machine have
                                                  values: workers then update them in place (shared_parameters.py)
-The launcher sends "checkpoint" {checkpoint}, the number of one to make when it is due, and receives "checkpoint_saved",
-"checkpoint_missed" or "write_failed". Clients receive "durable" {numbers, failing} after each journal.
+The launcher sends "checkpoint" {number} and "recovery_point" {number}, to be made when it is due, and receives
+"checkpoint_saved", "checkpoint_missed" and so on, or "write_failed". Clients receive "durable" {numbers, failing} after
+each journal.
 base: the version of the values that the gradient was computed on, for accumulated gradients the last of them. number:
 the sequence number 1, 2, 3, ... of a push, for each client and slice; a repeated one is acknowledged and not applied.
 applied: the number of the client's last push that the values contain. durable: that of the last one in the journal.
@@ -35,7 +37,7 @@ from torch import Tensor
 
 from ...errors import NetworkError
 from ...runtime.channel.message import LAUNCHER, Message
-from ..checkpoint.journal import Journal
+from ..checkpoint.journal import CHECKPOINT, RECOVERY_POINT, Journal
 from ..checkpoint.snapshot import Clocks
 from ..slices.slice_state import SliceState, sum_counters
 from ..slices.slicing import ParameterSlice, format_ranges
@@ -90,8 +92,11 @@ class Shard:
 
         NetworkError E550 if the message breaks the protocol; Diverged if values cease to be finite.
         """
-        if message.kind == "checkpoint" and message.sender == LAUNCHER:
-            self._durability.request_checkpoint(int(message.body["checkpoint"]))
+        if message.sender == LAUNCHER and message.kind == CHECKPOINT:
+            self._durability.request_checkpoint(int(message.body["number"]))
+            return []
+        if message.sender == LAUNCHER and message.kind == RECOVERY_POINT:
+            self._durability.request_recovery_point(int(message.body["number"]))
             return []
         server = self._slice_servers.get(message.edge)
         if server is None:

@@ -56,7 +56,7 @@ class SliceServer:
         self._restored = slice_state is not None
         self._aggregator = GradientAggregator()
         self._fetches = PendingFetches(piece)
-        self._leaving: dict[str, int] = {}  # by client, the number of its last push
+        self._leaving: dict[str, tuple[int, int]] = {}  # by client, its last push, and the journal that has the leave
 
     @property
     def version(self) -> int | None:
@@ -94,7 +94,8 @@ class SliceServer:
         """Apply a gradient exactly once, however often its message arrives.
 
         The sequence number decides: the next one is applied, an earlier one only acknowledged again, and after a gap
-        the client is asked to resend what was lost, on the way or with a shard that this one replaces.
+        the client is asked to resend what was lost, on the way or with a shard that this one replaces - unless it says
+        that it has given up what was before, as it does while no shard can write a journal.
         """
         if self.slice_state is None:
             raise self.protocol_error(message, "came before the initial values")
@@ -110,7 +111,7 @@ class SliceServer:
             self._durability.request_flush()
         applied = slice_state.applied.get(sender, 0)
         last = max(applied, self._aggregator.last_number(sender))
-        if number > last + 1:
+        if number > last + 1 and not message.body.get("gap"):
             body = {"number": last, "attempt": message.body.get("attempt", 0)}
             resend = Message("resend", edge=self.piece.number, body=body)
             return [(sender, resend), *self._add_fetch(message, fetch)]
@@ -136,14 +137,18 @@ class SliceServer:
         self.clocks.remove(self.parse_count(message, "replica"))
         slice_state = self.slice_state
         done = self._update_from_aggregated(slice_state) if slice_state else []
-        self._leaving[message.sender] = self.parse_count(message, "number")
-        self._durability.request_flush()
         self._durability.before_change(self.piece.number)
+        self._durability.request_flush()
+        self._leaving[message.sender] = self.parse_count(message, "number"), self._durability.next_journal()
         return [*(self._acknowledge(slice_state, one) for one in done if slice_state), *self.answer_fetches()]
 
     def acknowledge_leaves(self) -> Replies:
-        """Return the replies to clients that have left and whose pushes are all durable."""
-        clients = [client for client, number in self._leaving.items() if self._releasable_push(client) >= number]
+        """Return the replies to clients that have left, which a journal says, and whose pushes are all durable."""
+        clients = [
+            client
+            for client, (number, journal) in self._leaving.items()
+            if self._releasable_push(client) >= number and self._durability.has_journal(journal)
+        ]
         for client in clients:
             del self._leaving[client]
         return [(client, Message("leave_ack", edge=self.piece.number)) for client in clients]
@@ -206,7 +211,7 @@ class SliceServer:
     def _accept(self, slice_state: SliceState, message: Message, push: PendingPush) -> list[PendingPush]:
         """Apply or aggregate a push that was not seen before. Return the pushes to acknowledge now."""
         base = self.parse_count(message, "base")
-        if base > slice_state.version and not self._restored:
+        if base > slice_state.version and (self._serving.aggregate or not self._restored):
             raise self.protocol_error(message, f"builds on version {base}; the slice has {slice_state.version}")
         tau = max(0, slice_state.version - base)  # the staleness of the push
         self.clocks.record_push(push.replica, push.step)
@@ -220,20 +225,20 @@ class SliceServer:
             self._durability.before_change(self.piece.number)
             slice_state.applied[push.sender] = push.number
             return [push]
-        self._aggregator.add(base, push.replica, push)
+        self._aggregator.add(push)
         return self._update_from_aggregated(slice_state)
 
     def _update_from_aggregated(self, slice_state: SliceState) -> list[PendingPush]:
-        """Make updates as long as enough aggregated pushes wait for the version. Return the pushes to acknowledge."""
-        done, enough = list[PendingPush](), min(self._serving.aggregate, self.clocks.replicas)
-        while self._aggregator.count(slice_state.version) >= max(1, enough):
-            pushes, mean = self._aggregator.take(slice_state.version, self.piece.size)
-            update = Update(slice_state.version + 1, 0, pushes[0].replica)
-            self._apply(slice_state, msgspec.structs.replace(pushes[0], gradient=mean), update)
-            for push in pushes:
-                slice_state.applied[push.sender] = push.number
-            done += pushes
-        return done
+        """Make an update if enough aggregated pushes wait for it. Return the pushes to acknowledge."""
+        enough = min(self._serving.aggregate, self.clocks.replicas)
+        if len(self._aggregator.pushes) < max(1, enough):
+            return []
+        pushes, mean = self._aggregator.take(self.piece.size)
+        update = Update(slice_state.version + 1, 0, pushes[0].replica)
+        self._apply(slice_state, msgspec.structs.replace(pushes[0], gradient=mean), update)
+        for push in pushes:
+            slice_state.applied[push.sender] = push.number
+        return pushes
 
     def _apply(self, slice_state: SliceState, push: PendingPush, update: Update) -> None:
         self._durability.before_change(self.piece.number)

@@ -4,12 +4,23 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from fault_checks import NEEDS_PROC, check_a_shard_goes_on, check_all_need_each_other, check_killed, check_told_to_end
+import pytest
+from fault_checks import (
+    NEEDS_PROC,
+    check_a_shard_goes_on,
+    check_all_need_each_other,
+    check_bits_after_losses,
+    check_killed,
+    check_told_to_end,
+)
 from fault_checks import options as options
 from train_with_faults import Signal, train_with_faults
 from training_command import GOOD, INTERRUPTED, START_S, TERMINATED, Run, Start
 
 from cutset.ps.methods.hogwild import Hogwild
+from cutset.ps.methods.local_sgd import Averaging, DiLoCo
+from cutset.ps.methods.sync import Sync
+from cutset.ps.optimizers.standard import SGD, AdamW
 from cutset.tools.config.run_config import RunConfig
 
 pytestmark = NEEDS_PROC
@@ -57,3 +68,27 @@ def test_a_lost_replica_continues_in_shared_memory(options: RunConfig) -> None:
 
 def test_a_stopped_shard_continues_from_its_journal(options: RunConfig) -> None:
     check_a_shard_goes_on(options, signal.SIGSTOP)
+
+
+def test_a_worker_and_a_shard_lost_together_in_lock_step_change_no_bit(
+    options: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pushes of the worker that the shard's file lacks are nowhere any more."""
+    options = replace(
+        options, method=Sync(), optimizer=SGD(0.05, momentum=0.9), compress="topk:fraction=0.3", epochs=10
+    )
+    faults = [Signal(role, signal.SIGKILL, 150) for role in ("shard-0", "worker-0.0")]
+    check_bits_after_losses(options, faults, monkeypatch)
+
+
+@pytest.mark.parametrize("method", [Averaging(every=5), DiLoCo(every=5, overlap=False)], ids=["averaging", "diloco"])
+@pytest.mark.parametrize(
+    "roles", [("shard-0", "worker-1.1"), ("shard-0", "shard-1"), ("worker-0.0", "worker-1.0"), ("shard-1",)]
+)
+def test_losses_in_local_sgd_change_no_bit(
+    options: RunConfig, monkeypatch: pytest.MonkeyPatch, method: Averaging | DiLoCo, roles: tuple[str, ...]
+) -> None:
+    """Not even those of the replicas' own optimizers."""
+    options = replace(options, method=method, optimizer=AdamW(0.002), epochs=10)
+    faults = [Signal(role, signal.SIGKILL, 150) for role in roles]
+    check_bits_after_losses(options, faults, monkeypatch)

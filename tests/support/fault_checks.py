@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from busy import stretch
+from safetensors.torch import load_file
 from train_with_faults import Signal, train_with_faults
 from training_command import GOOD, LOST, PROMISED_S, Run, Start, ended, listening
 
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.optimizers.standard import Adagrad
 from cutset.tools.config.run_config import RunConfig
+from cutset.tools.training import recovery_points
 
+NORMED = Path(__file__).parents[1] / "chaos" / "normed_digits.py"
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 
 
@@ -79,3 +83,18 @@ def check_a_shard_goes_on(options: RunConfig, number: signal.Signals) -> None:
     assert restart["seconds"] > 0
     assert outcome.result["test_accuracy"] > 0.9
     assert not (options.out / "journal").exists()
+
+
+def check_bits_after_losses(options: RunConfig, faults: list[Signal], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in lock step that loses roles goes back, not to its beginning, and ends with the same bits."""
+    monkeypatch.setattr(recovery_points, "INTERVAL_S", 0.3)
+    options = replace(options, task=f"{NORMED}:task", shards=2)
+    undisturbed = train_with_faults(replace(options, out=options.out / "undisturbed"), [])
+    disturbed = train_with_faults(replace(options, out=options.out / "disturbed"), faults)
+    assert undisturbed.error is None
+    assert disturbed.error is None
+    assert disturbed.happened == faults
+    assert disturbed.result["restarts"]
+    assert max(restart["step"] for restart in disturbed.result["restarts"]) > 0
+    weights, others = (load_file(options.out / name / "model.safetensors") for name in ("undisturbed", "disturbed"))
+    assert [name for name in weights if not torch.equal(weights[name], others[name])] == []

@@ -29,6 +29,7 @@ partition/ir
 partition/operators/sharding
 partition/operators/rules
 partition/operators
+partition/trace
 partition/capture partition/cluster
 partition/dataflow
 partition/mincut
@@ -50,6 +51,7 @@ tools/task
 tools/config
 tools/job
 tools/evaluation tools/probe
+tools/leases
 tools/training
 tools/sandblaster
 tools/analysis

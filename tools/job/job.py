@@ -79,7 +79,9 @@ class Job:
         return max(1, (os.cpu_count() or 1) // (self.machines * self.replicas))
 
 
-def make_worker_spec(job: Job, replica: int, machine: int, incarnation: int, start_step: int = 0) -> WorkerSpec:
+def make_worker_spec(
+    job: Job, replica: int, machine: int, incarnation: int, start_step: int = 0, *, local_state: str = ""
+) -> WorkerSpec:
     """Return what one machine of a replica is told as it starts, after `incarnation` restarts of the replica."""
     return WorkerSpec(
         training=job.training,
@@ -95,4 +97,5 @@ def make_worker_spec(job: Job, replica: int, machine: int, incarnation: int, sta
         start_step=max(start_step, job.training.start_step),
         compression=job.compression,
         regions=job.regions[machine] if job.training.optimizer_state else [],
+        local_state=local_state,
     )

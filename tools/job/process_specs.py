@@ -64,7 +64,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     program, evaluation: msgpack of its Programs; empty where the model is trained whole. incarnation: how often its
     replica was restarted; start_step: the step that it begins with. compression: of its pushes. regions: where its
-    parameters lie.
+    parameters lie. local_state: file with what it had alone at a recovery point, "" if there is none.
     """
 
     training: TrainingSpec
@@ -80,16 +80,23 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     start_step: int = 0
     compression: AnyCompression | None = None
     regions: list[Region] = []
+    local_state: str = ""
 
 
 class ShardSpec(msgspec.Struct, frozen=True):
-    """What one shard is told. incarnation: how often it was restarted."""
+    """What one shard is told.
+
+    incarnation: how often it was restarted. restore_from: the file that it continues from, if that exists. steps: that
+    every replica has taken then; by default those that the file has.
+    """
 
     index: int
     slices: list[ParameterSlice]
     serving: ServingConfig
     journal_config: JournalConfig
     incarnation: int = 0
+    restore_from: str = ""
+    steps: int | None = None
 
 
 class BaselineSpec(msgspec.Struct, frozen=True):

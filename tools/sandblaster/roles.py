@@ -28,8 +28,8 @@ from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.launcher.heartbeat import RoleProgress
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
+from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..task.load_task import load_task, read_split
-from ..training.batch_assignment import REPLICA_TIMEOUT_S
 from ..training.trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy
 
 COORDINATOR, SHARD, WORKER, BASELINE = (

@@ -50,14 +50,14 @@ class CheckpointSets:
         match message.kind:
             case "checkpoint_saved":
                 file = msgspec.convert(message.body["file"], ShardFile)
-                self._files[message.body["checkpoint"]][file.shard] = file
-                self._complete_set(message.body["checkpoint"])
+                self._files[message.body["number"]][file.shard] = file
+                self._complete_set(message.body["number"])
             case "state_saved":
                 state = msgspec.convert(message.body["file"], StateFile)
-                self._states[message.body["checkpoint"]][state.machine] = state
-                self._complete_set(message.body["checkpoint"])
+                self._states[message.body["number"]][state.machine] = state
+                self._complete_set(message.body["number"])
             case "checkpoint_missed":
-                self.timing.mark_late(message.body["checkpoint"])
+                self.timing.mark_late(message.body["number"])
             case "write_failed":
                 self.timing.mark_unsaved()
 
@@ -84,6 +84,10 @@ class CheckpointSets:
         for old in self._complete[: -job.config.keep_checkpoints]:
             self._remove(old)
         self._complete = self._complete[-job.config.keep_checkpoints :]
+
+    def abandon_incomplete(self) -> None:
+        """Remove what was written of checkpoints that are not complete, since all roles go back."""
+        self._abandon(self._incomplete)
 
     @property
     def _incomplete(self) -> list[int]:

@@ -11,7 +11,7 @@ from ...errors import CutsetError, UsageError
 from ...runtime.channel.message import Message
 from ..job.job import MAX_ROLES, Job
 from ..job.process_specs import worker_name
-from .lease_server import LeaseServer, WorkerId
+from ..leases.lease_server import LeaseServer, WorkerId
 from .progress_log import parse_acknowledged_steps
 from .scale_requests import ScaleLimits, ScaleRequests
 from .supervision import OnNotice

@@ -1,4 +1,4 @@
-"""What replica 0 writes of the model that the shards do not have, and the buffers that a restarted worker restores.
+"""What workers write that the shards do not have: replica 0 of the model, each what a restart of it restores.
 
 `ReplicaStateWriter` writes buffers and frozen parameters whenever a checkpoint is due. Where checkpoints go by time,
 only those are due that the launcher requested; it is told if a request came too late. `BufferFile` saves the buffers of
@@ -53,13 +53,13 @@ class ReplicaStateWriter:
     def _select_requested(self, due: range) -> list[int]:
         """Return the checkpoints that the launcher requested; tell it of a request for one that was due before."""
         while (request := self._mailbox.take((LAUNCHER, "checkpoint", 0, 0, 0))) is not None:
-            self._requested = int(request.body["checkpoint"])
+            self._requested = int(request.body["number"])
         if not self._requested or self._requested >= due.stop:
             return []
         number, self._requested = self._requested, 0
         if number in due:
             return [number]
-        self._mailbox.send(LAUNCHER, Message("checkpoint_missed", body={"checkpoint": number}))
+        self._mailbox.send(LAUNCHER, Message("checkpoint_missed", body={"number": number}))
         return []
 
     def _write(self, number: int) -> None:
@@ -68,7 +68,7 @@ class ReplicaStateWriter:
         except CheckpointError as error:
             report_write_failure(self._mailbox.channel, str(error.__cause__ or error.facts))
             return
-        body = {"checkpoint": number, "file": msgspec.to_builtins(file)}
+        body = {"number": number, "file": msgspec.to_builtins(file)}
         self._mailbox.send(LAUNCHER, Message("state_saved", body=body))
 
 

@@ -1,5 +1,6 @@
 """The processes of a run: what a worker, a shard and the one-process baseline do from their setup to their result."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,8 +19,8 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.launcher.heartbeat import RoleProgress
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
+from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..task.load_task import load_task, read_split
-from .batch_assignment import REPLICA_TIMEOUT_S
 from .progress_log import ProgressLog
 from .trainer import UncutTrainer, measure_accuracy
 from .worker_process import WorkerProcess
@@ -33,13 +34,15 @@ def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
 
 
 def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
-    """Serve one shard until the launcher tells it to finish. A restarted shard continues from its journal."""
+    """Serve one shard until the launcher tells it to finish. A restarted shard continues from a file."""
     spec = msgspec.convert(setup, ShardSpec)
     journal = Journal(spec.journal_config, spec.index)
     restored, clocks = [], None
-    if spec.incarnation and journal.path.exists():
-        saved = read_shard(journal.path)
+    if spec.restore_from and Path(spec.restore_from).exists():
+        saved = read_shard(spec.restore_from)
         restored, clocks = saved.slice_states, saved.clocks
+        if spec.steps is not None:
+            clocks = {number: dict.fromkeys(range(spec.serving.replicas), spec.steps) for number in clocks}
         journal.restore_from(restored)
     shard = Shard(
         spec.index,

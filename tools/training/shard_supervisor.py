@@ -1,20 +1,23 @@
 """`ShardSupervisor`: the shards of a run, what replaces a shard that is lost, and which files cannot be written.
 
 A lost shard is restarted under a new name and continues from its journal; the workers are told the new name and push
-again what the journal lacks.
+again what the journal lacks. Where all replicas go in lock step, all shards continue from the last recovery point
+instead, whichever role was lost.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-from ...ps.checkpoint.journal import JournalConfig
+from ...errors import ProcessLost
+from ...ps.checkpoint.journal import JournalConfig, journal_path
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role
 from ...runtime.launcher.liveness import Loss
 from ..job.job import Job
 from ..job.process_specs import ShardSpec, shard_name
+from .recovery_points import RecoveryPoints
 from .roles import SHARD
 from .supervision import OnNotice, RestartLog, shard_group
 
@@ -24,11 +27,12 @@ class ShardSupervisor:
 
     Args:
         restarts: the limit and the record of restarts, which the shards share with the replicas.
+        points: where shards of lock-step methods continue from.
         on_notice: called with a sentence for every restart and for files that cannot be written.
     """
 
-    def __init__(self, job: Job, restarts: RestartLog, *, on_notice: OnNotice) -> None:
-        self._job, self._restarts, self._on_notice = job, restarts, on_notice
+    def __init__(self, job: Job, restarts: RestartLog, points: RecoveryPoints, *, on_notice: OnNotice) -> None:
+        self._job, self._restarts, self._points, self._on_notice = job, restarts, points, on_notice
         self._indices = range(job.shards)
         self._workers: set[str] = set()  # connected workers, which have to know the names of the shards
         self._reported: set[tuple[str, str]] = set()  # failures to write that the user knows: whose, and why
@@ -54,13 +58,31 @@ class ShardSupervisor:
         return [self._role(index) for index in self._indices]
 
     def restart(self, loss: Loss) -> list[Role] | None:
-        """Return what replaces a lost shard, None if the loss is of no shard; raise its error at the restart limit."""
-        index = self._find(loss.progress)
+        """Return what replaces a lost shard, None if the loss is of no shard.
+
+        Raise its error at the restart limit, and where the shard could never write the journal to continue from.
+        """
+        index = self.find(loss.progress)
         if index is None:
             return None
+        unwritten = next((reason for name, reason in self._reported if name == shard_name(index)), "")
+        if unwritten and not journal_path(self._job.out, index).exists():
+            facts = f"{loss.error.facts}; it has no journal to restart from, which cannot be written: {unwritten}"
+            raise ProcessLost(loss.error.code, facts, fix="make room, and go on with --resume")
         reason = self._restarts.restart(shard_group(index), loss.error)
         self._on_notice(f"shard {index} restarts: {reason}")
         return [self._role(index)]
+
+    def find(self, lost: Iterable[str]) -> int | None:
+        """Return the index of the shard among lost roles, None if there is none."""
+        names = self.names
+        return next((names.index(name) for name in lost if name in names), None)
+
+    def follow(self, lost: Iterable[str]) -> None:
+        """Have all shards continue from the last recovery point, whose groups are not among the lost ones."""
+        self._workers.clear()
+        for group in [group for index in self._indices if (group := shard_group(index)) not in lost]:
+            self._restarts.follow(group)
 
     def handle(self, message: Message, launcher: Launcher) -> bool:
         """Take a message into account; return whether it concerned the shards alone."""
@@ -88,21 +110,31 @@ class ShardSupervisor:
     def _incarnation(self, index: int) -> int:
         return self._restarts.incarnation(shard_group(index))
 
-    def _find(self, lost: Iterable[str]) -> int | None:
-        """Return the index of the shard among lost roles."""
-        names = self.names
-        return next((names.index(name) for name in lost if name in names), None)
-
     def _role(self, index: int) -> Role:
         job = self._job
         by_time = job.training.checkpoint_s > 0
-        journal = JournalConfig(str(job.out.resolve()), checkpoint_every=job.checkpoint_versions, on_request=by_time)
-        setup = ShardSpec(index, slices_of_shard(job.slices, index), job.serving, journal, self._incarnation(index))
+        lock_step, incarnation = job.method.lock_step, self._incarnation(index)
+        journal = JournalConfig(
+            str(job.out.resolve()),
+            checkpoint_every=job.checkpoint_versions,
+            on_request=by_time,
+            lock_step=lock_step,
+        )
+        from_journal = str(journal_path(job.out.resolve(), index)) if incarnation else ""
+        setup = ShardSpec(
+            index,
+            slices_of_shard(job.slices, index),
+            job.serving,
+            journal,
+            incarnation,
+            restore_from=self._points.shard_file(index) if lock_step else from_journal,
+            steps=self._points.step if lock_step else None,
+        )
         # A shard cannot be restarted where workers update its memory directly, which is lost with it, or where the
         # replicas meet at its key-value store, whose content is lost.
         survives = not (job.method.needs_one_shard or job.method.needs_all_replicas)
         group = shard_group(index) if job.config.restarts and survives else ""
-        name = shard_name(index, self._incarnation(index))
+        name = shard_name(index, incarnation)
         return Role(name, SHARD, msgspec.to_builtins(setup), group=group)
 
     def _send_new_name(self, launcher: Launcher, worker: str, index: int) -> None:

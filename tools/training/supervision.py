@@ -108,6 +108,11 @@ class RestartLog:
         """Return how often a group was restarted."""
         return self._incarnations[group]
 
+    @property
+    def any_missing(self) -> bool:
+        """Whether some group was started and does not work yet."""
+        return bool(self._missing)
+
     def is_missing(self, group: str) -> bool:
         """Return whether a group was started and does not work yet."""
         return group in self._missing
@@ -122,6 +127,11 @@ class RestartLog:
         self.records.append(record)
         self.expect(group, record)
         return reason
+
+    def follow(self, group: str) -> None:
+        """Count a restart of a group that was not lost, but has to go back with one that was; it has no record."""
+        self._incarnations[group] += 1
+        self.expect(group, {})
 
     def expect(self, group: str, record: dict[str, Any]) -> None:
         """Measure from now on how long a group takes to work, for the "seconds" of a record."""

@@ -4,6 +4,10 @@ A lost replica is restarted under new names: it fetches the parameters from the 
 that it is known to have completed, while the other replicas train. Steps since its last heartbeat, at most half a
 second of them, are computed again. Its buffers are those that its workers saved last (replica_state.py).
 
+Where replicas go in lock step, none can go on without the others, and pushes of a worker that is lost with a shard are
+nowhere any more. There is one way back: all roles are ended, and start again from the last recovery point
+(recovery_points.py). Only a replica for which there are spares is restarted alone.
+
 Where batches are leased (lease_server.py), the batches of a lost replica go to whoever asks next, nobody waits for it
 when all else is done, and replicas join and leave as the user requests (scale_requests.py).
 """
@@ -15,21 +19,24 @@ from typing import Any
 
 import msgspec
 
+from ...ps.checkpoint.journal import RECOVERY_POINT
 from ...ps.checkpoint.manifest import StateFile
+from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role
 from ...runtime.launcher.liveness import Loss
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import worker_name
+from ..leases.lease_server import WorkerId
 from ..run_folder import CHECKPOINT
 from .checkpoint_sets import CheckpointSets
 from .elastic_replicas import ElasticReplicas
-from .lease_server import WorkerId
 from .progress_log import parse_steps_done
+from .recovery_points import RecoveryPoints
 from .roles import WORKER
 from .scale_requests import ScaleRequests
 from .shard_supervisor import ShardSupervisor
-from .supervision import OnNotice, OnProgress, RestartLog, replica_group
+from .supervision import OnNotice, OnProgress, RestartLog, replica_group, shard_group
 
 
 class TrainingSupervisor:
@@ -53,20 +60,22 @@ class TrainingSupervisor:
         self._job, self._on_progress, self._on_notice = job, on_progress, on_notice
         self._restarts = RestartLog(job.config.restarts)
         self._checkpoints = CheckpointSets(job, on_notice=on_notice)
-        self._shards = ShardSupervisor(job, self._restarts, on_notice=on_notice)
+        self._points = RecoveryPoints(job)
+        self._shards = ShardSupervisor(job, self._restarts, self._points, on_notice=on_notice)
         self._elastic = ElasticReplicas(job, on_notice=on_notice, requests=requests)
         self._start_s = time.monotonic()
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
         self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them
         self._clock_offsets_s = dict[int, float]()  # seconds of the run when the clock of a restarted replica began
-        self._departed: list[int] = []  # replicas that are gone without having told the shards
+        self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were told
+        self._lost: dict[str, Loss] = {}  # by group, the losses for which all are to go back
         self._workers: dict[str, WorkerId] = {}  # by current name
         self._trained: set[WorkerId] = set()
         self._ready: set[str] = set()
         self._training: set[str] = set()  # workers that were told to start
         self._evaluating: set[str] = set()  # workers of replica 0 that were told that all have trained
         self._under_way = False
-        self._finishing = False
+        self._finishing: set[str] = set()  # shards that were told to finish
         self.results: dict[str, Any] = {}
         self.state_files: list[StateFile] = []
         self.curve: list[dict[str, float]] = []
@@ -113,7 +122,9 @@ class TrainingSupervisor:
         self._elastic.publish_limits()
 
     def watch(self, launcher: Launcher) -> None:
-        """Start replicas that shall join, and stop starting replicas that are no longer needed."""
+        """Start replicas that shall join, stop starting replicas that are no longer needed, take all back if due."""
+        if self._lost:
+            self._take_all_back(launcher)
         for replica, record in self._elastic.apply_request():
             self._restarts.expect(replica_group(replica), record)
             launcher.add(self._worker_roles(replica))
@@ -122,14 +133,14 @@ class TrainingSupervisor:
             names = [name for name, worker in self._workers.items() if worker.replica == replica]
             launcher.stop_roles(names)
             self._forget(replica, names)
-            self._departed.append(replica)
-        while self._departed:
-            self._announce_departure(self._departed.pop(), launcher)
+            self._departed[replica] = set()
+        self._announce_departures(launcher)
         self._send_due(launcher)
 
     def handle(self, message: Message, launcher: Launcher) -> None:
         """Take a message of a role into account, and send what follows from it."""
         self._checkpoints.handle(message)
+        self._points.handle(message)
         if self._shards.handle(message, launcher):
             return
         worker = self._workers.get(message.sender)
@@ -142,6 +153,7 @@ class TrainingSupervisor:
             case "progress":
                 self._record_progress(worker, message.body)
                 self._request_checkpoint(message, launcher)
+                self._request_recovery_point(message, launcher)
             case "evaluated" if worker.replica == 0:
                 seconds = self._clock_offsets_s.get(0, 0.0) + message.body["seconds"]
                 self.curve.append({**message.body, "samples": self._count_samples(message.body), "seconds": seconds})
@@ -161,6 +173,13 @@ class TrainingSupervisor:
         Raise the error of the loss at the restart limit.
         """
         self._checkpoints.timing.mark_interrupted()
+        self._points.interrupt()
+        if self._must_all_go_back(loss):
+            step = self._points.step
+            reason = self._restarts.restart(loss.group, loss.error, step=step)
+            self._lost[loss.group] = loss
+            self._on_notice(f"{loss.group} is lost: {reason}; all go back to step {step}")
+            return []
         shards = self._shards.restart(loss)
         if shards is not None:
             return shards
@@ -169,7 +188,7 @@ class TrainingSupervisor:
         if not self._elastic.handle_loss(replica, progress):
             self._forget(replica, loss.progress)
             self._elastic.mark_left(replica)
-            self._departed.append(replica)
+            self._departed[replica] = set()
             return []
         # A machine may be ahead of those that it sends to: all continue after the step that every machine completed.
         done = min(max(parse_steps_done(last), self._steps_done.get(worker, 0)) for worker, last in progress)
@@ -181,12 +200,45 @@ class TrainingSupervisor:
         self._on_notice(f"replica {replica} restarts at step {step}: {reason}")
         return self._worker_roles(replica)
 
-    def _announce_departure(self, replica: int, launcher: Launcher) -> None:
-        """Tell the shards that a replica left, which it could not tell them itself: other replicas may wait for it."""
-        names = self.shards
-        for piece in self._job.slices:
-            body = {"replica": replica, "number": 0}
-            launcher.send(names[piece.shard], Message("leave", edge=piece.number, body=body))
+    def _must_all_go_back(self, loss: Loss) -> bool:
+        """Return whether the others cannot go on without what is lost."""
+        method = self._job.method
+        groups = {replica_group(replica) for replica in self._elastic.replica_numbers}
+        missing = {group for group in groups if self._restarts.is_missing(group)} | {loss.group}
+        return method.lock_step and (loss.group not in groups or bool(self._lost) or len(missing) > method.spares)
+
+    def _take_all_back(self, launcher: Launcher) -> None:
+        """End all roles that are left, and start all from the last recovery point."""
+        lost, self._lost = self._lost, {}
+        gone = {name for loss in lost.values() for name in loss.progress}
+        shards = [name for index, name in enumerate(self.shards) if shard_group(index) not in lost]
+        launcher.stop_roles([name for name in (*self._workers, *shards) if name not in gone])
+        self._shards.follow(lost)
+        for group in [replica_group(replica) for replica in self._elastic.replicas]:
+            if group not in lost:
+                self._restarts.follow(group)
+        step = self._points.step
+        for records in (self._steps_done, self._workers, self.results):
+            records.clear()
+        for names in (self._trained, self._ready, self._training, self._evaluating, self._finishing, self.state_files):
+            names.clear()
+        self._checkpoints.abandon_incomplete()
+        samples = step * self._job.replicas * self._job.training.batch
+        self.losses = [(reached, loss) for reached, loss in self.losses if reached <= samples]
+        self.curve = [point for point in self.curve if point["samples"] <= samples]
+        self._start_steps = Counter(dict.fromkeys(self._elastic.replicas, step))
+        launcher.add(self.roles())
+
+    def _announce_departures(self, launcher: Launcher) -> None:
+        """Tell the shards, and those restarted since, which replicas left without telling them; others may wait."""
+        for replica, told in self._departed.items():
+            for index, name in enumerate(self.shards):
+                if name in told or self._restarts.is_missing(shard_group(index)):
+                    continue
+                told.add(name)
+                for piece in slices_of_shard(self._job.slices, index):
+                    body = {"replica": replica, "number": 0}
+                    launcher.send(name, Message("leave", edge=piece.number, body=body))
 
     def _forget(self, replica: int, names: Iterable[str]) -> None:
         """Discard what the workers of a lost replica had completed or were about to report."""
@@ -208,7 +260,9 @@ class TrainingSupervisor:
         group = "" if job.method.needs_all_replicas else replica_group(replica)
         roles = []
         for machine in range(job.machines):
-            setup = make_worker_spec(job, replica, machine, incarnation, self._start_steps[replica])
+            saved = self._points.local_state_file(replica, machine) if job.method.lock_step else ""
+            step = self._start_steps[replica]
+            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved)
             name = worker_name(replica, machine, incarnation)
             self._workers[name] = WorkerId(replica, machine)
             plain = msgspec.to_builtins(setup, builtin_types=(bytes,))
@@ -231,7 +285,17 @@ class TrainingSupervisor:
             batches = self.losses[-1][0] // self._job.training.batch
             number = self._checkpoints.timing.note_progress(batches, progress.body["seconds"])
             for name in [*writers, *self.shards] if number is not None else []:
-                launcher.send(name, Message("checkpoint", body={"checkpoint": number}))
+                launcher.send(name, Message("checkpoint", body={"number": number}))
+
+    def _request_recovery_point(self, progress: Message, launcher: Launcher) -> None:
+        """If replicas go in lock step, and one is due, request a recovery point from all roles."""
+        worker = self._workers[progress.sender]
+        if worker.replica or not self._job.method.lock_step or self._restarts.any_missing:
+            return
+        batches = self.losses[-1][0] // self._job.training.batch
+        number = self._points.note_progress(batches, progress.body["seconds"])
+        for name in [*self._workers, *self.shards] if number is not None else []:
+            launcher.send(name, Message(RECOVERY_POINT, body={"number": number}))
 
     def _count_samples(self, body: dict[str, Any]) -> int:
         """Return the samples that replica 0 reports; never fewer than before, though it may get batches of others."""
@@ -250,12 +314,9 @@ class TrainingSupervisor:
         self._trained.add(worker)
         seconds = self._clock_offsets_s.get(worker.replica, 0.0) + value["seconds"]
         self.results[worker_name(*worker)] = {**value, "seconds": seconds}
-        if self._elastic.is_leaving(worker.replica) and not self._is_at_work(worker.replica):
+        at_work = any(w.replica == worker.replica and w not in self._trained for w in self._workers.values())
+        if self._elastic.is_leaving(worker.replica) and not at_work:
             self._elastic.mark_left(worker.replica)
-
-    def _is_at_work(self, replica: int) -> bool:
-        """Return whether some machine of a replica trains."""
-        return any(w.replica == replica and w not in self._trained for w in self._workers.values())
 
     def _start_training(self, launcher: Launcher) -> None:
         """Let workers train: at first all at once, when all are ready; workers that start later, at once."""
@@ -280,7 +341,8 @@ class TrainingSupervisor:
             if name not in self._evaluating:
                 self._evaluating.add(name)
                 launcher.send(name, Message("all_trained", body={"path": self._folder}))
-        if len(self.results) == len(self._workers) and not self._finishing:
-            self._finishing = True
-            for name in self.shards:
-                launcher.send(name, Message("finish", body={"path": self._folder}))
+        if len(self.results) == len(self._workers):
+            for index, name in enumerate(self.shards):
+                if name not in self._finishing and not self._restarts.is_missing(shard_group(index)):
+                    self._finishing.add(name)
+                    launcher.send(name, Message("finish", body={"path": self._folder}))

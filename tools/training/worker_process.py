@@ -17,8 +17,9 @@ from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.launcher.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
+from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
 from ..task.load_task import load_task, read_split
-from .batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
+from .local_state import LocalState
 from .progress_log import ProgressLog
 from .replica_state import BufferFile, ReplicaStateWriter, buffer_path, report_write_failure
 from .trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy, read_optimizer_state
@@ -48,12 +49,7 @@ class WorkerProcess:
         self._send("ready", {})
         self._mailbox.wait([(LAUNCHER, "start_training", 0, 0, 0)], timeout_s=MESSAGE_TIMEOUT_S)
         self._log = ProgressLog(channel, progress, self._training, lambda: self._mailbox.waited_s)
-        self._buffer_file = BufferFile(
-            self._trainer.buffers(),
-            buffer_path(Path(self._training.initial).parent, spec.replica, spec.machine),
-            restarted=spec.incarnation > 0,
-            on_failure=partial(report_write_failure, channel),
-        )
+        self._local_state, self._buffer_file = self._restore_local_state()
         self._state_writer = ReplicaStateWriter(
             self._mailbox, self._training, spec.machine, self._trainer.state, start_step=spec.start_step
         )
@@ -65,7 +61,8 @@ class WorkerProcess:
         while more:
             self._spec.method.train(self._build_loop())
             seconds, traffic = self._log.training_seconds(), self._log.training_traffic()
-            self._buffer_file.save(now=True)
+            if self._buffer_file is not None:
+                self._buffer_file.save(now=True)
             self._progress.value = None  # others may take long; the launcher must not take the wait for being stuck
             more = self._assignment.wait_for_more()
         if self._tests is not None:
@@ -101,6 +98,15 @@ class WorkerProcess:
             client.put(self._training.version, state)
         return client
 
+    def _restore_local_state(self) -> tuple[LocalState | None, BufferFile | None]:
+        """Return what saves the state that this worker has alone: with recovery points, or its buffers now and then."""
+        spec, buffers = self._spec, self._trainer.buffers()
+        if spec.method.lock_step:
+            return LocalState(spec, self._mailbox, buffers, self._client), None
+        path = buffer_path(Path(self._training.initial).parent, spec.replica, spec.machine)
+        on_failure = partial(report_write_failure, self._channel)
+        return None, BufferFile(buffers, path, restarted=spec.incarnation > 0, on_failure=on_failure)
+
     def _build_assignment(self) -> BatchAssignment:
         spec = self._spec
         if spec.method.leases_batches:
@@ -122,6 +128,7 @@ class WorkerProcess:
             agree=trainer.agree,
             report=lambda step, loss, count: self._finish_step(step, loss, last=loop.is_last),
             gradient=trainer.gradient,
+            keep=self._local_state.keep if self._local_state is not None else lambda tensors: None,
         )
         return loop
 
@@ -134,7 +141,10 @@ class WorkerProcess:
         reached = self._assignment.count_reached(step)
         acknowledged = self._client.acknowledged_step if self._spec.method.leases_batches else None
         self._log.record_step(step, loss, reached=reached, acknowledged=acknowledged, last=last)
-        self._buffer_file.save()
+        if self._local_state is not None:
+            self._local_state.save_due(step)
+        if self._buffer_file is not None:
+            self._buffer_file.save()
         if self._spec.replica == 0:
             self._state_writer.write_due(reached)
         if self._tests is not None and self._log.is_evaluation_due():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cutset.ps.checkpoint.journal import Journal, JournalConfig, checkpoint_path, journal_path
+from cutset.ps.checkpoint.journal import Journal, JournalConfig, checkpoint_path, journal_path, recovery_path
 from cutset.ps.checkpoint.shard_file import read_shard
 from cutset.ps.optimizers.standard import SGD, Adagrad
 from cutset.ps.server.serving import ServingConfig
@@ -179,7 +179,7 @@ def test_checkpoints_are_of_one_version_of_all_slices(tmp_path, every):
             told += shard.poll()
     told += settled(shard)
     saved = [m.body for _, m in told if m.kind == "checkpoint_saved"]
-    assert sorted(body["checkpoint"] for body in saved) == list(range(1, 4 // every + 1))
+    assert sorted(body["number"] for body in saved) == list(range(1, 4 // every + 1))
     for number in range(1, 4 // every + 1):
         [file] = checkpoint_path(tmp_path, number).glob("*.safetensors")
         slice_states = read_shard(file).slice_states
@@ -194,13 +194,13 @@ def test_only_checkpoints_requested_in_advance_are_made(tmp_path):
     asked = {3: 2, 4: 2, 5: 4, 7: 3}  # before which push for which number; 4 is asked for in its time, then 3 too late
     for number in range(1, 9):
         if number in asked:
-            shard.handle(Message("checkpoint", body={"checkpoint": asked[number]}, sender="launcher"))
+            shard.handle(Message("checkpoint", body={"number": asked[number]}, sender="launcher"))
             told += shard.poll()
         for piece in SLICES:
             push(shard, number, slices=[piece], base=number - 1)
             told += shard.poll()
     told += settled(shard)
-    said = [(message.kind, message.body["checkpoint"]) for peer, message in told if peer == "launcher"]
+    said = [(message.kind, message.body["number"]) for peer, message in told if peer == "launcher"]
     assert sorted(said) == [("checkpoint_missed", 3), ("checkpoint_saved", 2)], (
         "a question takes the place of the one before"
     )
@@ -222,3 +222,56 @@ def test_it_is_busy_as_long_as_a_flush_is_due(tmp_path):
     assert shard.busy
     assert [m.body["numbers"] for _, m in settled(shard)][-1] == {str(piece.number): 2 for piece in SLICES}
     assert not shard.busy
+
+
+def test_a_recovery_point_is_of_one_version_though_slices_come_to_it_apart(tmp_path):
+    shard, _ = kept(tmp_path, serving=ServingConfig(SGD(1.0)), lock_step=True)
+    put(shard)
+    told = settled(shard)
+    shard.handle(Message("recovery_point", body={"number": 2}, sender="launcher"))
+    first, *others = SLICES
+    for slices, versions in (([first], range(3)), (others, range(3))):  # the first is at 3 when the others are at 0
+        for piece in slices:
+            for version in versions:
+                push(shard, version + 1, slices=[piece], base=version)
+                told += shard.poll()
+    told += settled(shard)
+    [saved] = [m.body for _, m in told if m.kind == "recovery_point_saved"]
+    assert saved["number"] == 2
+    [file] = recovery_path(tmp_path, 2).glob("*.safetensors")
+    slice_states = read_shard(file).slice_states
+    assert {h.version for h in slice_states} == {2}
+    assert all(torch.equal(h.value, torch.full((h.slice.size,), -2.0)) for h in slice_states)
+    assert not journal_path(tmp_path, 0).exists(), "in lock step there is no journal"
+
+
+def test_a_recovery_point_that_a_slice_has_passed_is_missed(tmp_path):
+    shard, _ = kept(tmp_path, serving=ServingConfig(SGD(1.0)), lock_step=True)
+    put(shard)
+    for version in range(3):
+        push(shard, version + 1, slices=SLICES[:1], base=version)
+    shard.handle(Message("recovery_point", body={"number": 2}, sender="launcher"))
+    told = settled(shard)
+    assert [(m.kind, m.body) for _, m in told] == [("recovery_point_missed", {"number": 2})]
+    assert not recovery_path(tmp_path, 2).exists()
+
+
+def test_in_lock_step_pushes_need_no_journal_to_be_durable(tmp_path):
+    shard, _ = kept(tmp_path, serving=ServingConfig(SGD(1.0)), lock_step=True)
+    put(shard)
+    assert [m.body["durable"] for _, m in push(shard, 1, slices=SLICES[:1])] == [1]
+
+
+def test_a_replica_has_left_once_a_journal_says_so(tmp_path):
+    """Else a shard that goes on from the journal would wait for the replica, which is gone."""
+    shard, _ = kept(tmp_path)
+    put(shard)
+    push(shard, 1)
+    settled(shard)  # all its pushes are durable
+    replies = []
+    for piece in SLICES:
+        leave = Message("leave", edge=piece.number, body={"replica": 0, "number": 1}, sender="worker-0.0")
+        replies += shard.handle(leave)
+    assert replies == []
+    assert [m.kind for _, m in settled(shard) if m.kind == "leave_ack"] == ["leave_ack"] * len(SLICES)
+    assert restored(tmp_path)[1] == {piece.number: {} for piece in SLICES}

@@ -211,6 +211,15 @@ def test_after_a_gap_the_client_is_asked_to_resend():
     assert shard.statistics()["slices"][0]["version"] == 1
 
 
+def test_a_client_that_has_given_up_what_is_missing_is_not_asked_for_it():
+    shard = shard_with_values()
+    late = push(4, 1.0, 0.0, 0.0)
+    late.body["gap"] = True
+    assert [(kind, body["number"]) for _, kind, body, _ in plain(shard.handle(late))] == [("push_ack", 4)]
+    assert [kind for _, kind, _, _ in plain(shard.handle(push(5, 0.0, 0.0, 0.0)))] == ["push_ack"]
+    assert shard.statistics()["slices"][0]["version"] == 2
+
+
 BROKEN = {
     "slice of another shard": (fetch(machine=1), "slice 1; this shard has 0, 2"),
     "unknown kind": (Message("pull", sender="worker-0.0"), "'pull' .*unknown kind"),

@@ -38,7 +38,7 @@ class Server:
         self._say("put", 0, version=0, state=[])
 
     def ask(self, number: int) -> None:
-        self._shard.handle(Message("checkpoint", body={"checkpoint": number}, sender=LAUNCHER))
+        self._shard.handle(Message("checkpoint", body={"number": number}, sender=LAUNCHER))
 
     def step(self, step: int) -> list[Message]:
         """Take the pushes of a step, from 0 on; what the launcher is reports."""
@@ -65,7 +65,7 @@ class Replica:
         self._writer = ReplicaStateWriter(mailbox, job.training, 0, list, start_step=0)
 
     def ask(self, number: int) -> None:
-        self._launcher.send(WORKER, Message("checkpoint", body={"checkpoint": number}))
+        self._launcher.send(WORKER, Message("checkpoint", body={"number": number}))
 
     def step(self, step: int) -> list[Message]:
         """A step was made; what the launcher is reports."""
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_one_role_missed_is_dropped_and_the_next_is_complete(
             for name, role in roles.items():
                 for message in role.step(step):
                     checkpoints.handle(message)
-                    reports.append((f"{name}: {message.kind}", message.body["checkpoint"]))
+                    reports.append((f"{name}: {message.kind}", message.body["number"]))
 
     train(0, 1, 2)
     for role in [role for name, role in roles.items() if name != late]:

@@ -10,9 +10,9 @@ from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.channel.message import LAUNCHER, Message
 from cutset.tools.job.process_specs import TrainingSpec
+from cutset.tools.leases.batch_assignment import LeasedBatches, RoundRobinBatches
+from cutset.tools.leases.lease_server import LeaseServer, WorkerId
 from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.training.batch_assignment import LeasedBatches, RoundRobinBatches
-from cutset.tools.training.lease_server import LeaseServer, WorkerId
 
 COURSE = TrainingSpec(
     TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=3, steps=4, evaluate_every=2, initial="nowhere"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cutset.runtime.channel.message import Message
-from cutset.tools.training.lease_server import LeaseServer, WorkerId
+from cutset.tools.leases.lease_server import LeaseServer, WorkerId
 
 
 class Replicas:

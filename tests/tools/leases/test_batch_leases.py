@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutset.errors import NetworkError
-from cutset.tools.training.batch_leases import MAX_LEASE_S, NO_BATCHES, BatchLeases, Lease
+from cutset.tools.leases.batch_leases import MAX_LEASE_S, NO_BATCHES, BatchLeases, Lease
 
 
 def numbers(lease):
