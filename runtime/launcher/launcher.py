@@ -21,7 +21,9 @@ from ..channel.message import LAUNCHER, Message
 from ..channel.zmq_channel import CONNECTION_LOST, DIRECTORY, SIDE, ZmqChannel
 from .assignment import Assignment, check_names, write_assignment
 from .failure_report import Failure
-from .liveness import Limits, LivenessMonitor, Loss
+from .liveness import LivenessMonitor
+from .membership import Limits, Loss
+from .process_activity import ActivityProbes
 from .role_process import RoleProcess, await_ends, end_all, role_environment
 
 TICK_S = 0.25
@@ -98,6 +100,7 @@ class Launcher:
         self._route = route
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
+        self._activity_probes = ActivityProbes()
         self._ended_roles: list[str] = []  # roles that have ended, to whom others may still send
         self._stopped = False
         self._servers_stopped = False
@@ -217,10 +220,7 @@ class Launcher:
         self.roles = tuple(role for role in self.roles if role.name not in names)
 
     def run(self) -> list[Any]:
-        """Start all roles and wait until they have ended. Returns their values, in the order of the roles.
-
-        What they send to the launcher on the way is dropped. Raises as `start` and `events` do.
-        """
+        """Start all roles, wait until they have ended, and return their values in order; raises as `events` does."""
         self.start()
         for _ in self.events():
             pass
@@ -295,8 +295,12 @@ class Launcher:
             code = process.returncode()
             assert code is not None
             self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
-        self._monitor.tick(time.monotonic())
-        late = self._monitor.late_exits(time.monotonic())
+        now = time.monotonic()
+        doubtful, late = self._monitor.doubtful_roles(now), self._monitor.late_exits(now)
+        pids = {process.name: process.pid for process in self._watched if process.name in doubtful}
+        for name, activity in self._activity_probes.sample(pids, now).items():
+            self._monitor.on_activity(name, activity)
+        self._monitor.tick(now)
         for process in [process for process in self._watched if process.name in late]:
             process.signal(signal.SIGKILL)  # it has delivered its result
         while self._monitor.notes:

@@ -8,85 +8,24 @@ Roles of one group are lost together and may be started again under other names,
 silence or a broken connection among them makes no verdict, but a `Loss`. An error that a role itself raised would be
 raised again after a restart; it is a verdict, whatever the group. A role that has reported its result has done its
 work: how, and how late, its process ends is noted, and is no failure.
+
+Time during which a role's process is known to be at work, though nothing is heard of it, is no silence; and time during
+which it has to wait for a CPU is none in which it could have gone on. So a busy machine is not taken for a lost one.
 """
 
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import CutsetError, NetworkError, ProcessLost
 from .failure_report import Failure
+from .membership import Limits, Loss, Member, Suspicion
+from .process_activity import Activity
+
+DOUBT_S = 1.0  # without a heartbeat, or without progress: less than any limit
 
 # Network errors that would come again after a restart: their cause is what is sent, not the connection.
 _LASTING = ("E503", "E510", "E513", "E515", "E516", "E550")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long things may take, in seconds.
-
-    start: until every role is ready. heartbeat: between two heartbeats, else the role is lost. progress: between two
-    changes of a role's progress, else it is stuck. overdue: a silence after which a role may be the cause of others'
-    errors. grace: the wait for a better cause of an error. exit: from the end of a role's work to that of its process,
-    which is killed then.
-    """
-
-    start_s: float = 60.0
-    heartbeat_s: float = 5.0
-    progress_s: float = 120.0
-    overdue_s: float = 1.5
-    grace_s: float = 1.0
-    exit_s: float = 15.0
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A group of roles that has to be ended and started again. progress: the last one that each role reported."""
-
-    group: str
-    error: CutsetError
-    progress: dict[str, int | str | None]
-
-
-@dataclass
-class _Member:
-    """What is known of one role.
-
-    state: "starting", "ready", "running", then "finished" (it reported so) and "gone" (its process ended, too), or
-    "failed" (it reported an error) or "lost" (its process ended without a report), or "replaced" (its group was lost,
-    or it was not needed any more).
-    """
-
-    name: str
-    group: str = ""
-    began: float = 0.0
-    endpoint: str = ""
-    state: str = "starting"
-    returncode: int | None = None
-    value: Any = None
-    progress: int | str | None = None  # the last that it reported
-    reports_progress: bool = False  # whether its last heartbeat had a progress
-    progress_at: float = 0.0
-    heard_at: float = 0.0
-
-    def last_progress(self) -> str:
-        return f"its last progress was {self.progress!r}" if self.progress is not None else "it reported no progress"
-
-
-@dataclass(frozen=True)
-class _Suspicion:
-    """A failure that may be the consequence of another; it becomes a verdict or a loss at `due`.
-
-    names: roles that may still explain it. rank: a better cause has a higher one. connection: whether it is a broken
-    connection, which counts only while both its ends run.
-    """
-
-    names: tuple[str, ...]
-    error: CutsetError
-    due: float
-    rank: int
-    connection: bool = False
 
 
 _COMPLAINT, _CONNECTION, _EXIT = range(3)  # ranks: a network error, a broken connection, an exit without a report
@@ -110,15 +49,15 @@ class LivenessMonitor:
     ) -> None:
         self.limits = limits or Limits()
         self.verdict: CutsetError | None = None
-        self._members: dict[str, _Member] = {}
-        self._suspicions: dict[str, _Suspicion] = {}  # by group, "" for roles that are in none
+        self._members: dict[str, Member] = {}
+        self._suspicions: dict[str, Suspicion] = {}  # by group, "" for roles that are in none
         self._losses: list[Loss] = []
         self.notes: list[str] = []
         self.join(names, now=now, groups=groups)
 
     def join(self, names: Iterable[str], *, now: float, groups: Mapping[str, str] | None = None) -> None:
         """Add roles whose processes are being started."""
-        self._members |= {name: _Member(name, (groups or {}).get(name, ""), began=now) for name in names}
+        self._members |= {name: Member(name, (groups or {}).get(name, ""), began=now) for name in names}
 
     @property
     def all_ready(self) -> bool:
@@ -175,17 +114,33 @@ class LivenessMonitor:
         """All roles that were ready were told to start; from now on their heartbeats are due."""
         for member in self._members_in("ready"):
             member.state = "running"
-            member.heard_at = member.progress_at = now
+            member.heard_at = member.spoke_at = member.progress_at = now
 
     def on_heartbeat(self, name: str, now: float, progress: int | str | None) -> None:
         """The role lives. progress: anything that changes as its work goes on; None if it reports nothing now."""
         member = self._members[name]
-        member.heard_at = now
+        member.heard_at = member.spoke_at = now
         member.reports_progress = progress is not None
         if progress is None:
             member.progress_at = now
         elif progress != member.progress:
             member.progress, member.progress_at = progress, now
+
+    def doubtful_roles(self, now: float) -> list[str]:
+        """Roles whose `on_activity` matters: they start, are late with a heartbeat, or make no progress."""
+        return [
+            m.name
+            for m in self._members_in("starting", "running")
+            if m.state == "starting" or now - m.heard_at > DOUBT_S or now - m.progress_at > DOUBT_S
+        ]
+
+    def on_activity(self, name: str, activity: Activity) -> None:
+        """The role's process is known to have been at work."""
+        member = self._members[name]
+        member.heard_at += activity.active_s
+        member.spoke_at += activity.waited_s
+        member.progress_at += activity.waited_s
+        member.began += activity.waited_s
 
     def on_finished(self, name: str, now: float, value: Any) -> None:
         """The role's work is done with this value; its process ends next, or has just ended."""
@@ -203,7 +158,7 @@ class LivenessMonitor:
         self._drop_suspicions(name)
         error = failure.to_error(name)
         if isinstance(error, NetworkError):
-            self._suspect(_Suspicion((name,), error, now + self.limits.grace_s, _COMPLAINT))
+            self._suspect(Suspicion((name,), error, now + self.limits.grace_s, _COMPLAINT))
         else:
             self._decide(error)
 
@@ -212,7 +167,7 @@ class LivenessMonitor:
         ends = tuple(end for end in (name, peer) if end in self._members)
         if any(self._members[end].state != "running" for end in ends):
             return
-        self._suspect(_Suspicion(ends, error, now + self.limits.grace_s, _CONNECTION, connection=True))
+        self._suspect(Suspicion(ends, error, now + self.limits.grace_s, _CONNECTION, connection=True))
 
     def on_exited(self, name: str, now: float, returncode: int, *, last_lines: str = "") -> None:
         """The role's process ended. last_lines: the end of its log."""
@@ -233,7 +188,7 @@ class LivenessMonitor:
             return
         where = "before it was ready" if before == "starting" else "without a report"
         facts = f"{name} ended with exit code {returncode} {where} ({member.last_progress()}){log}"
-        self._suspect(_Suspicion((name,), ProcessLost("E603", facts), now + self.limits.grace_s, _EXIT))
+        self._suspect(Suspicion((name,), ProcessLost("E603", facts), now + self.limits.grace_s, _EXIT))
 
     def tick(self, now: float) -> CutsetError | None:
         """Let time pass until `now`, after all events before it. Returns the verdict if there is one."""
@@ -256,7 +211,7 @@ class LivenessMonitor:
         states = {m.name: m.state for m in self._members.values()}
         return f"LivenessMonitor({states}, verdict={self.verdict!r})"
 
-    def _end_finished(self, member: _Member) -> None:
+    def _end_finished(self, member: Member) -> None:
         """The process of a role that has delivered its result ended; note it where its exit code is not 0."""
         member.state = "gone"
         if member.returncode:
@@ -281,7 +236,7 @@ class LivenessMonitor:
         for member in members:
             member.state = "replaced"
 
-    def _suspect(self, suspicion: _Suspicion) -> None:
+    def _suspect(self, suspicion: Suspicion) -> None:
         """Remember a suspicion, unless the group has one already that is as good."""
         group = next((g for name in suspicion.names if (g := self._members[name].group)), "")
         known = self._suspicions.get(group)
@@ -303,7 +258,7 @@ class LivenessMonitor:
         """Drop the suspicions of this role, whose end is explained."""
         self._suspicions = {group: s for group, s in self._suspicions.items() if name not in s.names}
 
-    def _members_in(self, *states: str) -> list[_Member]:
+    def _members_in(self, *states: str) -> list[Member]:
         return [m for m in self._members.values() if m.state in states]
 
     def _is_any_overdue(self, now: float) -> bool:
@@ -318,8 +273,9 @@ class LivenessMonitor:
 
     def _check_heartbeats(self, now: float) -> None:
         for member in sorted(self._members_in("running"), key=lambda m: m.heard_at):
-            if now - member.heard_at > self.limits.heartbeat_s:
-                facts = f"{member.name} stopped answering {now - member.heard_at:.1f} s ago ({member.last_progress()})"
+            stuck = now - member.spoke_at > self.limits.progress_s  # at work all the time, but never heard of
+            if now - member.heard_at > self.limits.heartbeat_s or stuck:
+                facts = f"{member.name} stopped answering {now - member.spoke_at:.1f} s ago ({member.last_progress()})"
                 fix = "its process is stopped, or its machine is lost or overloaded"
                 self._lose(member.group, ProcessLost("E606", facts, fix=fix))
 

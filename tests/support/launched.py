@@ -13,7 +13,7 @@ from places import SUPPORT
 from cutset.errors import CutsetError
 from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher, Role
-from cutset.runtime.launcher.liveness import Limits
+from cutset.runtime.launcher.membership import Limits
 
 QUICK = Limits(heartbeat_s=2.0)
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from cutset.errors import CutsetError, NetworkError
 from cutset.runtime.launcher.failure_report import Failure
-from cutset.runtime.launcher.liveness import Limits, LivenessMonitor
+from cutset.runtime.launcher.liveness import LivenessMonitor
+from cutset.runtime.launcher.membership import Limits
 
 LIMITS = Limits(start_s=60.0, heartbeat_s=5.0, progress_s=120.0, overdue_s=1.5, grace_s=1.0, exit_s=15.0)
 Event = Callable[[LivenessMonitor, float], None]

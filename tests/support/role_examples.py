@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import subprocess
 import sys
 import time
@@ -105,3 +106,13 @@ def ignores_everything(channel: ZmqChannel, setup: Any, progress: RoleProgress) 
     channel.send("launcher", Message("waiting", body={"pid": os.getpid(), "child": child.pid}))
     while True:
         signal.pause()
+
+
+def holds_the_lock(channel: ZmqChannel, setup: float, progress: RoleProgress) -> float:
+    """Compute in native code that keeps the interpreter's lock, for so many seconds at least; how long it was."""
+    length, seconds = 18, 0.0
+    while seconds < setup:  # each time takes twice as long as the time before
+        began = time.monotonic()
+        re.match(r"(a+)+$", "a" * length + "b")
+        length, seconds = length + 1, time.monotonic() - began
+    return seconds

@@ -7,7 +7,7 @@ from typing import Any, cast
 from cutset.errors import ProcessLost
 from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher, Role
-from cutset.runtime.launcher.liveness import Loss
+from cutset.runtime.launcher.membership import Loss
 from cutset.tools.job.job import Job
 from cutset.tools.training.scale_requests import ScaleLimits, ScaleRequests
 from cutset.tools.training.supervisor import TrainingSupervisor

@@ -16,7 +16,7 @@ from ...ps.sandblaster.solver import Portions
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role
-from ...runtime.launcher.liveness import Loss
+from ...runtime.launcher.membership import Loss
 from ..job.job import Job, make_worker_spec
 from ..job.portion_size import FOLDER
 from ..job.process_specs import shard_name, worker_name

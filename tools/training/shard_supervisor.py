@@ -14,7 +14,7 @@ from ...ps.checkpoint.journal import JournalConfig, journal_path
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role
-from ...runtime.launcher.liveness import Loss
+from ...runtime.launcher.membership import Loss
 from ..job.job import Job
 from ..job.process_specs import ShardSpec, shard_name
 from .recovery_points import RecoveryPoints

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ...errors import CutsetError
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role, Route
-from ...runtime.launcher.liveness import Loss
+from ...runtime.launcher.membership import Loss
 from ..job.job import Job
 from ..run_folder import LOGS
 

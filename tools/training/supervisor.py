@@ -24,7 +24,7 @@ from ...ps.checkpoint.manifest import StateFile
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role
-from ...runtime.launcher.liveness import Loss
+from ...runtime.launcher.membership import Loss
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import worker_name
 from ..leases.lease_server import WorkerId

@@ -20,7 +20,7 @@ from relay import Relay
 from cutset.errors import Diverged, NetworkError, ProcessLost
 from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher, Role
-from cutset.runtime.launcher.liveness import Limits
+from cutset.runtime.launcher.membership import Limits
 
 
 def test_roles_work_together_and_finish_with_results() -> None:
@@ -136,6 +136,13 @@ def test_a_killed_and_a_stopped_role_are_named_in_time(number: signal.Signals, s
         assert time.monotonic() - began < stretch(10)
         pids = launcher.pids
     assert all(gone(pid, timeout_s=0) for pid in pids.values())
+
+
+def test_a_role_whose_interpreter_is_busy_is_not_taken_for_lost() -> None:
+    roles = [Role("worker 0", "role_examples:holds_the_lock", 2.0)]
+    with Launcher(roles, job="test", limits=Limits(heartbeat_s=1.0)) as launcher:
+        [seconds] = launcher.run()
+    assert seconds >= 2.0
 
 
 def test_a_consequence_is_not_blamed() -> None:

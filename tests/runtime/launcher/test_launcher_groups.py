@@ -11,7 +11,7 @@ from launched import nothing_is_left as nothing_is_left
 from cutset.errors import ProcessLost
 from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher, Role
-from cutset.runtime.launcher.liveness import Loss
+from cutset.runtime.launcher.membership import Loss
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])

@@ -14,7 +14,7 @@ from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.sync import Sync
 from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.launcher.launcher import Launcher
-from cutset.runtime.launcher.liveness import Loss
+from cutset.runtime.launcher.membership import Loss
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
