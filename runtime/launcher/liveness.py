@@ -22,8 +22,6 @@ from .failure_report import Failure
 from .membership import Limits, Loss, Member, Suspicion
 from .process_activity import Activity
 
-DOUBT_S = 1.0  # without a heartbeat, or without progress: less than any limit
-
 # Network errors that would come again after a restart: their cause is what is sent, not the connection.
 _LASTING = ("E503", "E510", "E513", "E515", "E516", "E550")
 
@@ -128,11 +126,9 @@ class LivenessMonitor:
 
     def doubtful_roles(self, now: float) -> list[str]:
         """Roles whose `on_activity` matters: they start, are late with a heartbeat, or make no progress."""
-        return [
-            m.name
-            for m in self._members_in("starting", "running")
-            if m.state == "starting" or now - m.heard_at > DOUBT_S or now - m.progress_at > DOUBT_S
-        ]
+        doubt_s = self.limits.heartbeat_s / 4
+        late = [m for m in self._members_in("running") if now - min(m.heard_at, m.progress_at) > doubt_s]
+        return [m.name for m in (*self._members_in("starting"), *late)]
 
     def on_activity(self, name: str, activity: Activity) -> None:
         """The role's process is known to have been at work."""
