@@ -5,8 +5,10 @@ checkpoint manifest replaces the old one.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from torch import Tensor
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, CutsetError
 from ..optimizers.optimizer import Optimizer
 from ..slices.region import Region
 from ..slices.slice_state import SliceState
@@ -22,8 +24,13 @@ from ..slices.slicing import ParameterSlice
 from .manifest import MANIFEST, Count, Manifest, ShardFile, StateFile
 from .streamed_safetensors import TensorWriter
 
+WAIT_FOR_ROOM_S = 600.0
+_RETRY_S = 0.5
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 HEADER = "cutset"  # key of the safetensors metadata that holds the `ShardHeader` as JSON
 
+T = TypeVar("T")
 F = TypeVar("F", ShardFile, StateFile)
 MakeEntry = Callable[[str, int], F]  # makes the manifest's entry of a file from its sha256 and size
 
@@ -92,6 +99,32 @@ def write_manifest(folder: str | Path, manifest: Manifest) -> None:
                 stale.unlink()
     except OSError as error:
         raise _write_error(folder / MANIFEST, error) from error
+
+
+def write_once_there_is_room(
+    write: Callable[[], T],
+    on_full: Callable[[str], object],
+    *,
+    wait_s: float = WAIT_FOR_ROOM_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """Write what training has come to; as long as the disk is full, try again, since it would be lost otherwise.
+
+    on_full: called with the reason, once. Raises what `write` raises, after `wait_s` also where the disk is still full.
+    """
+    deadline, told = clock() + wait_s, False
+    while True:
+        try:
+            return write()
+        except (OSError, CutsetError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in _FULL or clock() >= deadline:
+                raise
+            if not told:
+                on_full(str(cause))
+            told = True
+        sleep(_RETRY_S)  # no system tells when a disk has room again
 
 
 def hash_file(path: Path) -> str:

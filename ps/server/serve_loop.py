@@ -9,7 +9,7 @@ from ...runtime.channel.channel import Channel, SilenceError, silence_error
 from ...runtime.channel.mailbox import Stopped
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.launcher.heartbeat import RoleProgress
-from ..checkpoint.write_checkpoint import write_shard
+from ..checkpoint.write_checkpoint import write_once_there_is_room, write_shard
 from ..optimizers.optimizer import Optimizer
 from ..slices.slice_state import SliceState
 from .replies import Replies
@@ -82,5 +82,9 @@ def _finish(shard: Server, path: str | None, channel: Channel, progress: RolePro
         return statistics
     progress.value = None  # writing to a slow disk is not hanging
     _send(channel, shard.close())
-    file = write_shard(Path(path), shard.index, shard.slice_states(), shard.optimizer)
+    states = shard.slice_states()
+    file = write_once_there_is_room(
+        lambda: write_shard(Path(path), shard.index, states, shard.optimizer),
+        lambda reason: channel.send(LAUNCHER, Message("waiting_for_room", body={"reason": reason})),
+    )
     return {**statistics, "file": msgspec.to_builtins(file)}

@@ -5,7 +5,9 @@ and reports how that ended. It ends at once when the launcher does, however that
 come only after the thread that makes sure of it has started.
 """
 
+import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -23,12 +25,43 @@ if TYPE_CHECKING:
     from ..channel.zmq_channel import ZmqChannel
 
 
+class _LogStream(io.RawIOBase):
+    """Writes to a descriptor, whose disk may be full: what a role prints is not worth an exception in it then."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, descriptor: int) -> io.TextIOWrapper:
+        """Return a text stream of lines, in UTF-8 whatever the locale."""
+        raw: Any = cls(descriptor)  # unbuffered, as with `python -u`
+        return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, text: Any) -> int:
+        rest = memoryview(text)
+        size = rest.nbytes
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+        return size
+
+
 def main() -> int:
     """Run the role whose assignment stands in stdin. Returns the exit code."""
     launcher = _take_stdin()
     assignment = read_assignment(launcher)
     threading.Thread(target=_end_with_launcher, args=(launcher,), name="cutset-watch", daemon=True).start()
     sys.path[:] = assignment.path
+    sys.stdout, sys.stderr = (_LogStream.open(descriptor) for descriptor in (1, 2))
     from ...errors import NetworkError
     from ..channel.zmq_channel import ZmqChannel
 
@@ -85,9 +118,9 @@ def _run_role(assignment: Assignment, channel: "ZmqChannel") -> int:
     except Stopped as stop:
         channel.send(LAUNCHER, Message("finished", body={"value": None, "stopped": stop.facts}))
     except BaseException as error:  # the launcher decides what to do about it
-        traceback.print_exc()
         report, exit_code = _failure_message(error, assignment.name)
         channel.send(LAUNCHER, report)
+        traceback.print_exc()
         return exit_code
     return 0
 

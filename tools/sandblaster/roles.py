@@ -12,7 +12,6 @@ from torch import Tensor
 from ...models.sample_stream import SampleStream
 from ...models.task import Data
 from ...ps.checkpoint.streamed_safetensors import TensorReader
-from ...ps.checkpoint.write_checkpoint import write_state
 from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.coordinator import Coordinator
 from ...ps.sandblaster.coordinator_loop import coordinate
@@ -30,6 +29,7 @@ from ...runtime.launcher.heartbeat import RoleProgress
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..task.load_task import load_task, read_split
+from ..training.replica_state import write_final_state
 from ..training.trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy
 
 COORDINATOR, SHARD, WORKER, BASELINE = (
@@ -170,8 +170,7 @@ class _GradientWorkerProcess:
         accuracy = measure_accuracy(self._trainer, self._task, tests, self._training.micro_batch)
         self._channel.send(LAUNCHER, Message("trained", body={"test_accuracy": accuracy}))
         body = self._worker.wait_for_launcher("all_trained")
-        file = write_state(body["path"], self._spec.machine, self._trainer.state())
-        self._channel.send(LAUNCHER, Message("state_file", body={"file": msgspec.to_builtins(file)}))
+        write_final_state(self._channel, body["path"], self._spec.machine, self._trainer.state)
 
 
 class PortionData:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...errors import UsageError
+from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.solver import Portions
 from ...runtime.launcher.launcher import Role, Route
@@ -15,7 +16,7 @@ from ..job.job import Job
 from ..job.portion_size import FOLDER, portions_of_job
 from ..job.resume import remove_resumed
 from ..run_folder import INITIAL
-from ..training.supervision import OnNotice, OnProgress, run_one_process, run_roles
+from ..training.supervision import OnNotice, OnProgress, describe_wait_for_room, run_one_process, run_roles
 from .roles import BASELINE, TorchBaselineSpec
 from .supervisor import SandblasterSupervisor
 
@@ -34,7 +35,10 @@ def run_sandblaster(
     results = run_roles(job, supervisor, on_notice, route)
     shards = [results[name] for name in supervisor.shards]
     coordinator = results[supervisor.coordinator]
-    write_checkpoint(job, shards, supervisor.state_files)
+    write_once_there_is_room(
+        lambda: write_checkpoint(job, shards, supervisor.state_files),
+        lambda reason: on_notice(describe_wait_for_room("the launcher", reason)),
+    )
     remove_resumed(job.out)
     baseline = None
     if job.config.baseline and job.config.resume is None and not method.l1:

@@ -21,7 +21,7 @@ from ..job.job import Job, make_worker_spec
 from ..job.portion_size import FOLDER
 from ..job.process_specs import shard_name, worker_name
 from ..run_folder import CHECKPOINT
-from ..training.supervision import OnNotice, OnProgress, RestartLog, replica_group, shard_group
+from ..training.supervision import OnNotice, OnProgress, RestartLog, describe_wait_for_room, replica_group, shard_group
 from .roles import COORDINATOR, SHARD, WORKER, CoordinatorSpec, GradientWorkerSpec, VectorShardSpec
 
 COORDINATOR_GROUP = "coordinator"  # and the name of its first incarnation
@@ -158,6 +158,8 @@ class SandblasterSupervisor:
                 if body["test_accuracy"] is not None:
                     self.accuracy = body["test_accuracy"]
                 self._request_state(launcher)
+            case "waiting_for_room":
+                self._on_notice(describe_wait_for_room(message.sender, message.body["reason"]))
             case "state_file":
                 self.state_files.append(msgspec.convert(body["file"], StateFile))
             case "finished":

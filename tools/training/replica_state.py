@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import CheckpointError, UsageError
 from ...ps.checkpoint.journal import checkpoint_path
 from ...ps.checkpoint.streamed_safetensors import TensorReader
-from ...ps.checkpoint.write_checkpoint import write_state
+from ...ps.checkpoint.write_checkpoint import write_once_there_is_room, write_state
 from ...ps.slices.region import Region
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
@@ -75,6 +75,15 @@ class ReplicaStateWriter:
 def report_write_failure(channel: Channel, reason: str) -> None:
     """Tell the launcher that a file could not be written; training continues."""
     channel.send(LAUNCHER, Message("write_failed", body={"reason": reason}))
+
+
+def write_final_state(channel: Channel, path: str, machine: int, state: ReplicaState) -> None:
+    """Write the state of a machine of replica 0 to the final checkpoint, once there is room, and tell the launcher."""
+    file = write_once_there_is_room(
+        lambda: write_state(path, machine, state()),
+        lambda reason: channel.send(LAUNCHER, Message("waiting_for_room", body={"reason": reason})),
+    )
+    channel.send(LAUNCHER, Message("state_file", body={"file": msgspec.to_builtins(file)}))
 
 
 SAVE_INTERVAL_S = 2.0

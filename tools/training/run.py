@@ -8,6 +8,7 @@ import msgspec
 
 from ...errors import Diverged
 from ...ps.checkpoint.journal import remove_journals
+from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.optimizers.registry import Scaled
 from ...runtime.launcher.launcher import Role, Route
 from ..config.option_values import RETRY_SCALED
@@ -20,7 +21,7 @@ from .checkpoint_sets import remove_incomplete
 from .replica_state import remove_buffers_afterwards
 from .roles import BASELINE
 from .scale_requests import ScaleRequests
-from .supervision import OnNotice, OnProgress, run_one_process, run_roles
+from .supervision import OnNotice, OnProgress, describe_wait_for_room, run_one_process, run_roles
 from .supervisor import TrainingSupervisor
 
 
@@ -50,7 +51,10 @@ def run_replicas(job: Job, on_progress: OnProgress, on_notice: OnNotice, route: 
         with remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines):
             results = run_roles(job, supervisor, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
-        write_checkpoint(job, shards, supervisor.state_files)
+        write_once_there_is_room(
+            lambda: write_checkpoint(job, shards, supervisor.state_files),
+            lambda reason: on_notice(describe_wait_for_room("the launcher", reason)),
+        )
         remove_incomplete(out)
         remove_journals(out)
         remove_resumed(out)

@@ -19,7 +19,7 @@ from ..job.job import Job
 from ..job.process_specs import ShardSpec, shard_name
 from .recovery_points import RecoveryPoints
 from .roles import SHARD
-from .supervision import OnNotice, RestartLog, shard_group
+from .supervision import OnNotice, RestartLog, describe_wait_for_room, shard_group
 
 
 class ShardSupervisor:
@@ -99,6 +99,8 @@ class ShardSupervisor:
                     self._send_new_name(launcher, worker, index)
             case "write_failed":
                 self._report_write_failure(message.sender, message.body["reason"])
+            case "waiting_for_room":
+                self._on_notice(describe_wait_for_room(message.sender, message.body["reason"]))
             case _:
                 return False
         return True

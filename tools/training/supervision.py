@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...errors import CutsetError
+from ...ps.checkpoint.write_checkpoint import WAIT_FOR_ROOM_S
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role, Route
 from ...runtime.launcher.membership import Loss
@@ -74,6 +75,12 @@ def run_one_process(job: Job, role: Role, on_progress: OnProgress) -> dict[str, 
                 on_progress("one process", min(body["step"], body["steps"]), body["steps"], body["loss"])
         result: dict[str, Any] = launcher.results[role.name]
     return result
+
+
+def describe_wait_for_room(name: str, reason: str) -> str:
+    """Return a sentence about a role that cannot write what training has come to."""
+    within = f"make room within {WAIT_FOR_ROOM_S / 60:g} minutes"
+    return f"{name} waits to write the final checkpoint: {reason}; {within}"
 
 
 def unique_job_name() -> str:

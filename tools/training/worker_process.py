@@ -4,12 +4,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from ...models.sample_stream import SampleStream
 from ...models.task import Data
-from ...ps.checkpoint.write_checkpoint import write_state
 from ...ps.client.client import Client
 from ...ps.methods.training_loop import TrainingLoop
 from ...runtime.channel.channel import Channel
@@ -21,7 +19,7 @@ from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, Leased
 from ..task.load_task import load_task, read_split
 from .local_state import LocalState
 from .progress_log import ProgressLog
-from .replica_state import BufferFile, ReplicaStateWriter, buffer_path, report_write_failure
+from .replica_state import BufferFile, ReplicaStateWriter, buffer_path, report_write_failure, write_final_state
 from .trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy, read_optimizer_state
 
 MESSAGE_TIMEOUT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging peer long before
@@ -162,8 +160,7 @@ class WorkerProcess:
         self._client.wait()
         self._log.mark_all_trained()
         self._evaluate(self._training.steps - 1, tests)
-        file = write_state(message.body["path"], self._spec.machine, self._trainer.state())
-        self._send("state_file", {"file": msgspec.to_builtins(file)})
+        write_final_state(self._channel, message.body["path"], self._spec.machine, self._trainer.state)
 
     def _send(self, kind: str, body: dict[str, Any]) -> None:
         self._channel.send(LAUNCHER, Message(kind, body=body))
