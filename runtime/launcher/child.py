@@ -5,6 +5,7 @@ and reports how that ended. It ends at once when the launcher does, however that
 come only after the thread that makes sure of it has started.
 """
 
+import ctypes
 import errno
 import importlib
 import io
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ...errors import NetworkError
     from ..channel.message import Message
     from ..channel.zmq_channel import ZmqChannel
+
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class _LogStream(io.RawIOBase):
@@ -58,6 +62,7 @@ class _LogStream(io.RawIOBase):
 def main() -> int:
     """Run the role whose assignment stands in stdin. Returns the exit code."""
     launcher = _take_stdin()
+    _continue_when_launcher_ends()
     assignment = read_assignment(launcher)
     threading.Thread(target=_end_with_launcher, args=(launcher,), name="cutset-watch", daemon=True).start()
     sys.path[:] = assignment.path
@@ -97,6 +102,12 @@ def _take_stdin() -> int:
     os.dup2(nothing, 0)
     os.close(nothing)
     return launcher
+
+
+def _continue_when_launcher_ends() -> None:
+    """Have the kernel continue this process when the launcher ends: a stopped one could not end with it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
 def _end_with_launcher(launcher: int) -> None:

@@ -218,6 +218,7 @@ def test_the_roles_end_when_the_launcher_is_killed() -> None:
         assert launcher.stdout is not None
         pids = [int(word) for word in launcher.stdout.readline().split()]
         assert len(pids) == 3
+        os.kill(pids[0], signal.SIGSTOP)  # even one that is stopped
         launcher.kill()
     assert all(gone(pid) for pid in pids)
 
