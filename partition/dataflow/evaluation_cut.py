@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..ir.box import Box, volume
-from ..ir.graph import Graph, Op
+from ..ir.graph import Graph, Op, TensorInfo
+from ..ir.regrouped_box import regroup_box
 from .cut import Cut, PlacedBox, assign_fold_owners
 
 
@@ -33,8 +34,19 @@ def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
     for name, ops in evaluation.overwritten.items():
         holder = cut.owners[name][0][1] if name in cut.owners else home
         boxes |= {op.name: [(op.nest.box, holder)] for op in ops}
-    owners = {name: pieces for name, pieces in cut.owners.items() if name in evaluation.tensors}
+    owners = {
+        name: _regroup(pieces, train.tensors[name], evaluation.tensors[name])
+        for name, pieces in cut.owners.items()
+        if name in evaluation.tensors
+    }
     return Cut(cut.machines, boxes, folds, owners)
+
+
+def _regroup(pieces: Sequence[PlacedBox], here: TensorInfo, there: TensorInfo) -> Sequence[PlacedBox]:
+    """The same elements on the same machines, where only one of the graphs divides a dimension into several axes."""
+    if here.sizes == there.sizes:
+        return pieces
+    return [(other, machine) for box, machine in pieces for _, other in regroup_box(box, here.sizes, there.sizes)]
 
 
 def _operator_keys(graph: Graph) -> list[tuple[str, str, int]]:

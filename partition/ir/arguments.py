@@ -1,7 +1,7 @@
 """Operator arguments as plain data, so that a graph can be hashed, saved and sent.
 
-A tensor is {"tensor": name}. Dtypes, devices and memory formats are named, and so are infinity and NaN, which JSON does
-not have. The trace's device is not kept: what was captured on meta runs on the CPU.
+A tensor is {"tensor": name}. Dtypes, devices and memory formats are named, and so are complex numbers, infinity and
+NaN, which JSON does not have. The trace's device is not kept: what was captured on meta runs on the CPU.
 """
 
 import functools
@@ -31,6 +31,8 @@ def _encode(value: Any, tensor: Callable[[Node], str]) -> Any:
     match value:
         case float() if not math.isfinite(value):
             return {"number": str(value)}
+        case complex():
+            return {"complex": str(value)}
         case None | bool() | int() | float() | str():
             return value
         case Node():
@@ -55,6 +57,8 @@ def decode(value: Any, tensor: Callable[[str], Any]) -> Any:
         return tensor(name)
     if kind == "number":
         return float(name)
+    if kind == "complex":
+        return complex(name)
     return torch.device(name) if kind == "device" else getattr(torch, name)
 
 

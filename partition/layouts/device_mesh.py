@@ -8,7 +8,7 @@ Megatron's pairs; one on units that are made and one on units that are summed ov
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ..ir.box import Box
 from ..ir.graph import LoopInfo
+from .proportional_split import split_by_speed
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,10 +46,6 @@ class DeviceMesh:
         """Boxes that were computed; many operators of a model have loops of the same sizes."""
         return {}
 
-    @cached_property
-    def _shares(self) -> dict[tuple[int, tuple[int, ...]], npt.NDArray[np.float64]]:
-        return {}
-
     def boxes(self, sizes: Sequence[int], layout: Layout) -> Ints:
         """The interval of every loop on every machine of the cluster: [total, loops, 2]; empty where it has no part."""
         key = tuple(sizes), layout
@@ -63,37 +60,31 @@ class DeviceMesh:
         if not layout:
             out[self.machines[0]] = intervals[0]
             return out
-        for at, (dimension, loop) in enumerate(layout):
-            before = tuple(d for d, _ in layout[:at])
-            min_length = math.prod(self.shape[d] for d, other in layout[at + 1 :] if other == loop)
-            intervals[:, loop] = self._cut(intervals[:, loop], dimension, before, min_length)
+        dimensions: dict[int, list[int]] = {}  # of the mesh, that cut each loop; the outermost loop first
+        for dimension, loop in layout:
+            dimensions.setdefault(loop, []).append(dimension)
+        grid = np.arange(len(self.machines), dtype=np.int64).reshape(self.shape)
+        grid = grid.transpose(list(itertools.chain(*dimensions.values())))
+        grid = grid.reshape([math.prod(self.shape[d] for d in cut_by) for cut_by in dimensions.values()])
+        self._cut(intervals, grid, {loop: sizes[loop] for loop in dimensions})
         out[list(self.machines)] = intervals
         return out
 
-    def _cut(self, intervals: Ints, dimension: int, before: tuple[int, ...], min_length: int) -> Ints:
-        """Each machine's part of its interval, by its place along `dimension`; no part is empty, however slow.
+    def _cut(self, intervals: Ints, grid: Ints, loops: Mapping[int, int]) -> float:
+        """Write the parts of `loops` into `intervals`; return the speed that the slowest part allows.
 
-        min_length: into how many parts each part is cut afterwards.
+        loops: the size of each, outermost first, one for each dimension of `grid`, which has positions of machines.
+        The inner loops are cut first: their rounding says how fast the machines of a row are together, by which the
+        outer loop is cut.
         """
-        if (dimension, before) not in self._shares:
-            self._shares[dimension, before] = self._share(dimension, before)
-        parts = self.shape[dimension]
-        start, stop = np.moveaxis(intervals.reshape(*self.shape, 2).take([0], axis=dimension), -1, 0)
-        min_edges = min_length * np.arange(parts + 1).reshape(
-            [-1 if d == dimension else 1 for d in range(len(self.shape))]
-        )
-        edges = np.floor((stop - start) * self._shares[dimension, before] + 1e-9).astype(np.int64)
-        spare = np.clip(edges - min_edges, 0, stop - start - parts * min_length)
-        edges = start + min_edges + np.maximum.accumulate(spare, axis=dimension)
-        sides = [edges.take(range(side, parts + side), axis=dimension) for side in (0, 1)]
-        return np.stack([np.broadcast_to(side, self.shape).reshape(-1) for side in sides], axis=1)
-
-    def _share(self, dimension: int, before: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        """Where the parts along `dimension` begin, of 1, and where the last one stops; speeds count within `before`."""
-        rest = tuple(d for d in range(len(self.shape)) if d not in (*before, dimension))
-        speed = np.array(self.speeds, dtype=np.float64).reshape(self.shape).sum(axis=rest, keepdims=True)
-        up_to = np.insert(speed, 0, 0.0, axis=dimension).cumsum(axis=dimension)
-        return np.asarray(up_to / up_to.take([-1], axis=dimension))
+        if not loops:
+            return self.speeds[int(grid)]
+        (loop, size), *inner = loops.items()
+        speeds = [self._cut(intervals, row, dict(inner)) for row in grid]  # in points of the outer loop
+        parts = list(itertools.pairwise(split_by_speed(size, speeds)))
+        for row, part in zip(grid, parts, strict=True):
+            intervals[row, loop] = part
+        return min(speed / (stop - start) for speed, (start, stop) in zip(speeds, parts, strict=True))
 
 
 def enumerate_layouts(loops: Sequence[LoopInfo], shape: Sequence[int]) -> list[Layout]:

@@ -8,6 +8,7 @@ Where all replicas go in lock step there is no journal. Instead all roles save t
 point, to which all go back when one is lost; checkpoints are then of exactly one version, too.
 """
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,8 @@ from .snapshot import Clocks, Snapshot
 from .write_checkpoint import add_to_checkpoint, rename_durably
 
 INTERVAL_S = 5.0
+
+_NUMBERED = re.compile(r"[0-9]{6}|[1-9][0-9]{6,17}")  # as `checkpoint_path` names folders
 
 JOURNAL, CHECKPOINT, RECOVERY_POINT = "journal", "checkpoint", "recovery_point"
 
@@ -243,8 +246,9 @@ def recovery_path(folder: str | Path, number: int) -> Path:
 
 
 def list_checkpoint_folders(folder: str | Path) -> list[Path]:
-    """Return the folders of the checkpoints that a run has begun to write, in their order."""
-    return sorted((Path(folder) / "checkpoints").glob("[0-9]*"))
+    """Return the folders of the checkpoints that a run has begun to write, by number; other names are not its own."""
+    numbered = [path for path in (Path(folder) / "checkpoints").glob("*") if _NUMBERED.fullmatch(path.name)]
+    return sorted((path for path in numbered if path.is_dir() and not path.is_symlink()), key=lambda p: int(p.name))
 
 
 def _failure_of(snapshot: Snapshot[None] | Snapshot[ShardFile]) -> str:

@@ -26,6 +26,7 @@ from .shard_file import read_header, read_shard
 from .streamed_safetensors import TensorReader, fill_box
 from .write_checkpoint import hash_file
 
+OTHER_FORMAT = "E804"  # the error of a checkpoint that another version of cutset wrote
 Part = tuple[Box, Tensor]  # a box of a tensor, and the elements in it
 
 
@@ -248,12 +249,16 @@ def read_manifest(folder: Path) -> Manifest:
         if isinstance(version, int) and version != FORMAT:
             older = version < FORMAT
             raise CheckpointError(
-                "E804",
+                OTHER_FORMAT,
                 f"checkpoint {path} has format {version}; this cutset reads format {FORMAT}",
                 fix="train again, or read it with the version that wrote it"
                 if older
                 else "pip install --upgrade cutset",
             )
         return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise CheckpointError("E802", f"the manifest {path} is damaged: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(
+            "E802",
+            f"the manifest {path} is damaged: {error}",
+            fix="copy it again from where it was written, or go on from an older checkpoint",
+        ) from error

@@ -18,7 +18,7 @@ from ...errors import CheckpointError
 from ..optimizers.optimizer import Optimizer
 from ..slices.slice_state import SliceState
 from .streamed_safetensors import Layout, TensorWriter
-from .write_checkpoint import HEADER, ShardHeader, SliceHeader
+from .write_checkpoint import HEADER, ShardHeader, SliceHeader, make_folder_durably
 
 MAX_WAITING_COPIES = 8  # slices that are copied and not written yet
 
@@ -125,7 +125,7 @@ class Snapshot(Generic[T]):
     ) -> None:
         copies: dict[str, Tensor] | None = {}
         try:
-            temporary.parent.mkdir(parents=True, exist_ok=True)
+            make_folder_durably(temporary.parent)
             with TensorWriter(temporary, layouts, metadata=metadata) as writer:
                 while (copies := self._copies.get()) is not None:
                     for name, tensor in copies.items():

@@ -87,13 +87,17 @@ def write_state(folder: str | Path, machine: int, pieces: Sequence[tuple[Region,
 
 
 def write_manifest(folder: str | Path, manifest: Manifest) -> None:
-    """Complete a checkpoint whose files are written, and remove those of the one it replaces. CheckpointError E805."""
+    """Complete a checkpoint whose files are written, and remove those of the one it replaces. CheckpointError E805.
+
+    Afterwards it survives a power cut, so that whoever calls this may remove an older checkpoint.
+    """
     folder = Path(folder)
     temporary = folder / (MANIFEST + ".tmp")
     kept = {folder / file.name for file in manifest.all_files}
     try:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
         rename_durably(temporary, folder / MANIFEST)
+        _sync(folder.parent)  # another role may have made the folder, and not come to sync its name
         for kind in ("shard", "state"):
             for stale in set(folder.glob(f"{kind}-*.safetensors")) - kept:
                 stale.unlink()
@@ -147,6 +151,14 @@ def rename_durably(temporary: Path, path: Path) -> None:
     _sync(path.parent)
 
 
+def make_folder_durably(folder: Path) -> None:
+    """Make a folder and those above it that are missing; their names then survive a power cut."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync(path.parent)
+
+
 def _write_file(
     folder: Path, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str], make_entry: MakeEntry[F]
 ) -> F:
@@ -154,7 +166,7 @@ def _write_file(
     temporary = folder / f"{name.replace(' ', '-')}.tmp"
     layouts = {name: (tensor.dtype, list(tensor.shape)) for name, tensor in tensors.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder_durably(folder)
         with TensorWriter(temporary, layouts, metadata=metadata) as writer:
             for name, tensor in tensors.items():
                 writer.write(name, tensor)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...partition.ir.box import Box, sizes, slices, volume
+from ...partition.ir.box import Box, intersect, relative, sizes, slices, volume
 from ...partition.ir.graph import TensorInfo
+from ...partition.ir.regrouped_box import regroup_box
 from .program import Program
 
 PieceKey = tuple[str, Box]  # tensor and box
@@ -50,11 +51,29 @@ class FlatParameters:
         """Add the pieces that only another program of the same cut owns, as constants that only evaluation uses."""
         for state in program.states:
             info = program.pieces[state.piece]
-            if (info.tensor, info.box) in self.pieces:
-                continue
             tensor = program.tensors[info.tensor]
+            if self._has_other_axes(tensor) or (info.tensor, info.box) in self.pieces:
+                continue
             self.pieces[info.tensor, info.box] = torch.zeros(sizes(info.box), dtype=getattr(torch, tensor.dtype))
             self.infos[info.tensor] = tensor
+
+    def piece(self, info: TensorInfo, box: Box) -> Tensor:
+        """Return the piece of a tensor, as a program of this cut knows it, in the shape of its box.
+
+        Where the program's graph divides the tensor's dimensions into other axes, it is a view of the piece in which
+        these elements lie, without a gradient.
+        """
+        if not self._has_other_axes(info):
+            return self.pieces[info.name, box]
+        mine = self.infos[info.name]
+        ((_, own_box),) = regroup_box(box, info.sizes, mine.sizes)
+        for (name, outer), piece in self.pieces.items():
+            if name == info.name and intersect(outer, own_box) == own_box:
+                return piece.detach()[slices(relative(own_box, outer))].view(sizes(box))
+        raise KeyError((info.name, box))
+
+    def _has_other_axes(self, info: TensorInfo) -> bool:
+        return info.name in self.infos and self.infos[info.name].sizes != info.sizes
 
     @torch.no_grad()
     def load(self, value: Callable[[str], Tensor]) -> None:

@@ -9,13 +9,13 @@ from collections import defaultdict
 
 import msgspec
 
-from ...errors import BadInput
 from ...partition.dataflow.dataflow import SUM, Dataflow, Edge, Instruction
 from ...partition.dataflow.pipeline_depth import needs_backpressure, pipeline_depths
 from ...partition.ir.box import Box, volume
 from ...partition.ir.graph import OPAQUE, Graph, Op, TensorInfo
 from ...partition.ir.random_ops import random_tensor_name
 from ...partition.operators.generator_state import find_generator_origins
+from .flat_layout import find_one_dtype, sort_for_flat_buffer
 
 
 class PieceInfo(msgspec.Struct, frozen=True):
@@ -176,7 +176,7 @@ def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
         machine=machine,
         machines=dataflow.cut.machines,
         batch=next((t.shape[0] for t in graph.tensors.values() if t.kind == "input" and t.shape), 1),
-        dtype=_one_dtype(graph),
+        dtype=find_one_dtype(info.dtype for info in graph.parameters),
         elements=sum(volume(pieces[s.piece].box) for s in states if s.offset >= 0),
         training=training,
         tensors={name: info for name, info in graph.tensors.items() if name in names},
@@ -200,22 +200,11 @@ def _mixing(graph: Graph, own_instructions: list[Instruction]) -> bool:
     return any(len({stage[op.name] for op in ops if op.name in stage}) > 1 for ops in graph.overwritten.values())
 
 
-def _one_dtype(graph: Graph) -> str:
-    """The dtype of the flat parameter buffer."""
-    dtypes = sorted({info.dtype for info in graph.parameters})
-    if len(dtypes) > 1:
-        raise BadInput(
-            "E342", f"the parameters have several dtypes: {', '.join(dtypes)}", fix="make them one, e.g. model.float()"
-        )
-    return dtypes[0] if dtypes else "float32"
-
-
 def _states(dataflow: Dataflow, machine: int) -> tuple[StatePiece, ...]:
-    """State owned here, in the model's order; trained pieces lie one behind the other."""
+    """State owned here, in the order of the flat buffer; trained pieces lie one behind the other."""
+    own = [p for p in dataflow.pieces if p.maker < 0 and p.origin < 0 and p.machine == machine]
     states, offset = [], 0
-    for piece in dataflow.pieces:
-        if piece.maker >= 0 or piece.origin >= 0 or piece.machine != machine:
-            continue
+    for piece in sort_for_flat_buffer(own, lambda piece: volume(piece.box)):
         kind = dataflow.graph.tensors[piece.tensor].kind
         states.append(StatePiece(piece.index, kind, offset if kind == "parameter" else -1))
         offset += volume(piece.box) if kind == "parameter" else 0

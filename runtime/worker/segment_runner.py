@@ -273,7 +273,7 @@ class SegmentRunner:
 
     def _piece_of_state(self, index: int) -> Tensor:
         info = self.program.pieces[index]
-        return self.states.pieces[info.tensor, info.box]
+        return self.states.piece(self.program.tensors[info.tensor], info.box)
 
     def backward(self, micro: MicroBatch, position: int, micros: int) -> None:
         """Run backward of the segment at `position`, once the gradients of all that left it are there; free its pieces.

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import BadInput
 from ...models.task import Data
 from ...partition.ir.autocast import autocast_context as autocast_in
 from ...partition.ir.pytree import first_tensor
 from .dropout_masks import mask_seed
 from .flat_gradient import FlatGradient, SparseTable
+from .flat_layout import find_one_dtype, sort_for_flat_buffer
 
 
 class UncutWorker:
     """Trains `model` with plain autograd; random numbers are those of a cut model with the same seed.
 
-    values, gradients: flat, in the order of `parameters`; the module's parameters are views of them. autocast: the
-    dtype in which torch.autocast computes model and loss, if it does. tables: parameters of which a step touches some
-    rows only, as `find_sparse_tables` names them; `gradient` knows which.
+    values, gradients: flat, in the order of `parameters`, which are views of them. autocast: the dtype in which
+    torch.autocast computes model and loss, if it does. tables: parameters of which a step touches some rows only, as
+    `find_sparse_tables` names them; `gradient` knows which.
     """
 
     def __init__(
@@ -36,14 +36,10 @@ class UncutWorker:
         tables: Sequence[SparseTable] = (),
     ) -> None:
         self.model, self.loss, self.seed, self.autocast = model, loss, seed, autocast
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.parameters = dict(sort_for_flat_buffer(named, lambda item: item[1].numel()))
         trained = list(self.parameters.values())
-        dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in trained})
-        if len(dtypes) > 1:
-            raise BadInput(
-                "E342", f"the parameters have several dtypes: {', '.join(dtypes)}", fix="make them one: model.float()"
-            )
-        dtype = trained[0].dtype if trained else torch.float32
+        dtype = getattr(torch, find_one_dtype(str(p.dtype).removeprefix("torch.") for p in trained))
         values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in trained)])
         self.move(values)
         self.gradients = torch.zeros_like(values)
@@ -95,11 +91,11 @@ class UncutWorker:
 def find_sparse_tables(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[SparseTable]:
     """Find the parameters that a loss reads only through operators with sparse gradients, as ranges of the flat buffer.
 
-    loss: computed from them, its autograd graph still there. parameters: in the order of the flat buffer.
+    loss: computed from them, its autograd graph still there. parameters: the trained ones, in the model's order.
     """
     readers = _readers(loss)
     tables, at = list[SparseTable](), 0
-    for parameter in parameters.values():
+    for parameter in sort_for_flat_buffer(parameters.values(), Tensor.numel):
         stop = at + parameter.numel()
         sparse = readers.get(id(parameter), [False])
         if all(sparse) and parameter.dim() == 2 and parameter.numel():

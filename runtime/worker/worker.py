@@ -306,7 +306,8 @@ class Worker:
         program = self.program
         self._remote.check_same_plan()
         for edge in program.shared_out:
-            held = {p: self.states.pieces[program.pieces[p].tensor, program.pieces[p].box] for p in edge.pieces}
+            own = {p: program.pieces[p] for p in edge.pieces}
+            held = {p: self.states.piece(program.tensors[info.tensor], info.box) for p, info in own.items()}
             # A copy: the parameters change before the peer has surely read them.
             self._remote.send(edge, SHARED_STATE, step, 0, [frame.clone() for frame in self._runner.frames(edge, held)])
         for edge in program.shared_in:

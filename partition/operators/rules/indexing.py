@@ -91,7 +91,24 @@ def stack(site: Site) -> Signature | None:
     return Signature(operands, labels, fixed=frozenset({new}), work=0.0)
 
 
-@sharding_rule("aten.slice_scatter", "aten.select_scatter", cost=COPY)
+def _put_slice(call: Call) -> Tensor:
+    """Replace a slice, or one index, of the dimension that stays whole; complex numbers in a copy.
+
+    Of these torch has no gradient of the operator itself.
+    """
+    if not call.dtype.is_complex:
+        return call.run_torch()
+    out: Tensor = call["self"].clone()
+    dim = call["dim"] % out.dim()
+    if "index" in call.arguments:
+        part = out.select(dim, call["index"])
+    else:
+        part = out[(slice(None),) * dim + (slice(call["start"], call["end"], call["step"]),)]
+    part.copy_(call["src"])
+    return out
+
+
+@sharding_rule("aten.slice_scatter", "aten.select_scatter", cost=COPY, local=_put_slice, moves_data=True)
 def slice_scatter(site: Site) -> Signature | None:
     """x with a slice of it replaced; the dimension that is sliced stays whole."""
     labels = make_labels(len(site.output.shape))

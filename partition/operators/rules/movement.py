@@ -135,12 +135,17 @@ def diagonal(site: Site) -> Signature | None:
     return Signature({"self": read}, [*(d for d in read if d), "k"], fixed=frozenset({"k"}), work=0.0)
 
 
-@sharding_rule(
-    "aten.view_as_real",
-    "aten.view_as_complex",
-    cost=VIEW,
-    local=lambda call: call.run_torch(self=call["self"].contiguous()),
-)
+def _view_complex(call: Call) -> Tensor:
+    """View pairs of numbers as complex ones, or back; a copy of them where torch takes no view."""
+    tensor: Tensor = call["self"]
+    if not tensor.is_complex():  # a complex number lies at an even place, as a parameter in a flat buffer need not
+        *steps, step = tensor.stride()
+        if step != 1 or tensor.storage_offset() % 2 or any(step % 2 for step in steps):
+            return call.run_torch(self=tensor.clone(memory_format=torch.contiguous_format))
+    return call.run_torch()
+
+
+@sharding_rule("aten.view_as_real", "aten.view_as_complex", cost=VIEW, local=_view_complex, moves_data=True)
 def complex_view(site: Site) -> Signature | None:
     """A complex number as a last dimension of two numbers, or back."""
     labels = make_labels(max(len(site.shape("self")), len(site.output.shape)) - 1)

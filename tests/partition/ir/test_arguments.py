@@ -32,6 +32,8 @@ def there_and_back(value: object) -> object:
         torch.strided,
         math.inf,
         -math.inf,
+        1j,
+        complex(-math.inf, 2.5),
     ],
 )
 def test_plain_values_come_back_from_json(value: object) -> None:
@@ -54,8 +56,8 @@ def test_nodes_become_tensor_names() -> None:
 
 
 def test_what_cannot_be_written_down_is_refused() -> None:
-    with pytest.raises(BadInput, match="E323: an operator argument of type complex cannot be planned: 1j"):
-        encode({"value": 1j}, str)
+    with pytest.raises(BadInput, match=r"E323: an operator argument of type set cannot be planned: \{1\}"):
+        encode({"value": {1}}, str)
 
 
 def test_arguments_are_named_with_their_defaults() -> None:

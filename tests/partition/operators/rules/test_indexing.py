@@ -7,6 +7,11 @@ from rule_tests import RuleAndWholeCallTests
 from cutset.partition.operators.rules import indexing
 
 
+def c(*shape: int) -> torch.Tensor:
+    """Complex numbers."""
+    return torch.complex(x(*shape), x(*shape))
+
+
 def by_numbers() -> dict[str, Given]:
     return {
         "select": given("aten.select.int", x(4, 5, 3), 1, 2),
@@ -30,6 +35,9 @@ def by_numbers() -> dict[str, Given]:
         "stack last": given("stack", [x(4, 3), x(4, 3)], -1),
         "slice_scatter": given("slice_scatter", x(4, 9), x(4, 3), 1, 2, 8, 2),
         "select_scatter": given("select_scatter", x(4, 5, 3), x(4, 3), 1, 2),
+        "slice_scatter complex": given("slice_scatter", c(4, 9), c(4, 3), 1, -7, 8, 2),
+        "slice_scatter of the end, complex": given("slice_scatter", c(4, 6), c(2, 6), 0, 2, 2**63 - 1),
+        "select_scatter complex": given("select_scatter", c(4, 5, 3), c(4, 3), 1, -2),
         "unfold": given("unfold", x(3, 9), 1, 3, 2),
         "unfold one": given("unfold", x(4, 3), 1, 3, 1),
         "unfold overlapping": given("unfold", x(8, 3), 0, 4, 1),
