@@ -69,6 +69,11 @@ def gone(pid: int, *, timeout_s: float = 10.0) -> bool:
         os.close(end)
 
 
+def state_of(pid: int) -> str:
+    """The state of a process as in /proc: T if it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def replicas(count: int) -> list[Role]:
     """A server, and groups of one role that greet it and then wait for the word to end."""
     greeting = [Role(f"w{n}", "role_examples:greets", "shard", group=f"group {n}") for n in range(count)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from busy import stretch
-from launched import QUICK, failure, gone, replicas, run, waiting
+from launched import QUICK, failure, gone, replicas, run, state_of, waiting
 from launched import nothing_is_left as nothing_is_left
 from marking import with_slow
 from places import ROOT, SUPPORT
@@ -219,6 +219,8 @@ def test_the_roles_end_when_the_launcher_is_killed() -> None:
         pids = [int(word) for word in launcher.stdout.readline().split()]
         assert len(pids) == 3
         os.kill(pids[0], signal.SIGSTOP)  # even one that is stopped
+        while sys.platform == "linux" and state_of(pids[0]) != "T":
+            time.sleep(0.01)
         launcher.kill()
     assert all(gone(pid) for pid in pids)
 
