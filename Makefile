@@ -5,6 +5,7 @@
 PYTHON ?= python3
 INSTALL ?=
 OUTSIDE ?=
+SEEDS ?= 10000
 JOBS ?= 3
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -17,7 +18,7 @@ FOLDERS := models partition ps runtime tools
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test runs slow test-outside fuzz chaos lint types format docs clean
+.PHONY: demo test runs slow simulate test-outside fuzz chaos lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -33,6 +34,10 @@ runs: $(STAMP)
 # And more cases of all that `make test` tests once: ten minutes more
 slow: runs
 	$(PYTEST) -m slow tests
+
+# Runs in virtual time, each with up to three faults at random moments: some thousand a minute
+simulate: $(STAMP)
+	$(VENV)/bin/python tests/simulation/simulate.py --seeds $(SEEDS)
 
 # Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
 #   make test-outside OUTSIDE='-m light'

@@ -21,7 +21,7 @@ from ..optimizers.optimizer import Optimizer
 from ..slices.slice_state import SliceState
 from .manifest import ShardFile
 from .snapshot import Clocks, Snapshot
-from .write_checkpoint import add_to_checkpoint, rename_durably
+from .write_checkpoint import WAIT_FOR_ROOM_S, add_to_checkpoint, rename_durably
 
 INTERVAL_S = 5.0
 
@@ -76,6 +76,7 @@ class Journal:
         self._flush_requested = False
         self._changed = True  # since the last journal was begun
         self._last_s = -float("inf")  # when that was
+        self._failing_since: float | None = None  # when the first of the last journals could not be written
         self._last_due: int | None = None  # the last checkpoint that was due; unknown before slices have values
         self._requested = 0  # the number of the requested checkpoint until it is due
         self._recovery_point = 0  # the same of a recovery point
@@ -84,6 +85,11 @@ class Journal:
     def path(self) -> Path:
         """The path of the journal."""
         return journal_path(self.config.folder, self.index)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether journals could not be written for so long that nobody should wait for one."""
+        return self._failing_since is not None and self._clock() - self._failing_since >= WAIT_FOR_ROOM_S
 
     @property
     def busy(self) -> bool:
@@ -211,8 +217,10 @@ class Journal:
         if self._snapshot is not None and self._snapshot.has_ended:
             snapshot, self._snapshot = self._snapshot, None
             failure = _failure_of(snapshot)
-            if not failure:
-                self._durable, self.written = snapshot.applied, self.begun
+            if failure:
+                self._failing_since = self._clock() if self._failing_since is None else self._failing_since
+            else:
+                self._failing_since, self._durable, self.written = None, snapshot.applied, self.begun
             self._changed = self._changed or bool(failure)
             self.safe = True  # if it cannot be written, the run continues without
             results.append(WriteResult(failure=failure))

@@ -67,16 +67,16 @@ class Durability:
         return number if self._journal is None or self._is_immediate else self._journal.durable_push(piece, client)
 
     def releasable_push(self, piece: int, client: str, number: int) -> int:
-        """Return the same, except while the disk fails: then nobody should wait for it, so it is `number`."""
-        return number if self._failing else self.durable_push(piece, client, number)
+        """Return the same, except where the disk has failed for long: then nobody should wait, so it is `number`."""
+        return number if self._is_hopeless else self.durable_push(piece, client, number)
 
     def next_journal(self) -> int:
         """Return the number of the first journal that will contain what has just changed; 0 if there is none."""
         return 0 if self._journal is None or self._is_immediate else self._journal.begun + 1
 
     def has_journal(self, number: int) -> bool:
-        """Return whether this journal, or a later one, is on disk; while the disk fails, nobody should wait for it."""
-        return self._journal is None or self._failing or self._journal.written >= number
+        """Return whether this journal, or a later one, is on disk, or nobody should wait for it."""
+        return self._journal is None or self._is_hopeless or self._journal.written >= number
 
     def poll(self, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks) -> Replies:
         """Go on with what is being written. Return the messages about what has ended."""
@@ -87,6 +87,10 @@ class Durability:
     def close(self) -> Replies:
         """Wait for what is being written. Return the messages about it."""
         return [] if self._journal is None else self._report(self._journal, self._journal.close())
+
+    @property
+    def _is_hopeless(self) -> bool:
+        return self._journal is not None and self._journal.is_hopeless
 
     def _report(self, journal: Journal, results: Iterable[WriteResult]) -> Replies:
         replies: Replies = []

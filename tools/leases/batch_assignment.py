@@ -97,8 +97,9 @@ class LeasedBatches:
         """Report that all leases are computed; wait until batches of a lost replica are free, or all are computed."""
         self._send({"idle": True, "acknowledged": self._next})
         self._is_open = True
+        self.start_step = self._next  # the first step of the lease that may come
         self._take_lease(timeout_s=REPLICA_TIMEOUT_S)
-        self.start_step, self._pace_from = self._next, (self._next, self._clock())
+        self._pace_from = (self.start_step, self._clock())
         return self._is_open
 
     def _find_batch(self, step: int) -> int:

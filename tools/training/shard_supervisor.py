@@ -70,7 +70,10 @@ class ShardSupervisor:
             facts = f"{loss.error.facts}; it has no journal to restart from, which cannot be written: {unwritten}"
             raise ProcessLost(loss.error.code, facts, fix="make room, and go on with --resume")
         reason = self._restarts.restart(shard_group(index), loss.error)
-        self._on_notice(f"shard {index} restarts: {reason}")
+        lacks = (
+            f"; its journal could not be written ({unwritten}), so it lacks what workers no longer have of their pushes"
+        )
+        self._on_notice(f"shard {index} restarts: {reason}{lacks if unwritten else ''}")
         return [self._role(index)]
 
     def find(self, lost: Iterable[str]) -> int | None:
