@@ -14,10 +14,20 @@ import torch
 from ...errors import UsageError
 from ..optimizers.registry import AnyOptimizer
 from ..sandblaster.gradient_descent import ConjugateGradients, GradientDescent, Momentum
-from ..sandblaster.lbfgs import DAMP, SKIP, Lbfgs, SampleSchedule, SolverOptions
-from ..sandblaster.lbfgs_history import TWO_LOOP, VECTOR_FREE
+from ..sandblaster.lbfgs import Lbfgs, SampleSchedule
 from ..sandblaster.owl_qn import OwlQn
-from ..sandblaster.solver import Objective, Portions, SampleSet, SolverRun
+from ..sandblaster.solver import (
+    DAMP,
+    SKIP,
+    TWO_LOOP,
+    VECTOR_FREE,
+    Objective,
+    Portions,
+    SampleSet,
+    SolverOptions,
+    SolverRun,
+    TorchOptions,
+)
 from .method import Method
 from .training_loop import TrainingLoop
 
@@ -36,11 +46,13 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
     solver: "lbfgs", "gd" (gradient descent), "momentum" or "cg" (conjugate gradients). iterations, evaluations: the
     limits of the run; 0 evaluations for no limit; the last search may take one more. history: pairs that L-BFGS
     remembers. form: how L-BFGS makes its direction of them, "vector-free" (one round trip) or "two-loop" (two for each
-    pair). curvature: "skip" pairs without positive curvature, or "damp" them by Powell's rule. step: the first step of
-    each search; the rate of momentum. c1, c2: of the strong Wolfe conditions. search: the most evaluations of a search.
-    l1, l2: the penalties l1 |x| (by OWL-QN) and l2 / 2 x^2. tolerance_grad: it stops where no element of the gradient
-    is larger. tolerance_change: it stops where no parameter moves, or the loss changes, by more. fraction: of the
-    samples that an iteration looks at. overlap: fraction of those that the next iteration looks at too.
+    pair). curvature: "skip" pairs without positive curvature, or "damp" them by Powell's rule. step: factor of the
+    first step of each search; the rate of momentum. c1, c2: of the strong Wolfe conditions. search: the most
+    evaluations of a search. l1, l2: the penalties l1 |x| (by OWL-QN) and l2 / 2 x^2. tolerance_grad: it stops where no
+    element of the gradient, times the largest parameter or 1, is a larger fraction of the loss. tolerance_change: it
+    stops where the loss, or the largest parameter, changes by no larger fraction of itself. fraction: of the samples
+    that an iteration looks at. overlap: fraction of those that the next iteration looks at too. torch_path: take the
+    steps of torch.optim.LBFGS, which depend on the scale of the loss; both tolerances are absolute then.
     """
 
     pushes_gradients: ClassVar[bool] = False
@@ -57,10 +69,11 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
     search: int = 25
     l1: float = 0.0
     l2: float = 0.0
-    tolerance_grad: float = 1e-7
-    tolerance_change: float = 1e-9
+    tolerance_grad: float = 1e-10
+    tolerance_change: float = 1e-15
     fraction: float = 1.0
     overlap: float = 0.25
+    torch_path: bool = False
 
     def check(self, optimizer: AnyOptimizer, replicas: int, steps: int) -> None:
         """Raise UsageError if an option makes no sense."""
@@ -82,6 +95,8 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
         if self.l1 and self.solver != "lbfgs":
             facts = f"sandblaster's solver {self.solver} has no l1 penalty, but l1 is {self.l1:g}"
             raise UsageError("E268", facts, fix=f"--method sandblaster:l1={self.l1:g}")
+        if self.torch_path:
+            self._check_torch_path()
 
     def train(self, loop: TrainingLoop[Any]) -> None:
         """Raise NotImplementedError: workers run a `GradientWorker` instead of a training loop."""
@@ -89,7 +104,8 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
 
     def make_solver(self, portions: Portions) -> Callable[[], SolverRun]:
         """Return a function that begins a new run of the solver over these portions."""
-        options = SolverOptions(
+        kind = TorchOptions if self.torch_path else SolverOptions
+        options = kind(
             max_iterations=self.iterations,
             max_evaluations=self.evaluations,
             initial_step=self.step,
@@ -112,17 +128,28 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
         return begin
 
     def make_torch_optimizer(self, values: torch.nn.Parameter, max_evaluations: int) -> torch.optim.LBFGS:
-        """Return torch's optimizer of `values` with the options of solver lbfgs and this limit of evaluations."""
+        """Return torch's optimizer of `values` with the options of solver lbfgs and this limit of evaluations.
+
+        Unless the path is torch's, neither are the tolerances: then it uses all its evaluations.
+        """
         return torch.optim.LBFGS(
             [values],
             lr=self.step,
             max_iter=self.iterations,
             max_eval=max_evaluations,
-            tolerance_grad=self.tolerance_grad,
-            tolerance_change=self.tolerance_change,
+            tolerance_grad=self.tolerance_grad if self.torch_path else 0.0,
+            tolerance_change=self.tolerance_change if self.torch_path else 0.0,
             history_size=self.history,
             line_search_fn="strong_wolfe",
         )
+
+    def _check_torch_path(self) -> None:
+        """Raise UsageError if an option has no meaning for torch.optim.LBFGS."""
+        for field, only in (("solver", "lbfgs"), ("l1", 0.0), ("curvature", SKIP), ("fraction", 1.0)):
+            value = getattr(self, field)
+            if value != only:
+                facts = f"sandblaster's {field} is {value}, which torch.optim.LBFGS cannot do, but torch_path is true"
+                raise UsageError("E268", facts, fix=f"--method sandblaster:{field}={value}")
 
     def _make_schedule(self, count: int) -> SampleSchedule:
         """Return windows that go round and round the portions; the end of each is the beginning of the next."""

@@ -1,30 +1,36 @@
 """Gradient descent, momentum and conjugate gradients, on the same operations as L-BFGS.
 
-They differ from L-BFGS in the direction alone. Conjugate gradients is Polak and Ribiere's, which restarts along the
-gradient where the factor would be negative (PR+): Nocedal and Wright, "Numerical Optimization", 2nd edition, 2006,
-equations 5.44 and 5.45.
+They differ from L-BFGS in the direction, and in the first step of a search (equation 3.60). Conjugate gradients is
+Polak and Ribiere's, which restarts along the gradient where the factor would be negative (PR+): Nocedal and Wright,
+"Numerical Optimization", 2nd edition, 2006, equations 5.44 and 5.45.
 """
 
-from collections.abc import Generator
-
-from .lbfgs import DIRECTION, AcceptedStep, EvaluatedPoint, EvaluationSteps, Lbfgs
+from .lbfgs import DIRECTION, DirectionChoice, EvaluationSteps, Lbfgs
 from .line_search import LinePoint, LineSearch, TrialStep
-from .vector_ops import ITERATE, AnyOperation, Batch, Combine, Dot, Drop, MaxNorm
+from .solver import AcceptedStep, EvaluatedPoint
+from .vector_ops import ITERATE, AnyOperation, Combine, Dot, Drop, MaxNorm
 
 VELOCITY, GRADIENT_BEFORE = "velocity", "gradient-before"
-
-DirectionChoice = Generator[Batch, list[float], tuple[float, float]]
 
 
 class GradientDescent(Lbfgs):
     """Gradient descent: each step is along the negative gradient, as long as a strong Wolfe search says."""
+
+    _before = (0.0, 0.0)  # length of the step before, and the slope where it began
 
     def _choose_direction(self, point: EvaluatedPoint) -> DirectionChoice:
         make = Combine(DIRECTION, [(-1.0, point.gradient)])
         slope, largest = yield [make, Dot(point.gradient, DIRECTION), MaxNorm(DIRECTION)]
         return slope, largest
 
+    def _choose_length(self, point: EvaluatedPoint, slope: float) -> float:
+        length, slope_before = self._before
+        self._before = 0.0, slope
+        # "α_0 = α_k-1 ∇f_k-1ᵀ p_k-1 / ∇f_kᵀ p_k": the first-order change is that of the step before (equation 3.60)
+        return length * slope_before / slope if length and slope else super()._choose_length(point, slope)
+
     def _update_history(self, point: EvaluatedPoint, step: AcceptedStep, number: int) -> EvaluationSteps:
+        self._before = step.length, self._before[1]
         before, self._samples = self._samples, self._schedule(number + 1)
         yield [Drop([step.name]), *self._drop([point.gradient], before)]
         if self._samples == before:
@@ -45,10 +51,13 @@ class Momentum(GradientDescent):
         self._has_velocity = True
         make: list[AnyOperation] = [Combine(DIRECTION, terms), Combine(VELOCITY, [(1.0, DIRECTION)])]
         (largest,) = yield [*make, MaxNorm(DIRECTION)]
-        return -largest, largest  # below 0 even where the step goes uphill, which momentum may
+        return -largest * largest, largest  # below 0 even where the step goes uphill, which momentum may
 
     def _start_search(self, start: LinePoint, length: float, largest: float, max_evaluations: int) -> LineSearch:
-        return _accept_at_once(self._options.initial_step)
+        return _accept_at_once(length)
+
+    def _choose_length(self, point: EvaluatedPoint, slope: float) -> float:
+        return self._options.initial_step
 
 
 class ConjugateGradients(GradientDescent):

@@ -1,21 +1,25 @@
-"""L-BFGS with a strong Wolfe line search, point by point as torch.optim.LBFGS does it.
+"""L-BFGS with a strong Wolfe line search, which takes the same path whatever the loss is multiplied by.
 
+`TorchOptions` (solver.py) make its path that of torch.optim.LBFGS, point by point.
 Nocedal and Wright, "Numerical Optimization", 2nd edition, 2006, algorithm 7.5. If the samples change from one iteration
 to the next, the change of the gradient is measured on what two iterations have in common: Berahas, Nocedal and Takac,
 "A Multi-Batch L-BFGS Method for Machine Learning", NIPS 2016.
 """
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 
-from .lbfgs_history import MIN_CURVATURE, VECTOR_FREE, HistoryPair, LbfgsHistory
+from .lbfgs_history import HistoryPair, LbfgsHistory
 from .line_search import LinePoint, LineSearch, strong_wolfe
 from .solver import (
+    DAMP,
     TRIAL,
+    AcceptedStep,
     DirectionSteps,
+    EvaluatedPoint,
     Iteration,
     Objective,
     SampleSet,
+    SolverOptions,
     SolverRun,
     demand_finite_slope,
     demand_finite_start,
@@ -23,83 +27,16 @@ from .solver import (
 from .vector_ops import ITERATE, AnyOperation, Batch, Combine, Dot, Drop, L1Norm, MaxNorm
 
 DIRECTION = "direction"
-SKIP, DAMP = "skip", "damp"
 POWELL_DAMPING = 0.2  # least fraction of the expected curvature; Nocedal and Wright, procedure 18.2
 
 
-@dataclass(frozen=True)
-class SolverOptions:
-    """How a solver proceeds and when it stops.
-
-    max_iterations, max_evaluations: limits; 0 evaluations for no limit. initial_step: the first step of each search.
-    c1, c2: of the strong Wolfe conditions. max_search: evaluations of one line search. tolerance_grad: it stops where
-    no element of the gradient is larger. tolerance_change: it stops where no parameter moves, or the loss changes, by
-    more. history_size, form: see `LbfgsHistory`. curvature: what happens to a pair without positive curvature, `SKIP`
-    or `DAMP` (by Powell).
-    """
-
-    max_iterations: int = 20
-    max_evaluations: int = 0
-    initial_step: float = 1.0
-    c1: float = 1e-4
-    c2: float = 0.9
-    max_search: int = 25
-    tolerance_grad: float = 1e-7
-    tolerance_change: float = 1e-9
-    history_size: int = 10
-    form: str = VECTOR_FREE
-    curvature: str = SKIP
-
-    def limit_search(self, spent: int) -> int:
-        """Return how many evaluations one search may take; the last one may take one too many, as in torch."""
-        return min(self.max_search, self.max_evaluations - spent + 1) if self.max_evaluations else self.max_search
-
-    def find_stop_reason(self, iteration: Iteration, largest_move: float, loss_change: float) -> str:
-        """Return why there is no next iteration, or "" if there is one.
-
-        largest_move: the largest absolute element of the step.
-        """
-        if iteration.number == self.max_iterations:
-            return f"reached the limit of {self.max_iterations} iterations"
-        if self.max_evaluations and iteration.evaluations >= self.max_evaluations:
-            return f"reached the limit of {self.max_evaluations} evaluations"
-        if iteration.gradient <= self.tolerance_grad:
-            return f"converged: no element of the gradient is above {self.tolerance_grad:g}"
-        if largest_move <= self.tolerance_change:
-            return f"converged: no parameter moves by more than {self.tolerance_change:g}"
-        if loss_change < self.tolerance_change:
-            return f"converged: the loss changes by less than {self.tolerance_change:g}"
-        return ""
-
-
 SampleSchedule = Callable[[int], SampleSet]  # from the number of an iteration, from 1, to its samples
-EvaluationSteps = Generator[Batch, list[float], "EvaluatedPoint"]
-
-
-@dataclass(frozen=True)
-class EvaluatedPoint:
-    """The loss at a point, the name of its gradient, and the max norm and the l1 norm of what leads downhill."""
-
-    loss: float
-    gradient: str
-    max_norm: float
-    l1_norm: float
-
-
-@dataclass(frozen=True)
-class AcceptedStep:
-    """A step that was taken: the name of its vector, its length, its max norm, and the point where it leads."""
-
-    name: str
-    length: float
-    max_norm: float
-    end: EvaluatedPoint
+EvaluationSteps = Generator[Batch, list[float], EvaluatedPoint]
+DirectionChoice = Generator[Batch, list[float], tuple[float, float]]  # see `Lbfgs._choose_direction`
 
 
 class Lbfgs:
     """One run of L-BFGS. schedule: the samples that each iteration looks at, by default all."""
-
-    factor = -1.0  # times the base vector leads downhill; the base vector is the gradient
 
     def __init__(self, objective: Objective, options: SolverOptions, schedule: SampleSchedule | None = None) -> None:
         self._objective, self._options = objective, options
@@ -113,28 +50,32 @@ class Lbfgs:
         options, number = self._options, 0
         point = yield from self._evaluate(ITERATE)
         demand_finite_start(point.loss, point.max_norm)
-        if point.max_norm <= options.tolerance_grad:
-            return f"converged at once: no element of the gradient is above {options.tolerance_grad:g}"
-        length = min(1.0, 1.0 / point.l1_norm) * options.initial_step
+        reason = options.find_flatness(point)
+        if reason:
+            return reason.replace("converged", "converged at once", 1)
         while True:
-            number += 1
             # "compute p_k ← -H_k ∇f_k from algorithm 7.4"
             slope, largest = yield from self._choose_direction(point)
             if not slope < 0 and self._history.pairs:  # no descent: what is remembered does not hold here
                 yield self._history.clear()
-                slope, largest = yield from self._choose_direction(point)
-            demand_finite_slope(slope, number)
-            if not slope <= -options.tolerance_change:
-                return f"converged: along the direction the loss falls by less than {options.tolerance_change:g}"
+                continue
+            demand_finite_slope(slope, number + 1)
+            length = self._choose_length(point, slope)
+            reason = options.find_flat_direction(point.loss, slope, length)
+            if reason:
+                return reason
             # "compute x_k+1 ← x_k + α_k p_k, where α_k is chosen to satisfy the Wolfe conditions"
-            step = yield from self._search_line(point, slope, length, largest, number)
-            if step is None:
-                return "stopped: the line search found no step that lowers the loss"
-            loss_change, length = abs(step.end.loss - point.loss), options.initial_step
+            step = yield from self._search_line(point, slope, length, largest, number + 1)
             evaluations = self._objective.evaluations
+            if step is None:
+                if not self._history.pairs or not options.may_search_again(evaluations):
+                    return "stopped: the line search found no step that lowers the loss"
+                yield self._history.clear()
+                continue
+            number += 1
             iteration = Iteration(number, step.end.loss, step.end.max_norm, step.length, evaluations)
             yield iteration
-            reason = options.find_stop_reason(iteration, step.max_norm, loss_change)
+            reason = options.find_stop_reason(iteration, step, abs(step.end.loss - point.loss))
             if reason:
                 return reason
             # "if k > m: discard {s_k-m, y_k-m}; compute and save s_k ← x_k+1 - x_k, y_k ← ∇f_k+1 - ∇f_k"
@@ -145,35 +86,32 @@ class Lbfgs:
         gradient = self._name_gradient()
         request = self._objective.request_evaluation(at, gradient, self._samples)
         answers = yield [*request, *self._measure_descent(at, gradient)]
-        loss, (max_norm, l1_norm) = self._objective.read_loss(answers, self._samples)
-        return EvaluatedPoint(loss, gradient, max_norm, l1_norm)
+        loss, norms = self._objective.read_loss(answers, self._samples)
+        return EvaluatedPoint(loss, gradient, *norms)
 
     def _measure_descent(self, at: str, gradient: str) -> list[AnyOperation]:
-        """Return the operations for the max norm and the l1 norm of what leads downhill."""
-        return [MaxNorm(gradient), L1Norm(gradient)]
+        """Return the operations for the norms of an `EvaluatedPoint`."""
+        return [MaxNorm(gradient), L1Norm(gradient), MaxNorm(at)]
 
     def _name_gradient(self) -> str:
         self._gradients += 1
         return f"gradient-{self._gradients}"
 
-    def _choose_direction(self, point: EvaluatedPoint) -> Generator[Batch, list[float], tuple[float, float]]:
+    def _choose_direction(self, point: EvaluatedPoint) -> DirectionChoice:
         """Make DIRECTION; return the slope of the loss along it, and its max norm."""
-        operations = yield from self._history.make_direction(DIRECTION, self.factor, self._base(point))
-        batch = [*self._constrain_direction(operations), Dot(self._base(point), DIRECTION), MaxNorm(DIRECTION)]
-        slope, largest = yield batch
-        return -self.factor * slope, largest
+        operations = yield from self._history.make_direction(DIRECTION, -1.0, point.gradient)
+        slope, largest = yield [*operations, Dot(point.gradient, DIRECTION), MaxNorm(DIRECTION)]
+        return slope, largest
 
-    def _base(self, point: EvaluatedPoint) -> str:
-        """Return the name of the vector that, times `factor`, leads downhill."""
-        return point.gradient
-
-    def _constrain_direction(self, operations: list[AnyOperation]) -> list[AnyOperation]:
-        """Return the operations that make DIRECTION, given those that make it without constraints."""
-        return operations
+    def _choose_length(self, point: EvaluatedPoint, slope: float) -> float:
+        """Return the first step of the search along DIRECTION."""
+        is_first, has_memory = self._gradients == 1, bool(self._history.pairs)
+        return self._options.choose_length(point.l1_norm, is_first=is_first, has_memory=has_memory)
 
     def _start_search(self, start: LinePoint, length: float, largest: float, max_evaluations: int) -> LineSearch:
-        c1, c2, min_move = self._options.c1, self._options.c2, self._options.tolerance_change
-        return strong_wolfe(start, length, largest, c1=c1, c2=c2, min_move=min_move, max_evaluations=max_evaluations)
+        c1, c2 = self._options.c1, self._options.c2
+        rate, min_change = self._options.limit_bracket(start.loss, start.slope, largest)
+        return strong_wolfe(start, length, rate, c1=c1, c2=c2, min_change=min_change, max_evaluations=max_evaluations)
 
     def _make_trial(self, length: float) -> list[AnyOperation]:
         """Return the operations that make TRIAL the point at this length along the direction."""
@@ -216,8 +154,8 @@ class Lbfgs:
             return None
         name = f"step-{number}"
         batch += [*self._take_step(name, end.step), MaxNorm(name), *self._measure_descent(ITERATE, gradient)]
-        largest_move, max_norm, l1_norm = yield batch
-        return AcceptedStep(name, end.step, largest_move, EvaluatedPoint(end.loss, gradient, max_norm, l1_norm))
+        largest_move, *norms = yield batch
+        return AcceptedStep(name, end.step, largest_move, EvaluatedPoint(end.loss, gradient, *norms))
 
     def _take_step(self, name: str, length: float) -> list[AnyOperation]:
         """Return the operations that move ITERATE by this length along the direction, and keep the step as `name`."""
@@ -264,7 +202,7 @@ class Lbfgs:
             # "r = θ y + (1 - θ) B s" takes the place of y.
             damped = [(theta, name), ((1 - theta) / self._history.scale, step)]
             product, square = yield [Combine(name, damped), Dot(name, step), Dot(name, name)]
-        if product > MIN_CURVATURE:
+        if self._options.accepts_pair(product, length, square):
             return self._history.add(HistoryPair(step, name, product), square)
         return [Drop([step, name])]
 

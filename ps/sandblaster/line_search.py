@@ -55,19 +55,19 @@ class _WolfeConditions:
 
 
 def strong_wolfe(
-    start: LinePoint, step: float, length: float, *, c1: float, c2: float, min_move: float, max_evaluations: int
+    start: LinePoint, step: float, rate: float, *, c1: float, c2: float, min_change: float, max_evaluations: int
 ) -> LineSearch:
     """Search for a step whose loss and slope meet the strong Wolfe conditions.
 
-    length: the largest absolute element of the direction; a bracket in which no element moves by more than `min_move`
-    is not searched. max_evaluations: one more than `max_ls` of torch. A loss that is not finite counts as too high.
-    Returns the best point seen if no step meets the conditions.
+    rate: what changes at most for each unit of the step, as the loss or a parameter; a bracket in which it changes by
+    less than `min_change` is not searched. max_evaluations: one more than `max_ls` of torch. A loss that is not finite
+    counts as too high. Returns the best point seen if no step meets the conditions.
     """
     conditions = _WolfeConditions(start, c1, c2)
     bracket, count = yield from _find_bracket(conditions, step, max_evaluations)
     if len(bracket) == 1:
         return bracket[0]
-    return (yield from _zoom(conditions, bracket, count, length, min_move=min_move, max_evaluations=max_evaluations))
+    return (yield from _zoom(conditions, bracket, count, rate, min_change=min_change, max_evaluations=max_evaluations))
 
 
 def _find_bracket(
@@ -99,9 +99,9 @@ def _zoom(
     conditions: _WolfeConditions,
     bracket: list[LinePoint],
     count: int,
-    length: float,
+    rate: float,
     *,
-    min_move: float,
+    min_change: float,
     max_evaluations: int,
 ) -> LineSearch:
     """Algorithm 3.6: narrow a bracket until a trial step in it meets the conditions."""
@@ -109,7 +109,7 @@ def _zoom(
     lo = _lower_end(bracket)
     while count < max_evaluations:
         left, right = sorted(point.step for point in bracket)
-        if (right - left) * length < min_move:
+        if (right - left) * rate < min_change:
             break
         # "interpolate to find a trial step length α_j between α_lo and α_hi"
         step = _interpolate(bracket[0], bracket[1], left, right)

@@ -56,15 +56,21 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Dot(Operation, frozen=True, tag="dot"):
-    """The dot product of two vectors."""
+    """The dot product of two vectors; over the elements where the vector `within` is not 0, if there is one."""
 
     returns_scalar: ClassVar[bool] = True
-    _reads = ("a", "b")
     a: str
     b: str
+    within: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.a, self.b, self.within) if self.within else (self.a, self.b)
 
     def reduce_block(self, vectors: Vectors, block: slice) -> float:
         a, b = (vectors[name][block].double() for name in (self.a, self.b))
+        if self.within:
+            a = a.masked_fill(vectors[self.within][block] == 0, 0.0)
         return float(torch.dot(a, b))
 
 

@@ -1,5 +1,6 @@
 import msgspec
 import pytest
+import torch
 
 from cutset.errors import UsageError
 from cutset.ps.methods.registry import AnyMethod, parse_method
@@ -31,6 +32,11 @@ from cutset.ps.sandblaster.solver import Portions
         ("solver=newton", "E268"),
         ("curvature=ignore", "E268"),
         ("solver=gd,l1=0.1", "E268"),
+        ("torch_path=true,solver=cg", "E268"),
+        ("torch_path=true,l1=0.1", "E268"),
+        ("torch_path=true,curvature=damp", "E268"),
+        ("torch_path=true,fraction=0.5", "E268"),
+        ("torch_path=perhaps", "E254"),
         ("size=3", "E254"),
     ],
 )
@@ -72,3 +78,12 @@ def test_windows_have_existing_portions_once(count: int, share: float, overlap: 
         assert set(looked_at) <= set(range(count))
         assert found.overlap_after
         assert found.ranges[len(found.ranges) - found.overlap_after :] == following.ranges[: following.overlap_before]
+
+
+def test_torch_compares_with_the_same_tolerances_only_on_its_own_path() -> None:
+    values = torch.nn.Parameter(torch.zeros(3))
+    given = Sandblaster(torch_path=True, tolerance_grad=1e-5, tolerance_change=1e-6)
+    for torch_path, expected in ((True, (1e-5, 1e-6)), (False, (0.0, 0.0))):
+        method = msgspec.structs.replace(given, torch_path=torch_path)
+        (group,) = method.make_torch_optimizer(values, 10).param_groups
+        assert (group["tolerance_grad"], group["tolerance_change"]) == expected

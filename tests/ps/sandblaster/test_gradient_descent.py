@@ -12,8 +12,8 @@ from torch import Tensor
 
 from cutset.errors import Diverged
 from cutset.ps.sandblaster.gradient_descent import ConjugateGradients, GradientDescent, Momentum
-from cutset.ps.sandblaster.lbfgs import Lbfgs, SolverOptions
-from cutset.ps.sandblaster.solver import Objective, Portions, SampleSet
+from cutset.ps.sandblaster.lbfgs import Lbfgs
+from cutset.ps.sandblaster.solver import Objective, Portions, SampleSet, SolverOptions
 
 L2 = 0.1
 ONE, FOUR = Portions(1, 1), Portions(SAMPLES, PORTION)
@@ -46,7 +46,7 @@ def optimum() -> Tensor:
 def test_it_reaches_the_optimum(kind: type[Lbfgs], shards: int) -> None:
     objective = Objective(ONE, l2=L2)
     found = run_solver(kind(objective, OPTIONS[kind]).run(), softmax, start(), shards=shards)
-    assert found.why == "converged: no element of the gradient is above 1e-08"
+    assert found.why.startswith("converged: ")
     assert float((found.values - optimum()).abs().max()) <= 1e-6
     assert found.losses[-1] == pytest.approx(float(held_back(optimum())), abs=1e-12)
     assert found.iterations[-1].evaluations == objective.evaluations
@@ -99,7 +99,7 @@ def test_conjugate_gradients_end_a_parabola_in_as_many_steps_as_it_has_direction
     options = SolverOptions(max_iterations=300, c2=1e-9, c1=1e-10, tolerance_grad=1e-7, tolerance_change=0.0)
 
     def parabola(x: Tensor) -> Tensor:
-        return (curvatures * x.square()).sum() / 2
+        return 1 + (curvatures * x.square()).sum() / 2
 
     found = run_solver(ConjugateGradients(Objective(ONE), options).run(), parabola, begin)
     assert float(found.values.abs().max()) <= 1e-6
@@ -153,6 +153,20 @@ def test_it_stops_at_its_limits(kind: type[Lbfgs]) -> None:
         found = run_solver(kind(objective, options).run(), softmax, start())
         assert ("iterations" if options.max_iterations == 2 else "evaluations") in found.why
         assert (objective.evaluations in (6, 7)) if options.max_evaluations else (len(found.iterations) == 2)
+
+
+@pytest.mark.parametrize("kind", [Lbfgs, *OPTIONS], ids=lambda kind: kind.__name__)
+def test_samples_whose_gradient_is_zero_end_the_run(kind: type[Lbfgs]) -> None:
+    """The next iteration looks at samples on which the loss is flat: there is no direction, and no length."""
+
+    def flat_from_the_second_portion(x: Tensor, first: int, last: int) -> Tensor:
+        return 1 + (x.square().sum() if first == 0 else 0 * x.sum())
+
+    schedule = lambda iteration: SampleSet(((iteration - 1, iteration),))  # noqa: E731
+    objective, options = Objective(Portions(4, 1)), SolverOptions(initial_step=0.01 if kind is Momentum else 1.0)
+    start = torch.ones(3, dtype=torch.float64)
+    found = run_solver(kind(objective, options, schedule).run(), flat_from_the_second_portion, start, portions=True)
+    assert found.why.startswith("converged") or kind is Momentum
 
 
 def test_a_run_that_diverges_says_so() -> None:

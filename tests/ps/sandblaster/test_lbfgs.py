@@ -10,8 +10,17 @@ from torch import Tensor
 from cutset.errors import Diverged
 from cutset.models import digits_softmax
 from cutset.ps.methods.sandblaster import Sandblaster
-from cutset.ps.sandblaster.lbfgs import Lbfgs, SolverOptions
-from cutset.ps.sandblaster.solver import Objective, Portions
+from cutset.ps.sandblaster.lbfgs import Lbfgs
+from cutset.ps.sandblaster.solver import (
+    AcceptedStep,
+    EvaluatedPoint,
+    Iteration,
+    Objective,
+    Portions,
+    SolverOptions,
+    TorchOptions,
+)
+from cutset.ps.sandblaster.vector_ops import Evaluate
 
 ONE = Portions(1, 1)
 FORMS = ("vector-free", "two-loop")
@@ -90,7 +99,7 @@ def test_it_takes_the_steps_of_torch(problem, form: str, shards: int) -> None:
     loss, start, iterations, (values, evaluations, count), spread = problem
     objective = Objective(ONE)
     found = run_solver(
-        Lbfgs(objective, SolverOptions(max_iterations=iterations, form=form)).run(), loss, start, shards=shards
+        Lbfgs(objective, TorchOptions(max_iterations=iterations, form=form)).run(), loss, start, shards=shards
     )
     assert (found.values - values).abs().max() <= max(1e-10, 4 * spread)
     assert objective.evaluations == evaluations
@@ -101,7 +110,7 @@ def test_it_takes_the_steps_of_torch(problem, form: str, shards: int) -> None:
 def test_in_one_shard_and_by_the_loop_every_bit_is_that_of_torch(loss) -> None:
     start = valley() if loss is rosenbrock else torch.zeros(650, dtype=torch.float64)
     values, _, _ = run_torch_lbfgs(loss, start, 2000)
-    found = run_solver(Lbfgs(Objective(ONE), SolverOptions(max_iterations=2000, form="two-loop")).run(), loss, start)
+    found = run_solver(Lbfgs(Objective(ONE), TorchOptions(max_iterations=2000, form="two-loop")).run(), loss, start)
     assert torch.equal(found.values, values)
 
 
@@ -139,7 +148,7 @@ def test_at_the_least_it_ends_at_once() -> None:
 def test_with_few_evaluations_it_ends_where_torch_does(most: int) -> None:
     objective = Objective(ONE)
     found = run_solver(
-        Lbfgs(objective, SolverOptions(max_evaluations=most, form="two-loop")).run(), rosenbrock, valley()
+        Lbfgs(objective, TorchOptions(max_evaluations=most, form="two-loop")).run(), rosenbrock, valley()
     )
     values, evaluations, _ = run_torch_lbfgs(rosenbrock, valley(), 20, most=most)
     assert torch.equal(found.values, values)
@@ -194,14 +203,14 @@ def test_pairs_without_curvature_are_skipped_or_damped() -> None:
 def test_a_penalty_is_that_of_the_function_with_it() -> None:
     start = torch.zeros(650, dtype=torch.float64)
     values, _, _ = run_torch_lbfgs(lambda w: softmax(w) + 0.005 * (w**2).sum(), start, 25)
-    found = run_solver(Lbfgs(Objective(ONE, l2=0.01), SolverOptions(max_iterations=25)).run(), softmax, start, shards=2)
+    found = run_solver(Lbfgs(Objective(ONE, l2=0.01), TorchOptions(max_iterations=25)).run(), softmax, start, shards=2)
     assert (found.values - values).abs().max() <= 1e-10
 
 
 def test_a_loss_in_float32_ends_near_that_of_torch() -> None:
     start = valley().float()
     values, _, _ = run_torch_lbfgs(rosenbrock, start, 10)
-    found = run_solver(Lbfgs(Objective(ONE), replace(SolverOptions(), max_iterations=10)).run(), rosenbrock, start)
+    found = run_solver(Lbfgs(Objective(ONE), replace(TorchOptions(), max_iterations=10)).run(), rosenbrock, start)
     assert found.values.dtype == torch.float32
     assert rosenbrock(found.values) == pytest.approx(float(rosenbrock(values)), rel=0.05)
 
@@ -222,3 +231,44 @@ def test_on_samples_that_change_the_curvature_is_that_of_what_they_share_and_of_
     for pair in pairs:
         step, change = found.vectors[f"step-{pair}"], found.vectors[f"change-{pair}"]
         assert torch.allclose(change, (bends + 0.5) * step, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [SolverOptions(), TorchOptions()], ids=["relative", "torch"])
+def test_only_torch_takes_a_short_step_for_one_without_curvature(options: SolverOptions) -> None:
+    """A step of 1e-6 through a curvature of 1: the cosine is 1, the product 1e-12."""
+    assert options.accepts_pair(1.0, 1.0, 1.0)
+    assert not options.accepts_pair(-1.0, 1.0, 1.0)
+    assert options.accepts_pair(1e-12, 1e-12, 1e-12) == (type(options) is SolverOptions)
+    assert not options.accepts_pair(1e-12, 1.0, 1.0)
+
+
+def test_a_loss_that_is_not_finite_is_not_taken_for_the_optimum() -> None:
+    options, point = SolverOptions(), EvaluatedPoint(math.inf, "gradient-1", 1.0, 1.0, 1.0)
+    assert options.find_flatness(point) == ""
+    assert options.find_standstill(AcceptedStep("step-1", 1.0, 1.0, point), math.inf) == ""
+    assert options.find_flat_direction(math.inf, -1.0, 1.0) == ""
+
+
+def test_where_the_memory_misleads_the_search_the_gradient_is_tried() -> None:
+    """The loss has a cliff behind a start from which the remembered direction leads up at once."""
+    solver, start = Lbfgs(Objective(ONE), SolverOptions(max_iterations=40)), valley()
+    run = _turning_away(solver.run(), solver)
+    found = run_solver(run, rosenbrock, start)
+    assert len(found.iterations) == 40
+    assert found.losses == sorted(found.losses, reverse=True)
+
+
+def _turning_away(steps, solver: Lbfgs):
+    """The same steps; once there are three pairs, one search is told that every loss is infinite."""
+    item, turned = next(steps), 0
+    while True:
+        answers = yield item
+        evaluates = not isinstance(item, Iteration) and any(isinstance(one, Evaluate) for one in item)
+        turned += evaluates and len(solver._history.pairs) == 3
+        if evaluates and turned and solver._history.pairs and turned <= 25:
+            answers = [math.inf, *answers[1:]]
+        try:
+            item = steps.send(answers)
+        except StopIteration as stop:
+            assert turned > 5
+            return stop.value

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cutset.ps.sandblaster.lbfgs_history import TWO_LOOP, VECTOR_FREE, HistoryPair, LbfgsHistory
+from cutset.ps.sandblaster.lbfgs_history import MIN_SHARE, HistoryPair, LbfgsHistory
+from cutset.ps.sandblaster.solver import TWO_LOOP, VECTOR_FREE
 from cutset.ps.sandblaster.vector_ops import Combine, Dot, Drop, Vectors, carry_out, scalar_operations
 
 FORMS = pytest.mark.parametrize("form", [VECTOR_FREE, TWO_LOOP])
@@ -48,9 +49,9 @@ class VectorsInParts:
         self.pairs.append((step, change))
         self.carry_out(self.history.add(HistoryPair(*names, float(step @ change)), float(change @ change)))
 
-    def direction(self, factor, base="base"):
+    def direction(self, factor, base="base", within=""):
         """The vector that comes of it."""
-        request = self.history.make_direction("out", factor, base)
+        request = self.history.make_direction("out", factor, base, within)
         answers = None
         while True:
             try:
@@ -94,6 +95,31 @@ def test_the_direction_is_that_of_the_matrix(form, pairs, history, parts, factor
         made.put("base", base)
         assert close(made.direction(factor), factor * multiply_by_matrix(made.pairs[-history:], base))
         assert torch.equal(made.join("base"), base)
+        if number < pairs:
+            made.remember()
+
+
+@FORMS
+@settings(max_examples=40)
+@given(pairs=st.integers(0, 8), history=st.integers(1, 6), parts=st.integers(1, 4), seed=st.integers(0, 999))
+def test_within_some_elements_the_direction_is_that_of_the_pairs_parts_there(form, pairs, history, parts, seed):
+    """Other elements each time, and pairs left out that have little of their product, or less than nothing, there."""
+    made = VectorsInParts(LbfgsHistory(history, form), parts=parts, seed=seed)
+    for number in range(pairs + 1):
+        inside = made.draw() > -0.3
+        base = made.draw() * inside
+        made.put("base", base)
+        made.put("mask", inside * -2.0)
+        inner = [(step * inside, change * inside) for step, change in made.pairs[-history:]]
+        whole = [float(step @ change) for step, change in made.pairs[-history:]]
+        kept = [pair for pair, product in zip(inner, whole, strict=True) if pair[0] @ pair[1] > MIN_SHARE * product]
+        found = made.direction(-1.0, within="mask") * inside
+        if kept or not made.pairs:
+            assert close(found, -multiply_by_matrix(kept, base) * inside)
+        else:
+            step, change = made.pairs[-1]
+            assert close(found, -base * (step @ change) / (change @ change))
+        assert found @ base < 0 or not base.any()
         if number < pairs:
             made.remember()
 
@@ -160,14 +186,16 @@ def test_clearing_forgets_all_pairs(form):
 
 @pytest.mark.parametrize("pairs", [1, 2, 5, 9])
 def test_round_trips(pairs):
-    """One for all products, or two for each pair that is remembered."""
+    """One for all products, or two for each pair that is remembered, and one for their products within a vector."""
     for form, trips in ((VECTOR_FREE, 1), (TWO_LOOP, 2 * min(pairs, 5))):
-        made = VectorsInParts(LbfgsHistory(5, form))
-        for _ in range(pairs):
-            made.remember()
-        made.put("base", made.draw())
-        made.direction(-1.0)
-        assert len(made.batches) == trips
+        for within in ("", "mask"):
+            made = VectorsInParts(LbfgsHistory(5, form))
+            for _ in range(pairs):
+                made.remember()
+            made.put("base", made.draw())
+            made.put("mask", torch.ones(N))
+            made.direction(-1.0, within=within)
+            assert len(made.batches) == trips + (form == TWO_LOOP and bool(within))
 
 
 def test_the_vector_free_form_requests_no_product_twice_and_makes_no_vector_on_the_way():

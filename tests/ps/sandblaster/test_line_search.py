@@ -69,7 +69,9 @@ class RecordedSearch:
     def __init__(self, function, step, *, c1=C1, c2=C2, least=1e-9, most=26, length=LENGTH, start=None):
         self.trials, self.losses = [], []
         self.alive = {0}
-        search = strong_wolfe(start or function.start, step, length, c1=c1, c2=c2, min_move=least, max_evaluations=most)
+        search = strong_wolfe(
+            start or function.start, step, length, c1=c1, c2=c2, min_change=least, max_evaluations=most
+        )
         trial = next(search)
         while True:
             assert trial.kept <= self.alive

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,10 +13,9 @@ from solver_runs import run_solver
 from three_classes import CLASSES, INPUTS, SAMPLES, data, softmax, start
 from torch import Tensor
 
-from cutset.ps.sandblaster.lbfgs import SolverOptions
 from cutset.ps.sandblaster.line_search import LinePoint
 from cutset.ps.sandblaster.owl_qn import OwlQn, backtracking
-from cutset.ps.sandblaster.solver import Objective, Portions
+from cutset.ps.sandblaster.solver import Objective, Portions, SolverOptions
 
 ONE = Portions(1, 1)
 TIGHT = SolverOptions(max_iterations=500, tolerance_grad=1e-9, tolerance_change=1e-15)
@@ -139,9 +139,10 @@ def test_no_more_vectors_are_kept_than_the_history_needs() -> None:
 class RecordedSearch:
     """Drives a search over a function that gives the loss and what was promised for the way there."""
 
-    def __init__(self, function, step: float, most: int) -> None:
+    def __init__(self, function, step: float, most: int, least: float = 0.0) -> None:
         self.trials: list[float] = []
-        search = backtracking(LinePoint(0.0, 1.0, -1.0, 0), step, c1=0.1, max_evaluations=most)
+        start = LinePoint(0.0, 1.0, -1.0, 0)
+        search = backtracking(start, step, c1=0.1, min_change=least, max_evaluations=most)
         trial = next(search)
         while True:
             assert trial.kept == frozenset()
@@ -154,9 +155,10 @@ class RecordedSearch:
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 30))
-def test_it_halves_until_the_loss_falls_enough(first: float, enough: float, most: int) -> None:
+def test_it_shortens_the_step_until_the_loss_falls_enough(first: float, enough: float, most: int) -> None:
     made = RecordedSearch(lambda t: (1 - 0.2 * t if t <= enough else 1 - 0.05 * t, -t), first, most)
-    assert made.trials == [first * 0.5**n for n in range(len(made.trials))]
+    assert made.trials[0] == first
+    assert all(0.1 * a <= b * (1 + 1e-15) and b <= 0.5 * a for a, b in pairwise(made.trials))
     assert len(made.trials) <= most
     if made.trials[-1] <= enough:
         step = made.trials[-1]
@@ -164,6 +166,19 @@ def test_it_halves_until_the_loss_falls_enough(first: float, enough: float, most
         assert all(one > enough for one in made.trials[:-1])
     else:
         assert (made.point, len(made.trials)) == (LinePoint(0.0, 1.0, -1.0, 0), most)
+
+
+@given(st.floats(1.9, 5.0))
+def test_on_a_parabola_the_second_step_is_the_best(first: float) -> None:
+    made = RecordedSearch(lambda t: (1 - t + t * t / 2, -t), first, 25)
+    assert made.trials == [first, pytest.approx(min(1.0, first / 2))]
+
+
+def test_no_step_is_tried_from_which_too_small_a_fall_is_predicted() -> None:
+    made = RecordedSearch(lambda t: (2.0, -t), 1.0, 25, least=0.02)
+    assert all(step > 0.02 for step in made.trials[:-1])
+    assert made.trials[-1] <= 0.02
+    assert made.point == LinePoint(0.0, 1.0, -1.0, 0)
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf], ids=str)

@@ -80,6 +80,17 @@ def test_dot_of_a_vector_with_itself_is_its_square(dtype):
 
 
 @KINDS
+def test_dot_within_a_vector_is_over_its_elements_that_are_not_zero(dtype):
+    vectors = drawn("a", "b", dtype=dtype, size=BLOCK + 9)
+    vectors["mask"] = drawn("mask", size=BLOCK + 9, seed=1)["mask"].sign() * (torch.arange(BLOCK + 9) % 3)
+    inside = vectors["mask"] != 0
+    (found,) = carry_out([Dot("a", "b", "mask")], vectors)
+    assert found == pytest.approx(exact(vectors["a"][inside], vectors["b"][inside]), rel=1e-11)
+    with pytest.raises(KeyError, match="other"):
+        carry_out([Dot("a", "b", "other")], vectors)
+
+
+@KINDS
 def test_l1_norm_and_max_norm(dtype):
     vectors = drawn("a", dtype=dtype)
     total, largest = carry_out([L1Norm("a"), MaxNorm("a")], vectors)
