@@ -17,10 +17,11 @@ from torch.overrides import TorchFunctionMode
 from ..ir.autocast import autocast_depth
 from ..ir.pytree import iter_leaves
 from .leaf_selection import is_inside
-from .source_location import TORCH
+from .source_location import PARTITION, TORCH
 from .tracing_error import Untraceable
 
 FIX = "write it with operators and detach()"
+TRACED = ("torch._library.", "torch._higher_order_ops.")  # where torch has gradients of operators, which a trace keeps
 
 
 class RefuseDroppedGradients(TorchFunctionMode):
@@ -46,7 +47,7 @@ class RefuseDroppedGradients(TorchFunctionMode):
 
 
 def _find_user_line() -> str:
-    frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith((TORCH, __file__))]
+    frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith((TORCH, PARTITION))]
     return _format_place(frames[-1].filename, frames[-1].lineno)
 
 
@@ -67,7 +68,7 @@ def refuse_hooks(model: nn.Module, leaf_modules: Sequence[str] = ()) -> None:
 
 
 def refuse_functions(result: Tensor, model: nn.Module, rerun: Callable[[], object]) -> None:
-    """Raise Untraceable where a result was computed by an autograd function that is not torch's own.
+    """Raise Untraceable where a result was computed by an autograd function, one of torch's own included.
 
     rerun: computes the result another time, to find out which modules of `model` do it.
     """
@@ -113,7 +114,7 @@ def _uses_custom_function(value: Any) -> bool:
 
 
 def _find_custom_function(result: Tensor) -> Any:
-    """Return an autograd function that is not torch's own, among those that computed a result, or None."""
+    """Return an autograd function, other than of an operator, among those that computed a result, or None."""
     pending, seen = list[Any]([result.grad_fn]), set[Any]()
     while pending:
         node = pending.pop()
@@ -122,7 +123,7 @@ def _find_custom_function(result: Tensor) -> Any:
         seen.add(node)
         pending += [before for before, _ in node.next_functions]
         function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not function.__module__.startswith("torch."):
+        if function is not None and not f"{function.__module__}.".startswith(TRACED):
             return function
     return None
 

@@ -22,14 +22,18 @@ from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
 from ..ir.pytree import first_tensor
 from ..operators.generator_state import thread_generator_state
+from ..trace.detached_data import DetachedData
+from ..trace.global_caches import keep_global_caches
+from ..trace.gradient_modes import show_gradient_modes
+from ..trace.repeated_steps import repeat_step
 from .axis_inference import build_graph
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
 from .draft import Draft, draft_tensor
 from .leaf_selection import select_leaf_modules
-from .leaf_wrapping import wrap_leaf_modules
+from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .lowering import Lowering
 from .source_location import describe_location, first_line
-from .tracing_error import Untraceable, find_leaf_globs, find_modules_of
+from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
 
 TENSOR_KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -67,13 +71,16 @@ def capture(
     *,
     leaf_modules: Sequence[str] = (),
     autocast: str = "",
+    trust: bool = False,
+    tell: Callable[[str], None] = lambda note: None,
 ) -> tuple[Graph, dict[str, Tensor]]:
     """Return the graph of a training step, or of evaluation where `loss` is None, and the model code's constants.
 
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
     shapes and dtypes count. leaf_modules: globs; a module whose name matches one becomes one operator, whose inside
     is not traced. autocast: the dtype in which torch.autocast computes model and loss ("bfloat16"); its casts become
-    operators of the graph. Raises BadInput where the example does not fit the model, and Untraceable where it cannot
+    operators of the graph. trust: do not check that all steps compute what the first does. tell: gets notes on what
+    the user should know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot
     be traced, both naming the source line.
     """
     names = select_leaf_modules(model, leaf_modules).names
@@ -85,31 +92,53 @@ def capture(
             tuple(empty_like(t) for t in inputs),
             tuple(empty_like(t) for t in targets) if loss is not None else (),
         )
-    step = empty_copy(whole, memo.__getitem__).train(loss is not None)
-    wrap_leaf_modules(step.get_submodule("model"), model, names)
+    trials: LeafTrials = {}
+
+    def make_step() -> nn.Module:
+        """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
+        step = empty_copy(whole, memo.__getitem__).train(loss is not None)
+        wrap_leaf_modules(step.get_submodule("model"), model, names, trials)
+        return step
+
+    step, probe, repeated = make_step(), make_step(), make_step()
     try:
         if loss is not None:
             refuse_hooks(model, names)
-        with autocast_context(autocast, cached=False):
-            exported = _export(step, example, mode)
+        with _traced_code(probe, autocast), mode:
+            _try_step(probe, example)
+        with _traced_code(step, autocast):
+            exported = _export(step, example)
         _check_constants(exported.constants, model)
         with _quiet():
             draft, constants = _draft(exported, step, autocast)
+        if not trust:
+            with _traced_code(repeated, autocast), mode:
+                _compare_steps(repeated, example, tell)
     except Untraceable as error:
         raise error.suggest(find_leaf_globs(model, error.modules, names), leaf_modules) from error
     return thread_generator_state(build_graph(draft)), constants
 
 
-def _export(step: nn.Module, example: tuple[Any, ...], mode: FakeTensorMode) -> torch.export.ExportedProgram:
-    with _quiet():
-        with mode:
-            _try_step(step, example)
-        try:
-            return torch.export.export(step, example, strict=False)
-        except BadInput:
-            raise
-        except Exception as error:
-            raise _untraceable(error, step) from error
+def _export(step: nn.Module, example: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.export(step, example, strict=False)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise _untraceable(error, step) from error
+
+
+@contextlib.contextmanager
+def _traced_code(step: nn.Module, autocast: str) -> Iterator[None]:
+    """Run the code of a step as it is to be traced."""
+    with (
+        keep_global_caches([*step.modules(), step.criterion]),
+        show_gradient_modes(),
+        DetachedData(),
+        autocast_context(autocast, cached=False),
+        _quiet(),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -146,12 +175,12 @@ def _named_state(step: nn.Module) -> dict[str, Tensor]:
 
 def _try_step(step: nn.Module, example: tuple[Any, ...]) -> None:
     """Run the step once without data, so that a plain mistake gets a plain error."""
-    buffers = dict(step.named_buffers())
+    model, buffers = step.get_submodule("model"), dict(step.named_buffers())
     try:
         with RefuseDroppedGradients():
             result = step(*example)
     except Untraceable as error:
-        raise error.in_modules(find_modules_of(error, step.get_submodule("model"))) from error
+        raise error.in_modules(find_modules_of(error, model)) from error
     except BadInput:
         raise
     except Exception as error:
@@ -161,7 +190,7 @@ def _try_step(step: nn.Module, example: tuple[Any, ...]) -> None:
         at = f"{describe_location(error)}: {first_line(error)}"
         message = f"the model does not run on the example batch of shapes {shapes}{at}"
         raise _untraceable(error, step, example=message) from error
-    assigned = [name for name, tensor in step.named_buffers() if buffers.get(name) is not tensor]
+    assigned = [name for name, tensor in step.named_buffers() if buffers.get(name, tensor) is not tensor]
     if assigned:
         name = assigned[0].removeprefix("model.")
         module, _, own = name.rpartition(".")
@@ -175,7 +204,19 @@ def _try_step(step: nn.Module, example: tuple[Any, ...]) -> None:
     if not isinstance(result, Tensor) or result.dim() != 0:
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
-    refuse_functions(result, step.get_submodule("model"), lambda: step(*example))
+    refuse_functions(result, model, lambda: step(*example))
+
+
+def _compare_steps(step: nn.Module, example: tuple[Any, ...], tell: Callable[[str], None]) -> None:
+    """Refuse a step that does not compute the same every time: a trace has it once."""
+    model, (inputs, targets) = step.get_submodule("model"), example
+    batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
+    try:
+        repeated = repeat_step(lambda: step(*example), model, _named_state(step) | dict(batch))
+    except Exception as error:  # of torch, which does not follow all operators, or of the model in a later step
+        tell(f"it is not known whether every step computes the same{describe_location(error)}: {first_line(error)}")
+        return
+    refuse_difference(repeated, model, tell)
 
 
 def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Untraceable:

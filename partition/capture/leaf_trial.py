@@ -4,7 +4,7 @@ There are several runs on unlike values, so that a branch on a value goes both w
 module must be alike in all of them; what none of them met is refused when a worker meets it (operators.leaf_module).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten, treespec_dumps
-from torch.utils.flop_counter import FlopCounterMode
 
 from ...errors import BadInput
 from ..ir.arguments import encode
 from ..ir.autocast import current_autocast
 from ..ir.pytree import Rebuild, flatten
+from ..operators.flop_counter import FlopCounter
 from ..operators.leaf_module import (
     LeafForm,
     LeafModule,
@@ -170,8 +170,9 @@ def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _
     )
     leaf_values = [operands[leaf["tensor"]] if is_tensor_leaf(leaf) else leaf for leaf in request.leaves]
     args, kwargs = tree_unflatten(leaf_values, request.spec)
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounter() as counter:
         result = module.call(states, operands, args, kwargs)
+    _demand_counted(request, counter.unknown)
     _demand_containers_kept(request, args, kwargs, leaf_values)
     outputs, rebuild = flatten(result.output)
     tensors = [leaf for leaf in outputs if isinstance(leaf, Tensor)]
@@ -187,9 +188,21 @@ def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _
         tuple(dense_spec(tensor) for tensor in tensors),
         frozenset(result.changed),
         not torch.equal(torch.get_rng_state(), before),
-        int(counter.get_total_flops()),
+        counter.flops,
         rebuild,
     )
+
+
+def _demand_counted(request: LeafCall, unknown: Collection[str]) -> None:
+    """Refuse an operator of a library of which nothing says how many FLOPs it takes: a plan would be a guess."""
+    if unknown:
+        name = min(unknown)
+        packet = name.rpartition(".")[0]
+        raise _refused(
+            request,
+            f"calls the operator {name}, whose FLOPs are unknown",
+            fix=f"give it a formula: @torch.utils.flop_counter.register_flop_formula(torch.ops.{packet})",
+        )
 
 
 def _encode_leaves(request: LeafCall, leaves: Sequence[Any], how: str) -> tuple[Any, ...]:

@@ -16,22 +16,34 @@ from ..operators.leaf_module import TRACED_CALL, LeafModule, is_tensor_leaf, ten
 from .custom_gradients import find_gradient_leaves, is_outside
 from .leaf_trial import WAY_OUT, LeafCall, LeafTrial, try_leaf_module
 
+LeafTrials = dict[Any, LeafTrial]  # by what a leaf module was called with
 
-def wrap_leaf_modules(traced: nn.Module, original: nn.Module, names: Sequence[str]) -> None:
-    """Make leaf modules of the modules `names` of `traced`, which is the empty copy of `original`."""
+
+def wrap_leaf_modules(traced: nn.Module, original: nn.Module, names: Sequence[str], trials: LeafTrials) -> None:
+    """Make leaf modules of the modules `names` of `traced`, which is an empty copy of `original`.
+
+    trials: those of other copies, to which the ones of this copy are added.
+    """
     tensors = [*traced.parameters(), *traced.buffers()]
     for name in names:
-        leaf = _TracedLeaf(name, LeafModule(traced.get_submodule(name)), _values(original.get_submodule(name)), tensors)
+        values = _values(original.get_submodule(name))
+        leaf = _TracedLeaf(name, LeafModule(traced.get_submodule(name)), values, tensors, trials)
         setattr(leaf.module.module, TRACED_CALL, leaf)
 
 
 class _TracedLeaf:
     """Takes the place of a leaf module's call. values: of its states, where known; tensors: all states of the model."""
 
-    def __init__(self, name: str, module: LeafModule, values: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: LeafModule,
+        values: Mapping[str, Tensor],
+        tensors: Sequence[Tensor],
+        trials: LeafTrials,
+    ) -> None:
         self.name, self.module = name, module
-        self._state_values, self._tensors = values, tensors
-        self._trials: dict[Any, LeafTrial] = {}
+        self._state_values, self._tensors, self._trials = values, tensors, trials
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = tree_flatten((args, kwargs))
@@ -58,7 +70,7 @@ class _TracedLeaf:
     def _find_trial(self, request: LeafCall) -> LeafTrial:
         """Return the trial of a call, or that of an equal call where there was one."""
         shapes = tuple(tensor_spec(tensor) for tensor in request.operands)
-        key = (repr(request.spec), shapes, repr(request.leaves), current_autocast())
+        key = (self.name, repr(request.spec), shapes, repr(request.leaves), current_autocast())
         if key not in self._trials:
             self._trials[key] = try_leaf_module(request)
         return self._trials[key]

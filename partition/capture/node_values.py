@@ -74,17 +74,17 @@ class NodeValues:
         chain = [written]
         while chain[-1] in self._source:
             chain.append(self._source[chain[-1]][0])
+        state = self._placeholders.get(chain[-1])
+        if state is not None and state.kind not in ("buffer", "input"):
+            raise untraceable_node(node, f"{state.name} is overwritten", fix="register it as a buffer")
         old = {source: self.tensor(source) for source in chain[1:]}
         for sharing in self._sharing[_memory(written)]:
             self._tensor.pop(sharing, None)
         self._tensor[written] = tensor
         for view, source in pairwise(chain):
             self._tensor[source] = self._write_back(node, view, source, old[source])
-        state = self._placeholders.get(chain[-1])
         if state is not None and state.kind == "buffer":
             self._stores[state.name] = chain[-1]
-        elif state is not None and state.kind != "input":
-            raise untraceable_node(node, f"{state.name} is overwritten", fix="register it as a buffer")
 
     def _write_back(self, node: Node, view: Node, source: Node, old: str) -> str:
         """Return the tensor of `source` with the new values of its view in place; `old` is that of before."""
@@ -105,6 +105,9 @@ class NodeValues:
             order = [d % rank for d in arguments["dims"]]
             inverse = [order.index(d) for d in range(rank)]
             return self._builder.apply(node, overload, tensor, {"dims": inverse}, value)
+        if name == "detach":
+            facts = "a tensor with a gradient is overwritten by way of .data, detach() or torch.no_grad"
+            raise untraceable_node(node, facts, fix="compute a new tensor instead")
         facts = f"a tensor is overwritten through {name or view.target}"
         raise untraceable_node(node, facts, fix="use torch.where or torch.cat")
 

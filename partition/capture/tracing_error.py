@@ -8,6 +8,8 @@ from torch import nn
 from torch.fx import Node
 
 from ...errors import BadInput
+from ..trace.repeated_steps import Difference, RepeatedSteps
+from ..trace.user_frames import CodeLine
 from .leaf_selection import find_glob, is_inside
 from .source_location import module_paths, source_line
 
@@ -77,6 +79,31 @@ def untraceable_node(node: Node, facts: str, *, fix: str) -> Untraceable:
     there = f", in module {modules[0]}" if modules else ""
     facts = f"the model cannot be traced at {source_line(node) or node.name}{there}: {facts}"
     return Untraceable(facts, rewrite=fix, modules=modules)
+
+
+def refuse_difference(steps: RepeatedSteps, model: nn.Module, tell: Callable[[str], None]) -> None:
+    """Raise Untraceable if not all steps compute the same; tell which attributes they change without an effect."""
+    if steps.difference is not None:
+        raise _untraceable_difference(steps.difference, model)
+    if steps.changes:
+        names = ", ".join(change.described for change in steps.changes)
+        tell(f"every step changes {names}; the first {steps.count} compute the same, and so will all that are planned")
+
+
+def _untraceable_difference(difference: Difference, model: nn.Module) -> Untraceable:
+    names = {id(module): name for name, module in model.named_modules() if name}
+    code_line = difference.code_line or CodeLine("", ())
+    modules = [names[module] for module in code_line.modules if module in names]
+    modules = modules or [change.module for change in difference.changes if change.module]
+    at = f" at {code_line.line}" if code_line.line else ""
+    there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
+    if difference.draws:
+        facts = f"the model draws random numbers of Python or numpy{at}{there}, which a trace would draw once for all"
+        return Untraceable(facts, rewrite="draw with torch.rand, and choose with torch.where", modules=modules)
+    left = ", ".join(dict.fromkeys(change.described for change in difference.changes))
+    why = f": a step leaves something for the next in {left}" if left else ""
+    facts = f"the model does not compute the same in every step{at}{there}{why}"
+    return Untraceable(facts, rewrite="keep what changes in a buffer, and change it in place", modules=modules)
 
 
 def find_modules_of(error: BaseException, model: nn.Module) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ from typing import Any
 import msgspec
 
 from ...errors import BadInput
+from ...whole_file import write_whole
 from .cluster_tables import (
     ClusterTables,
     CostsTable,
@@ -155,11 +156,8 @@ def _make_links(tables: Sequence[LinkTable], names: Sequence[str]) -> Iterator[N
 
 def save(cluster: Cluster, path: str | Path, *, note: str = "") -> None:
     """Write a cluster file that `load` reads back as the same cluster. note: a comment for its head."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_text(to_toml(cluster, note=note), encoding="utf-8")
-        temporary.replace(path)
+        write_whole(Path(path), to_toml(cluster, note=note))
     except OSError as error:
         raise BadInput(
             "E359", f"cannot write the cluster to {path}: {error.strerror}", fix="-o cluster.toml"

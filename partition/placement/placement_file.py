@@ -5,15 +5,18 @@ A box is one interval [start, stop) per loop of an operator, or per axis of a pa
 """
 
 import json
-import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...errors import BadInput
+from ...whole_file import write_whole
 
 FORMAT = 2
+BEGINNING = re.compile(rb'\s*\{\s*"format":\s*\d+,\s*"model":')  # of a placement file, also where it is damaged
 
 Interval = tuple[int, int]
 
@@ -159,11 +162,8 @@ class Placement(msgspec.Struct, frozen=True):
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically: it is complete or not there."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
         try:
-            temporary.write_text(to_json(self), encoding="utf-8")
-            os.replace(temporary, path)
+            write_whole(Path(path), to_json(self))
         except OSError as error:
             raise BadInput("E330", f"cannot write the placement to {path}: {error.strerror}") from error
 
@@ -199,29 +199,33 @@ def load(path: str | Path) -> Placement:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadInput(
-            "E331", f"cannot read the placement {path}: {error.strerror}", fix=f"cutset plan TASK -o {path}"
-        ) from error
+        raise BadInput("E331", f"cannot read the placement {path}: {error.strerror}", fix=_plan_anew(path)) from error
     try:
         version = msgspec.json.decode(data).get("format")
-    except (msgspec.DecodeError, AttributeError) as error:
-        raise BadInput(
-            "E332", f"the placement {path} is damaged: {error}", fix=f"cutset plan TASK -o {path}"
-        ) from error
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise _damaged(path, data, error) from error
     if isinstance(version, int) and version != FORMAT:
         raise BadInput(
             "E333",
             f"the placement {path} has format {version}; this cutset reads format {FORMAT}",
-            fix="pip install --upgrade cutset" if version > FORMAT else f"cutset plan TASK -o {path}",
+            fix="pip install --upgrade cutset" if version > FORMAT else _plan_anew(path),
         )
     try:
         placement = msgspec.json.decode(data, type=Placement)
         _check_boxes(placement)
-    except ValueError as error:  # msgspec's errors are such, too
-        raise BadInput(
-            "E332", f"the placement {path} is damaged: {error}", fix=f"cutset plan TASK -o {path}"
-        ) from error
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, too
+        raise _damaged(path, data, error) from error
     return placement
+
+
+def _damaged(path: Path, data: bytes, error: Exception) -> BadInput:
+    """Return the error of a file that is no placement; what is none of cutset's is not to be replaced by one."""
+    own = not data or BEGINNING.match(data) is not None
+    return BadInput("E332", f"the placement {path} is damaged: {error}", fix=_plan_anew(path if own else "NEW.json"))
+
+
+def _plan_anew(path: str | Path) -> str:
+    return f"cutset plan TASK -o {shlex.quote(str(path))}"
 
 
 def _check_boxes(placement: Placement) -> None:

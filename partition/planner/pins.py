@@ -63,7 +63,7 @@ def _find_machine(cluster: Cluster, name: str, pin: str) -> int:
     names = [machine.name for machine in cluster.machines]
     if name in names:
         return names.index(name)
-    if re.fullmatch(r"\d+", name) and int(name) < len(names):
+    if re.fullmatch(r"\d{1,9}", name) and int(name) < len(names):
         return int(name)
     known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     raise UsageError("E205", f"pin {pin!r} names no machine of the cluster; there are {known}", fix=f"use {names[0]!r}")

@@ -1,6 +1,6 @@
 """From a task to its two graphs. Where it cannot be traced, the error offers leaf modules that were tried."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,14 +8,15 @@ from ...errors import BadInput
 from ...partition.capture.export import capture
 from ...partition.capture.leaf_selection import select_leaf_modules
 from ...partition.capture.leaf_trial import TrialFailed
-from ...partition.capture.tracing_error import Untraceable, find_leaf_modules
+from ...partition.capture.tracing_error import Untraceable, find_leaf_globs, find_leaf_modules
 from ...partition.ir.graph import Graph
 from ...partition.operators.leaf_module import LEAF_MODULE
 from .load_task import TaskSpec, build_model, example_batch, load_task
 from .meta_model import build_without_weights
+from .trace_check import check_trace
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ...models.task import Data, Task
 
@@ -28,8 +29,8 @@ class CapturedTask:
     """A task with its graphs.
 
     batch: samples of the example that was traced. constants: values that the model's code made. leaf_modules: globs of
-    modules that were not traced, the task's own and those of the spec. notes: what the user should know of these.
-    autocast: the dtype that the spec names.
+    modules that were not traced, the task's own and those of the spec. notes: what the user should know of these, and
+    of the trace. autocast: the dtype that the spec names.
     """
 
     task: "Task"
@@ -51,15 +52,19 @@ def capture_task(spec: TaskSpec, task: "Task | None" = None, *, advise: bool = T
     batch = spec.batch or task.batch
     example = example_batch(task, batch)
     leaf_modules = tuple(dict.fromkeys((*task.leaf_modules, *spec.leaf_modules)))
+    notes = list[str]()
     try:
-        train, evaluation, constants = _graphs(task, example, leaf_modules, spec.autocast)
+        train, evaluation, constants = _graphs(task, example, leaf_modules, spec, notes.append)
     except Untraceable as error:
         if not advise:
             raise
-        solution = find_leaf_modules(error, leaf_modules, lambda tried: _graphs(task, example, tried, spec.autocast))
+        solution = find_leaf_modules(
+            error, leaf_modules, lambda tried: _graphs(task, example, tried, spec, lambda note: None)
+        )
         raise error.with_solution(solution) from error
-    notes = _notes(task, leaf_modules, (train, evaluation))
-    return CapturedTask(task, batch, train, evaluation, constants, leaf_modules, notes, spec.autocast)
+    notes += _notes(task, leaf_modules, (train, evaluation))
+    distinct = tuple(dict.fromkeys(notes))
+    return CapturedTask(task, batch, train, evaluation, constants, leaf_modules, distinct, spec.autocast)
 
 
 def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask | BadInput:
@@ -77,25 +82,57 @@ def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask |
 
 
 def _graphs(
-    task: "Task", example: "Data", leaf_modules: Sequence[str], autocast: str
+    task: "Task", example: "Data", leaf_modules: Sequence[str], spec: TaskSpec, tell: Callable[[str], None]
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":
-    train, constants = _graph(task, example, leaf_modules, autocast, training=True)
-    evaluation, more = _graph(task, example, leaf_modules, autocast, training=False)
-    return train, evaluation, constants | more
+    train, constants = _graph(task, example, leaf_modules, spec, tell, training=True)
+    evaluation, more = _graph(task, example, leaf_modules, spec, tell, training=False)
+    constants |= more
+    if not spec.trust_trace:
+        try:
+            check_trace(
+                lambda: build_model(task, seed=0),
+                task.loss,
+                example,
+                train,
+                constants,
+                autocast=spec.autocast,
+                tell=tell,
+            )
+        except Untraceable as error:
+            model = build_without_weights(task)
+            known = select_leaf_modules(model, leaf_modules).names
+            raise error.suggest(find_leaf_globs(model, error.modules, known), leaf_modules) from error
+    return train, evaluation, constants
 
 
 def _graph(
-    task: "Task", example: "Data", leaf_modules: Sequence[str], autocast: str, *, training: bool
+    task: "Task",
+    example: "Data",
+    leaf_modules: Sequence[str],
+    spec: TaskSpec,
+    tell: Callable[[str], None],
+    *,
+    training: bool,
 ) -> "tuple[Graph, dict[str, Tensor]]":
-    loss, model = task.loss if training else None, build_without_weights(task)
+    def trace(model: "nn.Module") -> "tuple[Graph, dict[str, Tensor]]":
+        return capture(
+            model,
+            task.loss if training else None,
+            example.inputs,
+            example.targets,
+            leaf_modules=leaf_modules,
+            autocast=spec.autocast,
+            trust=spec.trust_trace,
+            tell=tell,
+        )
+
+    model = build_without_weights(task)
     try:
-        return capture(model, loss, example.inputs, example.targets, leaf_modules=leaf_modules, autocast=autocast)
+        return trace(model)
     except TrialFailed:  # a leaf module may need buffers as they are: an index into a table, say
         if all(not tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
             raise
-    return capture(
-        build_model(task, seed=0), loss, example.inputs, example.targets, leaf_modules=leaf_modules, autocast=autocast
-    )
+    return trace(build_model(task, seed=0))
 
 
 def _notes(task: "Task", leaf_modules: Sequence[str], graphs: Sequence[Graph]) -> tuple[str, ...]:

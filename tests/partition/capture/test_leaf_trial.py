@@ -68,7 +68,7 @@ def test_a_leaf_module_is_one_operator_with_its_states_as_operands() -> None:
 
 def test_flops_are_those_of_the_dearest_way() -> None:
     op = block_of(lambda self, x: self.linear(self.linear(x)) if x.sum() < 0 else x)
-    assert op.arguments["flops"] == 2 * (2 * 4 * 6 * 6)
+    assert op.arguments["flops"] == 2 * (2 * 4 * 6 * 6) + 4 * 6 + 1, "the sum and the comparison, too"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Takes fake tensors out of the caches that a model's code has outside of the model, when a run without data ends.
+
+A table that a function under `functools.lru_cache` makes, or one in a dictionary of a source file, outlives the run in
+which it was made. The next run, with data maybe, would find a tensor without values there.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from .user_frames import is_users_file
+
+
+@contextlib.contextmanager
+def keep_global_caches(code: Iterable[Any]) -> Iterator[None]:
+    """When it ends, empty caches of functions, and restore global variables that hold fake tensors since it began.
+
+    code: objects of the classes, and the functions, that are run. The files that are looked at are those of their
+    packages, and those in the same folders.
+    """
+    spaces = _find_namespaces(code)
+    before = [{name: _copy(value) for name, value in space.items()} for space in map(vars, spaces)]
+    try:
+        yield
+    finally:
+        for space, old in zip(spaces, before, strict=True):
+            _restore(space, old)
+
+
+def _find_namespaces(code: Iterable[Any]) -> list[Any]:
+    """Return the source files that belong to some code, as modules, and the classes that they define."""
+    own = {getattr(one, "__module__", "") for one in code}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
+    users = {name: file for name, file in files.items() if file and is_users_file(file)}
+    packages, folders = {name.partition(".")[0] for name in users}, {os.path.dirname(file) for file in users.values()}
+    spaces = list[Any]()
+    for name, module in list(sys.modules.items()):
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if not file or not is_users_file(file) or vars(module).get("__name__") != name:
+            continue
+        if name.partition(".")[0] in packages or os.path.dirname(file) in folders:
+            classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name]
+            spaces += [module, *classes]
+    return spaces
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of a container, and anything else as it is."""
+    return value.copy() if type(value) in (dict, list, set) else value
+
+
+def _restore(space: Any, before: Mapping[str, Any]) -> None:
+    for name, value in list(vars(space).items()):
+        if isinstance(value, functools._lru_cache_wrapper):
+            value.cache_clear()
+        elif _holds_fake(value):
+            old = before.get(name)
+            if isinstance(value, dict) and isinstance(old, dict):
+                value.clear()
+                value.update(old)
+            elif isinstance(value, list) and isinstance(old, list):
+                value[:] = old
+            else:
+                setattr(space, name, old)
+
+
+def _holds_fake(value: Any) -> bool:
+    if isinstance(value, FakeTensor):
+        return True
+    return type(value) in (dict, list, tuple) and any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(value))

@@ -1,0 +1,145 @@
+"""`ValueNumbers`: numbers the tensors of a step by how they are computed, as a compiler's value numbering does.
+
+Two steps compute the same if their results have the same numbers: by the same operators, of the same constants, and of
+batch, parameters and buffers as they are when the step begins. Numbers are digests, so that steps can be compared; the
+digests that one is made of are its parents. (Cocke and Schwartz, "Programming Languages and Their Compilers", 1970.)
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .user_frames import CodeLine, find_code_line
+
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Numbers what operators return and overwrite while it is active.
+
+    states: batch, parameters and buffers by name. In every step they are numbered anew by their names.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, states: Mapping[str, Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._states = states
+        self._name_of = {_memory(tensor): name for name, tensor in states.items()}  # one name each memory
+        self._numbers: dict[int, str] = {}  # by id of a tensor: how it was made
+        self._written: dict[int, str] = {}  # by memory: how it was overwritten since
+        self._constants: set[int] = set()  # ids of tensors with values, which Python code may change
+        self._varying: set[int] = set()  # memories whose content is made of states or of random numbers
+        self._kept: list[Any] = []  # so that no id is given twice
+        self._steps = self._draws = 0
+        self._known: set[str] = set()  # digests of the steps before
+        self._parents: dict[str, tuple[str, ...]] = {}  # of the digests that are new in this step
+        self._places: dict[str, CodeLine] = {}  # of the calls that are new in this step, in their order
+
+    def begin_step(self) -> None:
+        """Begin a step. What varied in the last one is no constant in this one, but left over."""
+        self._steps, self._draws = self._steps + 1, 0
+        self._known.update(self._parents)
+        self._parents, self._places = {}, {}
+        for number in self._constants:
+            self._numbers.pop(number, None)
+        for memory in self._varying:
+            left = self._digest("left over", parents=[self._written.get(memory, "")])
+            self._written[memory] = "" if memory in self._name_of else left
+        self._varying.update(self._name_of)
+
+    def end_step(self, result: Tensor) -> Sequence[str]:
+        """Return the numbers of the result and of all states after the step."""
+        return [self._number(result), *map(self._number, self._states.values())]
+
+    def is_left_over(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is no constant and no state, so that a later step finds what this one leaves."""
+        memory = _memory(tensor)
+        return memory in self._varying and memory not in self._name_of
+
+    def find_difference(self, numbers: Sequence[str]) -> CodeLine | None:
+        """Return the first place of this step that computes what no step before has, among what leads to `numbers`."""
+        pending, found = list(numbers), set[str]()
+        while pending:
+            digest = pending.pop()
+            if digest not in found and digest not in self._known:
+                found.add(digest)
+                pending += self._parents.get(digest, ())
+        return next((place for call, place in self._places.items() if call in found), None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        reads = [self._number(operand) for operand in operands]
+        random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        self._draws += random
+        varies = random or any(_memory(operand) in self._varying for operand in operands)
+        described = tree_map(_describe, (args, kwargs))
+        call = self._digest(str(func), described, torch.is_grad_enabled(), self._draws if random else 0, parents=reads)
+        if self._steps > 1 and call not in self._known:
+            self._places.setdefault(call, find_code_line())
+        result = func(*args, **kwargs)
+        changed = set[int]()
+        for memory in {_memory(tensor) for tensor in _list_written(func, args, kwargs)}:
+            self._written[memory] = self._digest("written", parents=[self._written.get(memory, ""), call])
+            changed.add(memory)
+        for i, leaf in enumerate(tree_leaves(result)):
+            if isinstance(leaf, Tensor) and not any(leaf is operand for operand in operands):
+                self._enter(leaf, self._digest("result", i, parents=[call]))
+                changed.add(_memory(leaf))
+        if varies:
+            self._varying |= changed
+        return result
+
+    def _number(self, tensor: Tensor) -> str:
+        """Return the number of what a tensor holds now."""
+        made = self._numbers.get(id(tensor)) or self._enter(tensor, self._describe_constant(tensor))
+        return self._digest("now", parents=[made, self._written.get(_memory(tensor), "")])
+
+    def _enter(self, tensor: Tensor, number: str) -> str:
+        self._numbers[id(tensor)] = number
+        self._kept.append((tensor, tensor.untyped_storage() if tensor.layout is torch.strided else None))
+        return number
+
+    def _describe_constant(self, tensor: Tensor) -> str:
+        """Return the number of a tensor that no operator has made: a state, or a constant by its values."""
+        layout = tuple(tensor.shape), str(tensor.dtype), tensor.layout, tensor.device.type
+        name = self._name_of.get(_memory(tensor))
+        if name is not None:
+            return self._digest("state", name, layout, tensor.stride(), tensor.storage_offset())
+        if isinstance(tensor, FakeTensor) or tensor.is_meta or tensor.layout is not torch.strided:
+            return self._digest("without values", layout)
+        self._constants.add(id(tensor))
+        with _disable_current_modes():
+            content = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return self._digest("constant", layout, hashlib.sha256(content).digest())
+
+    def _digest(self, *parts: object, parents: Sequence[str] = ()) -> str:
+        digest = hashlib.sha256(repr((parts, parents)).encode()).hexdigest()
+        if digest not in self._known:
+            self._parents[digest] = tuple(parents)
+        return digest
+
+
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
+
+
+def _describe(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, _PLAIN) else type(leaf).__name__
+
+
+def _list_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors that an operator overwrites."""
+    schema = getattr(func, "_schema", None)
+    written = list[Any]()
+    for i, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(args[i] if i < len(args) else kwargs.get(argument.name))
+    return [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
