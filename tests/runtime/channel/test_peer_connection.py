@@ -9,6 +9,7 @@ from busy import stretch
 from relay import Relay
 
 from cutset.errors import NetworkError
+from cutset.runtime.channel import peer_connection
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.message import Message
 from cutset.runtime.channel.peer_connection import PLAIN_BUFFER_BYTES
@@ -79,7 +80,8 @@ def test_a_launcher_tells_itself(roles: dict[str, ZmqChannel]) -> None:
     assert (told.kind, told.sender, told.body["peer"]) == (CONNECTION_LOST, "launcher", "b")
 
 
-def test_a_link_that_never_comes_up_is_lost_too(roles: dict[str, ZmqChannel]) -> None:
+def test_a_link_that_never_comes_up_is_lost_too(roles: dict[str, ZmqChannel], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_connection, "CONNECT_S", 3.0)
     a, b = roles["a"], roles["b"]
     with Relay(b.endpoint) as way:
         way.swallow()
