@@ -41,7 +41,7 @@ class Method(msgspec.Struct, frozen=True):
         return ServingConfig(optimizer, replicas)
 
     @property
-    def spares(self) -> int:
+    def backup_replicas(self) -> int:
         """Replicas of a lock-step method that may be missing while the others go on."""
         return 0
 

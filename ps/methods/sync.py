@@ -26,7 +26,7 @@ class Sync(Method, frozen=True, tag="sync"):
         self.demand_count("backups", 0)
 
     @property
-    def spares(self) -> int:
+    def backup_replicas(self) -> int:
         """The backups."""
         return self.backups
 

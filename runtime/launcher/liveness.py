@@ -20,7 +20,7 @@ from typing import Any
 from ...errors import CutsetError, NetworkError, ProcessLost
 from .failure_report import Failure
 from .membership import Limits, Loss, Member, Suspicion
-from .process_activity import Activity
+from .process_activity import ProcessActivity
 
 # Network errors that would come again after a restart: their cause is what is sent, not the connection.
 _LASTING = ("E503", "E510", "E513", "E515", "E516", "E550")
@@ -130,7 +130,7 @@ class LivenessMonitor:
         late = [m for m in self._members_in("running") if now - min(m.heard_at, m.progress_at) > doubt_s]
         return [m.name for m in (*self._members_in("starting"), *late)]
 
-    def on_activity(self, name: str, activity: Activity) -> None:
+    def on_activity(self, name: str, activity: ProcessActivity) -> None:
         """The role's process is known to have been at work."""
         member = self._members[name]
         member.heard_at += activity.active_s

@@ -13,7 +13,7 @@ _AT_WORK = ("R", "D")  # states of threads: running or waiting for a CPU, and wa
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # fields behind the name; see proc_pid_stat(5)
 
 
-class Activity(NamedTuple):
+class ProcessActivity(NamedTuple):
     """What a process did between two samples: how many seconds it was at work, and how many of them it had to wait."""
 
     active_s: float
@@ -28,15 +28,15 @@ class ActivityProbe:
         self._sampled_at = now
         self._ran_s = self._read()[0]
 
-    def sample(self, now: float) -> Activity:
+    def sample(self, now: float) -> ProcessActivity:
         """Return what the process did since the last sample; nothing where the system does not tell."""
         before, passed_s = self._ran_s, now - self._sampled_at
         self._ran_s, at_work = self._read()
         self._sampled_at = now
         ran_s = max(0.0, self._ran_s - before)
         if at_work:
-            return Activity(passed_s, max(0.0, passed_s - ran_s))
-        return Activity(min(ran_s, passed_s), 0.0)
+            return ProcessActivity(passed_s, max(0.0, passed_s - ran_s))
+        return ProcessActivity(min(ran_s, passed_s), 0.0)
 
     def _read(self) -> tuple[float, bool]:
         """Return the seconds that all threads have run so far, and whether any of them is at work."""
@@ -60,7 +60,7 @@ class ActivityProbes:
     def __init__(self) -> None:
         self._probes: dict[str, ActivityProbe] = {}
 
-    def sample(self, pids: Mapping[str, int], now: float) -> dict[str, Activity]:
+    def sample(self, pids: Mapping[str, int], now: float) -> dict[str, ProcessActivity]:
         """Return what these processes did since they were sampled last, those that were sampled before."""
         known = {name: probe for name, probe in self._probes.items() if name in pids}
         self._probes = {name: known.get(name) or ActivityProbe(pid, now) for name, pid in pids.items()}

@@ -19,7 +19,7 @@ from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, DIRECTORY, HEART
 from cutset.runtime.launcher import child, launcher
 from cutset.runtime.launcher.assignment import Assignment
 from cutset.runtime.launcher.heartbeat import RoleProgress
-from cutset.runtime.launcher.process_activity import Activity
+from cutset.runtime.launcher.process_activity import ProcessActivity
 
 SIGKILL, SIGTERM = 9, 15
 BREAK_S = 4.0  # until the ends of a connection notice that nothing passes
@@ -226,7 +226,7 @@ class Threads:
 class NoProbes:
     """The system does not tell what processes do."""
 
-    def sample(self, pids: Mapping[str, int], now: float) -> dict[str, Activity]:
+    def sample(self, pids: Mapping[str, int], now: float) -> dict[str, ProcessActivity]:
         return {}
 
 

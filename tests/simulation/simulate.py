@@ -193,7 +193,7 @@ def check(plan: Plan, out: Path) -> str:
         return f"{plan}\n{''.join(lines[-6:])}"
     method = make_job(plan.method, out, seed=0, machines=1, replicas=2, shards=1, steps=2, every=0).method
     wrong = ""
-    if method.lock_step and not method.spares and "overlap" not in plan.method:
+    if method.lock_step and not method.backup_replicas and "overlap" not in plan.method:
         undisturbed = run(plan, out / "undisturbed", faults=False)
         wrong = ", ".join(
             f"slice {number} differs"

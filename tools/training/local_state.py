@@ -57,7 +57,7 @@ class LocalState:
             return
         self._requested = 0
         # Replicas that spares may stand in for skip steps: then no recovery point is exact.
-        if done == number * period or self._spec.method.spares:
+        if done == number * period or self._spec.method.backup_replicas:
             self._save(number)
         else:
             self._mailbox.send(LAUNCHER, Message(f"{RECOVERY_POINT}_missed", body={"number": number}))

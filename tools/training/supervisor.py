@@ -205,7 +205,9 @@ class TrainingSupervisor:
         method = self._job.method
         groups = {replica_group(replica) for replica in self._elastic.replica_numbers}
         missing = {group for group in groups if self._restarts.is_missing(group)} | {loss.group}
-        return method.lock_step and (loss.group not in groups or bool(self._lost) or len(missing) > method.spares)
+        return method.lock_step and (
+            loss.group not in groups or bool(self._lost) or len(missing) > method.backup_replicas
+        )
 
     def _take_all_back(self, launcher: Launcher) -> None:
         """End all roles that are left, and start all from the last recovery point."""

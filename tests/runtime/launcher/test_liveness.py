@@ -20,7 +20,7 @@ from liveness_events import (
 
 from cutset.errors import CheckpointError, CutsetError, Diverged, NetworkError, ProcessLost
 from cutset.runtime.launcher.liveness import LivenessMonitor
-from cutset.runtime.launcher.process_activity import Activity
+from cutset.runtime.launcher.process_activity import ProcessActivity
 
 # when and what: the time of the verdict, its class, the code, and what it says
 TABLE: dict[str, tuple[list[tuple[float, Event]], float, type[CutsetError], str, str]] = {
@@ -291,7 +291,7 @@ def test_one_at_work_is_not_silent_though_nothing_is_heard_of_it() -> None:
     monitor = running("a")
     for second in range(1, 60):
         assert monitor.doubtful_roles(second) == ([] if second == 1 else ["a"])
-        monitor.on_activity("a", Activity(1.0 if second > 1 else 0.0, 0.0))
+        monitor.on_activity("a", ProcessActivity(1.0 if second > 1 else 0.0, 0.0))
         assert monitor.tick(second) is None
     for second in range(60, 64):
         assert monitor.tick(second) is None
@@ -302,7 +302,7 @@ def test_one_that_is_at_work_for_ever_and_never_heard_of_is_lost() -> None:
     monitor, second = running("a"), 0
     while monitor.tick(second) is None:
         second += 1
-        monitor.on_activity("a", Activity(1.0, 0.0))
+        monitor.on_activity("a", ProcessActivity(1.0, 0.0))
     assert second == LIMITS.progress_s + 1
 
 
@@ -310,7 +310,7 @@ def test_a_wait_for_a_cpu_is_no_time_in_which_it_could_have_gone_on() -> None:
     monitor = running("a")
     for second in range(1, 300):
         alive("a", progress=1)(monitor, second)
-        monitor.on_activity("a", Activity(1.0, 0.8))
+        monitor.on_activity("a", ProcessActivity(1.0, 0.8))
         assert monitor.tick(second) is None, "it had 60 s of its own"
     for second in range(300, 420):
         alive("a", progress=1)(monitor, second)
@@ -323,6 +323,6 @@ def test_one_that_waits_for_a_cpu_has_longer_to_start() -> None:
     monitor = LivenessMonitor(["a"], now=0.0, limits=LIMITS)
     assert monitor.doubtful_roles(0.5) == ["a"]
     for second in range(1, 100):
-        monitor.on_activity("a", Activity(1.0, 0.5))
+        monitor.on_activity("a", ProcessActivity(1.0, 0.5))
         assert monitor.tick(second) is None
     assert "a not ready after 60 s" in str(monitor.tick(120.0))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cutset.runtime.launcher.process_activity import Activity, ActivityProbe, ActivityProbes
+from cutset.runtime.launcher.process_activity import ActivityProbe, ActivityProbes, ProcessActivity
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell")
 
@@ -29,7 +29,7 @@ def process(code: str) -> Iterator[subprocess.Popen[bytes]]:
             popen.kill()
 
 
-def observe(pid: int, for_s: float = 0.5) -> Activity:
+def observe(pid: int, for_s: float = 0.5) -> ProcessActivity:
     """What a process does in some time, sampled as the launcher does it."""
     probe, end = ActivityProbe(pid, time.monotonic()), time.monotonic() + for_s
     active_s = waited_s = 0.0
@@ -37,7 +37,7 @@ def observe(pid: int, for_s: float = 0.5) -> Activity:
         time.sleep(0.05)  # the launcher's tick
         activity = probe.sample(now)
         active_s, waited_s = active_s + activity.active_s, waited_s + activity.waited_s
-    return Activity(active_s, waited_s)
+    return ProcessActivity(active_s, waited_s)
 
 
 def test_a_busy_process_is_at_work_all_the_time() -> None:
@@ -51,7 +51,7 @@ def test_a_stopped_process_does_nothing() -> None:
     with process("while True: pass") as stopped:
         os.kill(stopped.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
-        assert observe(stopped.pid) == Activity(0.0, 0.0)
+        assert observe(stopped.pid) == ProcessActivity(0.0, 0.0)
 
 
 def test_a_sleeping_process_does_nothing() -> None:
@@ -62,7 +62,7 @@ def test_a_sleeping_process_does_nothing() -> None:
 def test_a_process_that_is_gone_does_nothing() -> None:
     with process("pass") as ended:
         ended.wait()
-    assert ActivityProbe(ended.pid, 0.0).sample(1.0) == Activity(0.0, 0.0)
+    assert ActivityProbe(ended.pid, 0.0).sample(1.0) == ProcessActivity(0.0, 0.0)
 
 
 def test_only_those_in_doubt_are_sampled_from_their_second_time_on() -> None:
