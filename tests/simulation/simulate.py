@@ -129,6 +129,7 @@ def run(plan: Plan, out: Path, *, faults: bool) -> Outcome:
     try:
         world.run(lambda: bool(results))
     finally:
+        world.end()
         leave()
     outcome.seconds = world.now
     if isinstance(results[0], Exception):

@@ -102,6 +102,14 @@ class World:
                 raise StandstillError(f"no end after {self.now:.1f} s")
             event()
 
+    def end(self) -> None:
+        """Throw all tasks away."""
+        for task in self.tasks.values():
+            task.dead = True
+        self.tasks.clear()
+        self.inboxes.clear()
+        self._events.clear()
+
     def _deliver(self, target: str, message: Any) -> None:
         if target in self.inboxes:
             self.inboxes[target](message)

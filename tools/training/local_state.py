@@ -56,7 +56,7 @@ class LocalState:
         if not number or done < number * period:
             return
         self._requested = 0
-        # Replicas that spares may stand in for skip steps: then no recovery point is exact.
+        # Replicas that backups may stand in for skip steps: then no recovery point is exact.
         if done == number * period or self._spec.method.backup_replicas:
             self._save(number)
         else:

@@ -6,7 +6,7 @@ second of them, are computed again. Its buffers are those that its workers saved
 
 Where replicas go in lock step, none can go on without the others, and pushes of a worker that is lost with a shard are
 nowhere any more. There is one way back: all roles are ended, and start again from the last recovery point
-(recovery_points.py). Only a replica for which there are spares is restarted alone.
+(recovery_points.py). Only a replica for which there are backups is restarted alone.
 
 Where batches are leased (lease_server.py), the batches of a lost replica go to whoever asks next, nobody waits for it
 when all else is done, and replicas join and leave as the user requests (scale_requests.py).
@@ -203,11 +203,11 @@ class TrainingSupervisor:
     def _must_all_go_back(self, loss: Loss) -> bool:
         """Return whether the others cannot go on without what is lost."""
         method = self._job.method
+        if not method.lock_step:
+            return False
         groups = {replica_group(replica) for replica in self._elastic.replica_numbers}
         missing = {group for group in groups if self._restarts.is_missing(group)} | {loss.group}
-        return method.lock_step and (
-            loss.group not in groups or bool(self._lost) or len(missing) > method.backup_replicas
-        )
+        return loss.group not in groups or bool(self._lost) or len(missing) > method.backup_replicas
 
     def _take_all_back(self, launcher: Launcher) -> None:
         """End all roles that are left, and start all from the last recovery point."""

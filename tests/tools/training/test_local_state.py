@@ -90,8 +90,8 @@ def test_a_step_that_has_passed_is_missed(spec: WorkerSpec, tmp_path: Path) -> N
 
 
 def test_a_replica_that_may_skip_steps_saves_the_next(spec: WorkerSpec) -> None:
-    spares = msgspec.structs.replace(spec, method=Sync(backups=1))
-    worker = Worker(spares, torch.zeros(2))
+    with_backup = msgspec.structs.replace(spec, method=Sync(backups=1))
+    worker = Worker(with_backup, torch.zeros(2))
     worker.request(3)
     worker.state.save_due(3)
     assert worker.told() == [("recovery_point_saved", {"number": 3})]
