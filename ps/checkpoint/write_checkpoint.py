@@ -117,7 +117,7 @@ def write_once_there_is_room(
 
     on_full: called with the reason, once. Raises what `write` raises, after `wait_s` also where the disk is still full.
     """
-    deadline, told = clock() + wait_s, False
+    deadline, is_reported = clock() + wait_s, False
     while True:
         try:
             return write()
@@ -125,9 +125,9 @@ def write_once_there_is_room(
             cause = error if isinstance(error, OSError) else error.__cause__
             if not isinstance(cause, OSError) or cause.errno not in _FULL or clock() >= deadline:
                 raise
-            if not told:
+            if not is_reported:
                 on_full(str(cause))
-            told = True
+            is_reported = True
         sleep(_RETRY_S)  # no system tells when a disk has room again
 
 

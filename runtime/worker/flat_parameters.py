@@ -65,8 +65,8 @@ class FlatParameters:
         """
         if not self._has_other_axes(info):
             return self.pieces[info.name, box]
-        mine = self.infos[info.name]
-        ((_, own_box),) = regroup_box(box, info.sizes, mine.sizes)
+        own = self.infos[info.name]
+        ((_, own_box),) = regroup_box(box, info.sizes, own.sizes)
         for (name, outer), piece in self.pieces.items():
             if name == info.name and intersect(outer, own_box) == own_box:
                 return piece.detach()[slices(relative(own_box, outer))].view(sizes(box))

@@ -67,7 +67,7 @@ class TrainingSupervisor:
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
         self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them
         self._clock_offsets_s = dict[int, float]()  # seconds of the run when the clock of a restarted replica began
-        self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were told
+        self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were informed
         self._lost: dict[str, Loss] = {}  # by group, the losses for which all are to go back
         self._workers: dict[str, WorkerId] = {}  # by current name
         self._trained: set[WorkerId] = set()
@@ -233,11 +233,11 @@ class TrainingSupervisor:
 
     def _announce_departures(self, launcher: Launcher) -> None:
         """Tell the shards, and those restarted since, which replicas left without telling them; others may wait."""
-        for replica, told in self._departed.items():
+        for replica, informed in self._departed.items():
             for index, name in enumerate(self.shards):
-                if name in told or self._restarts.is_missing(shard_group(index)):
+                if name in informed or self._restarts.is_missing(shard_group(index)):
                     continue
-                told.add(name)
+                informed.add(name)
                 for piece in slices_of_shard(self._job.slices, index):
                     body = {"replica": replica, "number": 0}
                     launcher.send(name, Message("leave", edge=piece.number, body=body))

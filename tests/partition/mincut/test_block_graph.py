@@ -82,7 +82,8 @@ def test_an_operator_without_a_row_has_the_flops_that_torch_counts() -> None:
     graph, _ = capture(model, lambda out: out[0].mean(), [torch.zeros(batch, steps, width)])
     lstm = next(op for op in graph.ops if "lstm" in op.target)
     assert lstm.sharding_rule == OPAQUE
-    assert lstm.flops == 2 * batch * steps * 4 * hidden * (width + hidden)
+    products = 2 * batch * steps * 4 * hidden * (width + hidden)
+    assert products <= lstm.flops <= 1.1 * products  # and what is done element by element
 
 
 def grids(graph: Graph, cut: CutAxes) -> dict[str, tuple[int, ...]]:
