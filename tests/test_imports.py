@@ -12,7 +12,8 @@ pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
 
 ANYTHING_BUT_ZMQ = {"click", "msgspec", "networkx", "numpy", "pymetis", "rich", "safetensors", "torch"}
 
-# folder -> (folders of ours, packages of others) that it may import, beside itself, errors, whole_file and the standard library.
+# folder -> (folders of ours, packages of others) that it may import, beside itself, the ground floor and the standard
+# library.
 # tests/support/house.py has the order of the packages within a folder.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "models": (set(), {"numpy", "torch"}),
@@ -22,6 +23,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "tools": ({"models", "partition", "runtime", "ps"}, ANYTHING_BUT_ZMQ),
     "api": ({"models", "partition", "runtime", "ps", "tools"}, ANYTHING_BUT_ZMQ),
 }
+GROUND = ("errors", "error_codes", "whole_file", "__version__")
 # Planning and models have no clock, no threads and no processes: the same input gives the same plan.
 PURE = {"models", "partition"}
 NOT_PURE = {"asyncio", "concurrent", "multiprocessing", "random", "select", "socket", "subprocess", "threading", "time"}
@@ -48,7 +50,7 @@ def wrong_imports(file: Module) -> Iterator[str]:
     for name, line in file.imports():
         top, *rest = name.split(".")
         if top == "cutset":
-            allowed = rest[0] in {*ours, folder, "errors", "error_codes", "whole_file", "__version__"} or folder == "api"
+            allowed = rest[0] in {*ours, folder, *GROUND} or folder == "api"
         else:
             pure = folder not in PURE or top not in NOT_PURE - WATCHES_MODELS.get(file.path, set())
             allowed = top in others or (top in sys.stdlib_module_names and top not in UNPICKLES and pure)

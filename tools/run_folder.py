@@ -1,4 +1,15 @@
-"""The names of the files and folders in a run folder."""
+"""The names of the files and folders in a run folder, and how those of one run take the place of another's."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import UsageError
+from ..whole_file import PREFIX, SUFFIX
 
 CONFIG = "config.json"  # the options that the run was started with
 PLACEMENT = "placement.json"  # how the model was cut
@@ -9,3 +20,101 @@ WEIGHTS = "model.safetensors"  # the trained model as a plain state_dict
 TRACE = "trace.json"  # some recorded steps, for ui.perfetto.dev
 RESULT = "result.json"
 REPORT = "report.html"
+
+RUNS = Path("runs")  # where run folders are that the user does not name
+LAST = RUNS / "last"  # a symbolic link to the newest of them
+MODE = 0o700  # of a run folder: data and weights are nobody else's business
+
+# What else a run writes there, as patterns.
+_WHILE_IT_TRAINS = (
+    *("resumed.safetensors", "resumed-*.safetensors", "buffers-*.safetensors", "*.safetensors.tmp"),
+    *("training.lock", "replicas.json", "replicas.request.json", "replicas*.json.new"),
+)
+_PARTS = ("manifest.json", "shard-*.safetensors", "state-*.safetensors", "worker-*.safetensors", "*.tmp")
+_FOLDERS = {  # a folder in a folder comes after it
+    LOGS: ("*.log",),
+    CHECKPOINT: _PARTS,
+    "checkpoints": (),
+    "checkpoints/[0-9]*": _PARTS,
+    "journal": _PARTS,
+    "journal/[0-9]*": _PARTS,
+    "batch": ("operations.jsonl", INITIAL),
+    "batch/shard-*.*": _PARTS,
+}
+_FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, TRACE, RESULT, REPORT)
+_RESULTS = (RESULT, WEIGHTS, f"{CHECKPOINT}/manifest.json", "checkpoints/[0-9]*/manifest.json")
+
+
+def find_foreign(folder: Path) -> Path | None:
+    """Return what is in a folder that has no run and bears the name of what a run writes; None for empty folders."""
+    for name in (*_FILES, *(inner for inner in _FOLDERS if "/" not in inner)):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+            continue
+        if os.path.lexists(path):
+            return path
+    return None
+
+
+def find_result(folder: Path) -> Path | None:
+    """Return a file that a run has left and that would be missed: its result, its model or a complete checkpoint."""
+    return next((path for pattern in _RESULTS for path in folder.glob(pattern)), None)
+
+
+def remove_run(folder: Path) -> None:
+    """Remove all files that a run has written into its folder, and none of the user's. Raises OSError."""
+    for name in (*_FILES, *_WHILE_IT_TRAINS):
+        _remove_files(folder, name)
+    for inner, names in reversed(_FOLDERS.items()):
+        for path in [path for path in folder.glob(inner) if path.is_dir() and not path.is_symlink()]:
+            for name in names:
+                _remove_files(path, name)
+            with contextlib.suppress(OSError):  # the user has put something there
+                os.rmdir(path)
+
+
+def _remove_files(folder: Path, pattern: str) -> None:
+    for path in folder.glob(pattern):
+        if path.is_file() or path.is_symlink():
+            path.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a run folder, for its user alone, and the folders above it, unless they are there. Raises OSError."""
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    for path in reversed(missing[1:]):
+        path.mkdir(exist_ok=True)
+    folder.mkdir(MODE, exist_ok=True)
+
+
+@contextmanager
+def stage_files(folder: Path, *, fresh: bool) -> Iterator[Path]:
+    """Yield an empty folder, whose files are moved to the run folder in the end, unless an exception is raised.
+
+    fresh: what an earlier run has left is then removed, if it was not replaced. Raises UsageError (E222) where the run
+    folder cannot be written.
+    """
+    try:
+        make_folder(folder)
+        staged = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=SUFFIX, dir=folder))
+    except OSError as error:
+        raise UsageError("E222", f"cannot make the run folder {folder}: {error}", fix="--out FOLDER") from error
+    try:
+        yield staged
+        _move_files(staged, folder, fresh=fresh)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _move_files(staged: Path, folder: Path, *, fresh: bool) -> None:
+    """Replace the files of a run folder; the placement of an earlier run does not stay, if this one has none."""
+    try:
+        for killed in {*folder.glob(f"{PREFIX}*{SUFFIX}")} - {staged}:
+            shutil.rmtree(killed) if killed.is_dir() else killed.unlink()
+        if fresh:
+            remove_run(folder)
+        (folder / PLACEMENT).unlink(missing_ok=True)
+        for path in sorted(staged.iterdir(), key=lambda path: path.name != CONFIG):  # by which a run folder is known
+            os.replace(path, folder / path.name)
+    except OSError as error:
+        raise UsageError("E222", f"cannot write {folder}: {error}", fix="--out FOLDER") from error

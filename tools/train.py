@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from ..errors import UsageError
 from ..ps.methods.sandblaster import Sandblaster
 from ..runtime.launcher.launcher import Route
+from ..whole_file import write_whole
 from .analysis.chrome_trace import make_chrome_trace
 from .analysis.recorded_steps import RecordedSpans, find_whole_steps, read_spans
 from .analysis.result import compare_runs
@@ -14,7 +14,7 @@ from .analysis.sandblaster_result import summarize_sandblaster
 from .config.option import takes_options_of
 from .config.run_config import RunConfig
 from .job.job import Job
-from .job.prepare import prepare
+from .job.prepare import prepare_run
 from .job.process_specs import worker_name
 from .run_folder import TRACE
 from .sandblaster.run import run_sandblaster
@@ -30,7 +30,8 @@ def train(config: RunConfig) -> dict[str, Any]:
     objects (`cutset.Downpour(fetch=4)`). The processes of the run import the task by its name, so it must not be one
     of an interactive session. Raises `cutset.CutsetError`.
     """
-    return run(prepare(config))
+    with prepare_run(config) as job:
+        return run(job)
 
 
 def run(
@@ -54,16 +55,19 @@ def run(
         job, lambda job: run_replicas(job, on_progress, on_notice, route), on_notice
     )
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
-    _write_trace(job, steps)
+    _write_trace(job, steps, on_notice)
     return compare_runs(job, baseline, outcome, steps, retry)
 
 
-def _write_trace(job: Job, steps: RecordedSpans) -> None:
-    """Write the recorded steps for Perfetto, where the model was cut; remove the trace of an earlier run."""
+def _write_trace(job: Job, steps: RecordedSpans, on_notice: OnNotice) -> None:
+    """Write the recorded steps for Perfetto, where the model was cut; remove the trace of an earlier run.
+
+    What was trained is more than a picture of it: where it cannot be written, that is a notice.
+    """
     path = job.out / TRACE
     try:
         path.unlink(missing_ok=True)
         if job.placement is not None and find_whole_steps(steps):
-            path.write_bytes(msgspec.json.encode(make_chrome_trace(job.placement, steps, job.programs)))
+            write_whole(path, msgspec.json.encode(make_chrome_trace(job.placement, steps, job.programs)).decode())
     except OSError as error:
-        raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
+        on_notice(f"the trace of some steps cannot be written to {path}: {error}")

@@ -16,7 +16,7 @@ from ...errors import BadInput
 from ...whole_file import write_whole
 
 FORMAT = 2
-BEGINNING = re.compile(rb'\s*\{\s*"format":\s*\d+,\s*"model":')  # of a placement file, also where it is damaged
+BEGINNING = re.compile(rb'\s*\{\s*"format":[^,]{1,20},\s*"model":')  # of a placement file, also where it is damaged
 
 Interval = tuple[int, int]
 

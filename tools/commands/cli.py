@@ -4,6 +4,7 @@ Exit codes: 0 ok, 1 bug, 2 usage, 3 bad input, 4 infeasible plan, 5 network, 6 w
 8 checkpoint, 130 interrupted, 143 terminated.
 """
 
+import os
 import signal
 import sys
 import traceback
@@ -12,8 +13,10 @@ from typing import NoReturn
 
 import click
 
-from ...errors import CutsetError
+from ...errors import CutsetError, UsageError
 from ..bench.commands.bench import bench
+from ..open_files import NO_MORE_FILES, limit_error
+from ..path_option import require_utf8
 from .evaluate_command import evaluate
 from .methods_command import methods_command
 from .plan_commands import check, inspect, plan, schema, show
@@ -29,6 +32,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     stdout = sys.stdout
     try:
+        _check_surroundings()
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
         error.show()
@@ -37,18 +41,42 @@ def main() -> NoReturn:
         click.echo("interrupted; every process of the run is ended", err=True)
         code = INTERRUPTED
     except CutsetError as error:
-        from ..report.console import print_error
-
-        print_error(error)
-        code = error.exit_code
+        code = _show_error(error)
     except SystemExit as end:
         # click ends so, on another stdout, if the reader of a pipe has ended: `cutset schema | head -1` is no error.
         code = end.code if sys.stdout is stdout else 0
-    except Exception:
-        traceback.print_exc()
-        click.echo("this is a bug in cutset; please report it with the lines above", err=True)
-        code = 1
+    except Exception as error:
+        code = _show_unexpected(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_surroundings() -> None:
+    """Raise UsageError where an argument is not text, or the current folder is gone, without which torch aborts."""
+    for word in sys.argv[1:]:
+        require_utf8("an argument", word)
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            "E235", f"there is no current folder: {error.strerror}", fix="cd to one that exists"
+        ) from error
+
+
+def _show_error(error: CutsetError) -> int:
+    """Print an error; return its exit code."""
+    from ..report.console import print_error
+
+    print_error(error)
+    return error.exit_code
+
+
+def _show_unexpected(error: Exception) -> int:
+    """Print an exception that is no `CutsetError`, while it is handled; return the exit code."""
+    if getattr(error, "errno", None) in NO_MORE_FILES:  # that of a socket is no OSError
+        return _show_error(limit_error(f"this process may open no more files: {error}"))
+    traceback.print_exc()
+    click.echo("this is a bug in cutset; please report it with the lines above", err=True)
+    return 1
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

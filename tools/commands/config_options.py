@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import Field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -10,13 +9,14 @@ import click
 from ...errors import UsageError
 from ..config.option import Option, first_type, options_of
 from ..config.run_config import PLAN, TASK, RunConfig
+from ..path_option import PathOption
 from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 OTHER = "Other"
-TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "Sequence": str, "Path": click.Path(path_type=Path)}
+TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "Sequence": str, "Path": PathOption()}
 
 
 class GroupedOption(click.Option):
@@ -81,8 +81,8 @@ def _make_option(one: "Field[Any]", declared: Option, shown_default: str | None)
 def _describe(one: "Field[Any]", declared: Option, shown_default: str | None) -> str:
     """Return the help with the default, unless the option is off or empty by default."""
     default = shown_default or declared.shown_default or ("" if one.default in (None, (), "") else str(one.default))
-    if one.default is True:
-        default = "on"
+    if isinstance(one.default, bool):
+        default = "on" if one.default else "off"
     return f"{declared.help}  [default: {default}]" if default else declared.help
 
 
@@ -99,7 +99,7 @@ def _checker(declared: Option) -> Callable[[click.Context, click.Parameter, Any]
 
 def read_task_spec(task: str, options: dict[str, Any]) -> TaskSpec:
     """Return the task that the options of a command name."""
-    names = {"data", "inputs", "batch", "leaf_modules"} & options.keys()
+    names = {"data", "inputs", "batch", "leaf_modules", "trust_trace"} & options.keys()
     return TaskSpec(task, **{name: options[name] for name in names}, autocast=options.get("autocast") or "")
 
 

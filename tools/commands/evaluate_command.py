@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...errors import UsageError
+from ..path_option import PathOption
+from ..run_folder import LAST
 from .config_options import TASK_OPTIONS, GroupedCommand, GroupedOption, config_options, read_task_spec, refuse_both
 from .output import json_option, keep_stdout, print_json
 
@@ -27,8 +29,8 @@ Examples:
 @click.option(
     "--checkpoint",
     "source",
-    type=click.Path(path_type=Path),
-    default=Path("runs/last"),
+    type=PathOption(),
+    default=LAST,
     show_default=True,
     help="A run folder, a checkpoint folder, or a safetensors file (a plain state_dict).",
 )
@@ -42,14 +44,14 @@ Examples:
 )
 @click.option(
     "--questions",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathOption(may_be_folder=False),
     cls=GroupedOption,
     group=WORDS,
     help='File of analogies: four words a line, ": section" above each section, as in questions-words.txt.',
 )
 @click.option(
     "--similarity",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathOption(may_be_folder=False),
     cls=GroupedOption,
     group=WORDS,
     help="File of similarity judgements: two words and a number a line, as in WordSim-353.",

@@ -1,15 +1,12 @@
-"""The output of commands: JSON for programs with `--json`, and text files."""
+"""The output of commands: JSON for programs with `--json`."""
 
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import click
-
-from ...errors import UsageError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -24,11 +21,3 @@ def keep_stdout(as_json: bool) -> Iterator[None]:
 def print_json(value: Any, *, indent: int | None = None) -> None:
     """Print plain data as JSON."""
     click.echo(json.dumps(value, indent=indent))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file; UsageError if that fails."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError("E222", f"cannot write {path}: {error.strerror}", fix="name a folder that exists") from error

@@ -1,10 +1,14 @@
 """The commands that make plans and show them: `cutset plan`, `show`, `check`, `inspect` and `schema`."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ...errors import BadInput
+from ..output_file import PAGE, PICTURE, PLACEMENT, check_output, write_output
+from ..path_option import PathOption
 from .config_options import (
     PLAN_OPTIONS,
     TASK_OPTIONS,
@@ -13,7 +17,7 @@ from .config_options import (
     read_plan_request,
     read_task_spec,
 )
-from .output import json_option, keep_stdout, print_json, write_text
+from .output import json_option, keep_stdout, print_json
 
 PLAN_EXAMPLES = """\b
 Examples:
@@ -26,7 +30,7 @@ Examples:
 @click.command("plan", cls=GroupedCommand, epilog=PLAN_EXAMPLES)
 @click.argument("task")
 @config_options(*TASK_OPTIONS, *PLAN_OPTIONS, "seed", defaults={"machines": "2"})
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the placement to this file.")
+@click.option("-o", "--out", type=PathOption(may_be_folder=False), help="Write the placement to this file.")
 @json_option
 def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
     """Plan how to split TASK across machines.
@@ -40,6 +44,8 @@ def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
     from ..task.load_task import load_task
     from ..task.plan_task import micro_batch_spec, plan_task
 
+    if out is not None:
+        check_output(out, PLACEMENT)
     spec, request = read_task_spec(task, options), read_plan_request(options)
     request.load_cluster()  # so that errors in the machines are reported before the model is captured
     with keep_stdout(as_json):
@@ -47,7 +53,7 @@ def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
         capture = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
         placement = plan_task(capture, spec, request)
     if out is not None:
-        placement.save(out)
+        write_output(out, to_json(placement), PLACEMENT)
     if as_json:
         click.echo(to_json(placement), nl=False)
         return
@@ -59,9 +65,9 @@ def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
 
 
 @click.command("show")
-@click.argument("placement", type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a self-contained HTML page.")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture of the cut as SVG.")
+@click.argument("placement", type=PathOption())
+@click.option("--html", type=PathOption(may_be_folder=False), help="Write a self-contained HTML page.")
+@click.option("--svg", type=PathOption(may_be_folder=False), help="Write the picture of the cut as SVG.")
 @json_option
 def show(placement: Path, html: Path | None, svg: Path | None, as_json: bool) -> None:
     """Show a placement file as text, HTML or SVG."""
@@ -71,29 +77,33 @@ def show(placement: Path, html: Path | None, svg: Path | None, as_json: bool) ->
     from ..report.pages import render_placement_page
 
     loaded = load(placement)
-    for path, render in ((html, render_placement_page), (svg, render_cut_map)):
-        if path is not None:
-            write_text(path, render(loaded))
+    formats = ((html, PAGE, render_placement_page), (svg, PICTURE, render_cut_map))
+    outputs = [(path, kind, render) for path, kind, render in formats if path is not None]
+    for path, kind, _ in outputs:
+        check_output(path, kind)
+    for path, kind, render in outputs:
+        write_output(path, render(loaded), kind)
     if as_json:
         click.echo(to_json(loaded), nl=False)
         return
     print_placement(loaded)
-    for path in (html, svg):
-        if path is not None:
-            click.echo(f"written to {path}")
-    if html is None and svg is None:
+    for path, _, _ in outputs:
+        click.echo(f"written to {path}")
+    if not outputs:
         click.echo(f"\na picture of the cut: cutset show {placement} --html cut.html")
 
 
 @click.command("check", cls=GroupedCommand)
-@click.argument("placement", type=click.Path(path_type=Path))
+@click.argument("placement", type=PathOption())
 @click.argument("task", required=False)
-@config_options("data", "inputs")
+@config_options("data", "inputs", "trust_trace")
+@click.option("--trust", is_flag=True, help="Without TASK: run the code that the file names, whatever it does.")
 @json_option
-def check(placement: Path, task: str | None, as_json: bool, **options: Any) -> None:
+def check(placement: Path, task: str | None, trust: bool, as_json: bool, **options: Any) -> None:
     """Check that a placement file fits its model.
 
-    The file must be complete, and belong to TASK, or without TASK to the model that it names.
+    The file must be complete, and belong to TASK, or without TASK to the bundled model that it names. Code of other
+    modules and files runs only if TASK or --trust says so.
     """
     from ...partition.placement.placement_file import load
     from ..task.capture_task import capture_task
@@ -101,7 +111,9 @@ def check(placement: Path, task: str | None, as_json: bool, **options: Any) -> N
     from ..task.plan_task import load_cut, with_placement
 
     loaded = load(placement)
-    model = task or loaded.model
+    if task is None and not trust:
+        _refuse_code(placement, loaded.model)
+    model = loaded.model if task is None else task
     spec = with_placement(loaded, read_task_spec(model, {**options, "batch": loaded.batch}))
     with keep_stdout(as_json):
         capture = capture_task(spec, load_task(spec))
@@ -110,6 +122,16 @@ def check(placement: Path, task: str | None, as_json: bool, **options: Any) -> N
         print_json({"placement": str(placement), "model": model, "machines": cut.machines, "ok": True})
     else:
         click.echo(f"{placement} fits {model}: {cut.machines} machines")
+
+
+def _refuse_code(placement: Path, model: str) -> None:
+    """Raise BadInput where a file names a model that is not bundled: a file that somebody sent may name anything."""
+    from ..task.factory_name import is_bundled
+
+    if not is_bundled(model):
+        facts = f"{placement} names the model {model!r}, whose code runs only if you name it yourself"
+        command = shlex.join(["cutset", "check", str(placement), model])
+        raise BadInput("E348", facts, fix=f"if you know that code: {command}")
 
 
 @click.command("inspect", cls=GroupedCommand)

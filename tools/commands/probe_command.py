@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...errors import UsageError
+from ..output_file import CLUSTER, CLUSTER_MARK, check_output, write_output
+from ..path_option import PathOption
 from .output import json_option, print_json
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathOption(may_be_folder=False),
     default=Path("cluster.toml"),
     show_default=True,
     help="The cluster file to write.",
@@ -33,14 +34,13 @@ def probe(out: Path, machines: int, name: str, as_json: bool) -> None:
     the speed of each class of operators, the cost of starting an operator, and the cost of a message between two
     workers on this machine. Run it on an idle machine.
     """
-    from ...partition.cluster.cluster_file import save
+    from ...partition.cluster.cluster_file import to_toml
     from ..probe.measure_machine import probe as measure
     from ..report.probe_report import print_probed
 
-    if not out.parent.is_dir():  # reported before anything is measured
-        raise UsageError("E222", f"cannot write {out}: there is no folder {out.parent}", fix="-o cluster.toml")
+    check_output(out, CLUSTER)
     probed = measure(machines, name=name)
-    save(probed.cluster, out, note=_note(probed))
+    write_output(out, to_toml(probed.cluster, note=_note(probed)), CLUSTER)
     if as_json:
         print_json(probed.to_dict(), indent=1)
         return
@@ -54,6 +54,7 @@ def _note(probed: "ProbeResult") -> str:
     count = f"{probed.workers} workers" if probed.workers > 1 else "one worker"
     warning = f"\n{describe_disturbance(probed)}" if probed.disturbed else ""
     return (
-        f"Measured by cutset probe for {count} on one machine of {probed.cores} cores, {probed.threads} threads each.\n"
+        f"{CLUSTER_MARK.removeprefix('# ')} for {count} on one machine of {probed.cores} cores, "
+        f"{probed.threads} threads each.\n"
         f"[network] is the loopback of that machine; for separate machines, enter what their network has.{warning}"
     )

@@ -1,14 +1,15 @@
 """The commands `cutset train` and `cutset demo`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...errors import UsageError
+from ...whole_file import write_whole
 from ..config.run_config import RunConfig
 from ..run_folder import REPORT, RESULT, TRACE, WEIGHTS
 from .config_options import ALL_OPTIONS, GroupedCommand, config_options
-from .output import json_option, keep_stdout, print_json, write_text
+from .output import json_option, keep_stdout, print_json
 
 if TYPE_CHECKING:
     from ..job.job import Job
@@ -37,16 +38,10 @@ def train(task: str, as_json: bool, **options: Any) -> None:
     _train(RunConfig(task, **options), as_json=as_json)
 
 
-@click.command("demo")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("runs/demo"),
-    show_default=True,
-    help="The run folder.",
-)
+@click.command("demo", cls=GroupedCommand)
+@config_options("out", "overwrite")
 @json_option
-def demo(out: Path, as_json: bool) -> None:
+def demo(as_json: bool, **options: Any) -> None:
     """Train on handwritten digits, as a demonstration.
 
     Two replicas of a model that METIS cuts over two machines are compared with one process.
@@ -61,41 +56,23 @@ def demo(out: Path, as_json: bool) -> None:
         optimizer="adagrad",
         lr=0.05,
         target=0.95,
-        out=out,
+        **options,
     )
     _train(config, as_json=as_json)
 
 
 def _train(config: RunConfig, *, as_json: bool) -> None:
-    """Load, capture, plan and configure (`prepare`), then run and report."""
-    from ..job.prepare import prepare
+    """Load, capture, plan and configure (`prepare_run`), then run and report."""
+    from ..job.prepare import prepare_run
+    from ..report.console import print_result
     from ..train import run
 
-    with keep_stdout(as_json):
-        job = prepare(config)
-    if not as_json:
-        _announce(job)
-    with _ProgressLines() as lines:
-        result = run(job, lines.show_progress, on_notice=lines.show_notice)
-    _report(job, result, as_json=as_json)
-
-
-def _announce(job: "Job") -> None:
-    """Say on stderr how the model is cut, before the run begins."""
-    plan = job.placement
-    words = f"cut of {plan.model}: {plan.winner}. {plan.verdict}" if plan is not None else "\n".join(job.notes)
-    click.echo(f"{words}\n", err=True)
-
-
-def _report(job: "Job", result: dict[str, Any], *, as_json: bool) -> None:
-    """Write the result and its page into the run folder, and print it."""
-    import json
-
-    from ..report.console import print_result
-    from ..report.pages import render_run_page
-
-    write_text(job.out / RESULT, json.dumps(result, indent=1) + "\n")
-    write_text(job.out / REPORT, render_run_page(job.placement, result))
+    with keep_stdout(as_json), prepare_run(config) as job:
+        if not as_json:
+            _announce(job)
+        with _ProgressLines() as lines:
+            result = run(job, lines.show_progress, on_notice=lines.show_notice)
+        _save_result(job, result)
     if as_json:
         print_json(result)
         return
@@ -103,6 +80,26 @@ def _report(job: "Job", result: dict[str, Any], *, as_json: bool) -> None:
     files = [("report", REPORT), ("weights", WEIGHTS)]
     files += [("trace for ui.perfetto.dev", TRACE)] if result["measured"] else []
     click.echo("\n" + "    ".join(f"{what}: {job.out / name}" for what, name in files))
+
+
+def _announce(job: "Job") -> None:
+    """Say on stderr how the model is cut, and what the user should know, before the run begins."""
+    plan = job.placement
+    cut = [] if plan is None else [f"cut of {plan.model}: {plan.winner}. {plan.verdict}"]
+    click.echo("\n".join([*cut, *job.notes, ""]), err=True)
+
+
+def _save_result(job: "Job", result: dict[str, Any]) -> None:
+    """Write the result and its page into the run folder."""
+    import json
+
+    from ..report.pages import render_run_page
+
+    try:
+        write_whole(job.out / RESULT, json.dumps(result, indent=1) + "\n")
+        write_whole(job.out / REPORT, render_run_page(job.placement, result))
+    except OSError as error:
+        raise UsageError("E222", f"cannot write {job.out}: {error}", fix="--out FOLDER with enough space") from error
 
 
 class _ProgressLines:

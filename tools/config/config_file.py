@@ -11,27 +11,38 @@ from ...errors import BadInput, UsageError
 from ...ps.methods.registry import AnyMethod
 from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.slices.compression import AnyCompression
+from ...whole_file import write_whole
 from ..run_folder import CONFIG, PLACEMENT
 from .run_config import RunConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+OWN_KEYS = {"task", "method", "replicas", "shards", "checkpoint_every", "out"}  # by which a record is recognised
 OBJECTS: "Mapping[str, Any]" = {"method": AnyMethod, "optimizer": AnyOptimizer, "compress": AnyCompression}
 
 
-def save_config(config: RunConfig) -> Path:
-    """Write the options of a run into its folder and return the path; UsageError if that fails.
+def save_config(config: RunConfig, folder: Path | None = None) -> Path:
+    """Write the options of a run into a folder, by default its own, and return the path; UsageError if that fails.
 
     A placement that was passed as an object is recorded by its file in the run folder.
     """
-    path = Path(config.out) / CONFIG
+    path = (folder or config.folder) / CONFIG
     plain = {one.name: _to_plain(config, one.name) for one in fields(config)}
     try:
-        path.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(plain, indent=1) + "\n")
     except OSError as error:
         raise UsageError("E222", f"cannot write {path}: {error}", fix="--out FOLDER with enough space") from error
     return path
+
+
+def is_config(path: Path) -> bool:
+    """Return whether a file is a record of options that cutset has written, of this version or another."""
+    try:
+        plain = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(plain, dict) and plain.keys() >= OWN_KEYS
 
 
 def load_config(path: Path) -> RunConfig:
@@ -56,7 +67,7 @@ def _to_plain(config: RunConfig, name: str) -> Any:
     if isinstance(value, Path):
         return str(value)
     if name == "placement":
-        return str(Path(config.out) / PLACEMENT)
+        return str(config.folder / PLACEMENT)
     return msgspec.to_builtins(value)
 
 

@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import torch
 
 from ...errors import UsageError
 from ...ps.methods.method import Method
 from ...ps.methods.registry import AnyMethod, parse_method
 from ...ps.optimizers.optimizer import Optimizer
-from ...ps.optimizers.registry import AnyOptimizer, parse_optimizer
+from ...ps.optimizers.registry import AnyOptimizer, Scaled, parse_optimizer
 from ...ps.slices.compression import AnyCompression, Compression, parse_compression
+from .option import MAX_WHOLE
 from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER
 
 MAX_LR = torch.finfo(torch.float32).max
@@ -17,10 +19,11 @@ MAX_LR = torch.finfo(torch.float32).max
 
 def method_of(choice: str | AnyMethod) -> AnyMethod:
     """Return the method of a config; UsageError if there is no such method."""
-    if isinstance(choice, str):
-        return parse_method(choice)
-    _expect(choice, Method, "method", "downpour")
-    return choice
+    if not isinstance(choice, str):
+        _expect(choice, Method, "method", "downpour")
+    method = parse_method(choice) if isinstance(choice, str) else choice
+    _refuse_huge(method, "method")
+    return method
 
 
 def optimizer_of(choice: str | AnyOptimizer | None, lr: float | None) -> AnyOptimizer:
@@ -40,6 +43,7 @@ def optimizer_of(choice: str | AnyOptimizer | None, lr: float | None) -> AnyOpti
     else:
         _expect(choice, Optimizer, "optimizer", DEFAULT_OPTIMIZER)
         optimizer = choice
+    _refuse_huge(optimizer.inner if isinstance(optimizer, Scaled) else optimizer, "optimizer")
     if optimizer.lr > MAX_LR:
         raise UsageError(
             "E226", f"--lr {optimizer.lr:g} is too large; the largest float32 is {MAX_LR:.3g}", fix="--lr 0.05"
@@ -49,17 +53,28 @@ def optimizer_of(choice: str | AnyOptimizer | None, lr: float | None) -> AnyOpti
 
 def compression_of(choice: str | AnyCompression | None) -> AnyCompression | None:
     """Return the compression of a config, or None; UsageError if there is no such compression."""
-    if isinstance(choice, str):
-        return parse_compression(choice)
-    if choice is not None:
+    if choice is None:
+        return None
+    if not isinstance(choice, str):
         _expect(choice, Compression, "compress", "int8")
-    return choice
+    compression = parse_compression(choice) if isinstance(choice, str) else choice
+    _refuse_huge(compression, "compress")
+    return compression
 
 
 def _names_rate(text: str) -> bool:
     """Whether the text of an optimizer sets a learning rate, as in "adam:lr=0.1"."""
     options = text.partition(":")[2].split(",")
     return any(option.partition("=")[0] == "lr" for option in options)
+
+
+def _refuse_huge(chosen: msgspec.Struct, option: str) -> None:
+    """Raise UsageError for a whole number that no message takes; the object itself checks what makes sense."""
+    for name, value in msgspec.structs.asdict(chosen).items():
+        if isinstance(value, int) and abs(value) > MAX_WHOLE:
+            kind = chosen.__struct_config__.tag
+            facts = f"{name} of {kind} is {value}; it must be at most {MAX_WHOLE}"
+            raise UsageError("E254", facts, fix=f"--{option} {kind}:{name}={MAX_WHOLE}")
 
 
 def _expect(choice: Any, kind: type[Any], what: str, such: str) -> None:

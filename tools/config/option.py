@@ -19,6 +19,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 Check = Callable[[str, Any], None]  # the flag and the value; raises UsageError
 
+MAX_WHOLE = 2**31 - 1  # of a whole number: products of a few of them still fit into messages
 _KEY = "option"  # in the metadata of a field
 
 
@@ -83,15 +84,16 @@ def first_type(one: "Field[Any]") -> str:
 # Checks --------------------------------------------------------------------------------------------------------------
 
 
-def whole_number(least: int, most: int | None = None) -> Check:
-    """Return the check that a value is a whole number of at least `least`, and, unless None, at most `most`."""
+def whole_number(least: int, most: int = MAX_WHOLE) -> Check:
+    """Return the check that a value is a whole number from `least` to `most`."""
 
     def check(flag: str, value: Any) -> None:
         whole = isinstance(value, int) and not isinstance(value, bool)
-        if whole and value >= least and (most is None or value <= most):
+        if whole and least <= value <= most:
             return
-        limit = f"of at least {least}" if most is None else f"from {least} to {most}"
-        near = most if most is not None and whole and value > most else least
+        limit = f"of at least {least}" if most == MAX_WHOLE else f"from {least} to {most}"
+        limit = f"of at most {most}" if whole and value > most else limit
+        near = most if whole and value > most else least
         raise UsageError("E220", f"{flag} {value}; it must be a whole number {limit}", fix=f"{flag} {near}")
 
     return check

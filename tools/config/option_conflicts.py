@@ -33,6 +33,8 @@ def refuse_conflicts(options: Mapping[str, Any]) -> None:
         _refuse_any(options, STOCHASTIC, "E296", facts, fix="; see --method sandblaster:iterations=40,step=1")
     else:
         optimizer_of(options.get("optimizer"), options.get("lr"))
+    if "overwrite" in options and "out" not in options:
+        _refuse_any(options, ["overwrite"], "E230", "has no effect without --out: a run folder without a name is new")
     if "keep_checkpoints" in options and "checkpoint_every" not in options:
         _refuse_any(options, ["keep_checkpoints"], "E230", "has no effect without --checkpoint-every")
     if "schedule" in options and "micro_batches" not in options and "placement" not in options:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
+from ..path_option import require_path, require_utf8
 from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
 from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
@@ -60,6 +61,9 @@ class RunConfig:
         group=TASK,
         choices=("bfloat16",),
         help="Run torch.autocast in this dtype; parameters and gradients stay float32.",
+    )
+    trust_trace: bool = option(
+        False, group=TASK, help="Do not check that the traced model computes what plain torch does, step by step."
     )
 
     machines: int | None = option(
@@ -146,9 +150,19 @@ class RunConfig:
         metavar="NAME[:OPTION=VALUE,...]",
         help="Compress pushed gradients: bf16, int8, threshold:tau=0.001 or topk:fraction=0.01.",
     )
-    restarts: int = option(3, group=REPLICAS, check=whole_number(0), help="Restarts allowed per replica or shard.")
+    restarts: int = option(
+        3, group=REPLICAS, check=whole_number(0, 1000), help="Restarts allowed per replica or shard."
+    )
 
-    out: Path | str = option("runs/last", group=FOLDER, metavar="FOLDER", help="The run folder.")
+    out: Path | str | None = option(
+        group=FOLDER,
+        metavar="FOLDER",
+        shown_default="a new one, runs/NUMBER-TASK, to which runs/last leads",
+        help="The run folder.",
+    )
+    overwrite: bool = option(
+        False, group=FOLDER, help="Remove the run that --out holds, once this one is ready to start; no other files."
+    )
     init: Path | str | None = option(
         group=FOLDER,
         metavar="FILE|RUN",
@@ -189,8 +203,14 @@ class RunConfig:
         if first_type(one) == "Sequence":
             value = (value,) if isinstance(value, str) else tuple(value)
         elif first_type(one) == "Path" and isinstance(value, str):
+            require_path(declared.flag, value)
             value = Path(value)
         object.__setattr__(self, one.name, value)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, Path):
+                require_path(declared.flag, str(text))
+            elif isinstance(text, str):
+                require_utf8(declared.flag, text)
         if declared.check is not None and value is not None:
             declared.check(declared.flag, value)
 
@@ -201,10 +221,22 @@ class RunConfig:
         return bool(value != (Path(default) if isinstance(value, Path) and isinstance(default, str) else default))
 
     @property
+    def folder(self) -> Path:
+        """The run folder of a config that names one; `prepare_run` chooses it where the user does not."""
+        assert self.out is not None
+        return Path(self.out)
+
+    @property
     def task_spec(self) -> TaskSpec:
         """How the processes of the run load the task."""
         return TaskSpec(
-            self.task, self.data, tuple(self.inputs), self.batch, tuple(self.leaf_modules), self.autocast or ""
+            self.task,
+            self.data,
+            tuple(self.inputs),
+            self.batch,
+            tuple(self.leaf_modules),
+            self.autocast or "",
+            self.trust_trace,
         )
 
     @property

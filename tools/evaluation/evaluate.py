@@ -22,6 +22,7 @@ from ...runtime.worker.program import Program
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
 from ..job.process_specs import worker_name
+from ..open_files import allow_open_files
 from ..run_folder import PLACEMENT
 from ..task import weight_source as weights
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
@@ -121,6 +122,7 @@ def _run(
 
 
 def _launch(names: Sequence[str], machines: Sequence[EvaluationSpec]) -> dict[str, Any]:
+    allow_open_files(len(names))
     threads = max(1, (os.cpu_count() or 1) // len(names))
     roles = [
         Role(name, EVALUATION_WORKER, msgspec.to_builtins(machine, builtin_types=(bytes,)), threads=threads)

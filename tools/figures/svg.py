@@ -116,6 +116,7 @@ def render_figure(
         role="img",
         aria_labelledby=f"{name}-title {name}-desc",
         cls="figure",
+        data_maker="cutset",
     )
 
 

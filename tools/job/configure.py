@@ -1,6 +1,7 @@
 """`configure`: fits a planned replica into a run - first weights, a dry run, the number of steps, shards and slices."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from ..config.run_config import RunConfig
 from ..run_folder import INITIAL, PLACEMENT
 from ..task.capture_task import FAILS_UNTRACED
 from ..task.load_task import example_batch
+from .checkpoint_order import next_run_number
 from .divergence import check_divergence_policy
 from .dry_run import DryRun, dry_run, dry_run_without_weights
 from .initial_weights import InitialWeights, state_names, write_initial_weights
@@ -35,20 +37,21 @@ OTHER_WEIGHTS = "E317"
 DENSE = "sparse gradients travel dense, as the model is cut; with --machines 1 the rows travel that a step touches"
 
 
-def configure(config: RunConfig, plan: ReplicaPlan, start: ResumeState | None = None) -> Job:
-    """Return the job of a planned replica; write its placement and its first weights into the run folder.
+def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeState | None = None) -> Job:
+    """Return the job of a planned replica; write its placement and its first weights.
 
-    start: what it resumes from. Raises UsageError where the options do not fit the task, such as too few samples for
-    so many replicas; BadInput where the task's data does not go through its model.
+    staged: where they are written, to be moved to the run folder. start: what it resumes from. Raises UsageError where
+    the options do not fit the task, such as too few samples for so many replicas; BadInput where the task's data does
+    not go through its model.
     """
     method = method_of(config.method)
     if plan.placement is not None:
-        plan.placement.save(Path(config.out) / PLACEMENT)
+        plan.placement.save(staged / PLACEMENT)
     shards = choose_shard_count(config, plan)
-    weights = _write_weights(config, plan, start)
+    weights = _write_weights(config, plan, staged, start)
     trial = _try_a_batch(plan, weights)
     training = _make_training_spec(config, plan, trial, start)
-    names = state_names(weights.model)
+    names, resumed = state_names(weights.model), [] if start is None else start.notes
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     check_same_parameters(start, plan.task.name, {region.name for one in regions for region in one})
     return Job(
@@ -65,7 +68,8 @@ def configure(config: RunConfig, plan: ReplicaPlan, start: ResumeState | None = 
         regions,
         _slice_parameters(plan, regions, trial.tables, shards, method),
         names,
-        [*plan.notes, *weights.notes, *_describe_cut(plan, regions, trial.tables)],
+        [*resumed, *plan.notes, *weights.notes, *_describe_cut(plan, regions, trial.tables)],
+        next_run_number(config.folder),
     )
 
 
@@ -76,13 +80,14 @@ def choose_shard_count(config: RunConfig, plan: ReplicaPlan) -> int:
     return min(len(plan.programs), MAX_ROLES - len(plan.programs) * config.replicas)
 
 
-def _write_weights(config: RunConfig, plan: ReplicaPlan, start: ResumeState | None) -> InitialWeights:
+def _write_weights(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeState | None) -> InitialWeights:
     """Write the file that the run begins with."""
-    out, init = Path(config.out), None if config.init is None else Path(config.init)
-    source = initial_weights_file(init, out) if start is None else start.weights
+    init = None if config.init is None else Path(config.init)
+    notices = list[str]()
+    source = initial_weights_file(init, staged, on_notice=notices.append) if start is None else start.weights
     try:
-        return write_initial_weights(
-            out / INITIAL,
+        weights = write_initial_weights(
+            staged / INITIAL,
             plan.task,
             seed=config.seed,
             constants=plan.constants,
@@ -94,6 +99,7 @@ def _write_weights(config: RunConfig, plan: ReplicaPlan, start: ResumeState | No
         if start is None or error.code != OTHER_WEIGHTS:
             raise
         raise other_model_error(start.folder, plan.task.name, error.facts.rpartition("the file ")[2]) from error
+    return replace(weights, notes=(*notices, *weights.notes))
 
 
 def _try_a_batch(plan: ReplicaPlan, weights: InitialWeights) -> DryRun:
@@ -126,7 +132,7 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         raise UsageError("E284", facts, fix=f"--epochs {config.epochs + 1}, or more")
     method.check(optimizer, config.replicas, steps)
     check_divergence_policy(config.on_divergence, method, optimizer, config.replicas, steps)
-    every, out = parse_interval(config.checkpoint_every, method), Path(config.out).resolve()
+    every, out = parse_interval(config.checkpoint_every, method), config.folder.resolve()
     return TrainingSpec(
         task=plan.spec,
         batch=plan.batch,
@@ -141,7 +147,7 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         tables=list(trial.tables),
         start_step=start_step,
         version=method.count_updates(start_step, config.replicas),
-        optimizer_state={} if start is None else start.optimizer_state,
+        optimizer_state={} if start is None else {n: str(out / Path(p).name) for n, p in start.optimizer_state.items()},
         checkpoint_every=every.steps,
         folder=str(out),
         checkpoint_s=every.seconds,

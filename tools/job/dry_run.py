@@ -19,7 +19,8 @@ from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.ir.pytree import first_tensor
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
-from ..task.load_task import blame, build_model, read_split
+from ..task.load_task import blame, read_split
+from ..task.meta_model import build_without_weights
 
 if TYPE_CHECKING:
     from ...models.task import Task
@@ -62,7 +63,7 @@ def dry_run_without_weights(
 
     has_leaf_modules: some modules may branch on data, so that nobody knows the shapes of their outputs.
     """
-    model = build_model(task, seed=0, device="meta")
+    model = build_without_weights(task)
     train, test = _read_splits(task, model, example)
     if has_leaf_modules:
         return DryRun(len(train))

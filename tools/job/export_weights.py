@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,11 +24,12 @@ PART_BYTES = 16 << 20  # of a parameter that are put together at once
 def describe_checkpoint(job: "Job", step: int) -> dict[str, Any]:
     """Return what the manifest of a checkpoint says of the run. step: that each replica has come to.
 
-    written: seconds since 1970, by which the last checkpoint of a folder is known.
+    By "run" and "samples" the last checkpoint of a folder is known (checkpoint_order.py); "written" is for people.
     """
     return {
         "task": job.config.task,
         "epochs": job.config.epochs,
+        "run": job.run,
         "step": step,
         "samples": step * job.replicas * job.training.batch,
         "seed": job.config.seed,
@@ -36,11 +37,6 @@ def describe_checkpoint(job: "Job", step: int) -> dict[str, Any]:
         "optimizer": job.optimizer.name,
         "written": time.time(),
     }
-
-
-def checkpoint_age(about: Mapping[str, Any]) -> tuple[float, int]:
-    """Return what orders checkpoints, from a manifest: when it was written, then how far the run was."""
-    return float(about.get("written", 0.0)), int(about.get("samples", 0))
 
 
 def write_checkpoint(job: "Job", shards: Sequence[dict[str, Any]], states: Sequence[StateFile]) -> None:

@@ -17,13 +17,13 @@ from ...ps.checkpoint.streamed_safetensors import PART_BYTES, TensorReader, Tens
 from ...runtime.deferred_init.deferred_model import record
 from ...runtime.deferred_init.generator_tracking import Unrecordable
 from ..task.load_task import build_model
+from ..task.meta_model import MAX_WHOLE_BYTES, build_without_weights
 from ..tensor_files import new_file
 from ..units import format_bytes
 
 if TYPE_CHECKING:
     from ...models.task import Task
 
-MAX_WHOLE_BYTES = 256 << 20  # of parameters and buffers; a larger model is never whole in this process
 _MAX_NAMED = 5  # of the names of a kind that an error lists
 
 
@@ -57,7 +57,7 @@ def write_initial_weights(
     """
     size, notes = 0, tuple[str, ...]()
     if cut:
-        empty = build_model(task, seed=seed, device="meta")
+        empty = build_without_weights(task, seed=seed)
         size = sum(tensor.nbytes for tensor in (*empty.parameters(), *empty.buffers()))
     if size > MAX_WHOLE_BYTES:
         try:

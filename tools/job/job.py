@@ -29,7 +29,7 @@ class Job:
     many there are. programs, evaluations: by machine; empty where the model is trained whole, in plain torch. regions:
     by machine, where its trained parameters lie in its flat buffer; slices: how shards divide these buffers. names:
     from each name in the model's state_dict to the one that the run knows the tensor by; a tied tensor has several.
-    notes: what the user should know.
+    notes: what the user should know. run: its number among the runs of its folder, which orders their checkpoints.
     """
 
     config: RunConfig
@@ -46,11 +46,12 @@ class Job:
     slices: list[ParameterSlice]
     names: dict[str, str]
     notes: list[str] = field(default_factory=list)
+    run: int = 1
 
     @property
     def out(self) -> Path:
         """The run folder."""
-        return Path(self.config.out)
+        return self.config.folder
 
     @property
     def machines(self) -> int:

@@ -3,6 +3,9 @@
 What of a run can go wrong before a process is started goes wrong here.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +18,11 @@ from ...ps.methods.sandblaster import Sandblaster
 from ..config.config_file import save_config
 from ..config.named_choices import method_of, optimizer_of
 from ..config.run_config import RunConfig
-from ..run_folder import LOGS
+from ..open_files import allow_open_files
+from ..run_folder import stage_files
 from ..task.load_task import TaskSpec, load_task, read_split
 from ..task.plan_task import with_placement
+from .claim_folder import claim_folder, follow_links, point_last, resumes_in_place
 from .configure import configure
 from .job import MAX_ROLES, Job
 from .portion_size import check_resumable, choose_portion_size
@@ -28,23 +33,42 @@ if TYPE_CHECKING:
     from ...models.task import Task
 
 
-def prepare(config: RunConfig) -> Job:
+@contextmanager
+def prepare_run(config: RunConfig) -> Iterator[Job]:
+    """Prepare a run in a folder that is locked for as long as the context lasts; see `claim_folder` and `prepare`."""
+    with claim_folder(config) as folder:
+        settled = replace(config, out=folder, resume=_settle_path(config.resume), init=_settle_path(config.init))
+        job = prepare(settled, fresh=not resumes_in_place(settled))
+        if config.out is None:
+            point_last(folder)
+        yield job
+
+
+def _settle_path(path: Path | str | None) -> Path | None:
+    """Return the path of another run as it is now, since runs/last will soon lead to this one."""
+    return None if path is None else follow_links(Path(path))
+
+
+def prepare(config: RunConfig, *, fresh: bool = False) -> Job:
     """Load, capture, plan and configure a run; its folder then holds the options, the placement and the first weights.
 
-    Raises UsageError, BadInput, Infeasible or CheckpointError, whichever step fails.
+    Nothing in the folder changes before every check has passed. fresh: all that an earlier run has left there is
+    removed then. Raises UsageError, BadInput, Infeasible or CheckpointError, whichever step fails.
     """
     placement = read_placement(config.placement)
-    make_run_folder(config, placement)
+    check_role_count(config, placement)
     micro_batches = config.micro_batches if placement is None else placement.micro_batches
     request = config.plan_request
     may_be_whole = placement is None and request.machines == 1
 
-    task = load_task(config.task_spec)
-    spec = settle_batch(config, with_placement(placement, config.task_spec), task)
-    start = read_start(config)
-    capture = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
-    plan = plan_replica(capture, spec, task, placement=placement, request=request)
-    return configure(config, plan, start)
+    with stage_files(config.folder, fresh=fresh) as staged:
+        save_config(config, staged)
+        task = load_task(config.task_spec)
+        spec = settle_batch(config, with_placement(placement, config.task_spec), task)
+        start = read_start(config, staged)
+        capture = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
+        plan = plan_replica(capture, spec, task, placement=placement, request=request)
+        return configure(config, plan, staged, start)
 
 
 def read_placement(choice: Path | str | Placement | None) -> Placement | None:
@@ -52,8 +76,8 @@ def read_placement(choice: Path | str | Placement | None) -> Placement | None:
     return load_placement(Path(choice)) if isinstance(choice, Path | str) else choice
 
 
-def make_run_folder(config: RunConfig, placement: Placement | None) -> None:
-    """Make the run folder and write the options into it; UsageError where that fails, or there are too many roles."""
+def check_role_count(config: RunConfig, placement: Placement | None) -> None:
+    """Raise UsageError where a run would have too many roles, or more than may have files open."""
     machines = len(placement.machines if placement else config.plan_request.load_cluster().machines)
     roles = machines * config.replicas + (1 if config.shards is None else config.shards)
     if roles > MAX_ROLES:
@@ -62,11 +86,7 @@ def make_run_folder(config: RunConfig, placement: Placement | None) -> None:
             f"{roles} processes on this host; {MAX_ROLES} at most",
             fix="fewer --machines, --replicas or --shards",
         )
-    try:
-        (Path(config.out) / LOGS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError("E222", f"cannot make the run folder {config.out}: {error}", fix="--out FOLDER") from error
-    save_config(config)
+    allow_open_files(machines * config.replicas + (config.shards or machines) + 1)  # and perhaps a coordinator
 
 
 def settle_batch(config: RunConfig, spec: TaskSpec, task: "Task") -> TaskSpec:
@@ -80,12 +100,10 @@ def settle_batch(config: RunConfig, spec: TaskSpec, task: "Task") -> TaskSpec:
     return msgspec.structs.replace(spec, batch=size)
 
 
-def read_start(config: RunConfig) -> ResumeState | None:
-    """Return what a run resumes from, if it does; a batch method resumes by its own log instead."""
+def read_start(config: RunConfig, folder: Path) -> ResumeState | None:
+    """Return what a run resumes from, if it does, in files in a folder; a batch method resumes by its own log."""
     method = method_of(config.method)
     if config.resume is None or isinstance(method, Sandblaster):
         return None
     optimizer = optimizer_of(config.optimizer, config.lr)
-    return load_resume_state(
-        Path(config.resume), Path(config.out), method=method, optimizer=optimizer, seed=config.seed
-    )
+    return load_resume_state(Path(config.resume), folder, method=method, optimizer=optimizer, seed=config.seed)

@@ -14,7 +14,8 @@ from ...errors import BadInput
 from ...partition.placement.placement_file import Placement
 from ...runtime.worker.program import Program
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
-from ..task.load_task import TaskSpec, build_model
+from ..task.load_task import TaskSpec
+from ..task.meta_model import build_without_weights
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import compile_programs, load_cut, micro_batch_spec, plan_task, with_placement
 
@@ -105,5 +106,5 @@ def plan_replica(
 
 def has_sparse_gradients(task: "Task") -> bool:
     """Return whether a module of the task's model asks for sparse gradients, as nn.Embedding(sparse=True)."""
-    modules = build_model(task, seed=0, device="meta").modules()
+    modules = build_without_weights(task).modules()
     return any(getattr(module, "sparse", False) is True for module in modules)

@@ -3,7 +3,7 @@
 Both are written as whole tensors, so that the run may have other shards, replicas and machines than the one before.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 from ...errors import BadInput, CheckpointError, UsageError
 from ...ps.checkpoint.journal import list_checkpoint_folders
 from ...ps.checkpoint.manifest import MANIFEST
-from ...ps.checkpoint.read_checkpoint import Checkpoint, open_checkpoint, read_manifest
+from ...ps.checkpoint.read_checkpoint import OTHER_FORMAT, Checkpoint, open_checkpoint
 from ...ps.methods.registry import AnyMethod
 from ...ps.optimizers.registry import AnyOptimizer
-from ..run_folder import CHECKPOINT
 from ..tensor_files import new_file
-from .export_weights import checkpoint_age, copy_whole
+from .checkpoint_order import order_checkpoints, read_progress
+from .export_weights import copy_whole
 
 WEIGHTS, STATE = "resumed.safetensors", "resumed-{}.safetensors"
 MAX_NAMED = 5  # parameters, at most, that an error lists
@@ -28,7 +28,7 @@ class ResumeState:
 
     folder: what the user has named. samples: how many all replicas together have trained on. weights: a file of whole
     tensors by name; optimizer_state: by name, such files of what the optimizer remembers of the trained parameters,
-    whose names are `trained`.
+    whose names are `trained`. notes: on checkpoints that were passed over.
     """
 
     folder: Path
@@ -36,25 +36,35 @@ class ResumeState:
     weights: Path
     optimizer_state: dict[str, str]
     trained: frozenset[str]
+    notes: Sequence[str] = ()
 
 
-def find_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint in a folder, or that of a run folder which was written last.
+def find_checkpoint(path: Path, *, on_notice: Callable[[str], object] = lambda notice: None) -> Checkpoint:
+    """Return the checkpoint in a folder, or the last one of a run folder (checkpoint_order.py).
 
-    CheckpointError where there is none, or it is damaged: that names the one before, which is not taken unasked.
+    on_notice: called with a sentence about each checkpoint whose manifest is damaged, and which is passed over.
+    CheckpointError where there is none, or files of the last one are damaged: that names the one before, which is not
+    taken unasked.
     """
     if (path / MANIFEST).exists():
         return open_checkpoint(path)
-    begun = list_checkpoint_folders(path)
-    complete = [folder for folder in (*begun, path / CHECKPOINT) if (folder / MANIFEST).exists()]
-    if not complete:
+    complete = order_checkpoints(path)
+    other_format = next((error for error in complete.errors if error.code == OTHER_FORMAT), None)
+    if other_format is not None:  # it may well be the last one
+        raise other_format
+    if not complete.folders:
+        if complete.errors:
+            raise complete.errors[-1]
+        begun = list_checkpoint_folders(path)
         there = f"; {len(begun)} were begun there, of which none was written to the end" if begun else ""
         raise CheckpointError(
             "E801",
             f"{path} has no complete checkpoint{there}",
             fix="name a run folder that has one, or a folder that holds manifest.json",
         )
-    *older, last = sorted(complete, key=lambda folder: checkpoint_age(read_manifest(folder).about))
+    for notice in complete.notices:
+        on_notice(notice)
+    *older, last = complete.folders
     try:
         return open_checkpoint(last)
     except CheckpointError as error:
@@ -68,20 +78,24 @@ def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: 
 
     Raises UsageError where it was made with another method, optimizer or seed, CheckpointError where it is damaged.
     """
-    checkpoint = find_checkpoint(resume)
+    notes = list[str]()
+    checkpoint = find_checkpoint(resume, on_notice=notes.append)
     _check_origin(resume, checkpoint.manifest.about, method, optimizer, seed)
+    samples = read_progress(checkpoint.folder, checkpoint.manifest).samples
     files = {name: _write_whole(checkpoint, out / STATE.format(name), name) for name in checkpoint.state_names()}
     weights = _write_whole(checkpoint, out / WEIGHTS)
     paths = {name: str(path.resolve()) for name, path in files.items()}
-    samples = int(checkpoint.manifest.about["samples"])
-    return ResumeState(resume, samples, weights, paths, frozenset(checkpoint.trained_names))
+    return ResumeState(resume, samples, weights, paths, frozenset(checkpoint.trained_names), notes)
 
 
-def initial_weights_file(init: Path | None, out: Path) -> Path | None:
-    """Return the file of the weights to begin with, if any; those of a checkpoint are written into `out` first."""
+def initial_weights_file(init: Path | None, out: Path, *, on_notice: Callable[[str], object]) -> Path | None:
+    """Return the file of the weights to begin with, if any; those of a checkpoint are written into `out` first.
+
+    on_notice: as of `find_checkpoint`.
+    """
     if init is None or not init.is_dir():
         return init
-    return _write_whole(find_checkpoint(init), out / WEIGHTS)
+    return _write_whole(find_checkpoint(init, on_notice=on_notice), out / WEIGHTS)
 
 
 def remove_resumed(out: Path) -> None:

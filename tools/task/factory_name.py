@@ -33,6 +33,14 @@ def parse_factory(text: str) -> FactoryName:
     return FactoryName(match["module"], match["factory"], arguments)
 
 
+def is_bundled(model: str) -> bool:
+    """Return whether a name is that of a bundled task: something that `cutset.models` exports."""
+    from ... import models
+
+    name = parse_factory(model)
+    return name.module == models.__name__ and name.factory in models.__all__
+
+
 def _arguments(text: str) -> dict[str, Any]:
     try:
         # The line break ends a comment, which would else swallow the bracket.

@@ -1,16 +1,19 @@
 """`cutset.plan` and `cutset.replica`: a module in hand, planned and computed by threads of this process."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...models.task import Data
 from ...partition.capture.export import capture, collect_state
 from ...partition.cluster.machines import Cluster, uniform_cluster
 from ...partition.dataflow.dataflow import lower_cut
 from ...partition.dataflow.evaluation_cut import evaluation_cut
+from ...partition.ir.graph import Graph
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
@@ -18,6 +21,7 @@ from ...runtime.worker.program import programs
 from ...runtime.worker.replica import Replica
 from . import weight_source as weights
 from .load_task import mean_square
+from .trace_check import check_trace
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,6 +40,7 @@ def plan_model(
     micro_batches: int = 1,
     leaf_modules: "Sequence[str]" = (),
     autocast: str = "",
+    trust_trace: bool = False,
     seed: int = 0,
     candidates: str = "",
     name: str = "",
@@ -46,12 +51,13 @@ def plan_model(
     gives a scalar. fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
     "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. leaf_modules: globs; a module whose
     name matches one is one operator, whose inside is not traced. autocast: the dtype in which torch.autocast computes
-    model and loss ("bfloat16"), if any. candidates: the kind of plans to choose among ("metis"). name: the import
-    string to note in the placement.
+    model and loss ("bfloat16"), if any. trust_trace: do not compare what is traced with plain torch. candidates: the
+    kind of plans to choose among ("metis"). name: the import string to note in the placement.
     """
-    graph, _ = capture(
-        model, loss, _as_sequence(inputs), _as_sequence(targets), leaf_modules=leaf_modules, autocast=autocast
-    )
+    example = _as_sequence(inputs), _as_sequence(targets)
+    graph, constants = capture(model, loss, *example, leaf_modules=leaf_modules, autocast=autocast, trust=trust_trace)
+    if not trust_trace:
+        _check(model, loss, example, graph, constants, autocast)
     placement = plan_placement(
         graph,
         machines if isinstance(machines, Cluster) else uniform_cluster(machines),
@@ -64,6 +70,24 @@ def plan_model(
         micro_batches=micro_batches,
     )
     return msgspec.structs.replace(placement, leaf_modules=list(leaf_modules), autocast=autocast)
+
+
+def _check(
+    model: "nn.Module",
+    loss: "Callable[..., Tensor]",
+    example: "tuple[Sequence[Tensor], Sequence[Tensor]]",
+    graph: Graph,
+    constants: "Mapping[str, Tensor]",
+    autocast: str,
+) -> None:
+    """Compare the graph with plain torch, if the model has values and the example is a batch."""
+    inputs, targets = example
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers(), *inputs, *targets)):
+        return
+    if len({tensor.shape[:1] for tensor in (*inputs, *targets)}) != 1:
+        return
+    batch = Data(tuple(inputs), tuple(targets))
+    check_trace(lambda: copy.deepcopy(model), loss, batch, graph, constants, autocast=autocast, tell=lambda note: None)
 
 
 def make_replica(
@@ -84,12 +108,12 @@ def make_replica(
     does in evaluation mode. BadInput where the placement is of another model, CheckpointError where the weights are.
     """
     leaf_modules, autocast = placement.leaf_modules, placement.autocast
-    graph, constants = capture(
-        model, loss, _as_sequence(inputs), _as_sequence(targets), leaf_modules=leaf_modules, autocast=autocast
-    )
+    # The plan was checked when it was made.
+    settings: dict[str, Any] = {"leaf_modules": leaf_modules, "autocast": autocast, "trust": True}
+    graph, constants = capture(model, loss, _as_sequence(inputs), _as_sequence(targets), **settings)
     dataflow = lower_cut(graph, cut_from_placement(placement, graph))
     if not training:
-        evaluation, more = capture(model, None, _as_sequence(inputs), leaf_modules=leaf_modules, autocast=autocast)
+        evaluation, more = capture(model, None, _as_sequence(inputs), **settings)
         dataflow = lower_cut(evaluation, evaluation_cut(graph, dataflow.cut, evaluation))
         constants |= more
     parts = programs(dataflow, training=training)

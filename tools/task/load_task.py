@@ -8,6 +8,8 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 OWN = tuple(
     f"{Path(__file__).parent.parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools")
 )
+_SHAPE = re.compile(r"[1-9][0-9]{0,17}([xX][1-9][0-9]{0,17})*")
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
@@ -37,7 +40,8 @@ class TaskSpec(msgspec.Struct, frozen=True):
 
     model: as factory_name.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
     leaf_modules: globs of modules that are not traced, beside those that the task names. autocast: the dtype in which
-    torch.autocast computes the model and its loss ("bfloat16").
+    torch.autocast computes the model and its loss ("bfloat16"). trust_trace: do not compare what is traced with plain
+    torch.
     """
 
     model: str
@@ -46,6 +50,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     batch: int | None = None
     leaf_modules: tuple[str, ...] = ()
     autocast: str = ""
+    trust_trace: bool = False
 
 
 def load_task(spec: TaskSpec) -> "Task":
@@ -144,12 +149,14 @@ def blame(code: str, what: str, *, stated: str = "", fix: str = "correct it ther
 
 def _import_module(name: str, attribute: str) -> ModuleType:
     if name.endswith(".py"):
-        return _import_file(Path(name).expanduser())
+        return _import_file(Path(os.path.expanduser(name)))
     here = str(Path.cwd())
     if here not in sys.path:  # as for `python -m`; a console script leaves it out
         sys.path.insert(0, here)
-    file = Path(name + ".py").expanduser()
-    fix = f"{file}:{attribute}" if file.is_file() else "check the spelling, or name a file: path/to/file.py:FACTORY"
+    file = os.path.expanduser(name + ".py")
+    fix = "check the spelling, or name a file: path/to/file.py:FACTORY"
+    if os.path.isfile(file):
+        fix = f"{file}:{attribute}"
     if "/" in name or name.startswith("."):
         raise BadInput("E301", f"there is no module {name!r}", fix=fix)
     try:
@@ -163,7 +170,7 @@ def _import_module(name: str, attribute: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):  # also where no file can have that name
         raise BadInput("E301", f"there is no file {path}", fix="check the path")
     name = f"cutset_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
@@ -302,10 +309,13 @@ def _parse_shape(text: str) -> "Tensor":
 
     shape, _, dtype = text.partition(":")
     kind = getattr(torch, dtype or "float32", None)
-    sizes = shape.lower().split("x")
-    if not isinstance(kind, torch.dtype) or not all(size.isdigit() and int(size) > 0 for size in sizes):
+    if not isinstance(kind, torch.dtype) or not _SHAPE.fullmatch(shape):
         raise UsageError("E213", f"--input {text!r} is not a shape", fix="--input 32x3x224x224 or --input 32x128:int64")
-    return torch.zeros([int(size) for size in sizes], dtype=kind)
+    try:
+        return torch.zeros([int(size) for size in shape.lower().split("x")], dtype=kind)
+    except RuntimeError as error:
+        facts = f"--input {text!r} cannot be made: {_describe_error(error)}"
+        raise UsageError("E213", facts, fix="smaller sizes, or another dtype") from error
 
 
 def _locate(error: BaseException) -> str:

@@ -14,11 +14,11 @@ import msgspec
 from ...errors import CheckpointError
 from ...ps.checkpoint.journal import checkpoint_path, list_checkpoint_folders
 from ...ps.checkpoint.manifest import MANIFEST, Manifest, ShardFile, StateFile
-from ...ps.checkpoint.read_checkpoint import read_manifest
 from ...ps.checkpoint.write_checkpoint import write_manifest
 from ...runtime.channel.message import Message
+from ..job.checkpoint_order import order_checkpoints
 from ..job.checkpoint_timing import CheckpointTiming
-from ..job.export_weights import checkpoint_age, describe_checkpoint
+from ..job.export_weights import describe_checkpoint
 from ..job.job import Job
 
 
@@ -28,7 +28,7 @@ class CheckpointSets:
     Complete checkpoints are counted from the oldest, and the last `keep` stay, whichever run in this folder wrote them.
 
     Args:
-        on_notice: called with a sentence about a checkpoint that could not be completed.
+        on_notice: called with a sentence about a checkpoint that could not be completed, or is damaged.
 
     Attributes:
         timing: which checkpoint to request when, where checkpoints go by time; it is told here how a request ended.
@@ -39,7 +39,10 @@ class CheckpointSets:
         self.timing = CheckpointTiming(job.training)
         self._files: dict[int, dict[int, ShardFile]] = defaultdict(dict)
         self._states: dict[int, dict[int, StateFile]] = defaultdict(dict)
-        self._complete = [int(folder.name) for folder in complete_checkpoints(job.out)]
+        before = order_checkpoints(job.out, final=False)
+        self._complete = [int(folder.name) for folder in before.folders]
+        for notice in before.notices:  # such a one stays where it is, unless another gets its number
+            on_notice(notice)
 
     def handle(self, message: Message) -> None:
         """Take a message about checkpoints into account.
@@ -108,8 +111,7 @@ class CheckpointSets:
 
 def complete_checkpoints(run: Path) -> list[Path]:
     """Return the folders of the complete checkpoints that a run wrote while it trained, the oldest first."""
-    folders = [folder for folder in list_checkpoint_folders(run) if (folder / MANIFEST).exists()]
-    return sorted(folders, key=lambda folder: checkpoint_age(read_manifest(folder).about))
+    return list(order_checkpoints(run, final=False).folders)
 
 
 def remove_incomplete(run: Path) -> None:

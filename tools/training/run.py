@@ -83,7 +83,7 @@ def run_with_divergence_retry(
         optimizer = job.optimizer
         if job.config.on_divergence != RETRY_SCALED or isinstance(optimizer, Scaled):
             raise
-        scaled = replace(job, optimizer=Scaled(optimizer))
+        scaled = replace(job, optimizer=Scaled(optimizer), run=job.run + 1)  # its checkpoints are later ones
         retry = DivergenceRetry(error.code, error.facts.partition("\n")[0], scaled.optimizer.name)
     on_notice(retry.describe())
     try:

@@ -55,7 +55,7 @@ def test_a_run_folder_that_cannot_be_made(cutset: Cutset, out: str) -> None:
 
 def test_a_run_folder_with_a_file_in_the_way(cutset: Cutset, tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    refused(cutset("train", TASK, "--out", tmp_path), USAGE, "E222", str(tmp_path / "logs"))
+    refused(cutset("train", TASK, "--out", tmp_path), USAGE, "E279", str(tmp_path), "logs", "--out")
 
 
 def test_a_run_folder_that_is_a_file(cutset: Cutset) -> None:

@@ -33,6 +33,7 @@ FLAGS = {
     "batch": "--batch",
     "leaf_modules": "--leaf-modules",
     "autocast": "--autocast",
+    "trust_trace": "--trust-trace",
     "machines": "--machines",
     "max_machines": "--max-machines",
     "cluster": "--cluster",
@@ -56,6 +57,7 @@ FLAGS = {
     "compress": "--compress",
     "restarts": "--restarts",
     "out": "--out",
+    "overwrite": "--overwrite",
     "init": "--init",
     "resume": "--resume",
     "checkpoint_every": "--checkpoint-every",
@@ -213,7 +215,7 @@ def test_a_task_in_hand_is_to_be_named() -> None:
 
 def test_equal_options_are_equal_however_they_are_given() -> None:
     assert RunConfig(TASK, pins="a=0", out="runs/x") == RunConfig(TASK, pins=["a=0"], out=Path("runs/x"))
-    assert not any(RunConfig(TASK, out=Path("runs/last")).is_given(name) for name in FLAGS)
+    assert not any(RunConfig(TASK, out=Path("runs/x")).is_given(name) for name in FLAGS if name != "out")
     assert RunConfig(TASK, epochs=2).is_given("epochs")
 
 

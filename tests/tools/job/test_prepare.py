@@ -252,10 +252,10 @@ def samples(tmp_path: Path) -> str:
 def test_of_a_table_the_rows_travel_that_a_step_touches(options: RunConfig, samples: str) -> None:
     job = prepare(replace(options, task="cutset.models:logistic(bias=True)", data=samples, batch=8))
     assert job.placement is None
-    bias, *rows = job.slices
-    assert (bias.width, bias.start, bias.stop) == (0, 0, 1)
-    assert [(piece.width, piece.start, piece.stop) for piece in rows] == [(1, 1, 15)]
-    assert [(table.start, table.stop, table.width) for table in job.training.tables] == [(1, 15, 1)]
+    *rows, bias = job.slices
+    assert [(piece.width, piece.start, piece.stop) for piece in rows] == [(1, 0, 14)]
+    assert (bias.width, bias.start, bias.stop) == (0, 14, 15)
+    assert [(table.start, table.stop, table.width) for table in job.training.tables] == [(0, 14, 1)]
     assert job.notes == ["of weight.weight the rows travel that a step touches; the model is not cut for that"]
 
 

@@ -1,6 +1,7 @@
 """What a run may go on from, and what it refuses, before any process is started."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,8 @@ import torch
 from command_line import BAD_INPUT, USAGE, Cutset, refused
 from places import USER_MODELS
 
+from cutset.errors import CheckpointError
+from cutset.ps.checkpoint.journal import list_checkpoint_folders
 from cutset.ps.checkpoint.manifest import MANIFEST, Manifest
 from cutset.ps.checkpoint.write_checkpoint import write_manifest, write_shard, write_state
 from cutset.ps.methods.registry import parse_method
@@ -23,6 +26,7 @@ from cutset.tools.job.export_weights import describe_checkpoint
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
 from cutset.tools.job.resume import find_checkpoint
+from cutset.tools.training.checkpoint_sets import CheckpointSets, remove_incomplete
 
 GOOD = USER_MODELS / "good.py"
 TASK = f"{GOOD}:task"
@@ -97,12 +101,24 @@ def test_the_last_complete_one_is_taken(run: Path, options: RunConfig, tmp_path:
     )
 
 
-def test_the_last_is_the_one_that_was_written_last(run: Path, options: RunConfig) -> None:
-    """A run of other length may have been in the folder before."""
-    written(prepare(options), run / "checkpoint", 500, written=1.0)
-    assert find_checkpoint(run).manifest.about["step"] == 6
-    written(prepare(options), run / "checkpoints" / "000001", 3)
+def test_the_last_is_of_the_last_run_in_the_folder_whatever_the_clock_says(run: Path, options: RunConfig) -> None:
+    """A longer run may have been there before, and the clock may have been put back since."""
+    written(prepare(options), run / "checkpoint", 500)
+    assert find_checkpoint(run).manifest.about["step"] == 500
+    after = prepare(options)
+    written(after, run / "checkpoints" / "000001", 3, written=1.0)
     assert find_checkpoint(run).manifest.about["step"] == 3
+    written(after, run / "checkpoints" / "000002", 6, written=0.5)
+    assert find_checkpoint(run).manifest.about["step"] == 6
+
+
+def test_what_goes_on_from_an_older_one_is_later_than_what_was_there(run: Path, options: RunConfig) -> None:
+    first = run / "checkpoints" / "000001"
+    again = prepare(replace(options, resume=first))
+    assert again.run == 1 + prepare(replace(options, out=run.parent / "elsewhere", resume=run)).run
+    assert again.training.start_step == 3
+    written(again, run / "checkpoints" / "000009", 5)
+    assert find_checkpoint(run).manifest.about["step"] == 5
 
 
 def test_steps_are_counted_by_samples(run: Path, options: RunConfig, tmp_path: Path) -> None:
@@ -138,8 +154,9 @@ def test_a_newer_format(resume: Resume, run: Path) -> None:
 def test_a_manifest_that_says_too_little(resume: Resume, run: Path) -> None:
     path = run / "checkpoints" / "000002" / MANIFEST
     plain = json.loads(path.read_text())
-    path.write_text(json.dumps({**plain, "about": {"written": plain["about"]["written"], "optimizer": "adam"}}))
-    refused(resume(), OF_CHECKPOINT, "E803", "samples, seed, method", str(run))
+    said = {name: plain["about"][name] for name in ("run", "samples", "optimizer")}
+    path.write_text(json.dumps({**plain, "about": said}))
+    refused(resume(), OF_CHECKPOINT, "E803", "does not say its seed, method", str(run))
 
 
 def test_nothing_is_left_to_do(resume: Resume, run: Path, options: RunConfig) -> None:
@@ -184,3 +201,107 @@ def test_a_checkpoint_between_two_pushes(resume: Resume, method: str, every: int
 def test_checkpoints_come_after_as_many_updates(options: RunConfig, method: str, versions: int) -> None:
     job = prepare(replace(options, method=parse_method(method), replicas=2, checkpoint_every=12, optimizer=SGD(0.1)))
     assert job.checkpoint_versions == versions
+
+
+# Damaged manifests ---------------------------------------------------------------------------------------------------
+
+
+def about(**more: Any) -> Callable[[bytes], bytes]:
+    """Makes a manifest say something else of the run; of ... it says nothing."""
+
+    def change(data: bytes) -> bytes:
+        plain = json.loads(data)
+        changed = plain["about"] | more
+        plain["about"] = {name: value for name, value in changed.items() if value is not ...}
+        return json.dumps(plain).encode()
+
+    return change
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "no JSON": lambda data: b"step 6",
+    "no text": lambda data: data.replace(b"sync", b"\xff\xfe"),
+    "nested without end": lambda data: b'{"about":' * 100_000,
+    "a list": lambda data: b"[]",
+    "null": lambda data: b"null",
+    "no slices": lambda data: data.replace(b'"slices"', b'"sliced"'),
+    "of a word": about(written="x"),
+    "of null": about(written=None),
+    "of a list": about(written=[]),
+    "of NaN": about(written=float("nan")),
+    "samples of a word": about(samples="x"),
+    "fewer than no samples": about(samples=-1),
+    "samples of a truth value": about(samples=True),
+    "without samples": about(samples=...),
+    "run of null": about(run=None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_manifest_is_passed_over_and_that_is_said(run: Path, damage: str) -> None:
+    path = run / "checkpoints" / "000002" / MANIFEST
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    notices = list[str]()
+    assert find_checkpoint(run, on_notice=notices.append).folder == run / "checkpoints" / "000001"
+    (notice,) = notices
+    assert str(path) in notice
+    assert "is damaged" in notice
+    (run / "checkpoints" / "000001" / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match=r"E802: the manifest .*000002/manifest\.json is damaged"):
+        find_checkpoint(run)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "without samples"])
+def test_a_job_says_what_it_has_passed_over(run: Path, options: RunConfig, tmp_path: Path, damage: str) -> None:
+    path = run / "checkpoints" / "000002" / MANIFEST
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    job = prepare(replace(options, out=tmp_path / "new", resume=run))
+    assert job.training.start_step == 3
+    assert [note for note in job.notes if str(path) in note]
+    job = prepare(replace(options, out=tmp_path / "other", init=run))
+    assert [note for note in job.notes if str(path) in note]
+
+
+def test_a_damaged_one_that_is_named_is_refused(resume: Resume, run: Path) -> None:
+    path = run / "checkpoints" / "000002" / MANIFEST
+    path.write_bytes(about(samples="x")(path.read_bytes()))
+    refused(resume(resume=path.parent), OF_CHECKPOINT, "E802", str(path), "samples")
+
+
+@pytest.mark.parametrize("name", ["0001-old", "9" * 22, "000003x", "12", "0000003", "٠٠٠٠٠٣", "best"])
+@pytest.mark.parametrize("kind", ["folder", "file", "symlink"])
+def test_other_names_among_the_checkpoints_are_nobodys(run: Path, options: RunConfig, name: str, kind: str) -> None:
+    path = run / "checkpoints" / name
+    if kind == "folder":
+        shutil.copytree(run / "checkpoints" / "000001", path)
+        (path / MANIFEST).write_text("{")
+    elif kind == "file":
+        path.write_text("mine")
+    else:
+        path.symlink_to(run / "checkpoints" / "000001")
+    assert find_checkpoint(run).folder.name == "000002"
+    assert [folder.name for folder in list_checkpoint_folders(run)] == ["000001", "000002", "000003"]
+    CheckpointSets(prepare(options))
+    remove_incomplete(run)
+    assert path.exists()
+    assert not (run / "checkpoints" / "000003").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+def test_what_is_no_folder_is_no_checkpoint_whatever_its_name(run: Path, kind: str) -> None:
+    path = run / "checkpoints" / "000007"
+    if kind == "file":
+        path.write_text("mine")
+    else:
+        path.symlink_to(run / "checkpoints" / "000001")
+    assert find_checkpoint(run).folder.name == "000002"
+    remove_incomplete(run)
+    assert path.exists()
+
+
+def test_more_than_a_million_checkpoints_stay_in_order(run: Path, options: RunConfig) -> None:
+    written(prepare(options), run / "checkpoints" / "1000000", 9)
+    assert [folder.name for folder in list_checkpoint_folders(run)][-1] == "1000000"
+    assert find_checkpoint(run).folder.name == "1000000"

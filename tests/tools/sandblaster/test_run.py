@@ -15,7 +15,7 @@ from cutset.models import digits_softmax
 from cutset.tools.sandblaster.run import prepare_folder
 
 SOFTMAX = "cutset.models:digits_softmax(double=True)"
-METHOD = "sandblaster:iterations=12,l2=1e-3"
+METHOD = "sandblaster:iterations=12,l2=1e-3,torch_path=true"
 
 
 def result(out: Path) -> dict:

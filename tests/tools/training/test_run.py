@@ -63,6 +63,7 @@ def test_a_diverged_run_is_retried_with_the_rate_over_tau(options: RunConfig) ->
     job, outcome, retry = run_with_divergence_retry(prepare(options), train, notices.append)
     assert train.optimizers == [SGD(0.5), Scaled(SGD(0.5))]
     assert (job.optimizer, job.serving.optimizer) == (Scaled(SGD(0.5)), Scaled(SGD(0.5)))
+    assert job.run == 2, "what it writes is later than what the first try has written"
     assert outcome == {"seconds": 1.0}
     assert retry is not None
     assert (

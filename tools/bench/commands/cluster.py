@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ....errors import UsageError
-from .options import check_folder, json_option, print_progress, rounds_option
+from ...output_file import PAGE, check_output, write_output
+from ...path_option import PathOption
+from .options import json_option, print_progress, rounds_option
 
 if TYPE_CHECKING:
     from ..cluster.emulated_cluster import EmulatedCluster
@@ -37,7 +39,7 @@ DEFAULT_TASK = "cutset.tools.bench.cluster.recurrent_net:recurrent"
 @click.option("--fault", type=click.Choice(["cut", "blackhole"]), help="Break a link in training; print the error.")
 @click.option("--plain/--no-plain", default=True, show_default=True, help="Add one round without emulated compute.")
 @click.option("--clean", is_flag=True, help="Only remove the name spaces that killed runs have left.")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a page (HTML).")
+@click.option("-o", "--out", type=PathOption(may_be_folder=False), help="Write a page (HTML).")
 @json_option
 @click.argument("task", default=DEFAULT_TASK)
 def cluster_command(
@@ -70,7 +72,8 @@ def cluster_command(
         for name in emulated_cluster.remove_leftovers():
             click.echo(f"removed {name}")
         return
-    check_folder(out, fix="-o cluster.html")
+    if out is not None:
+        check_output(out, PAGE)
     bytes_per_s, spec = read_rate(rate), TaskSpec(task, batch=batch)
     experiment = ClusterExperiment(
         spec, machines, bytes_per_s, read_flops(flops), read_counts(counts), rounds, steps, plain=plain
@@ -90,7 +93,7 @@ def _compare(experiment: "ClusterExperiment", cluster: "EmulatedCluster", out: P
 
     result = run_experiment(experiment, cluster, measure_link(cluster.process_placement), print_progress)
     if out is not None:
-        out.write_text(render_cluster_page(result), encoding="utf-8")
+        write_output(out, render_cluster_page(result), PAGE)
     show_tables(tabulate(result), as_json=as_json)
     if out is not None:
         click.echo(f"written to {out}", err=as_json)
@@ -128,7 +131,7 @@ def read_flops(text: str) -> float | None:
 def read_counts(text: str) -> tuple[int, ...]:
     """Return numbers of micro-batches, each once, in rising order. Raises UsageError (E249) for anything else."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) >= 2 for part in parts):
+    if not all(part.isdecimal() and len(part) < 10 and int(part) >= 2 for part in parts):
         facts = f"--micro-batches {text} is not a list of numbers from 2"
         raise UsageError("E249", facts, fix="--micro-batches 4,8")
     return tuple(sorted({int(part) for part in parts}))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ....errors import UsageError
+from ...output_file import PICTURE, check_output, write_output
+from ...path_option import PathOption
 from .options import json_option, print_progress
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     metavar="KIND",
     help="Consider plans of this kind only, as slices or tiles; '' considers all, which takes much longer.",
 )
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture.")
+@click.option("--svg", type=PathOption(may_be_folder=False), help="Write the picture.")
 @json_option
 def figure3_command(
     nets: tuple[str, ...],
@@ -60,6 +62,8 @@ def figure3_command(
     from ..planner.figure3 import COUNTS, NETS, AssumedMachines, simulate_figure3, tabulate
     from ..planner.figure3_svg import render_figure3
 
+    if svg is not None:
+        check_output(svg, PICTURE)
     assumed = AssumedMachines(
         flops_per_s=flops,
         bandwidth=bandwidth,
@@ -73,7 +77,7 @@ def figure3_command(
         assumed, nets=nets or NETS, counts=read_counts(counts) or COUNTS, batch=batch, candidates=candidates, tell=_tell
     )
     if svg is not None:
-        _write(svg, render_figure3(figure))
+        write_output(svg, render_figure3(figure), PICTURE)
     show_tables(*tabulate(figure), as_json=as_json)
     if svg is not None:
         click.echo(f"written to {svg}", err=as_json)
@@ -84,7 +88,7 @@ def read_counts(text: str | None) -> tuple[int, ...]:
     from ....partition.cluster.machines import MAX_MACHINES
 
     parts = text.split(",") if text is not None else []
-    if not all(part.strip().isdigit() and 1 <= int(part) <= MAX_MACHINES for part in parts):
+    if not all(part.strip().isdecimal() and len(part) < 10 and 1 <= int(part) <= MAX_MACHINES for part in parts):
         facts = f"--machines {text} is not a list of numbers from 1 to {MAX_MACHINES}"
         raise UsageError("E241", facts, fix="--machines 1,8,81")
     return tuple(sorted({int(part) for part in parts}))
@@ -92,10 +96,3 @@ def read_counts(text: str | None) -> tuple[int, ...]:
 
 def _tell(point: "SpeedupPoint") -> None:
     print_progress(f"{point.task}, machines {point.machines}: {point.speedup:.2f} times as fast as one")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError("E222", f"cannot write {path}: {error.strerror}", fix="name a folder that exists") from error

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
-from .options import check_folder, json_option, print_progress, rounds_option
+from ...output_file import TABLE, TABLE_MARK, check_output, write_output
+from ...path_option import PathOption
+from .options import json_option, print_progress, rounds_option
 
 
 @click.command("methods")
@@ -17,7 +19,7 @@ from .options import check_folder, json_option, print_progress, rounds_option
 @click.option(
     "--methods", "names", default="", metavar="NAME,...", help="Only these methods or rows of the table, beside torch."
 )
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the table (Markdown).")
+@click.option("-o", "--out", type=PathOption(may_be_folder=False), help="Write the table (Markdown).")
 @json_option
 def methods_bench_command(data: str, epochs: int, rounds: int, names: str, out: Path | None, as_json: bool) -> None:
     """Train a perceptron on MNIST by every method, and compare accuracy, speed, staleness and bytes sent.
@@ -31,11 +33,12 @@ def methods_bench_command(data: str, epochs: int, rounds: int, names: str, out: 
     from ..training.methods_table import tabulate
     from ..training.settings import find_settings
 
-    check_folder(out, fix="-o methods.md")
+    if out is not None:
+        check_output(out, TABLE)
     settings = find_settings([name.strip() for name in names.split(",") if name.strip()])
     with tempfile.TemporaryDirectory(prefix="cutset-bench-") as folder:
         contestants = make_contestants(data, Path(folder), settings)
         table = tabulate(measure(contestants, epochs=epochs, rounds=rounds, tell=print_progress))
     if out is not None:
-        out.write_text(table.to_markdown(), encoding="utf-8")
+        write_output(out, f"{TABLE_MARK}\n{table.to_markdown()}", TABLE)
     show_tables(table, as_json=as_json)

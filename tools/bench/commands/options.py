@@ -1,12 +1,9 @@
 """The options that several commands of `cutset bench` share."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from ....errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,12 +23,3 @@ def rounds_option(
 def print_progress(line: str) -> None:
     """Print a line of progress to stderr, so that stdout has the results alone."""
     click.echo(line, err=True)
-
-
-def check_folder(path: Path | None, *, fix: str) -> None:
-    """Raise UsageError (E222) if a file cannot be written because its folder is missing.
-
-    Commands call it before they measure anything.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise UsageError("E222", f"cannot write {path}: there is no folder {path.parent}", fix=fix)

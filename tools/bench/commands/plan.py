@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ...path_option import PathOption
 from .options import json_option, print_progress
 
 
@@ -11,7 +12,7 @@ from .options import json_option, print_progress
 @click.option(
     "--graphs",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PathOption(),
     metavar="DIR|FILE...",
     help="Published graphs: dnn-partitioning JSON, PipeDream profiles (*graph.txt), METIS *.graph, hMETIS *.hgr.",
 )
@@ -27,7 +28,7 @@ from .options import json_option, print_progress
     "--limit", type=click.FloatRange(min=0), default=20.0, show_default=True, help="Seconds to search for each row."
 )
 @json_option
-@click.argument("more", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("more", nargs=-1, type=PathOption())
 def plan_bench_command(
     graphs: tuple[Path, ...],
     measure: bool,

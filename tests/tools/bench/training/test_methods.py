@@ -25,6 +25,7 @@ from cutset.tools.bench.training.methods import (
 )
 from cutset.tools.bench.training.methods_table import compute_speedup, judge_goals, tabulate
 from cutset.tools.bench.training.settings import SETTINGS, find_settings
+from cutset.tools.output_file import TABLE_MARK
 
 TRAIN, TEST = 1280, 200
 
@@ -181,7 +182,7 @@ def test_the_command_measures_what_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert done.exit_code == 0, done.output
     assert asked == [("mnist:x", find_settings(["ssp", "sync"])), ("entries", 2, 1)]
     assert json.loads(done.output) == json.loads(json.dumps(tabulate(rows_with(1.4, 1.7, 0.96)).to_dict()))
-    assert out.read_text() == tabulate(rows_with(1.4, 1.7, 0.96)).to_markdown()
+    assert out.read_text() == f"{TABLE_MARK}\n" + tabulate(rows_with(1.4, 1.7, 0.96)).to_markdown()
     assert json.loads(done.output)["goals"][0]["met"] is True
 
 
