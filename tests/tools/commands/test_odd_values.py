@@ -170,6 +170,7 @@ def fill_in(what: str, name: str) -> Iterator[str]:
     return (word.replace("NAME", name) for word in PATHS[what])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", PATHS)
 def test_a_name_of_any_kind_is_taken_or_refused(cutset: Cutset, what: str) -> None:
     for name in NAMES:

@@ -84,6 +84,7 @@ def test_each_run_gets_a_folder_and_the_last_one_has_a_name(cutset: Cutset, untr
     assert "0001-task" in os.listdir("runs")
 
 
+@pytest.mark.slow
 def test_the_demo_and_python_do_the_same(cutset: Cutset, untrained: list[Job]) -> None:
     assert cutset("demo").code == 0
     assert os.readlink("runs/last") == "0001-digits_local"
@@ -137,7 +138,9 @@ FAILING = {
 
 
 @pytest.mark.parametrize("what", FAILING)
-@pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
+@pytest.mark.parametrize(
+    "finished", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["finished", "unfinished"]
+)
 def test_a_failed_check_changes_nothing(
     cutset: Cutset, untrained: list[Job], here: Path, what: str, finished: bool
 ) -> None:
@@ -300,7 +303,7 @@ STOPPED = "E999"
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "downpour", "checkpoint_every": 2, "machines": 2},
+        pytest.param({"method": "downpour", "checkpoint_every": 2, "machines": 2}, marks=pytest.mark.slow),
         pytest.param({"method": "sync", "checkpoint_every": 2, "replicas": 2}, marks=pytest.mark.slow),
         pytest.param({"method": "diloco:every=2", "replicas": 2}, marks=pytest.mark.slow),
         pytest.param({"method": "sandblaster:iterations=4", "machines": 2}, marks=pytest.mark.slow),
