@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
+from places import USER_MODELS
+
 from cutset.errors import ProcessLost
+from cutset.ps.methods.sync import Sync
+from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher, Role
 from cutset.runtime.launcher.membership import Loss
+from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
+from cutset.tools.job.prepare import prepare
 from cutset.tools.training.scale_requests import ScaleLimits, ScaleRequests
 from cutset.tools.training.supervisor import TrainingSupervisor
 
@@ -18,6 +25,22 @@ KILLED = "worker-1.0 was killed by SIGKILL (its last progress was 'step 2')"
 def state_file(size: int) -> dict[str, Any]:
     """What a worker reports about the file of its buffers."""
     return {"machine": 0, "sha256": "0" * 64, "bytes": size, "pieces": []}
+
+
+def prepare_sync_run(out: Path, *, shards: int) -> Job:
+    """Prepare a long run of two replicas in lock step, of one machine each, whose roles may be restarted twice."""
+    options = RunConfig(
+        task=f"{USER_MODELS / 'good.py'}:task",
+        method=Sync(),
+        optimizer=SGD(0.1),
+        out=out,
+        replicas=2,
+        shards=shards,
+        epochs=1000,
+        restarts=2,
+        baseline=False,
+    )
+    return prepare(options)
 
 
 class FakeLauncher:

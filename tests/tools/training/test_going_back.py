@@ -5,35 +5,20 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from places import USER_MODELS
-from supervised import Run
+from supervised import Run, prepare_sync_run
 
 from cutset.errors import ProcessLost
 from cutset.ps.checkpoint.journal import recovery_path
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.sync import Sync
-from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.membership import Loss
-from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
-from cutset.tools.job.prepare import prepare
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    options = RunConfig(
-        task=f"{USER_MODELS / 'good.py'}:task",
-        method=Sync(),
-        optimizer=SGD(0.1),
-        out=tmp_path_factory.mktemp("run"),
-        replicas=2,
-        shards=2,
-        epochs=1000,
-        restarts=2,
-        baseline=False,
-    )
-    return prepare(options)
+    return prepare_sync_run(tmp_path_factory.mktemp("run"), shards=2)
 
 
 ALL = ["shard-0", "shard-1", "worker-0.0", "worker-1.0"]

@@ -5,16 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import USER_MODELS
+from supervised import prepare_sync_run
 
 from cutset.ps.checkpoint.journal import INTERVAL_S, recovery_path
 from cutset.ps.methods.local_sgd import Averaging
-from cutset.ps.methods.sync import Sync
-from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.channel.message import Message
-from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
-from cutset.tools.job.prepare import prepare
 from cutset.tools.training.recovery_points import RecoveryPoints
 
 ROLES = ["shard-0", "worker-0.0", "worker-1.0"]
@@ -22,17 +18,7 @@ ROLES = ["shard-0", "worker-0.0", "worker-1.0"]
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    options = RunConfig(
-        task=f"{USER_MODELS / 'good.py'}:task",
-        method=Sync(),
-        optimizer=SGD(0.1),
-        out=tmp_path_factory.mktemp("run"),
-        replicas=2,
-        shards=1,
-        epochs=1000,
-        baseline=False,
-    )
-    return prepare(options)
+    return prepare_sync_run(tmp_path_factory.mktemp("run"), shards=1)
 
 
 @pytest.fixture
