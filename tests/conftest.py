@@ -53,13 +53,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def children() -> set[int]:
-    """Processes that this one started and that have not ended and been waited for."""
+    """Processes that this one and its children started, and that have not ended and been waited for."""
     multiprocessing.active_children()  # waits for those that have ended
+    return children_of("self") - {getattr(resource_tracker._resource_tracker, "_pid", None)}
+
+
+def children_of(pid: str) -> set[int]:
     found: set[int] = set()
-    for task in Path("/proc/self/task").glob("*/children"):
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
-            found |= {int(pid) for pid in task.read_text().split()}
-    return found - {getattr(resource_tracker._resource_tracker, "_pid", None)}
+            for child in task.read_text().split():
+                found |= {int(child), *children_of(child)}
+    return found
 
 
 def threads() -> set[threading.Thread]:

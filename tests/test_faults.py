@@ -24,6 +24,7 @@ from train_with_faults import Break, Fault, Signal, train_with_faults
 from training_command import INTERRUPTED, LOST, PROMISED_S, START_S, Run, Start, ended, gone, listening
 
 from cutset.errors import NetworkError, ProcessLost
+from cutset.runtime.launcher.role_process import PROCESS_TITLE
 from cutset.tools.config.run_config import RunConfig
 
 pytestmark = NEEDS_PROC
@@ -78,7 +79,9 @@ def test_a_run_that_is_interrupted_ends(training: Run) -> None:
 
 def test_all_processes_end_when_the_command_is_killed(training: Run) -> None:
     sockets, processes = training.listening(), training.processes()
-    assert len(processes) == 4
+    assert sorted(line for line in processes.values() if line.startswith(PROCESS_TITLE)) == [
+        f"{PROCESS_TITLE} {name}" for name in ("shard-0", "worker-0.0", "worker-0.1")
+    ]
     training.process.kill()
     assert gone(list(processes), timeout_s=5.0)
     assert not sockets & listening()

@@ -18,7 +18,7 @@ ANYTHING_BUT_ZMQ = {"click", "msgspec", "networkx", "numpy", "pymetis", "rich", 
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "models": (set(), {"numpy", "torch"}),
     "partition": (set(), {"msgspec", "mtkahypar", "networkx", "numpy", "pymetis", "torch"}),
-    "runtime": ({"models", "partition"}, {"msgspec", "numpy", "torch", "zmq"}),
+    "runtime": ({"models", "partition"}, {"msgspec", "numpy", "setproctitle", "torch", "zmq"}),
     "ps": ({"models", "partition", "runtime"}, {"msgspec", "numpy", "safetensors", "torch"}),
     "tools": ({"models", "partition", "runtime", "ps"}, ANYTHING_BUT_ZMQ),
     "api": ({"models", "partition", "runtime", "ps", "tools"}, ANYTHING_BUT_ZMQ),
@@ -33,7 +33,7 @@ UNPICKLES = {"cloudpickle", "dill", "joblib", "marshal", "multiprocessing", "pic
 RUNS_TEXT = {"__import__", "compile", "eval", "exec"}
 UNPICKLING_CALLS = {"torch.load", "torch.save", "numpy.load", "np.load", "os.system", "os.popen"}
 UNPICKLING_METHODS = {"recv_pyobj", "send_pyobj"}
-READS_ENVIRONMENT = {"runtime/launcher/child.py", "runtime/launcher/launcher.py"}
+READS_ENVIRONMENT = {"runtime/launcher/child.py", "runtime/launcher/role_process.py"}
 VAGUE = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 

@@ -87,6 +87,7 @@ def test_a_placement_remembers_its_leaf_modules_and_is_checked_with_them(placeme
     assert done.stdout == f"{placement} fits {BRANCHING}:branching: 2 machines\n", done.stderr
 
 
+@pytest.mark.slow
 def test_two_processes_train_it_as_plain_torch_does(task: Task, placement: Path, tmp_path: Path) -> None:
     options = ["--optimizer", "sgd", "--lr", LR, "--epochs", EPOCHS, "--seed", SEED, "--no-baseline", "--json"]
     done = cutset("train", f"{BRANCHING}:branching", "--placement", placement, *options, "--out", tmp_path)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from busy import stretch
 from in_threads import run_in_threads
+from marking import with_slow
 from torch import Tensor, nn
 
 from cutset.errors import CutsetError
@@ -120,7 +121,7 @@ def check_result(servers: list[Shard], losses: list[float]) -> None:
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", with_slow(range(10), range(10, 30)))
 def test_a_run_ends_soon_in_a_named_error_or_is_right(job: Job, seed: int) -> None:
     threads, began = set(threading.enumerate()), time.monotonic()
     outcome = end(job, random_faults(seed, ROLES, STEPS))

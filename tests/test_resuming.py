@@ -33,6 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return whole_run(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_as_if_undisturbed(tmp_path: Path, whole: Path) -> None:
     """On three shards instead of two. tests/slow/test_resuming.py has one and two, other methods and machines."""
     check_killed(tmp_path, whole, seed=2, shards=3)

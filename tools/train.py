@@ -6,6 +6,7 @@ import msgspec
 
 from ..ps.methods.sandblaster import Sandblaster
 from ..runtime.launcher.launcher import Route
+from ..runtime.launcher.role_process import ForkServers
 from ..whole_file import write_whole
 from .analysis.chrome_trace import make_chrome_trace
 from .analysis.recorded_steps import RecordedSpans, find_whole_steps, read_spans
@@ -46,14 +47,15 @@ def run(
     on_progress: is called with the name of a run, a step, the number of steps and the loss; on_notice: with a sentence
     about each restart. route: how processes reach each other, see `Launcher`.
     """
-    if isinstance(job.method, Sandblaster):
-        outcome = run_sandblaster(job, job.method, on_progress, on_notice, route)
-        return summarize_sandblaster(job, job.method, outcome)
-    alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
-    baseline = run_baseline(job, on_progress) if alone else None
-    job, outcome, retry = run_with_divergence_retry(
-        job, lambda job: run_replicas(job, on_progress, on_notice, route), on_notice
-    )
+    with ForkServers() as servers:
+        if isinstance(job.method, Sandblaster):
+            outcome = run_sandblaster(job, job.method, servers, on_progress, on_notice, route)
+            return summarize_sandblaster(job, job.method, outcome)
+        alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
+        baseline = run_baseline(job, servers, on_progress) if alone else None
+        job, outcome, retry = run_with_divergence_retry(
+            job, lambda job: run_replicas(job, servers, on_progress, on_notice, route), on_notice
+        )
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
     _write_trace(job, steps, on_notice)
     return compare_runs(job, baseline, outcome, steps, retry)

@@ -20,7 +20,7 @@ from .user_frames import is_users_file
 
 @contextlib.contextmanager
 def keep_global_caches(code: Iterable[Any]) -> Iterator[None]:
-    """When it ends, empty caches of functions, and restore global variables that hold fake tensors since it began.
+    """When it ends, empty caches of functions that were filled since it began, and restore globals with fake tensors.
 
     code: objects of the classes, and the functions, that are run. The files that are looked at are those of their
     packages, and those in the same folders.
@@ -52,14 +52,18 @@ def _find_namespaces(code: Iterable[Any]) -> list[Any]:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of a container, and anything else as it is."""
+    """Return a copy of a container, how often a cached function was computed, and anything else as it is."""
+    if isinstance(value, functools._lru_cache_wrapper):
+        return value.cache_info().misses
     return value.copy() if type(value) in (dict, list, set) else value
 
 
 def _restore(space: Any, before: Mapping[str, Any]) -> None:
     for name, value in list(vars(space).items()):
         if isinstance(value, functools._lru_cache_wrapper):
-            value.cache_clear()
+            # Left alone where nothing was added: what a user's program has computed before may have taken it long.
+            if value.cache_info().misses != before.get(name):
+                value.cache_clear()
         elif _holds_fake(value):
             old = before.get(name)
             if isinstance(value, dict) and isinstance(old, dict):

@@ -1,8 +1,7 @@
-"""The main program of a role's process, which `Launcher` starts as `python -m cutset.runtime.launcher.child`.
+"""What the process of a role does, from its fork (fork_server.py) to its end.
 
 It sends "hello", waits for "start" with the directory of all roles, calls the entry `entry(channel, setup, progress)`,
-and reports how that ended. It ends at once when the launcher does, however that ended; slow imports, torch among them,
-come only after the thread that makes sure of it has started.
+and reports how that ended. It ends at once when the launcher does, however that ended.
 """
 
 import ctypes
@@ -15,16 +14,21 @@ import sys
 import threading
 import traceback
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..channel.message import LAUNCHER
+import numpy as np
+import zmq
+from setproctitle import setproctitle
+
+from ...errors import NetworkError
+from ..channel.mailbox import Stopped, stop_error
+from ..channel.message import LAUNCHER, Message, encode
+from ..channel.peer_connection import PeerConnection
+from ..channel.zmq_channel import ZmqChannel
 from .assignment import Assignment, read_assignment
-
-if TYPE_CHECKING:
-    from ...errors import NetworkError
-    from ..channel.message import Message
-    from ..channel.zmq_channel import ZmqChannel
-
+from .failure_report import describe_failure
+from .heartbeat import HeartbeatThread, RoleProgress
+from .role_process import PROCESS_TITLE
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -59,17 +63,16 @@ class _LogStream(io.RawIOBase):
         return size
 
 
-def main() -> int:
-    """Run the role whose assignment stands in stdin. Returns the exit code."""
+def main(name: str) -> int:
+    """Run the role whose assignment stands in stdin, in a process of its own. Returns the exit code."""
+    setproctitle(f"{PROCESS_TITLE} {name}")
     launcher = _take_stdin()
-    _continue_when_launcher_ends()
+    continue_when_parent_ends()
     assignment = read_assignment(launcher)
     threading.Thread(target=_end_with_launcher, args=(launcher,), name="cutset-watch", daemon=True).start()
     sys.path[:] = assignment.path
     sys.stdout, sys.stderr = (_LogStream.open(descriptor) for descriptor in (1, 2))
-    from ...errors import NetworkError
-    from ..channel.zmq_channel import ZmqChannel
-
+    np.random.seed()  # a fork would draw what the others draw
     try:
         channel = ZmqChannel(assignment.name, assignment.job, assignment.keys, host=assignment.host)
     except NetworkError as error:
@@ -79,13 +82,8 @@ def main() -> int:
         return _run_role(assignment, channel)
 
 
-def _report_bind_failure(assignment: Assignment, error: "NetworkError") -> int:
+def _report_bind_failure(assignment: Assignment, error: NetworkError) -> int:
     """Report that this role cannot listen at its address; sending needs no such address. Returns the exit code."""
-    import zmq
-
-    from ..channel.message import encode
-    from ..channel.peer_connection import PeerConnection
-
     report, exit_code = _failure_message(error, assignment.name)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     connection = PeerConnection(context, assignment.keys, peer=LAUNCHER, endpoint=assignment.launcher)
@@ -104,8 +102,8 @@ def _take_stdin() -> int:
     return launcher
 
 
-def _continue_when_launcher_ends() -> None:
-    """Have the kernel continue this process when the launcher ends: a stopped one could not end with it."""
+def continue_when_parent_ends() -> None:
+    """Have the kernel continue this process when its parent ends: a stopped one could not end with it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
@@ -119,10 +117,7 @@ def _end_with_launcher(launcher: int) -> None:
     os._exit(1)
 
 
-def _run_role(assignment: Assignment, channel: "ZmqChannel") -> int:
-    from ..channel.mailbox import Stopped
-    from ..channel.message import Message
-
+def _run_role(assignment: Assignment, channel: ZmqChannel) -> int:
     try:
         value = _call_entry(assignment, channel)
         channel.send(LAUNCHER, Message("finished", body={"value": value}))
@@ -136,10 +131,7 @@ def _run_role(assignment: Assignment, channel: "ZmqChannel") -> int:
     return 0
 
 
-def _call_entry(assignment: Assignment, channel: "ZmqChannel") -> Any:
-    from ..channel.message import Message
-    from .heartbeat import HeartbeatThread, RoleProgress
-
+def _call_entry(assignment: Assignment, channel: ZmqChannel) -> Any:
     entry = _load(assignment.entry)
     channel.send(LAUNCHER, Message("hello", body={"endpoint": channel.endpoint}))
     _await_start(channel, assignment.start_timeout_s)
@@ -160,7 +152,7 @@ def _load(entry: str) -> Any:
     return getattr(importlib.import_module(module), function)
 
 
-def _await_start(channel: "ZmqChannel", timeout_s: float) -> None:
+def _await_start(channel: ZmqChannel, timeout_s: float) -> None:
     """Wait for "start" and take in where the other roles listen.
 
     Some roles may have started before and have sent something; the role receives it afterwards.
@@ -174,18 +166,9 @@ def _await_start(channel: "ZmqChannel", timeout_s: float) -> None:
             channel.forget(name)
         channel.requeue(early)
         return
-    from ..channel.mailbox import stop_error
-
     raise stop_error(channel.name, message)
 
 
-def _failure_message(error: BaseException, name: str) -> tuple["Message", int]:
-    from ..channel.message import Message
-    from .failure_report import describe_failure
-
+def _failure_message(error: BaseException, name: str) -> tuple[Message, int]:
     failure = describe_failure(error, name, "".join(traceback.format_exception(error)))
     return Message("failed", body=asdict(failure)), failure.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

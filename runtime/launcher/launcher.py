@@ -4,7 +4,6 @@ What the roles send and how their processes end becomes events of a `LivenessMon
 failed. A group of roles that was lost is ended, and the caller says which roles take its place.
 """
 
-import os
 import signal
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from .failure_report import Failure
 from .liveness import LivenessMonitor
 from .membership import Limits, Loss
 from .process_activity import ActivityProbes
-from .role_process import RoleProcess, await_ends, end_all, role_environment
+from .role_process import ForkServers, RoleProcess, await_ends, end_all
 
 TICK_S = 0.25
 HEARTBEAT_INTERVAL_S = 0.5
@@ -61,8 +60,8 @@ Route = Callable[[str, str, str], str]
 class Launcher:
     """Runs `roles` as processes, while entered: `start` them, follow their `events`, `stop` them or let them finish.
 
-    folder: where each role's log is kept; without one the logs are temporary. environ: the environment of the roles, by
-    default this process's own. limits: how long things may take; `start` sets its own for the start.
+    folder: where each role's log is kept; without one the logs are temporary. servers: that start the processes; by
+    default its own. limits: how long things may take; `start` sets its own for the start.
 
     reserved_names: names of roles that may be started later, so that keys for them are made now. restart: given a
     `Loss`, returns the roles that take the place of the lost group, in the same group and under reserved names, or
@@ -80,7 +79,7 @@ class Launcher:
         folder: Path | None = None,
         host: str = "127.0.0.1",
         limits: Limits | None = None,
-        environ: Mapping[str, str] | None = None,
+        servers: ForkServers | None = None,
         reserved_names: Sequence[str] = (),
         restart: RestartGroup | None = None,
         watch: Watch | None = None,
@@ -92,7 +91,8 @@ class Launcher:
         self.job = job
         self._folder = folder
         self._limits = limits or Limits()
-        self._environ = os.environ if environ is None else environ
+        self._servers = servers or ForkServers()
+        self._ends_servers = servers is None
         self._keys = make_keys([LAUNCHER, *(role.name for role in roles), *reserved_names])
         self._restart = restart
         self._watch = watch
@@ -115,8 +115,8 @@ class Launcher:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process number of each role, by name."""
-        return {process.name: process.pid for process in self._processes}
+        """The process number of each role, by name, as far as they are known."""
+        return {process.name: pid for process in self._processes if (pid := process.pid) is not None}
 
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Start every process and introduce them to each other; ProcessLost where one is not ready in time."""
@@ -137,11 +137,12 @@ class Launcher:
         self._monitor.join([r.name for r in roles], now=now, groups={r.name: r.group for r in roles})
         processes = []
         for role in roles:
-            process = RoleProcess(
+            process = self._servers.start(
                 role.name,
-                environment=role_environment(self._environ, threads=role.threads),
                 log=self._open_log(role.name),
+                threads=role.threads,
                 prefix=role.prefix,
+                module=role.entry.partition(":")[0],
             )
             processes.append(process)
             self._processes.append(process)
@@ -246,10 +247,6 @@ class Launcher:
         finally:
             end_all(self._processes)
 
-    def statistics(self) -> dict[str, dict[str, int]]:
-        """Count messages and tensor bytes to and from each role; see `Channel`."""
-        return self._channel.statistics()
-
     def __enter__(self) -> "Launcher":
         return self
 
@@ -259,6 +256,8 @@ class Launcher:
         try:
             self.stop("the run ended" if error is None else f"the run ended: {error}")
         finally:
+            if self._ends_servers:
+                self._servers.close()
             self._channel.close()
 
     def __repr__(self) -> str:
@@ -286,8 +285,7 @@ class Launcher:
 
     def _poll(self) -> list[Message]:
         """Wait for messages and ends of processes, and pass them to the monitor. Returns the caller's messages."""
-        ends = [process.end_file for process in self._watched if process.end_file is not None]
-        self._channel.wait(TICK_S, files=ends)
+        self._channel.wait(TICK_S, files=[process.end_file for process in self._watched])
         messages = self._read()
         for process in [p for p in self._watched if p.returncode() is not None]:
             messages += self._read()  # what it sent before it ended comes first
@@ -297,7 +295,7 @@ class Launcher:
             self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
         now = time.monotonic()
         doubtful, late = self._monitor.doubtful_roles(now), self._monitor.late_exits(now)
-        pids = {process.name: process.pid for process in self._watched if process.name in doubtful}
+        pids = {name: pid for name, pid in self.pids.items() if name in doubtful}
         for name, activity in self._activity_probes.sample(pids, now).items():
             self._monitor.on_activity(name, activity)
         self._monitor.tick(now)
@@ -318,7 +316,7 @@ class Launcher:
         return messages
 
     def _handle(self, message: Message) -> bool:
-        """Pass a message to the monitor if it concerns liveness. Returns whether the message is for the caller, too."""
+        """Pass a message to the monitor if it concerns liveness; return whether it is for the caller, too."""
         name, now, body = message.sender.partition(SIDE)[0], time.monotonic(), message.body
         if name != LAUNCHER and self._monitor.is_replaced(name):
             return False

@@ -1,4 +1,4 @@
-"""`RoleProcess`: the process of one role and its log.
+"""`RoleProcess`: the process of one role and its log. `ForkServers` starts it.
 
 It runs in a session of its own, so that Ctrl-C reaches only the launcher.
 """
@@ -7,19 +7,23 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import IO
 
+PROCESS_TITLE = "cutset role"  # of a role in the list of processes, with its name behind it
 LAST_LINES = 20
-POLL_S = 0.25  # between two checks of processes, where the system cannot notify of their end
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 8192
-_PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT  # without reaping: until then nobody else gets its number
 REPRODUCIBLE = "AUTO"  # value of MKL_CBWR; see `role_environment`
-_COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.launcher.child")
+_SERVER_EXIT_S = 5.0  # from closing a server's socket to its end, and from killing a role to the report of it
+_PACKAGE = __package__.partition(".")[0]
+_COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.launcher.fork_server")
 
 
 def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]:
@@ -45,81 +49,168 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
     }
 
 
-class RoleProcess:
-    """A spawned process.
+class ForkServers:
+    """Starts the processes of roles, as forks of servers (fork_server.py) that have torch imported already.
 
-    environment: the variables of its environment, all of them. log: the file that takes its output; it is closed with
-    the process. prefix: a command that runs the process, as `ip netns exec NAME` does. end_file: a descriptor that is
-    readable once the process has ended, where the system has such.
+    environ: what `role_environment` is made from, by default this process's own environment. The first role with some
+    number of threads, or some prefix, starts the server for these. `close` ends all servers, and roles that still run
+    with them.
     """
 
-    def __init__(
-        self, name: str, *, environment: Mapping[str, str], log: IO[bytes], prefix: Sequence[str] = ()
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = os.environ if environ is None else environ
+        self._servers: dict[tuple[int, tuple[str, ...]], _ServerProcess] = {}
+
+    def start(
+        self, name: str, *, log: IO[bytes], threads: int, prefix: tuple[str, ...] = (), module: str = ""
+    ) -> "RoleProcess":
+        """Start a role with that many threads, whose output goes to `log`.
+
+        prefix: a command that runs the process, as `ip netns exec NAME` does. module: what the role will import, which
+        the server imports if it is of this package.
+        """
+        server = self._servers.get((threads, prefix))
+        if server is not None and server.has_ended():
+            server.close()
+            server = None
+        if server is None:
+            modules = [module] if module.partition(".")[0] == _PACKAGE else []
+            environment = role_environment(self._environ, threads=threads)
+            server = self._servers[threads, prefix] = _ServerProcess(environment, prefix, modules)
+        return RoleProcess(name, server, log)
+
+    def close(self) -> None:
+        """End the servers."""
+        while self._servers:
+            self._servers.popitem()[1].close()
+
+    def __enter__(self) -> "ForkServers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ForkServers({list(self._servers)})"
+
+
+class _ServerProcess:
+    def __init__(self, environment: Mapping[str, str], prefix: Sequence[str], modules: Sequence[str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
+        with theirs:
+            self._process = subprocess.Popen(
+                (*prefix, *_COMMAND, *modules),
+                stdin=theirs.fileno(),
+                stdout=self.output,
+                stderr=subprocess.STDOUT,
+                env={**environment, "SPT_NOENV": "1"},  # the title of a process is not to overwrite its environment
+                start_new_session=True,
+            )
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def fork(self, name: str, files: Sequence[int]) -> None:
+        """Request a process with that standard input, log and socket for reports."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # has ended; the socket for reports tells
+            socket.send_fds(self._control, [name.encode()], files)
+
+    def await_end(self) -> int:
+        """Return its exit code, where it is about to end."""
+        try:
+            return self._process.wait(_SERVER_EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def close(self) -> None:
+        """End the server; it kills the roles that are left."""
+        self._control.close()
+        self.await_end()
+        self.output.close()
+
+
+class RoleProcess:
+    """A process of a role, as `ForkServers` starts it.
+
+    log: the file that takes its output; it is closed with the process. end_file: a descriptor that is readable where
+    there is news of the process: its number, or how it ended.
+    """
+
+    def __init__(self, name: str, server: _ServerProcess, log: IO[bytes]) -> None:
         self.name = name
-        self._log = log
-        self._process = subprocess.Popen(
-            (*prefix, *_COMMAND, name),  # the name is for `ps` alone; what the role needs comes over stdin
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            env=dict(environment),
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        self.end_file = _open_pidfd(self.pid)
+        self._server, self._log = server, log
+        self._report, theirs = socket.socketpair()
+        self._reported = b""
+        self._lost = False
+        stdin, self.stdin = os.pipe()
+        with theirs:
+            server.fork(name, [stdin, log.fileno(), theirs.fileno()])
+        os.close(stdin)
+        self._report.setblocking(False)
 
     @property
-    def stdin(self) -> int:
-        """The pipe to the process, which ends when the pipe is closed."""
-        assert self._process.stdin is not None
-        return self._process.stdin.fileno()
+    def end_file(self) -> int:
+        """A descriptor that is readable where there is news of the process."""
+        return self._report.fileno()
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process, None as long as that is not known."""
+        return next(iter(self._read_report()), None)
 
     def returncode(self) -> int | None:
-        """Its exit code, -9 for SIGKILL; None while it runs. Kills what it has started once it has ended."""
-        if self._process.returncode is None and os.waitid(os.P_PID, self.pid, _PEEK) is not None:
-            with contextlib.suppress(PermissionError):  # some systems say so where nobody else is left
-                os.killpg(self.pid, signal.SIGKILL)
-        return self._process.poll()
+        """Its exit code, -9 for SIGKILL; None while it runs. What it has started was killed once it has ended."""
+        numbers = self._read_report()
+        if len(numbers) > 1:
+            return numbers[1]
+        return self._server.await_end() if self._lost else None
+
+    def _read_report(self) -> list[int]:
+        """Return its number, and its exit code, as far as they are known."""
+        while not self._lost and self._report.fileno() >= 0:
+            try:
+                news = self._report.recv(64)
+            except BlockingIOError:
+                break
+            self._reported += news
+            self._lost = not news  # the server has ended, and it with it
+        return [int(line) for line in self._reported.split(b"\n")[:-1]]
 
     def last_lines(self) -> str:
-        """The last lines of its output."""
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - _TAIL_BYTES))
-        text = self._log.read().decode(errors="replace")
+        """The last lines of its output; of the server's where that could not start it."""
+        output = self._log if self.pid is not None else self._server.output
+        size = output.seek(0, os.SEEK_END)
+        output.seek(max(0, size - _TAIL_BYTES))
+        text = output.read().decode(errors="replace")
         return "\n".join(text.splitlines()[-LAST_LINES:])
 
     def hang_up(self) -> None:
         """Close the pipe to the process, at which it ends at once."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        if self.stdin >= 0:
+            os.close(self.stdin)
+            self.stdin = -1
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and what it has started; does nothing where it has ended."""
-        if self.returncode() is None:
+        """Send a signal to the process and what it has started; does nothing where it has ended or not begun."""
+        if self.returncode() is None and self.pid is not None:
             os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the process, reap it, and release its log and descriptors."""
+        """Kill the process, and release its log and descriptors. The server reaps it."""
         self.signal(signal.SIGKILL)
-        self._process.wait()
+        if self.pid is not None:
+            await_ends([self], _SERVER_EXIT_S)
         self.hang_up()
+        self._report.close()
         self._log.close()
-        if self.end_file is not None:
-            os.close(self.end_file)
-            self.end_file = None
 
     def __repr__(self) -> str:
         code = self.returncode()
         return f"RoleProcess({self.name}, pid {self.pid}, {'running' if code is None else f'ended with {code}'})"
-
-
-def _open_pidfd(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended; None where the system has no such."""
-    if sys.platform != "linux":
-        return None
-    return os.pidfd_open(pid)
 
 
 def await_ends(processes: Sequence[RoleProcess], timeout_s: float) -> None:
@@ -131,9 +222,8 @@ def await_ends(processes: Sequence[RoleProcess], timeout_s: float) -> None:
             return
         poller = select.poll()
         for process in running:
-            if process.end_file is not None:
-                poller.register(process.end_file, select.POLLIN)
-        poller.poll(min(remaining_s, POLL_S) * 1000)
+            poller.register(process.end_file, select.POLLIN)
+        poller.poll(remaining_s * 1000)
 
 
 def end_all(processes: list[RoleProcess]) -> None:

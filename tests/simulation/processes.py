@@ -94,7 +94,7 @@ class SimProcess:
     numbers = iter(range(1, 1 << 60))
     all: ClassVar[list["SimProcess"]] = []
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str) -> None:
         self.name, self.pid, self.end_file, self.stdin = name, next(self.numbers), None, self
         self._code: int | None = None
         self._world = present()
@@ -230,6 +230,16 @@ class NoProbes:
         return {}
 
 
+class SimServers:
+    """What starts the processes."""
+
+    def start(self, name: str, **options: Any) -> SimProcess:
+        return SimProcess(name)
+
+    def close(self) -> None:
+        pass
+
+
 def _check_disk(*ignored: object) -> None:
     if present().now < present().disk_full_until:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -238,7 +248,7 @@ def _check_disk(*ignored: object) -> None:
 def install_processes() -> None:
     """Have the launcher and the shards use what is simulated."""
     launcher.ZmqChannel = SimChannel  # type: ignore[assignment,misc]
-    launcher.RoleProcess = SimProcess  # type: ignore[assignment,misc]
+    launcher.ForkServers = SimServers  # type: ignore[assignment,misc]
     launcher.ActivityProbes = NoProbes  # type: ignore[assignment,misc]
     launcher.make_keys = lambda names: dict.fromkeys(names, b"")  # type: ignore[assignment]
     launcher.Assignment = _plain_assignment  # type: ignore[assignment,misc]

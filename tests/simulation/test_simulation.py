@@ -1,4 +1,4 @@
-"""Some hundred seeds of the simulation; `make simulate` has more."""
+"""Some seeds of the simulation; `make simulate` has more."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from marking import with_slow
 
 PROGRAM = Path(__file__).with_name("simulate.py")
 
@@ -17,11 +18,11 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize("first", [0, 100])
-def test_runs_with_faults_end_as_they_should(first: int) -> None:
-    ended = simulate("--first", str(first), "--seeds", "100", "--jobs", "1")
+@pytest.mark.parametrize(("first", "seeds"), with_slow([(0, 50)], [(50, 250)]))
+def test_runs_with_faults_end_as_they_should(first: int, seeds: int) -> None:
+    ended = simulate("--first", str(first), "--seeds", str(seeds), "--jobs", "1")
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-5000:]
-    assert ended.stdout == "100 seeds, 0 wrong\n"
+    assert ended.stdout == f"{seeds} seeds, 0 wrong\n"
 
 
 def test_a_seed_gives_the_same_run_again() -> None:

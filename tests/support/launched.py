@@ -3,19 +3,22 @@
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from busy import stretch
 from places import SUPPORT
 
 from cutset.errors import CutsetError
 from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher, Role
 from cutset.runtime.launcher.membership import Limits
+from cutset.runtime.launcher.role_process import ForkServers, await_ends
 
 QUICK = Limits(heartbeat_s=2.0)
+SERVERS = ForkServers()
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +38,24 @@ def open_files() -> set[tuple[str, str]]:
     return {(file.name, os.readlink(file)) for file in files if file.is_symlink()}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shared_servers() -> Iterator[None]:
+    """Keep the processes that roles are forks of for all tests of a module: each takes a second to start."""
+    with Path(os.devnull).open("r+b") as log:
+        role = SERVERS.start("first", log=log, threads=1)
+        role.hang_up()
+        await_ends([role], stretch(60))
+        role.kill()
+    yield
+    SERVERS.close()
+
+
+def launch(roles: Sequence[Role], **more: Any) -> Launcher:
+    return Launcher(roles, **{"job": "test", "servers": SERVERS, **more})
+
+
 def run(*roles: Role, **more: Any) -> tuple[list[Message], Launcher]:
-    with Launcher(roles, job="test", **more) as launcher:
+    with launch(roles, **more) as launcher:
         launcher.start()
         return list(launcher.events()), launcher
 

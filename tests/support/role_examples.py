@@ -2,12 +2,14 @@
 
 import atexit
 import os
+import random
 import re
 import subprocess
 import sys
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
 from cutset.errors import Diverged, NetworkError
@@ -37,7 +39,7 @@ def environment(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> dict
         "environ": dict(os.environ),
         "stdin": sys.stdin.read(),
         "leader": os.getsid(0) == os.getpid(),
-        "modules": sorted({"torch._dynamo", "sympy", "networkx", "pymetis"} & set(sys.modules)),
+        "modules": sorted({"torch._dynamo", "networkx", "pymetis"} & set(sys.modules)),
     }
 
 
@@ -116,3 +118,8 @@ def holds_the_lock(channel: ZmqChannel, setup: float, progress: RoleProgress) ->
         re.match(r"(a+)+$", "a" * length + "b")
         length, seconds = length + 1, time.monotonic() - began
     return seconds
+
+
+def draws(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> tuple[float, float]:
+    """From the generators that a process has without a seed."""
+    return float(np.random.random()), random.random()

@@ -14,6 +14,7 @@ from typing import Any
 from relay import Relay
 
 from cutset.errors import CutsetError
+from cutset.runtime.launcher.role_process import PROCESS_TITLE
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.train import run
@@ -130,10 +131,14 @@ def children() -> Iterator[tuple[int, str]]:
     """The roles' processes that this process has started: number and name."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_text().split("\0")
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and "cutset.runtime.launcher.child" in words:
-                yield int(folder.name), words[words.index("cutset.runtime.launcher.child") + 1]
+            title, _, name = (folder / "cmdline").read_text().rstrip("\0").rpartition(" ")
+            server = parent_of(int(folder.name))
+            if title == PROCESS_TITLE and parent_of(server) == os.getpid():
+                yield int(folder.name), name
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def roles_of(options: RunConfig, machines: int) -> list[str]:

@@ -19,6 +19,8 @@ import pytest
 from busy import stretch
 from places import USER_MODELS
 
+from cutset.runtime.launcher.role_process import PROCESS_TITLE
+
 GOOD = USER_MODELS / "good.py"
 CUTSET = Path(sys.executable).with_name("cutset")
 MARK = "CUTSET_TEST_MARK"
@@ -73,9 +75,7 @@ class Run:
 
     def pid(self, role: str) -> int:
         """The process of a role."""
-        (pid,) = [
-            pid for pid, line in self.processes().items() if line.endswith(f"cutset.runtime.launcher.child {role}")
-        ]
+        (pid,) = [pid for pid, line in self.processes().items() if line == f"{PROCESS_TITLE} {role}"]
         return pid
 
     def maps(self) -> list[str]:

@@ -11,6 +11,7 @@ from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.solver import Portions
 from ...runtime.launcher.launcher import Role, Route
+from ...runtime.launcher.role_process import ForkServers
 from ..job.export_weights import write_checkpoint
 from ..job.job import Job
 from ..job.portion_size import FOLDER, portions_of_job
@@ -22,7 +23,12 @@ from .supervisor import SandblasterSupervisor
 
 
 def run_sandblaster(
-    job: Job, method: Sandblaster, on_progress: OnProgress, on_notice: OnNotice, route: Route | None
+    job: Job,
+    method: Sandblaster,
+    servers: ForkServers,
+    on_progress: OnProgress,
+    on_notice: OnNotice,
+    route: Route | None,
 ) -> dict[str, Any]:
     """Train, evaluate and write the checkpoint; return what the roles reported.
 
@@ -32,7 +38,7 @@ def run_sandblaster(
     portions = portions_of_job(job)
     prepare_folder(job)
     supervisor = SandblasterSupervisor(job, method, portions, on_progress=on_progress, on_notice=on_notice)
-    results = run_roles(job, supervisor, on_notice, route)
+    results = run_roles(job, supervisor, servers, on_notice, route)
     shards = [results[name] for name in supervisor.shards]
     coordinator = results[supervisor.coordinator]
     write_once_there_is_room(
@@ -43,7 +49,7 @@ def run_sandblaster(
     baseline = None
     if job.config.baseline and job.config.resume is None and not method.l1:
         evaluations = max(1, round(coordinator["samples"] / portions.samples))
-        baseline = _run_baseline(job, method, portions, evaluations, on_progress)
+        baseline = _run_baseline(job, method, portions, evaluations, servers, on_progress)
     return {
         "seconds": supervisor.seconds,
         "coordinator": coordinator,
@@ -78,7 +84,12 @@ def prepare_folder(job: Job) -> None:
 
 
 def _run_baseline(
-    job: Job, method: Sandblaster, portions: Portions, evaluations: int, on_progress: OnProgress
+    job: Job,
+    method: Sandblaster,
+    portions: Portions,
+    evaluations: int,
+    servers: ForkServers,
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
     setup = msgspec.to_builtins(TorchBaselineSpec(job.training, method, portions.samples, evaluations))
-    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), on_progress)
+    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), servers, on_progress)

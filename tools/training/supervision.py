@@ -15,6 +15,7 @@ from ...ps.checkpoint.write_checkpoint import WAIT_FOR_ROOM_S
 from ...runtime.channel.message import Message
 from ...runtime.launcher.launcher import Launcher, Role, Route
 from ...runtime.launcher.membership import Loss
+from ...runtime.launcher.role_process import ForkServers
 from ..job.job import Job
 from ..run_folder import LOGS
 
@@ -45,7 +46,9 @@ class RoleSupervisor(Protocol):
         """Do what is due without a message; called again and again."""
 
 
-def run_roles(job: Job, supervisor: RoleSupervisor, on_notice: OnNotice, route: Route | None) -> dict[str, Any]:
+def run_roles(
+    job: Job, supervisor: RoleSupervisor, servers: ForkServers, on_notice: OnNotice, route: Route | None
+) -> dict[str, Any]:
     """Start the roles of a supervisor and let it answer them until all have finished; return their results by name."""
     launching = Launcher(
         supervisor.roles(),
@@ -55,6 +58,7 @@ def run_roles(job: Job, supervisor: RoleSupervisor, on_notice: OnNotice, route: 
         restart=supervisor.restart,
         watch=supervisor.watch,
         on_notice=on_notice,
+        servers=servers,
         route=route,
     )
     with launching as launcher:
@@ -65,9 +69,9 @@ def run_roles(job: Job, supervisor: RoleSupervisor, on_notice: OnNotice, route: 
         return dict(launcher.results)
 
 
-def run_one_process(job: Job, role: Role, on_progress: OnProgress) -> dict[str, Any]:
+def run_one_process(job: Job, role: Role, servers: ForkServers, on_progress: OnProgress) -> dict[str, Any]:
     """Run the baseline, a single role, and return its result."""
-    with Launcher([role], job=unique_job_name(), folder=job.out / LOGS) as launcher:
+    with Launcher([role], job=unique_job_name(), folder=job.out / LOGS, servers=servers) as launcher:
         launcher.start()
         for message in launcher.events():
             if message.kind == "progress":

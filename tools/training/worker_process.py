@@ -4,8 +4,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...models.sample_stream import SampleStream
 from ...models.task import Data
 from ...ps.client.client import Client
@@ -43,7 +41,6 @@ class WorkerProcess:
         self._trainer = self._build_trainer()
         self._client = self._build_client()
         self._stream = SampleStream(len(self._samples), batch=self._training.batch, seed=self._training.seed)
-        _warm_up()
         self._send("ready", {})
         self._mailbox.wait([(LAUNCHER, "start_training", 0, 0, 0)], timeout_s=MESSAGE_TIMEOUT_S)
         self._log = ProgressLog(channel, progress, self._training, lambda: self._mailbox.waited_s)
@@ -164,9 +161,3 @@ class WorkerProcess:
 
     def _send(self, kind: str, body: dict[str, Any]) -> None:
         self._channel.send(LAUNCHER, Message(kind, body=body))
-
-
-def _warm_up() -> None:
-    """Run a backward from given gradients: the first makes torch import for half a second, not on the run's clock."""
-    value = torch.zeros(1, requires_grad=True)
-    torch.autograd.backward([value * 1], [torch.ones(1)])

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from cutting import subject
+from marking import with_slow
 from torch import Tensor, nn
 from zoo import CASES, MORE_CASES
 
@@ -54,7 +55,7 @@ def test_the_callers_module_stays_as_it_is() -> None:
     assert X.device.type == "cpu"
 
 
-@pytest.mark.parametrize("name", [*CASES, *MORE_CASES])
+@pytest.mark.parametrize("name", with_slow(list(CASES), list(MORE_CASES)))
 def test_a_model_without_storage_gives_the_same_graph(name: str) -> None:
     case = subject(name)
     with torch.device("meta"):

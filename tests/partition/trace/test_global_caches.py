@@ -31,6 +31,12 @@ def compute_table(length: int) -> Tensor:
     return torch.arange(length, dtype=DOUBLE).cos()
 
 
+@functools.lru_cache
+def compute_slowly(length: int) -> int:
+    """Stands for a file that is read, or an index that is built."""
+    return length * length
+
+
 def by_function(x: Tensor) -> Tensor:
     return compute_table(x.shape[1])
 
@@ -87,3 +93,12 @@ def test_what_was_there_before_stays() -> None:
     assert 9 not in TABLES
     assert not any(isinstance(row, FakeTensor) for row in ROWS)
     TABLES.clear()
+
+
+def test_what_a_program_had_computed_before_stays() -> None:
+    compute_slowly(3)
+    with keep_global_caches([Net(by_function)]), FakeTensorMode():
+        compute_slowly(3)
+        compute_table(7)
+    assert compute_slowly.cache_info().currsize == 1
+    assert compute_table.cache_info().currsize == 0

@@ -19,6 +19,7 @@ from logistic_losses import (
     run_published_owl_qn,
     run_scipy,
 )
+from marking import with_slow
 from solver_runs import run_solver
 
 from cutset.ps.sandblaster.gradient_descent import ConjugateGradients, GradientDescent
@@ -35,7 +36,6 @@ DRAWS: dict[str, Callable[[], np.ndarray]] = {
     "badly scaled": lambda: draw_badly_scaled(300, 10, decades=1, seed=2),
 }
 PENALTIES = {"l2": {"l2": 1e-3}, "l1": {"l1": 1e-3}, "small l1": {"l1": 1e-4}, "l1 and l2": {"l1": 1e-3, "l2": 1e-4}}
-PROBLEMS = pytest.mark.parametrize(("samples", "penalty"), [(s, p) for s in DRAWS for p in PENALTIES])
 
 
 @lru_cache
@@ -57,8 +57,9 @@ def least(samples: str, penalty: str) -> float:
     return min(*scipy_losses(samples, penalty), problem(samples, penalty).loss(optimum(samples, penalty)))
 
 
-@PROBLEMS
-@pytest.mark.parametrize(("form", "shards"), [("vector-free", 1), ("two-loop", 3)])
+@pytest.mark.parametrize("penalty", with_slow(["l2", "l1", "small l1"], ["l1 and l2"]))
+@pytest.mark.parametrize("samples", DRAWS)
+@pytest.mark.parametrize(("form", "shards"), with_slow([("vector-free", 1)], [("two-loop", 3)]))
 def test_it_ends_at_the_optimum_in_about_as_many_evaluations_as_scipy(
     samples: str, penalty: str, form: str, shards: int
 ) -> None:
@@ -74,9 +75,9 @@ def test_it_ends_at_the_optimum_in_about_as_many_evaluations_as_scipy(
     assert len(losses) <= len(expected)
 
 
-@pytest.mark.parametrize("scale", [2.0**-30, 2.0**40])
+@pytest.mark.parametrize("scale", with_slow([2.0**-30], [2.0**40]))
 @pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("samples", ["one-hot", "sparse"])
+@pytest.mark.parametrize("samples", with_slow(["one-hot"], ["sparse"]))
 def test_a_multiple_of_the_loss_takes_the_same_path(samples: str, penalty: str, scale: float) -> None:
     """By a power of two, which rounds nothing, bit by bit."""
     plain, scaled = (
@@ -108,8 +109,9 @@ def test_other_solvers_take_the_same_path_whatever_the_scale(kind: type[Lbfgs]) 
     assert ends[0][1] == ends[1][1] < 100
 
 
-@PROBLEMS
-@pytest.mark.parametrize("away", [1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("penalty", with_slow(["l2", "small l1"], ["l1", "l1 and l2"]))
+@pytest.mark.parametrize("samples", DRAWS)
+@pytest.mark.parametrize("away", with_slow([1e-5], [1e-2, 1e-9]))
 def test_a_start_near_the_optimum_needs_few_evaluations(samples: str, penalty: str, away: float) -> None:
     start = optimum(samples, penalty)
     noise = np.random.default_rng(0).normal(size=start.shape)

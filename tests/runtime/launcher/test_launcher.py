@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 from busy import stretch
-from launched import QUICK, failure, gone, replicas, run, state_of, waiting
+from launched import QUICK, failure, gone, launch, replicas, run, state_of, waiting
 from launched import nothing_is_left as nothing_is_left
+from launched import shared_servers as shared_servers
 from marking import with_slow
 from places import ROOT, SUPPORT
 from relay import Relay
 
 from cutset.errors import Diverged, NetworkError, ProcessLost
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.launcher.launcher import Role
 from cutset.runtime.launcher.membership import Limits
+from cutset.runtime.launcher.role_process import ForkServers
 
 
 def test_roles_work_together_and_finish_with_results() -> None:
@@ -40,12 +42,13 @@ def test_roles_work_together_and_finish_with_results() -> None:
 
 def test_what_the_roles_return_is_in_their_order_not_that_in_which_they_end() -> None:
     server = Role("server", "role_examples:serves", serves=True)
-    with Launcher([server, Role("client", "role_examples:asks", "server")], job="test") as launcher:
+    with launch([server, Role("client", "role_examples:asks", "server")]) as launcher:
         assert launcher.run() == [None, sum(range(20))]
 
 
 def test_a_role_gets_its_threads_and_no_secret_where_others_can_look() -> None:
-    _, launcher = run(Role("worker 0", "role_examples:environment", threads=2), environ={**os.environ, "MARK": "kept"})
+    with ForkServers({**os.environ, "MARK": "kept"}) as servers:
+        _, launcher = run(Role("worker 0", "role_examples:environment", threads=2), servers=servers)
     got = launcher.results["worker 0"]
     environ = got["environ"]
     assert (got["threads"], environ["OMP_NUM_THREADS"], environ["OMP_WAIT_POLICY"]) == (2, "2", "passive")
@@ -109,14 +112,15 @@ def test_a_role_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_before_hello_is_shown_with_what_it_printed() -> None:
     broken = {**os.environ, "PYTHONHOME": "/nowhere"}
-    error = failure(Role("worker 0", "role_examples:waits"), environ=broken)
+    with ForkServers(broken) as servers:
+        error = failure(Role("worker 0", "role_examples:waits"), servers=servers)
     assert isinstance(error, ProcessLost)
     assert "worker 0 ended with exit code 1 before it was ready" in error.facts
     assert "/nowhere" in error.facts
 
 
 def test_one_that_is_not_ready_in_time_is_named() -> None:
-    launcher = Launcher([Role("worker 0", "role_examples:waits")], job="test")
+    launcher = launch([Role("worker 0", "role_examples:waits")], servers=None)
     with launcher, pytest.raises(ProcessLost, match=r"worker 0 not ready after 0.1 s"):
         launcher.start(timeout_s=0.1)
 
@@ -127,7 +131,7 @@ def test_one_that_is_not_ready_in_time_is_named() -> None:
 )
 def test_a_killed_and_a_stopped_role_are_named_in_time(number: signal.Signals, said: str) -> None:
     roles = [Role(f"worker {n}", "role_examples:waits") for n in range(2)]
-    with Launcher(roles, job="test", limits=QUICK) as launcher:
+    with launch(roles, limits=QUICK) as launcher:
         waiting(launcher, "worker 0", "worker 1")
         os.kill(launcher.pids["worker 1"], number)
         began = time.monotonic()
@@ -140,7 +144,7 @@ def test_a_killed_and_a_stopped_role_are_named_in_time(number: signal.Signals, s
 
 def test_a_role_whose_interpreter_is_busy_is_not_taken_for_lost() -> None:
     roles = [Role("worker 0", "role_examples:holds_the_lock", 2.0)]
-    with Launcher(roles, job="test", limits=Limits(heartbeat_s=1.0)) as launcher:
+    with launch(roles, limits=Limits(heartbeat_s=1.0)) as launcher:
         [seconds] = launcher.run()
     assert seconds >= 2.0
 
@@ -148,7 +152,7 @@ def test_a_role_whose_interpreter_is_busy_is_not_taken_for_lost() -> None:
 def test_a_consequence_is_not_blamed() -> None:
     """Worker 0 gives up waiting while worker 1 stands still, before anybody knows."""
     roles = [Role("worker 0", "role_examples:waits", 1.0), Role("worker 1", "role_examples:waits")]
-    with Launcher(roles, job="test", limits=QUICK) as launcher:
+    with launch(roles, limits=QUICK) as launcher:
         waiting(launcher, "worker 0", "worker 1")
         os.kill(launcher.pids["worker 1"], signal.SIGSTOP)
         with pytest.raises(ProcessLost, match="worker 1 stopped answering"):
@@ -156,7 +160,7 @@ def test_a_consequence_is_not_blamed() -> None:
 
 
 def test_a_stop_ends_all_at_once() -> None:
-    with Launcher([Role(f"worker {n}", "role_examples:waits") for n in range(2)], job="test") as launcher:
+    with launch([Role(f"worker {n}", "role_examples:waits") for n in range(2)]) as launcher:
         waiting(launcher, "worker 0", "worker 1")
         began = time.monotonic()
         launcher.stop("enough")
@@ -167,13 +171,13 @@ def test_a_stop_ends_all_at_once() -> None:
 def test_a_result_is_kept_where_the_process_does_not_end() -> None:
     notices: list[str] = []
     roles = [Role("worker 0", "role_examples:outlives_its_result", 600.0)]
-    with Launcher(roles, job="test", limits=Limits(exit_s=0.5), on_notice=notices.append) as launcher:
+    with launch(roles, limits=Limits(exit_s=0.5), on_notice=notices.append) as launcher:
         assert launcher.run() == ["done"]
     assert notices == ["worker 0 had delivered its result when its process ended by SIGKILL; nothing is lost"]
 
 
 def test_a_message_stops_one_role_quietly() -> None:
-    with Launcher([Role("worker 0", "role_examples:waits")], job="test") as launcher:
+    with launch([Role("worker 0", "role_examples:waits")]) as launcher:
         waiting(launcher, "worker 0")
         launcher.send("worker 0", Message("stop", body={"why": "enough"}))
         assert [m.body["stopped"] for m in launcher.events()] == ["worker 0 was told to stop: enough"]
@@ -181,7 +185,7 @@ def test_a_message_stops_one_role_quietly() -> None:
 
 
 def test_one_that_minds_nothing_is_killed_with_what_it_started() -> None:
-    with Launcher([Role("worker 0", "role_examples:ignores_everything")], job="test") as launcher:
+    with launch([Role("worker 0", "role_examples:ignores_everything")]) as launcher:
         launcher.start()
         body = next(launcher.events()).body
     assert gone(body["pid"], timeout_s=0)
@@ -189,7 +193,7 @@ def test_one_that_minds_nothing_is_killed_with_what_it_started() -> None:
 
 
 def test_what_a_killed_role_has_started_ends_too() -> None:
-    with Launcher([Role("worker 0", "role_examples:ignores_everything")], job="test") as launcher:
+    with launch([Role("worker 0", "role_examples:ignores_everything")]) as launcher:
         launcher.start()
         body = next(launcher.events()).body
         os.kill(body["pid"], signal.SIGKILL)
@@ -202,7 +206,7 @@ def test_an_interrupt_ends_all() -> None:
     pids: list[int] = []
 
     def interrupted() -> None:
-        with Launcher([Role("worker 0", "role_examples:waits")], job="test") as launcher:
+        with launch([Role("worker 0", "role_examples:waits")]) as launcher:
             waiting(launcher, "worker 0")
             pids.extend(launcher.pids.values())
             raise KeyboardInterrupt
@@ -235,7 +239,7 @@ def test_a_black_hole_between_two_roles_is_blamed_with_both_ends() -> None:
         return ways[source, target].endpoint
 
     try:
-        with Launcher(replicas(1), job="test", route=route) as launcher:
+        with launch(replicas(1), route=route) as launcher:
             waiting(launcher, "w0")
             began = time.monotonic()
             ways["w0", "shard"].swallow()
@@ -265,7 +269,7 @@ def test_a_role_that_runs_out_of_memory_says_how_much_it_asked_for() -> None:
 )
 def test_a_host_that_will_not_do_is_named_for_the_launcher_and_a_role(host: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said) as caught:
-        Launcher([Role("a", "role_examples:waits")], job="test", host=host)
+        launch([Role("a", "role_examples:waits")], host=host)
     assert f"launcher cannot listen on {host!r}" in caught.value.facts
     error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:waits", host=host))
     assert isinstance(error, NetworkError)
@@ -293,4 +297,4 @@ def test_no_clock_that_can_jump_is_asked(folder: str) -> None:
 @pytest.mark.parametrize("names", [[], ["a", "a"], ["launcher"], ["a#b"], ["../a"]])
 def test_names_that_will_not_do_are_refused(names: list[str]) -> None:
     with pytest.raises(ValueError, match="roles need names"):
-        Launcher([Role(name, "role_examples:waits") for name in names], job="test")
+        launch([Role(name, "role_examples:waits") for name in names])

@@ -4,6 +4,7 @@ import re
 import sys
 
 import pytest
+from marking import with_slow
 from places import USER_MODELS
 
 from cutset.errors import BadInput
@@ -34,18 +35,22 @@ def names(ready: CapturedTask) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "line", "module", "offered"),
-    [
-        ("branching", "if x.mean() > 0.05", "layers.0.1 (Gate)", ["layers.*.1"]),
-        ("gate", "if x.mean() > 0.05", "1 (Gate)", ["1"]),
-        ("gates", "if x.mean() > 0.05", "1 (Gate)", ["1", "2"]),
-        ("picked", "return x[x[:, 0] > 0]", "1.rows (Rows)", ["1"]),
-        ("signs", "Sign.backward at branching.py:", "", ["1"]),
-        ("assigns", "assigns its buffer 1.mean", "", ["1"]),
-        ("by_numpy", "x.detach().numpy().any()", "1 (ByNumpy)", ["1"]),
-        ("hooked", "hooks a gradient at branching.py:", "", ["1"]),
-        ("real_only", "self.order.tolist()", "1 (RealOnly)", ["1"]),
-        ("several", "if x.mean() > 0.05", "3 (Gate)", ["3", "4", "5", "7", "1", "6", "2"]),
-    ],
+    with_slow(
+        [
+            ("branching", "if x.mean() > 0.05", "layers.0.1 (Gate)", ["layers.*.1"]),
+            ("gate", "if x.mean() > 0.05", "1 (Gate)", ["1"]),
+            ("signs", "Sign.backward at branching.py:", "", ["1"]),
+            ("assigns", "assigns its buffer 1.mean", "", ["1"]),
+            ("by_numpy", "x.detach().numpy().any()", "1 (ByNumpy)", ["1"]),
+        ],
+        [
+            ("hooked", "hooks a gradient at branching.py:", "", ["1"]),
+            ("picked", "return x[x[:, 0] > 0]", "1.rows (Rows)", ["1"]),
+            ("gates", "if x.mean() > 0.05", "1 (Gate)", ["1", "2"]),
+            ("real_only", "self.order.tolist()", "1 (RealOnly)", ["1"]),
+            ("several", "if x.mean() > 0.05", "3 (Gate)", ["3", "4", "5", "7", "1", "6", "2"]),
+        ],
+    ),
 )
 def test_the_leaf_modules_that_are_offered_work(name: str, line: str, module: str, offered: list[str]) -> None:
     """The innermost module that holds the line, as long as it can be a block; and of all that cannot be traced."""

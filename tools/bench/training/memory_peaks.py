@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import CutsetError
+from ....runtime.launcher.role_process import PROCESS_TITLE
 from ...task.load_task import TaskSpec, build_model, load_task
 from ...units import format_bytes
 from ..bench_table import BenchTable, Column
@@ -79,10 +80,11 @@ def measure(task: str, *, machines: int, optimizer: str, options: Sequence[str] 
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> dict[str, int]:
-    """Return the peaks of a process and of its children, by the names of their roles, once it has ended."""
+    """Return the peaks of a process and of its roles, by their names, once it has ended."""
     peaks: dict[str, int] = {}
     while process.poll() is None:
-        for pid in (process.pid, *_list_children(process.pid)):
+        servers = _list_children(process.pid)  # of which the roles are forks
+        for pid in (process.pid, *(role for server in servers for role in _list_children(server))):
             name = LAUNCHER if pid == process.pid else _read_role(pid)
             peak = _read_peak(pid)
             if name and peak is not None:
@@ -99,12 +101,12 @@ def _list_children(pid: int) -> list[int]:
 
 
 def _read_role(pid: int) -> str:
-    """Return the name of a role, with which its command line ends; "" for any other process."""
+    """Return the name of a role, with which the title of its process ends; "" for any other process."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        title, _, name = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").rpartition(" ")
     except OSError:
         return ""
-    return words[-1].decode() if b"cutset.runtime.launcher.child" in words else ""
+    return name if title == PROCESS_TITLE else ""
 
 
 def _read_peak(pid: int) -> int | None:

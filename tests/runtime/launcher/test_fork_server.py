@@ -1,0 +1,113 @@
+"""Roles are forks of a server that has torch imported: it starts them, sees how they end, and ends with its client."""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from busy import stretch
+from launched import gone
+
+from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.launcher.role_process import ForkServers, RoleProcess, await_ends
+
+WAIT_S = 30.0
+
+
+def new_log() -> IO[bytes]:
+    return tempfile.TemporaryFile()
+
+
+@pytest.fixture
+def servers() -> Iterator[ForkServers]:
+    servers = ForkServers(os.environ)
+    yield servers
+    servers.close()
+
+
+def start(servers: ForkServers, name: str = "role", threads: int = 1) -> RoleProcess:
+    """A role that waits for its assignment."""
+    process = servers.start(name, log=new_log(), threads=threads)
+    deadline = time.monotonic() + stretch(WAIT_S)
+    while process.pid is None and process.returncode() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process
+
+
+def parent(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_roles_with_as_many_threads_have_one_server_of_one_thread(servers: ForkServers) -> None:
+    first, second, other = start(servers, "a"), start(servers, "b"), start(servers, "c", threads=2)
+    assert parent(first.pid) == parent(second.pid) != parent(other.pid)
+    assert parent(parent(first.pid)) == os.getpid()
+    assert len(list(Path(f"/proc/{parent(first.pid)}/task").iterdir())) == 1
+    for process in (first, second, other):
+        process.kill()
+
+
+def test_the_end_of_a_role_is_reported_with_its_code(servers: ForkServers) -> None:
+    hung_up, killed = start(servers, "hung up"), start(servers, "killed")
+    hung_up.hang_up()
+    killed.signal(signal.SIGTERM)
+    await_ends([hung_up, killed], stretch(WAIT_S))
+    assert (hung_up.returncode(), killed.returncode()) == (1, -signal.SIGTERM)
+    assert "the launcher ended before it had sent" in hung_up.last_lines()
+    hung_up.kill()
+    killed.kill()
+
+
+def test_a_killed_role_is_reaped(servers: ForkServers) -> None:
+    process = start(servers)
+    pid = process.pid
+    process.kill()
+    assert pid is not None
+    assert gone(pid, timeout_s=stretch(WAIT_S))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_roles_end_with_the_server_and_the_server_with_its_client(servers: ForkServers, stopped: bool) -> None:
+    process = start(servers)
+    pid = process.pid
+    assert pid is not None
+    if stopped:
+        process.signal(signal.SIGSTOP)
+    servers.close()
+    assert gone(pid, timeout_s=0)
+    process.kill()
+
+
+def test_where_the_server_is_killed_its_roles_are_lost_and_the_next_has_another(servers: ForkServers) -> None:
+    process = start(servers)
+    pid = process.pid
+    assert pid is not None
+    os.kill(parent(pid), signal.SIGKILL)
+    await_ends([process], stretch(WAIT_S))
+    assert process.returncode() == -signal.SIGKILL
+    process.kill()
+    assert gone(pid, timeout_s=stretch(WAIT_S))
+    another = start(servers, "another")
+    assert another.pid is not None
+    another.kill()
+
+
+def test_what_the_server_printed_is_shown_where_it_cannot_start(servers: ForkServers) -> None:
+    process = servers.start("role", log=new_log(), threads=1, module="cutset.there_is_no_such_module")
+    await_ends([process], stretch(WAIT_S))
+    assert process.returncode() == 1
+    assert "No module named 'cutset.there_is_no_such_module'" in process.last_lines()
+    process.kill()
+
+
+def test_roles_draw_other_random_numbers() -> None:
+    """Which a data set of the user's may, from numpy's own generator or Python's."""
+    roles = [Role(f"role {n}", "role_examples:draws") for n in range(2)]
+    with Launcher(roles, job="test") as launcher:
+        first, second = launcher.run()
+    assert first[0] != second[0]
+    assert first[1] != second[1]
