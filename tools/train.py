@@ -45,20 +45,27 @@ def run(
     """Train in one process, if that is asked for, and by the method; return the result as plain data.
 
     on_progress: is called with the name of a run, a step, the number of steps and the loss; on_notice: with a sentence
-    about each restart. route: how processes reach each other, see `Launcher`.
+    about each restart and what else happens, which the result has as its "notices". route: how processes reach each
+    other, see `Launcher`.
     """
+    notices: list[str] = []
+
+    def notify(sentence: str) -> None:
+        notices.append(sentence)
+        on_notice(sentence)
+
     with ForkServers() as servers:
         if isinstance(job.method, Sandblaster):
-            outcome = run_sandblaster(job, job.method, servers, on_progress, on_notice, route)
-            return summarize_sandblaster(job, job.method, outcome)
+            outcome = run_sandblaster(job, job.method, servers, on_progress, notify, route)
+            return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}
         alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
         baseline = run_baseline(job, servers, on_progress) if alone else None
         job, outcome, retry = run_with_divergence_retry(
-            job, lambda job: run_replicas(job, servers, on_progress, on_notice, route), on_notice
+            job, lambda job: run_replicas(job, servers, on_progress, notify, route), notify
         )
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
-    _write_trace(job, steps, on_notice)
-    return compare_runs(job, baseline, outcome, steps, retry)
+    _write_trace(job, steps, notify)
+    return compare_runs(job, baseline, outcome, steps, retry) | {"notices": notices}
 
 
 def _write_trace(job: Job, steps: RecordedSpans, on_notice: OnNotice) -> None:

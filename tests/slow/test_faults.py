@@ -1,5 +1,6 @@
 """More processes that are killed, stopped or told to end, as in tests/test_faults.py."""
 
+import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,9 @@ def test_a_role_whose_process_does_not_end_loses_nothing(start: Start, tmp_path:
     file.write_text(GOOD.read_text() + left_behind)
     run = start(f"{file}:task", "--machines", 2, "--shards", 1, "--epochs", 1)
     assert run.end(timeout_s=START_S) == 0
-    assert "worker-0.0 had delivered its result when its process ended by SIGKILL; nothing is lost" in run.said
+    notice = "worker-0.0 had delivered its result when its process ended by SIGKILL; nothing is lost"
+    assert notice in run.said
+    assert notice in json.loads((tmp_path / "run" / "result.json").read_text())["notices"]
     assert {"result.json", "model.safetensors"} <= {entry.name for entry in (tmp_path / "run").iterdir()}
     assert (tmp_path / "run" / "checkpoint" / "manifest.json").exists()
 
