@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from ..ps.methods.sandblaster import Sandblaster
+from ..runtime.launcher.host import LocalHost
 from ..runtime.launcher.launcher import Route
-from ..runtime.launcher.role_process import ForkServers
 from ..whole_file import write_whole
 from .analysis.chrome_trace import make_chrome_trace
 from .analysis.recorded_steps import RecordedSpans, find_whole_steps, read_spans
@@ -54,14 +54,14 @@ def run(
         notices.append(sentence)
         on_notice(sentence)
 
-    with ForkServers() as servers:
+    with LocalHost() as host:
         if isinstance(job.method, Sandblaster):
-            outcome = run_sandblaster(job, job.method, servers, on_progress, notify, route)
+            outcome = run_sandblaster(job, job.method, [host], on_progress, notify, route)
             return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}
         alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
-        baseline = run_baseline(job, servers, on_progress) if alone else None
+        baseline = run_baseline(job, [host], on_progress) if alone else None
         job, outcome, retry = run_with_divergence_retry(
-            job, lambda job: run_replicas(job, servers, on_progress, notify, route), notify
+            job, lambda job: run_replicas(job, [host], on_progress, notify, route), notify
         )
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
     _write_trace(job, steps, notify)

@@ -17,14 +17,17 @@ _FIELDS = 7  # of a request: version, request, domain, address, identity, mechan
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """The keys of one role: its own pair, and in `allowed` the public key of each peer by name. All are Z85 text."""
+    """A pair of keys, and in `allowed` the public key of each owner that may connect, by name. All are Z85 text.
+
+    An owner is a host, whose roles share its pair, or the launcher, or in tests a role.
+    """
 
     public: str
     secret: str
     allowed: dict[str, str]
 
     def owner(self, public: str) -> str | None:
-        """The name of the peer that holds this public key; None for a key that is not on the list."""
+        """The owner of this public key; None for a key that is not on the list."""
         return next((name for name, key in self.allowed.items() if key == public), None)
 
     def __repr__(self) -> str:
@@ -39,7 +42,7 @@ def make_keys(names: Iterable[str]) -> dict[str, Keys]:
 
 
 class ZapAuthenticator:
-    """Tells libzmq whether a key may connect; each message of the connection then carries the role's name ("User-Id").
+    """Tells libzmq whether a key may connect; each message of the connection then carries its owner ("User-Id").
 
     It runs in a thread, since handshakes come while the owner computes, and ends when the context is terminated.
     refused: how many handshakes failed because the key is not on the list.

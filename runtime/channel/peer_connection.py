@@ -42,7 +42,7 @@ _EVENTS = sum(_STATES) | _REFUSED | _UNREADABLE | _HUNG_UP
 
 
 class PeerConnection:
-    """Sends frames to one peer, encrypted if there are keys.
+    """Sends frames to one peer, encrypted if there are keys. owner: of the key that the peer holds, by default itself.
 
     state: of the connection, as text. pings: whether a peer that does not answer breaks the connection.
     """
@@ -54,6 +54,7 @@ class PeerConnection:
         *,
         peer: str,
         endpoint: str,
+        owner: str | None = None,
         pings: bool = True,
     ) -> None:
         self.peer = peer
@@ -74,7 +75,7 @@ class PeerConnection:
         if keys is None:
             self._socket.sndbuf = PLAIN_BUFFER_BYTES
         else:
-            self._socket.curve_serverkey = keys.allowed[peer].encode()
+            self._socket.curve_serverkey = keys.allowed[owner or peer].encode()
             self._socket.curve_publickey = keys.public.encode()
             self._socket.curve_secretkey = keys.secret.encode()
         self.monitor = self._socket.get_monitor_socket(_EVENTS)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import zmq
@@ -29,11 +29,13 @@ MAX_FRAME_BYTES = 1 << 30
 _OVERHEAD_BYTES = 1024  # more than CURVE adds to a frame
 SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
-DIRECTORY = "@directory"  # from the launcher to the channel of a role: {"joined": {name: endpoint}, "gone": [name]}
+# From the launcher to the channel of a role: {"joined": {name: endpoint}, "key_owners": {name: owner}, "gone": [name]}.
+DIRECTORY = "@directory"
 CONNECTION_LOST = (
     "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a connection that lost messages
 )
 CHECK_S = 0.5  # between two checks of all connections
+NO_OWNERS: Mapping[str, str] = MappingProxyType({})
 _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
 
@@ -45,7 +47,7 @@ class ZmqChannel:
     allowed on loopback, to measure what encryption costs.
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
-    key on the list, and may only send under the name of that key.
+    key on the list, and may not send under the name of a peer that is known to have another key.
 
     A connection that breaks, or on which a message is missing, is reported to the launcher, which knows more than
     either end; in a process without one, `poll` and `receive` raise NetworkError.
@@ -69,6 +71,7 @@ class ZmqChannel:
         self._frame_bytes = min(MAX_ENCRYPTED_FRAME_BYTES, max_frame_bytes) if encrypted else max_frame_bytes
         self._encrypted = encrypted
         self._directory: dict[str, str] = {}
+        self._key_owners: dict[str, str] = {}  # of each peer that was introduced; by default the peer itself
         self._connections: dict[str, PeerConnection] = {}
         self._connecting: list[PeerConnection] = []
         self._numbers = SequenceNumbers(name)
@@ -89,9 +92,10 @@ class ZmqChannel:
             self.close()
             raise
 
-    def introduce(self, directory: Mapping[str, str]) -> None:
-        """Learn where peers listen: {name: endpoint}."""
+    def introduce(self, directory: Mapping[str, str], *, key_owners: Mapping[str, str] = NO_OWNERS) -> None:
+        """Learn where peers listen, {name: endpoint}, and whose keys they hold: {name: owner}."""
         self._directory |= directory
+        self._key_owners |= key_owners
 
     def forget(self, peer: str) -> None:
         """The peer has ended for good: close the connection to it, and drop and count what is still sent to it."""
@@ -185,7 +189,8 @@ class ZmqChannel:
         """Open a connection of its own to `peer`, for another thread, which closes it before this channel is closed."""
         keys = self._keys if self._encrypted else None
         # No pings to a launcher: its user may stop it for a while (Ctrl-Z). If it ends, so does this process.
-        return PeerConnection(self._context, keys, peer=peer, endpoint=self._endpoint(peer), pings=peer != LAUNCHER)
+        endpoint, owner = self._endpoint(peer), self._key_owners.get(peer)
+        return PeerConnection(self._context, keys, peer=peer, owner=owner, endpoint=endpoint, pings=peer != LAUNCHER)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Count messages and tensor bytes so far, by peer; see `Channel`."""
@@ -232,7 +237,7 @@ class ZmqChannel:
         return listen(self._inbox, self.name, host, encrypted=self._encrypted)
 
     def _endpoint(self, peer: str) -> str:
-        if peer not in self._directory or peer not in self._keys.allowed:
+        if peer not in self._directory or self._key_owners.get(peer, peer) not in self._keys.allowed:
             raise unknown_peer_error(self.name, peer, list(self._directory))
         return self._directory[peer]
 
@@ -271,7 +276,7 @@ class ZmqChannel:
 
     def _update_directory(self, body: dict[str, Any]) -> None:
         """Take in the launcher's news of who has joined and who has ended, and send what had to wait for it."""
-        self.introduce(body["joined"])
+        self.introduce(body["joined"], key_owners=body["key_owners"])
         for name in body["gone"]:
             self.forget(name)
         for name in [name for name in self._unroutable if name in self._directory]:
@@ -288,7 +293,7 @@ class ZmqChannel:
         except MalformedError:
             self._numbers.count_malformed(owner)
             return None
-        if self._encrypted and header.sender not in (owner, owner + HEARTBEAT):
+        if self._encrypted and not self._may_send_as(header.sender, owner):
             self._numbers.count_malformed(owner)
             return None
         if not self._is_next(header.sequence, message):
@@ -303,6 +308,15 @@ class ZmqChannel:
         if answer is not None:
             self.send(message.sender, answer)
         return None
+
+    def _may_send_as(self, sender: str, owner: str) -> bool:
+        """Whether the holder of a key may have this name: its own, or one that no other owner has, if it is a host.
+
+        Messages of a role that has just joined may be faster than the news of it.
+        """
+        name = sender.removesuffix(HEARTBEAT)
+        is_new = name not in self._keys.allowed and owner in self._key_owners.values()
+        return owner == self._key_owners.get(name, owner if is_new else name)
 
     def _is_next(self, sequence: int, message: Message) -> bool:
         """Whether to read a message: not one that came before, follows a gap, or comes from a peer that has ended."""

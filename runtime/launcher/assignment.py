@@ -21,8 +21,9 @@ _LENGTH_BYTES = 8
 class Assignment(msgspec.Struct, frozen=True):
     """One role of a job, as its process gets it.
 
-    entry: "package.module:function". setup: plain data for the entry. launcher: the launcher's end point. host: the
-    address to listen on. path: `sys.path` of the process.
+    entry: "package.module:function". setup: plain data for the entry. key_owners: the host of each role that there is,
+    whose keys it holds. launcher: the launcher's end point. host: the address to listen on. path: `sys.path` of the
+    process.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Assignment(msgspec.Struct, frozen=True):
     entry: str
     setup: Any
     keys: Keys
+    key_owners: dict[str, str]
     launcher: str
     host: str
     path: list[str]

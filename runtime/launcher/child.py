@@ -78,7 +78,7 @@ def main(name: str) -> int:
     except NetworkError as error:
         return _report_bind_failure(assignment, error)
     with channel:
-        channel.introduce({LAUNCHER: assignment.launcher})
+        channel.introduce({LAUNCHER: assignment.launcher}, key_owners=assignment.key_owners)
         return _run_role(assignment, channel)
 
 
@@ -161,7 +161,7 @@ def _await_start(channel: ZmqChannel, timeout_s: float) -> None:
     while (message := channel.receive(timeout_s)).kind not in ("start", "stop"):
         early.append(message)
     if message.kind == "start":
-        channel.introduce(message.body["directory"])
+        channel.introduce(message.body["directory"], key_owners=message.body["key_owners"])
         for name in message.body["gone"]:
             channel.forget(name)
         channel.requeue(early)

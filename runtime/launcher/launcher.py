@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -18,38 +18,18 @@ from ...errors import NetworkError
 from ..channel.curve import make_keys
 from ..channel.message import LAUNCHER, Message
 from ..channel.zmq_channel import CONNECTION_LOST, DIRECTORY, SIDE, ZmqChannel
-from .assignment import Assignment, check_names, write_assignment
+from .assignment import Assignment, check_names
 from .failure_report import Failure
+from .host import Host, LocalHost, Role
 from .liveness import LivenessMonitor
 from .membership import Limits, Loss
 from .process_activity import ActivityProbes
-from .role_process import ForkServers, RoleProcess, await_ends, end_all
+from .role_process import RoleProcess, await_ends, end_all
 
 TICK_S = 0.25
 HEARTBEAT_INTERVAL_S = 0.5
 STOP_S = 2.0  # from the message to stop to SIGTERM
 _BURST = 10_000  # messages to read before the clock is checked again
-
-
-@dataclass(frozen=True)
-class Role:
-    """One process of a job.
-
-    entry: "package.module:function", called as `entry(channel, setup, progress)`. setup: plain data. threads: for
-    torch. serves: it runs until it is told to stop, which happens once all others have finished. host: the address
-    that it listens on, by default the launcher's. prefix: a command that runs the process elsewhere, as
-    ("ip", "netns", "exec", NAME) does in a network name space. group: name of the roles that are lost together and
-    may be started again; without one, the loss of this role ends the run.
-    """
-
-    name: str
-    entry: str
-    setup: Any = None
-    threads: int = 1
-    serves: bool = False
-    host: str = ""
-    prefix: tuple[str, ...] = ()
-    group: str = ""
 
 
 RestartGroup = Callable[[Loss], Sequence[Role]]
@@ -60,15 +40,15 @@ Route = Callable[[str, str, str], str]
 class Launcher:
     """Runs `roles` as processes, while entered: `start` them, follow their `events`, `stop` them or let them finish.
 
-    folder: where each role's log is kept; without one the logs are temporary. servers: that start the processes; by
-    default its own. limits: how long things may take; `start` sets its own for the start.
+    folder: where each role's log is kept; without one the logs are temporary. hosts: on which they run, by default this
+    machine. address: on which the launcher listens, by default that of the first host. limits: how long things may
+    take; `start` sets its own for the start.
 
-    reserved_names: names of roles that may be started later, so that keys for them are made now. restart: given a
-    `Loss`, returns the roles that take the place of the lost group, in the same group and under reserved names, or
-    raises the error of the loss; without it, every loss is raised. watch: called several times a second while `events`
-    are followed; it may `add` and `stop_roles`. on_notice: called with a sentence where a process that had delivered
-    its result did not end, or ended badly, and nothing is lost. route: given (source, target, end point of the target),
-    returns the end point at which `source` is to reach `target`; by default the target's own.
+    restart: given a `Loss`, returns the roles that take the place of the lost group, in the same group and under new
+    names, or raises the error of the loss; without it, every loss is raised. watch: called several times a second while
+    `events` are followed; it may `add` and `stop_roles`. on_notice: called with a sentence where a process that had
+    delivered its result did not end, or ended badly, and nothing is lost. route: given (source, target, end point of
+    the target), returns the end point at which `source` is to reach `target`; by default the target's own.
     """
 
     def __init__(
@@ -77,23 +57,23 @@ class Launcher:
         *,
         job: str,
         folder: Path | None = None,
-        host: str = "127.0.0.1",
+        hosts: Sequence[Host] = (),
+        address: str = "",
         limits: Limits | None = None,
-        servers: ForkServers | None = None,
-        reserved_names: Sequence[str] = (),
         restart: RestartGroup | None = None,
         watch: Watch | None = None,
         on_notice: Callable[[str], object] = lambda sentence: None,
         route: Route | None = None,
     ) -> None:
-        check_names([*(role.name for role in roles), *reserved_names])
+        check_names([role.name for role in roles])
         self.roles = tuple(roles)
         self.job = job
         self._folder = folder
         self._limits = limits or Limits()
-        self._servers = servers or ForkServers()
-        self._ends_servers = servers is None
-        self._keys = make_keys([LAUNCHER, *(role.name for role in roles), *reserved_names])
+        own = [LocalHost(address=address or "127.0.0.1")] if not hosts else []
+        self._own_hosts: list[Host] = [*own]
+        self._hosts: dict[str, Host] = {host.name: host for host in (*own, *hosts)}
+        self._keys = make_keys([LAUNCHER, *self._hosts])
         self._restart = restart
         self._watch = watch
         self._on_notice = on_notice
@@ -101,12 +81,13 @@ class Launcher:
         self._processes: list[RoleProcess] = []
         self._watched: list[RoleProcess] = []
         self._activity_probes = ActivityProbes()
+        self._key_owners: dict[str, str] = {}  # hosts of all roles, whose keys they hold
         self._ended_roles: list[str] = []  # roles that have ended, to whom others may still send
         self._stopped = False
         self._servers_stopped = False
         self._monitor = LivenessMonitor([], now=0.0)
-        self._channel = ZmqChannel(LAUNCHER, job, self._keys[LAUNCHER], host=host)
-        self._host = host
+        address = address or next(iter(self._hosts.values())).address
+        self._channel = ZmqChannel(LAUNCHER, job, self._keys[LAUNCHER], host=address)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -135,31 +116,30 @@ class Launcher:
         now = time.monotonic()
         timeout_s = self._monitor.limits.start_s
         self._monitor.join([r.name for r in roles], now=now, groups={r.name: r.group for r in roles})
+        self._key_owners |= {role.name: self._host_of(role).name for role in roles}
+        self._channel.introduce({}, key_owners=self._key_owners)
         processes = []
         for role in roles:
-            process = self._servers.start(
-                role.name,
-                log=self._open_log(role.name),
-                threads=role.threads,
-                prefix=role.prefix,
-                module=role.entry.partition(":")[0],
-            )
+            process = self._host_of(role).start(role, self._open_log(role.name))
             processes.append(process)
             self._processes.append(process)
             self._watched.append(process)
         for role, process in zip(roles, processes, strict=True):
-            write_assignment(self._assignment(role, timeout_s), process.stdin, deadline=now + timeout_s)
+            assignment = self._assignment(role, timeout_s)
+            self._host_of(role).assign(process, assignment, deadline=now + timeout_s)
 
     def _start_newcomers(self) -> None:
         """Tell the roles that are ready to start, and the running ones where those listen."""
         newcomers, directory = self._monitor.newcomers, self._monitor.directory
         self._channel.introduce(self._endpoints_for(LAUNCHER, directory))
         for name in newcomers:
-            body = {"directory": self._endpoints_for(name, directory), "gone": self._ended_roles}
+            endpoints = self._endpoints_for(name, directory)
+            body = {"directory": endpoints, "key_owners": self._key_owners, "gone": self._ended_roles}
             self._channel.send(name, Message("start", body=body))
         for name in self._monitor.running:
             endpoints = self._endpoints_for(name, {newcomer: directory[newcomer] for newcomer in newcomers})
-            self._channel.send(name, Message(DIRECTORY, body={"joined": endpoints, "gone": []}))
+            owners = {newcomer: self._key_owners[newcomer] for newcomer in newcomers}
+            self._channel.send(name, Message(DIRECTORY, body={"joined": endpoints, "key_owners": owners, "gone": []}))
         self._monitor.on_started(time.monotonic())
 
     def _endpoints_for(self, source: str, directory: Mapping[str, str]) -> dict[str, str]:
@@ -198,7 +178,8 @@ class Launcher:
         self.add(self._restart(loss))
 
     def add(self, roles: Sequence[Role]) -> None:
-        """Start more roles, under reserved names, while the others run."""
+        """Start more roles, under names that none has had, while the others run."""
+        check_names([*self._key_owners, *(role.name for role in roles)])
         self.roles = (*self.roles, *roles)
         self._spawn(roles)
 
@@ -217,7 +198,7 @@ class Launcher:
         for name in names:
             self._channel.forget(name)
         for name in self._monitor.running:
-            self._channel.send(name, Message(DIRECTORY, body={"joined": {}, "gone": list(names)}))
+            self._channel.send(name, Message(DIRECTORY, body={"joined": {}, "key_owners": {}, "gone": list(names)}))
         self.roles = tuple(role for role in self.roles if role.name not in names)
 
     def run(self) -> list[Any]:
@@ -256,12 +237,15 @@ class Launcher:
         try:
             self.stop("the run ended" if error is None else f"the run ended: {error}")
         finally:
-            if self._ends_servers:
-                self._servers.close()
+            for host in self._own_hosts:
+                host.close()
             self._channel.close()
 
     def __repr__(self) -> str:
         return f"Launcher({self.job}, {self._processes}, {self._monitor})"
+
+    def _host_of(self, role: Role) -> Host:
+        return self._hosts[role.host or next(iter(self._hosts))]
 
     def _open_log(self, name: str) -> IO[bytes]:
         if self._folder is None:
@@ -275,9 +259,10 @@ class Launcher:
             job=self.job,
             entry=role.entry,
             setup=role.setup,
-            keys=self._keys[role.name],
+            keys=self._keys[self._host_of(role).name],
+            key_owners=self._key_owners,
             launcher=self._endpoint_for(role.name, LAUNCHER, self._channel.endpoint),
-            host=role.host or self._host,
+            host=self._host_of(role).address,
             path=sys.path,
             start_timeout_s=timeout_s,
             heartbeat_interval_s=HEARTBEAT_INTERVAL_S,

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import IO
 
 PROCESS_TITLE = "cutset role"  # of a role in the list of processes, with its name behind it
@@ -52,45 +51,35 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
 class ForkServers:
     """Starts the processes of roles, as forks of servers (fork_server.py) that have torch imported already.
 
-    environ: what `role_environment` is made from, by default this process's own environment. The first role with some
-    number of threads, or some prefix, starts the server for these. `close` ends all servers, and roles that still run
-    with them.
+    environ: what `role_environment` is made from, by default this process's own environment. prefix: a command that
+    runs them. The first role with some number of threads starts the server for these. `close` ends all servers, and
+    roles that still run with them.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *, environ: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
         self._environ = os.environ if environ is None else environ
-        self._servers: dict[tuple[int, tuple[str, ...]], _ServerProcess] = {}
+        self._prefix = prefix
+        self._servers: dict[int, _ServerProcess] = {}
 
-    def start(
-        self, name: str, *, log: IO[bytes], threads: int, prefix: tuple[str, ...] = (), module: str = ""
-    ) -> "RoleProcess":
+    def start(self, name: str, *, log: IO[bytes], threads: int, module: str = "") -> "RoleProcess":
         """Start a role with that many threads, whose output goes to `log`.
 
-        prefix: a command that runs the process, as `ip netns exec NAME` does. module: what the role will import, which
-        the server imports if it is of this package.
+        module: what the role will import, which the server imports if it is of this package.
         """
-        server = self._servers.get((threads, prefix))
+        server = self._servers.get(threads)
         if server is not None and server.has_ended():
             server.close()
             server = None
         if server is None:
             modules = [module] if module.partition(".")[0] == _PACKAGE else []
             environment = role_environment(self._environ, threads=threads)
-            server = self._servers[threads, prefix] = _ServerProcess(environment, prefix, modules)
+            server = self._servers[threads] = _ServerProcess(environment, self._prefix, modules)
         return RoleProcess(name, server, log)
 
     def close(self) -> None:
         """End the servers."""
         while self._servers:
             self._servers.popitem()[1].close()
-
-    def __enter__(self) -> "ForkServers":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ForkServers({list(self._servers)})"

@@ -3,7 +3,7 @@
 import errno
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import msgspec
 import torch
@@ -19,6 +19,7 @@ from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, DIRECTORY, HEART
 from cutset.runtime.launcher import child, launcher
 from cutset.runtime.launcher.assignment import Assignment
 from cutset.runtime.launcher.heartbeat import RoleProgress
+from cutset.runtime.launcher.host import Role
 from cutset.runtime.launcher.process_activity import ProcessActivity
 
 SIGKILL, SIGTERM = 9, 15
@@ -63,7 +64,7 @@ class SimChannel:
     def requeue(self, messages: Iterable[Message]) -> None:
         self._inbox.extendleft(reversed(list(messages)))
 
-    def introduce(self, directory: Mapping[str, str]) -> None:
+    def introduce(self, directory: Mapping[str, str], *, key_owners: object = None) -> None:
         pass
 
     def forget(self, peer: str) -> None:
@@ -230,11 +231,19 @@ class NoProbes:
         return {}
 
 
-class SimServers:
+class SimHost:
     """What starts the processes."""
 
-    def start(self, name: str, **options: Any) -> SimProcess:
-        return SimProcess(name)
+    name, address = "local", "127.0.0.1"
+
+    def __init__(self, **ignored: str) -> None:
+        pass
+
+    def start(self, role: Role, log: IO[bytes]) -> SimProcess:
+        return SimProcess(role.name)
+
+    def assign(self, process: SimProcess, assignment: Assignment, *, deadline: float) -> None:
+        process.begin(assignment)
 
     def close(self) -> None:
         pass
@@ -248,11 +257,10 @@ def _check_disk(*ignored: object) -> None:
 def install_processes() -> None:
     """Have the launcher and the shards use what is simulated."""
     launcher.ZmqChannel = SimChannel  # type: ignore[assignment,misc]
-    launcher.ForkServers = SimServers  # type: ignore[assignment,misc]
+    launcher.LocalHost = SimHost  # type: ignore[assignment,misc]
     launcher.ActivityProbes = NoProbes  # type: ignore[assignment,misc]
     launcher.make_keys = lambda names: dict.fromkeys(names, b"")  # type: ignore[assignment]
     launcher.Assignment = _plain_assignment  # type: ignore[assignment,misc]
-    launcher.write_assignment = lambda assignment, process, deadline: process.begin(assignment)  # type: ignore[assignment]
     launcher.await_ends = lambda processes, timeout_s: None
     launcher.end_all = _end_all
     snapshot.threading = Threads  # type: ignore[assignment]

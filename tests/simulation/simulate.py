@@ -28,7 +28,7 @@ from typing import Any  # noqa: E402
 
 import msgspec  # noqa: E402
 import torch  # noqa: E402
-from processes import SimProcess, SimServers, break_connection, install_processes  # noqa: E402
+from processes import SimHost, SimProcess, break_connection, install_processes  # noqa: E402
 from torch import Tensor  # noqa: E402
 from workload import METHODS, install_workload, make_job  # noqa: E402
 from world import Task  # noqa: E402
@@ -116,7 +116,7 @@ def run(plan: Plan, out: Path, *, faults: bool) -> Outcome:
     def launch() -> None:
         supervisor = TrainingSupervisor(job, on_progress=lambda *progress: None, on_notice=outcome.said.append)
         try:
-            values = run_roles(job, supervisor, SimServers(), outcome.said.append, None)
+            values = run_roles(job, supervisor, [SimHost()], outcome.said.append, None)
             results.append([values[name] for name in supervisor.shards])
         except Exception as error:  # the caller of `run` shall see it
             results.append(error)

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.launcher.host import Role
+from cutset.runtime.launcher.launcher import Launcher
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))

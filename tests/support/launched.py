@@ -13,12 +13,13 @@ from places import SUPPORT
 
 from cutset.errors import CutsetError
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.launcher.host import LocalHost, Role
+from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.membership import Limits
-from cutset.runtime.launcher.role_process import ForkServers, await_ends
+from cutset.runtime.launcher.role_process import await_ends
 
 QUICK = Limits(heartbeat_s=2.0)
-SERVERS = ForkServers()
+HOST = LocalHost()
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +43,16 @@ def open_files() -> set[tuple[str, str]]:
 def shared_servers() -> Iterator[None]:
     """Keep the processes that roles are forks of for all tests of a module: each takes a second to start."""
     with Path(os.devnull).open("r+b") as log:
-        role = SERVERS.start("first", log=log, threads=1)
+        role = HOST.start(Role("first", "role_examples:waits"), log)
         role.hang_up()
         await_ends([role], stretch(60))
         role.kill()
     yield
-    SERVERS.close()
+    HOST.close()
 
 
 def launch(roles: Sequence[Role], **more: Any) -> Launcher:
-    return Launcher(roles, **{"job": "test", "servers": SERVERS, **more})
+    return Launcher(roles, **{"job": "test", "hosts": [HOST], **more})
 
 
 def run(*roles: Role, **more: Any) -> tuple[list[Message], Launcher]:

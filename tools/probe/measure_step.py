@@ -18,7 +18,8 @@ import torch
 from ...models.task import Data
 from ...partition.capture.export import collect_state
 from ...partition.placement.placement_file import Placement
-from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.launcher.host import LocalHost, Role
+from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import Program
 from ..job.process_specs import worker_name
 from ..task.capture_task import CapturedTask, capture_task
@@ -30,20 +31,21 @@ from .timed_worker import STEP_ENTRY, UNCUT_ENTRY, StepSetup, Times
 
 @dataclass(frozen=True)
 class ProcessPlacement:
-    """Where the processes of a launcher run. host: the launcher's address.
+    """Where the processes of a launcher run. address: the launcher's.
 
-    places: by machine, the address that its process listens on and the command that runs it there; none: all on `host`.
+    hosts: by machine, the host that its process runs on; none: all run on this machine.
     """
 
-    host: str = "127.0.0.1"
-    places: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    address: str = "127.0.0.1"
+    hosts: tuple[LocalHost, ...] = ()
 
     def place_role(self, role: Role, machine: int) -> Role:
-        """Return the role at the place of a machine."""
-        if not self.places:
-            return role
-        host, prefix = self.places[machine]
-        return replace(role, host=host, prefix=prefix)
+        """Return the role on the host of a machine."""
+        return replace(role, host=self.hosts[machine].name) if self.hosts else role
+
+    def make_launcher(self, roles: Sequence[Role], job: str) -> Launcher:
+        """Return the launcher of these roles. job: its name begins so."""
+        return Launcher(roles, job=f"{job}-{uuid.uuid4().hex[:12]}", hosts=self.hosts, address=self.address)
 
 
 WARM_UP = 10
@@ -120,7 +122,7 @@ def make_roles(
 ) -> list[Role]:
     """Return one role for each program, each with an equal part of the cores of its host."""
     names = [worker_name(0, machine) for machine in range(len(programs))]
-    workers = max(len(names), len(process_placement.places))
+    workers = max(len(names), len(process_placement.hosts))
     roles = []
     for machine, (name, program) in enumerate(zip(names, programs, strict=True)):
         own = msgspec.structs.replace(
@@ -169,5 +171,5 @@ def _make_role(name: str, entry: str, setup: StepSetup, workers: int) -> Role:
 
 def _run(roles: Sequence[Role], process_placement: ProcessPlacement) -> list[Times]:
     """Run the roles and return their times."""
-    with Launcher(roles, job=f"measure-{uuid.uuid4().hex[:12]}", host=process_placement.host) as launcher:
+    with process_placement.make_launcher(roles, "measure") as launcher:
         return [msgspec.convert(result, Times) for result in launcher.run()]

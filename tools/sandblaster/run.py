@@ -1,6 +1,7 @@
 """Run a prepared job by Sandblaster, and torch's L-BFGS in one process to compare with."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from ...errors import UsageError
 from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.solver import Portions
-from ...runtime.launcher.launcher import Role, Route
-from ...runtime.launcher.role_process import ForkServers
+from ...runtime.launcher.host import Host, Role
+from ...runtime.launcher.launcher import Route
 from ..job.export_weights import write_checkpoint
 from ..job.job import Job
 from ..job.portion_size import FOLDER, portions_of_job
@@ -25,7 +26,7 @@ from .supervisor import SandblasterSupervisor
 def run_sandblaster(
     job: Job,
     method: Sandblaster,
-    servers: ForkServers,
+    hosts: Sequence[Host],
     on_progress: OnProgress,
     on_notice: OnNotice,
     route: Route | None,
@@ -38,7 +39,7 @@ def run_sandblaster(
     portions = portions_of_job(job)
     prepare_folder(job)
     supervisor = SandblasterSupervisor(job, method, portions, on_progress=on_progress, on_notice=on_notice)
-    results = run_roles(job, supervisor, servers, on_notice, route)
+    results = run_roles(job, supervisor, hosts, on_notice, route)
     shards = [results[name] for name in supervisor.shards]
     coordinator = results[supervisor.coordinator]
     write_once_there_is_room(
@@ -49,7 +50,7 @@ def run_sandblaster(
     baseline = None
     if job.config.baseline and job.config.resume is None and not method.l1:
         evaluations = max(1, round(coordinator["samples"] / portions.samples))
-        baseline = _run_baseline(job, method, portions, evaluations, servers, on_progress)
+        baseline = _run_baseline(job, method, portions, evaluations, hosts, on_progress)
     return {
         "seconds": supervisor.seconds,
         "coordinator": coordinator,
@@ -88,8 +89,8 @@ def _run_baseline(
     method: Sandblaster,
     portions: Portions,
     evaluations: int,
-    servers: ForkServers,
+    hosts: Sequence[Host],
     on_progress: OnProgress,
 ) -> dict[str, Any]:
     setup = msgspec.to_builtins(TorchBaselineSpec(job.training, method, portions.samples, evaluations))
-    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), servers, on_progress)
+    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), hosts, on_progress)

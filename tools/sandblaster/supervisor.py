@@ -15,7 +15,8 @@ from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.solver import Portions
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.launcher.host import Role
+from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job, make_worker_spec
 from ..job.portion_size import FOLDER
@@ -70,19 +71,6 @@ class SandblasterSupervisor:
     def coordinator(self) -> str:
         """The current name of the coordinator."""
         return _coordinator_name(self._restarts.incarnation(COORDINATOR_GROUP))
-
-    @property
-    def reserved_names(self) -> list[str]:
-        """Names that roles may get when they are restarted."""
-        job, incarnations = self._job, range(1, self._job.config.restarts + 1)
-        workers = [
-            worker_name(replica, machine, n)
-            for replica in range(job.replicas)
-            for machine in range(job.machines)
-            for n in incarnations
-        ]
-        shards = [shard_name(index, n) for index in range(job.shards) for n in incarnations]
-        return [*workers, *shards, *(_coordinator_name(n) for n in incarnations)]
 
     @property
     def restarts(self) -> list[dict[str, Any]]:

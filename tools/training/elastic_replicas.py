@@ -10,7 +10,6 @@ from typing import Any
 from ...errors import CutsetError, UsageError
 from ...runtime.channel.message import Message
 from ..job.job import MAX_ROLES, Job
-from ..job.process_specs import worker_name
 from ..leases.lease_server import LeaseServer, WorkerId
 from .progress_log import parse_acknowledged_steps
 from .scale_requests import ScaleLimits, ScaleRequests
@@ -58,17 +57,6 @@ class ElasticReplicas:
     def replica_numbers(self) -> range:
         """The numbers that a replica of this run can ever have."""
         return self._membership.numbers if self.uses_leases else range(len(self._initial))
-
-    @property
-    def reserved_names(self) -> list[str]:
-        """Names of workers that may be restarted, or join."""
-        return [
-            worker_name(replica, machine, incarnation)
-            for replica in self.replica_numbers
-            for incarnation in range(self._incarnations)
-            if incarnation or replica not in self._initial
-            for machine in range(self._machines)
-        ]
 
     def publish_limits(self) -> None:
         """Tell other processes of the user how many replicas they may request."""

@@ -1,6 +1,6 @@
 """Run a prepared job by a parameter-server method: roles, checkpoint, a retry where it diverges, and the baseline."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,8 @@ from ...errors import Diverged
 from ...ps.checkpoint.journal import remove_journals
 from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.optimizers.registry import Scaled
-from ...runtime.launcher.launcher import Role, Route
-from ...runtime.launcher.role_process import ForkServers
+from ...runtime.launcher.host import Host, Role
+from ...runtime.launcher.launcher import Route
 from ..config.option_values import RETRY_SCALED
 from ..job.divergence import DivergenceRetry
 from ..job.export_weights import write_checkpoint
@@ -26,7 +26,7 @@ from .supervision import OnNotice, OnProgress, describe_wait_for_room, run_one_p
 from .supervisor import TrainingSupervisor
 
 
-def run_baseline(job: Job, servers: ForkServers, on_progress: OnProgress) -> dict[str, Any]:
+def run_baseline(job: Job, hosts: Sequence[Host], on_progress: OnProgress) -> dict[str, Any]:
     """Train in one process on the same samples, which are as many steps as all replicas take together."""
     training = msgspec.structs.replace(
         job.training,
@@ -35,11 +35,11 @@ def run_baseline(job: Job, servers: ForkServers, on_progress: OnProgress) -> dic
         replicas=1,
     )
     setup = msgspec.to_builtins(BaselineSpec(training, job.optimizer))
-    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), servers, on_progress)
+    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), hosts, on_progress)
 
 
 def run_replicas(
-    job: Job, servers: ForkServers, on_progress: OnProgress, on_notice: OnNotice, route: Route | None
+    job: Job, hosts: Sequence[Host], on_progress: OnProgress, on_notice: OnNotice, route: Route | None
 ) -> dict[str, Any]:
     """Start shards and workers, train, evaluate at replica 0, write the checkpoint; return what the roles reported.
 
@@ -52,7 +52,7 @@ def run_replicas(
         remove_journals(out)  # of an earlier run
         remove_incomplete(out)
         with remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines):
-            results = run_roles(job, supervisor, servers, on_notice, route)
+            results = run_roles(job, supervisor, hosts, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
         write_once_there_is_room(
             lambda: write_checkpoint(job, shards, supervisor.state_files),

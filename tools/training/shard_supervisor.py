@@ -13,7 +13,8 @@ from ...errors import ProcessLost
 from ...ps.checkpoint.journal import JournalConfig, journal_path
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.launcher.host import Role
+from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job
 from ..job.process_specs import ShardSpec, shard_name
@@ -46,12 +47,6 @@ class ShardSupervisor:
     def all_serve(self) -> bool:
         """Whether no shard is missing at present."""
         return not any(self._restarts.is_missing(shard_group(index)) for index in self._indices)
-
-    @property
-    def reserved_names(self) -> list[str]:
-        """Names that shards may get when they are restarted."""
-        incarnations = range(1, self._job.config.restarts + 1)
-        return [shard_name(index, n) for index in self._indices for n in incarnations]
 
     def roles(self) -> list[Role]:
         """Return the roles of all shards."""

@@ -7,15 +7,15 @@ together form a group and are restarted together: "replica 1" has one role for e
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...errors import CutsetError
 from ...ps.checkpoint.write_checkpoint import WAIT_FOR_ROOM_S
 from ...runtime.channel.message import Message
-from ...runtime.launcher.launcher import Launcher, Role, Route
+from ...runtime.launcher.host import Host, Role
+from ...runtime.launcher.launcher import Launcher, Route
 from ...runtime.launcher.membership import Loss
-from ...runtime.launcher.role_process import ForkServers
 from ..job.job import Job
 from ..run_folder import LOGS
 
@@ -25,10 +25,6 @@ OnNotice = Callable[[str], None]  # a sentence for the user
 
 class RoleSupervisor(Protocol):
     """Decides what happens in a run; `run_roles` calls it."""
-
-    @property
-    def reserved_names(self) -> list[str]:
-        """Names that roles may get when they are restarted or join later."""
 
     def roles(self) -> list[Role]:
         """Return the roles that the run starts with."""
@@ -47,18 +43,17 @@ class RoleSupervisor(Protocol):
 
 
 def run_roles(
-    job: Job, supervisor: RoleSupervisor, servers: ForkServers, on_notice: OnNotice, route: Route | None
+    job: Job, supervisor: RoleSupervisor, hosts: Sequence[Host], on_notice: OnNotice, route: Route | None
 ) -> dict[str, Any]:
     """Start the roles of a supervisor and let it answer them until all have finished; return their results by name."""
     launching = Launcher(
         supervisor.roles(),
         job=unique_job_name(),
         folder=job.out / LOGS,
-        reserved_names=supervisor.reserved_names,
         restart=supervisor.restart,
         watch=supervisor.watch,
         on_notice=on_notice,
-        servers=servers,
+        hosts=hosts,
         route=route,
     )
     with launching as launcher:
@@ -69,9 +64,9 @@ def run_roles(
         return dict(launcher.results)
 
 
-def run_one_process(job: Job, role: Role, servers: ForkServers, on_progress: OnProgress) -> dict[str, Any]:
+def run_one_process(job: Job, role: Role, hosts: Sequence[Host], on_progress: OnProgress) -> dict[str, Any]:
     """Run the baseline, a single role, and return its result."""
-    with Launcher([role], job=unique_job_name(), folder=job.out / LOGS, servers=servers) as launcher:
+    with Launcher([role], job=unique_job_name(), folder=job.out / LOGS, hosts=hosts) as launcher:
         launcher.start()
         for message in launcher.events():
             if message.kind == "progress":

@@ -23,7 +23,8 @@ from ...ps.checkpoint.journal import RECOVERY_POINT
 from ...ps.checkpoint.manifest import StateFile
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from ...runtime.launcher.launcher import Launcher, Role
+from ...runtime.launcher.host import Role
+from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import worker_name
@@ -85,11 +86,6 @@ class TrainingSupervisor:
     def shards(self) -> list[str]:
         """The current names of the shards."""
         return self._shards.names
-
-    @property
-    def reserved_names(self) -> list[str]:
-        """Names that workers and shards may get when they are restarted, or join."""
-        return [*self._elastic.reserved_names, *self._shards.reserved_names]
 
     @property
     def max_replicas(self) -> int:

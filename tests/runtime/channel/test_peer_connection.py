@@ -126,7 +126,7 @@ def test_what_is_sent_to_one_that_is_gone_is_counted(roles: dict[str, ZmqChannel
     b.introduce({"a": a.endpoint})
     a.send("b", Message("hello"))
     assert b.receive(10).kind == "hello"
-    launcher.send("a", Message(DIRECTORY, body={"joined": {}, "gone": ["b"]}))
+    launcher.send("a", Message(DIRECTORY, body={"joined": {}, "key_owners": {}, "gone": ["b"]}))
     with pytest.raises(NetworkError, match="no message came"):
         a.receive(0.5)
     a.send("b", Message("are you there?"))
@@ -142,7 +142,7 @@ def test_an_answer_waits_until_it_is_known_where_to(roles: dict[str, ZmqChannel]
     a.send("b", Message("question"))
     assert b.receive(10).kind == "question"
     b.send("a", Message("answer"))
-    launcher.send("b", Message(DIRECTORY, body={"joined": {"a": a.endpoint}, "gone": []}))
+    launcher.send("b", Message(DIRECTORY, body={"joined": {"a": a.endpoint}, "key_owners": {}, "gone": []}))
     with pytest.raises(NetworkError, match="no message came"):
         b.receive(0.5)
     assert a.receive(10).kind == "answer"
@@ -151,7 +151,7 @@ def test_an_answer_waits_until_it_is_known_where_to(roles: dict[str, ZmqChannel]
 def test_only_the_launcher_says_who_is_gone(roles: dict[str, ZmqChannel]) -> None:
     a, b, _ = roles.values()
     b.introduce({"a": a.endpoint})
-    b.send("a", Message(DIRECTORY, body={"joined": {}, "gone": ["launcher"]}))
+    b.send("a", Message(DIRECTORY, body={"joined": {}, "key_owners": {}, "gone": ["launcher"]}))
     assert a.receive(10).kind == DIRECTORY
 
 

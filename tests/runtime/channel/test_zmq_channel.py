@@ -214,3 +214,19 @@ def test_secrets_do_not_show(opened: Opener) -> None:
     a = opened("a")
     assert KEYS["a"].secret not in repr(KEYS["a"]) + repr(a)
     assert KEYS["a"].public in repr(KEYS["a"])
+
+
+def test_roles_of_a_host_share_its_key_and_nobody_else_may_have_their_names(opened: Opener) -> None:
+    keys = make_keys(["here", "there", "launcher"])
+    reader = opened("reader", keys["here"])
+    reader.introduce({}, key_owners={"reader": "here", "known": "there"})
+    senders = [("known", "there"), ("new", "there"), ("launcher", "launcher"), ("reader", "there"), ("known", "here")]
+    senders += [("launcher", "there"), ("here", "there"), ("other", "launcher")]
+    for number, (name, owner) in enumerate(senders):
+        sender = opened(name, keys[owner])
+        sender.introduce({"reader": reader.endpoint}, key_owners={"reader": "here"})
+        sender.send("reader", Message("forward", number))
+    came = [reader.receive(20) for _ in range(3)]
+    assert sorted(message.sender for message in came) == ["known", "launcher", "new"]
+    with pytest.raises(SilenceError, match="malformed messages dropped: 1 of here, 1 of launcher, 3 of there"):
+        reader.receive(2)

@@ -18,7 +18,7 @@ KEYS = make_keys(["launcher", "worker 0"])["worker 0"]
 def assignment(size: int) -> Assignment:
     setup = {"much": "x" * size, "numbers": [1, 2.5, None]}
     return Assignment(
-        "worker 0", "job", "module:entry", setup, KEYS, "tcp://127.0.0.1:1", "127.0.0.1", ["/a"], 60.0, 0.5
+        "worker 0", "job", "module:entry", setup, KEYS, {}, "tcp://127.0.0.1:1", "127.0.0.1", ["/a"], 60.0, 0.5
     )
 
 

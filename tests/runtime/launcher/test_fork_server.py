@@ -12,7 +12,8 @@ import pytest
 from busy import stretch
 from launched import gone
 
-from cutset.runtime.launcher.launcher import Launcher, Role
+from cutset.runtime.launcher.host import Role
+from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.role_process import ForkServers, RoleProcess, await_ends
 
 WAIT_S = 30.0
@@ -24,7 +25,7 @@ def new_log() -> IO[bytes]:
 
 @pytest.fixture
 def servers() -> Iterator[ForkServers]:
-    servers = ForkServers(os.environ)
+    servers = ForkServers()
     yield servers
     servers.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from busy import stretch
-from launched import QUICK, failure, gone, launch, replicas, run, state_of, waiting
+from launched import HOST, QUICK, failure, gone, launch, replicas, run, state_of, waiting
 from launched import nothing_is_left as nothing_is_left
 from launched import shared_servers as shared_servers
 from marking import with_slow
@@ -20,9 +20,8 @@ from relay import Relay
 
 from cutset.errors import Diverged, NetworkError, ProcessLost
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.launcher import Role
+from cutset.runtime.launcher.host import LOCAL, LocalHost, Role
 from cutset.runtime.launcher.membership import Limits
-from cutset.runtime.launcher.role_process import ForkServers
 
 
 def test_roles_work_together_and_finish_with_results() -> None:
@@ -47,13 +46,13 @@ def test_what_the_roles_return_is_in_their_order_not_that_in_which_they_end() ->
 
 
 def test_a_role_gets_its_threads_and_no_secret_where_others_can_look() -> None:
-    with ForkServers({**os.environ, "MARK": "kept"}) as servers:
-        _, launcher = run(Role("worker 0", "role_examples:environment", threads=2), servers=servers)
+    with LocalHost(environ={**os.environ, "MARK": "kept"}) as host:
+        _, launcher = run(Role("worker 0", "role_examples:environment", threads=2), hosts=[host])
     got = launcher.results["worker 0"]
     environ = got["environ"]
     assert (got["threads"], environ["OMP_NUM_THREADS"], environ["OMP_WAIT_POLICY"]) == (2, "2", "passive")
     assert environ["MARK"] == "kept"
-    secret = launcher._keys["worker 0"].secret
+    secret = launcher._keys[LOCAL].secret
     assert secret not in str(environ) + str(got["argv"])
     assert got["stdin"] == ""
     assert got["leader"]
@@ -112,15 +111,15 @@ def test_a_role_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_before_hello_is_shown_with_what_it_printed() -> None:
     broken = {**os.environ, "PYTHONHOME": "/nowhere"}
-    with ForkServers(broken) as servers:
-        error = failure(Role("worker 0", "role_examples:waits"), servers=servers)
+    with LocalHost(environ=broken) as host:
+        error = failure(Role("worker 0", "role_examples:waits"), hosts=[host])
     assert isinstance(error, ProcessLost)
     assert "worker 0 ended with exit code 1 before it was ready" in error.facts
     assert "/nowhere" in error.facts
 
 
 def test_one_that_is_not_ready_in_time_is_named() -> None:
-    launcher = launch([Role("worker 0", "role_examples:waits")], servers=None)
+    launcher = launch([Role("worker 0", "role_examples:waits")], hosts=())
     with launcher, pytest.raises(ProcessLost, match=r"worker 0 not ready after 0.1 s"):
         launcher.start(timeout_s=0.1)
 
@@ -269,9 +268,11 @@ def test_a_role_that_runs_out_of_memory_says_how_much_it_asked_for() -> None:
 )
 def test_a_host_that_will_not_do_is_named_for_the_launcher_and_a_role(host: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said) as caught:
-        launch([Role("a", "role_examples:waits")], host=host)
+        launch([Role("a", "role_examples:waits")], address=host)
     assert f"launcher cannot listen on {host!r}" in caught.value.facts
-    error = failure(Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:waits", host=host))
+    roles = [Role("worker 0", "role_examples:waits"), Role("worker 1", "role_examples:waits", host="other")]
+    with LocalHost("other", host) as other:
+        error = failure(*roles, hosts=[HOST, other])
     assert isinstance(error, NetworkError)
     assert error.code == "E512"
     assert f"worker 1 cannot listen on {host!r}: it {said}" in error.facts

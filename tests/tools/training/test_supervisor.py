@@ -18,7 +18,6 @@ from cutset.runtime.launcher.membership import Loss
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
-from cutset.tools.job.process_specs import worker_name
 from cutset.tools.training.elastic_replicas import MAX_JOINS
 
 MODELS = USER_MODELS
@@ -44,15 +43,11 @@ def test_each_replica_is_a_group_and_each_shard(job: Job) -> None:
         "worker-0.0": "replica 0",
         "worker-1.0": "replica 1",
     }
-    again = ["worker-0.0+1", "worker-0.0+2", "worker-1.0+1", "worker-1.0+2"]
-    more = [worker_name(replica, 0, times) for replica in range(2, 2 + MAX_JOINS) for times in range(3)]
-    assert [name for name in run.supervisor.reserved_names if name.startswith("worker")] == again + more
 
 
-def test_names_are_reserved_only_where_replicas_may_join(job: Job) -> None:
-    run = Run(job, restarts=0, method=Sync())
-    assert [name for name in run.supervisor.reserved_names if name.startswith("worker")] == []
-    assert run.supervisor.max_replicas == 2
+def test_replicas_may_join_only_where_batches_are_leased(job: Job) -> None:
+    assert Run(job, restarts=0, method=Sync()).supervisor.max_replicas == 2
+    assert Run(job).supervisor.max_replicas == 2 + MAX_JOINS
 
 
 def test_a_run_without_losses_ends_in_order(job: Job) -> None:

@@ -6,7 +6,6 @@ which nobody notices except a peer that waits for an answer.
 
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -75,7 +74,7 @@ def measure_fault(experiment: ClusterExperiment, cluster: EmulatedCluster, fault
         setup = make_setup(variant.spec, variant.capture, Path(folder), steps=0, micro_batches=micro_batches)
         compiled = programs(variant.plan.dataflow, training=True)
         roles = make_roles(ENTRY, setup, compiled, process_placement=placement)
-        launcher = Launcher(roles, job=f"fault-{uuid.uuid4().hex[:12]}", host=placement.host)
+        launcher = placement.make_launcher(roles, "fault")
         with launcher:
             launcher.start()
             broken, error = _watch(launcher, lambda: _break_link(cluster, fault, victim, tell))

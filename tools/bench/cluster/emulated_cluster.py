@@ -21,6 +21,7 @@ from typing import Self
 
 from ....errors import UsageError
 from ....partition.cluster.quantities import Bandwidth
+from ....runtime.launcher.host import LocalHost
 from ...probe.measure_step import ProcessPlacement
 
 MAX_MACHINES = 64  # far more than a host has cores for
@@ -58,6 +59,7 @@ class EmulatedCluster:
         self._machines = machines
         self._stack = ExitStack()
         self._stem, self._subnet = "", ""
+        self._hosts: tuple[LocalHost, ...] = ()
 
     @property
     def payload_rate(self) -> float:
@@ -67,8 +69,7 @@ class EmulatedCluster:
     @property
     def process_placement(self) -> ProcessPlacement:
         """Where processes run: on the machines, and this process at the switch."""
-        places = [(self._address(i), ("ip", "netns", "exec", self._name(i))) for i in range(self._machines)]
-        return ProcessPlacement(self._address(self._machines), tuple(places))
+        return ProcessPlacement(self._address(self._machines), self._hosts)
 
     def pull_cable(self, machine: int) -> None:
         """Pull a machine's cable: its card and the switch see at once that nothing is at the other end."""
@@ -90,6 +91,7 @@ class EmulatedCluster:
             self._build_switch(building)
             for machine in range(self._machines):
                 self._build_machine(machine, building)
+            self._hosts = tuple(self._make_host(machine, building) for machine in range(self._machines))
             self._stack = building.pop_all()
         return self
 
@@ -110,6 +112,10 @@ class EmulatedCluster:
 
     def _address(self, machine: int) -> str:
         return f"{self._subnet}.{machine + 1}"
+
+    def _make_host(self, machine: int, building: ExitStack) -> LocalHost:
+        prefix = ("ip", "netns", "exec", self._name(machine))
+        return building.enter_context(LocalHost(self._name(machine), self._address(machine), prefix=prefix))
 
     def _build_switch(self, building: ExitStack) -> None:
         """Build the switch and this process's cable to it, whose name on this host says that the subnet is taken."""

@@ -8,7 +8,6 @@ sent and decrypted when all of it is there.
 import socket
 import statistics
 import time
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from ....runtime.channel.channel import Channel
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
 from ....runtime.launcher.heartbeat import RoleProgress
-from ....runtime.launcher.launcher import Launcher, Role
+from ....runtime.launcher.host import Role
 from ...probe.measure_step import ProcessPlacement
 
 ENTRY = "cutset.tools.bench.cluster.link:run_probe"
@@ -59,12 +58,12 @@ class LinkTimes:
 
 def measure_link(process_placement: ProcessPlacement) -> LinkTimes:
     """Measure the link between machines 0 and 1, with nothing else on the network."""
-    host = process_placement.places[1][0] if process_placement.places else process_placement.host
+    address = process_placement.hosts[1].address if process_placement.hosts else process_placement.address
     roles = [
-        process_placement.place_role(Role(name, ENTRY, msgspec.to_builtins(LinkSetup(i, host))), i)
+        process_placement.place_role(Role(name, ENTRY, msgspec.to_builtins(LinkSetup(i, address))), i)
         for i, name in enumerate(PEERS)
     ]
-    with Launcher(roles, job=f"link-{uuid.uuid4().hex[:12]}", host=process_placement.host) as launcher:
+    with process_placement.make_launcher(roles, "link") as launcher:
         first, _ = launcher.run()
     timed = msgspec.convert(first, LinkSamples, strict=False)
     points = [(size, statistics.median(times[WARM_UP:]) / 2) for size, times in sorted(timed.rounds.items())]

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import msgspec
 
 from ....models.sample_stream import SampleStream
-from ....runtime.launcher.launcher import Launcher, Role
+from ....runtime.launcher.host import Role
+from ....runtime.launcher.launcher import Launcher
 from ...config.run_config import RunConfig
 from ...job.job import Job
 from ...job.prepare import prepare

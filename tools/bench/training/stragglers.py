@@ -37,7 +37,8 @@ from ....runtime.channel.channel import Channel
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
 from ....runtime.launcher.heartbeat import RoleProgress
-from ....runtime.launcher.launcher import Launcher, Role
+from ....runtime.launcher.host import Role
+from ....runtime.launcher.launcher import Launcher
 from ....runtime.worker.flat_gradient import FlatGradient
 from ...units import format_seconds
 from ..bench_table import BenchTable, Column

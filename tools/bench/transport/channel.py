@@ -16,7 +16,8 @@ import torch
 
 from ....runtime.channel.channel import Channel
 from ....runtime.launcher.heartbeat import RoleProgress
-from ....runtime.launcher.launcher import Launcher, Role
+from ....runtime.launcher.host import Role
+from ....runtime.launcher.launcher import Launcher
 from ...units import format_bytes, format_seconds
 from ..bench_table import BenchTable, Column, format_rate
 from .transports import GLOO, MEMCPY, RAW, TRANSPORTS, Handshake, Transport, make_mailbox, open_transport

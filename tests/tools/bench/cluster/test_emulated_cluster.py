@@ -42,7 +42,7 @@ def cluster() -> Iterator[EmulatedCluster]:
 def connected(cluster: EmulatedCluster, machine: int) -> str:
     """What becomes of a connection to a port of a machine where nobody listens."""
     try:
-        with socket.create_connection((cluster.process_placement.places[machine][0], 9), timeout=0.3):
+        with socket.create_connection((cluster.process_placement.hosts[machine].address, 9), timeout=0.3):
             return "connected"
     except ConnectionRefusedError:
         return "refused"  # it answers
@@ -51,8 +51,9 @@ def connected(cluster: EmulatedCluster, machine: int) -> str:
 
 
 def carrier(cluster: EmulatedCluster, machine: int) -> str:
-    _, prefix = cluster.process_placement.places[machine]
-    done = subprocess.run([*prefix, "ip", "link", "show", "card"], capture_output=True, text=True, check=True)
+    name = cluster.process_placement.hosts[machine].name
+    command = ["ip", "-n", name, "link", "show", "card"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return "lost" if "NO-CARRIER" in done.stdout else "there"
 
 
@@ -166,7 +167,7 @@ from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 with EmulatedCluster(1, rate=12.5e6) as cluster:
-    print(cluster.process_placement.places[0][1][-1], flush=True)
+    print(cluster.process_placement.hosts[0].name, flush=True)
     signal.pause()
 """
 

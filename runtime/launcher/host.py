@@ -1,0 +1,93 @@
+"""`Host`: a machine on which the launcher has roles started, and `LocalHost`, on which it starts them itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+from .assignment import Assignment, write_assignment
+from .role_process import ForkServers, RoleProcess
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Role:
+    """One process of a job.
+
+    entry: "package.module:function", called as `entry(channel, setup, progress)`. setup: plain data. threads: for
+    torch. serves: it runs until it is told to stop, which happens once all others have finished. host: the name of the
+    host that it runs on, by default the first. group: name of the roles that are lost together and may be started
+    again; without one, the loss of this role ends the run.
+    """
+
+    name: str
+    entry: str
+    setup: Any = None
+    threads: int = 1
+    serves: bool = False
+    host: str = ""
+    group: str = ""
+
+
+class Host(Protocol):
+    """A machine on which roles run. name: of its pair of keys, too. address: on which its roles listen."""
+
+    name: str
+    address: str
+
+    def start(self, role: Role, log: IO[bytes]) -> RoleProcess:
+        """Start the process of a role, which then waits for its assignment; its output goes to `log`."""
+        ...
+
+    def assign(self, process: RoleProcess, assignment: Assignment, *, deadline: float) -> None:
+        """Hand a process its assignment, until `deadline` (of `time.monotonic`) at most."""
+        ...
+
+    def close(self) -> None:
+        """End what is left of its roles, and what started them."""
+        ...
+
+
+class LocalHost:
+    """This machine, or a part of it.
+
+    prefix: a command that runs processes there, as ("ip", "netns", "exec", NAME) does in a network name space. environ:
+    what the environment of roles is made from, by default this process's own.
+    """
+
+    def __init__(
+        self,
+        name: str = LOCAL,
+        address: str = "127.0.0.1",
+        *,
+        prefix: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.address = address
+        self._servers = ForkServers(prefix=prefix, environ=environ)
+
+    def start(self, role: Role, log: IO[bytes]) -> RoleProcess:
+        """Start the process of a role; see `Host`."""
+        module = role.entry.partition(":")[0]
+        return self._servers.start(role.name, log=log, threads=role.threads, module=module)
+
+    def assign(self, process: RoleProcess, assignment: Assignment, *, deadline: float) -> None:
+        """Hand a process its assignment; see `Host`."""
+        write_assignment(assignment, process.stdin, deadline=deadline)
+
+    def close(self) -> None:
+        """End what is left of its roles, and the servers that they are forks of."""
+        self._servers.close()
+
+    def __enter__(self) -> "LocalHost":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LocalHost({self.name} at {self.address})"
