@@ -38,6 +38,7 @@ TIGHT = 1e-11
 ALL = [*CASES, *MORE_CASES]
 # the cheapest models that between them have every kind of exchange; the others run in `make slow`
 QUICK = ["mlp", "conv", "local", "transformer_dropout", "running_mean", "siamese", "odd"]
+QUICKEST = ["conv", "transformer_dropout", "running_mean"]
 ALL_BUT_SLOW = with_slow(QUICK, [name for name in ALL if name not in QUICK])
 
 
@@ -67,7 +68,7 @@ def test_planned_cuts_of_other_models_train_like_plain_torch(name: str) -> None:
         assert_same(run_cut(of, candidate.cut, micros=2), run_plain(of, micros=2), rtol=TIGHT)
 
 
-@pytest.mark.parametrize("name", ALL_BUT_SLOW)
+@pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_the_plan_that_is_saved_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
     cut = cut_from_placement(plan_placement(of.graph, uniform_cluster(2), model=name), of.graph)
@@ -94,7 +95,7 @@ def test_all_loops_at_once_may_be_cut(name: str) -> None:
     assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
-@pytest.mark.parametrize("name", ALL_BUT_SLOW)
+@pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_activations_that_are_made_again_change_nothing(name: str) -> None:
     of = subject(name)
     alone = recomputing(of, one_machine_cut(of.graph))
@@ -112,7 +113,7 @@ def test_in_float32_the_cut_is_right_to_five_digits(name: str) -> None:
         assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=1e-5, floor=0.05)
 
 
-@pytest.mark.parametrize("name", ALL_BUT_SLOW)
+@pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
     of = subject(name)
     model, _ = of.fresh()

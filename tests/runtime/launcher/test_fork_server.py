@@ -11,6 +11,7 @@ from typing import IO
 import pytest
 from busy import stretch
 from launched import gone
+from marking import with_slow
 
 from cutset.runtime.launcher.host import Role
 from cutset.runtime.launcher.launcher import Launcher
@@ -71,7 +72,7 @@ def test_a_killed_role_is_reaped(servers: ForkServers) -> None:
     assert gone(pid, timeout_s=stretch(WAIT_S))
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", with_slow([True], [False]))
 def test_roles_end_with_the_server_and_the_server_with_its_client(servers: ForkServers, stopped: bool) -> None:
     process = start(servers)
     pid = process.pid

@@ -13,6 +13,7 @@ from cutset.tools.task.load_task import TaskSpec
 SPEC = TaskSpec("cutset.models:digits")
 
 
+@pytest.mark.slow
 def test_the_step_of_a_cut_model_is_timed():
     ready = capture_task(TaskSpec(SPEC.model, batch=10))
     placement = plan_placement(ready.train, uniform_cluster(2), model=SPEC.model, candidates="slices", micro_batches=2)
