@@ -29,7 +29,7 @@ from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement, load
 from cutset.partition.placement.to_cut import cut_from_placement
 from cutset.ps.checkpoint import read_checkpoint as checkpoint
-from cutset.runtime.launcher.host import Role
+from cutset.runtime.hosts.host import Role
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs

@@ -24,7 +24,7 @@ from train_with_faults import Break, Fault, Signal, train_with_faults
 from training_command import INTERRUPTED, LOST, PROMISED_S, START_S, Run, Start, ended, gone, listening
 
 from cutset.errors import NetworkError, ProcessLost
-from cutset.runtime.launcher.role_process import PROCESS_TITLE
+from cutset.runtime.hosts.role_process import PROCESS_TITLE
 from cutset.tools.config.run_config import RunConfig
 
 pytestmark = NEEDS_PROC

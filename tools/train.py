@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from ..ps.methods.sandblaster import Sandblaster
-from ..runtime.launcher.host import LocalHost
+from ..runtime.hosts.host import LocalHost
 from ..runtime.launcher.launcher import Route
 from ..whole_file import write_whole
 from .analysis.chrome_trace import make_chrome_trace

@@ -5,7 +5,7 @@ from typing import Any
 from ...runtime.channel.channel import Channel, SilenceError
 from ...runtime.channel.mailbox import Stopped
 from ...runtime.channel.message import LAUNCHER
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ..server.replies import Replies
 from .coordinator import Coordinator
 

@@ -8,7 +8,7 @@ import msgspec
 from ...runtime.channel.channel import Channel, SilenceError, silence_error
 from ...runtime.channel.mailbox import Stopped
 from ...runtime.channel.message import LAUNCHER, Message
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ..checkpoint.write_checkpoint import write_once_there_is_room, write_shard
 from ..optimizers.optimizer import Optimizer
 from ..slices.slice_state import SliceState

@@ -18,13 +18,13 @@ from ...errors import NetworkError
 from ..channel.curve import make_keys
 from ..channel.message import LAUNCHER, Message
 from ..channel.zmq_channel import CONNECTION_LOST, DIRECTORY, SIDE, ZmqChannel
-from .assignment import Assignment, check_names
-from .failure_report import Failure
-from .host import Host, LocalHost, Role
+from ..hosts.assignment import Assignment, check_names
+from ..hosts.failure_report import Failure
+from ..hosts.host import Host, LocalHost, Role
+from ..hosts.process_activity import ActivityProbes
+from ..hosts.role_process import RoleProcess, await_ends, end_all
 from .liveness import LivenessMonitor
 from .membership import Limits, Loss
-from .process_activity import ActivityProbes
-from .role_process import RoleProcess, await_ends, end_all
 
 TICK_S = 0.25
 HEARTBEAT_INTERVAL_S = 0.5

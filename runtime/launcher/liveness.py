@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import CutsetError, NetworkError, ProcessLost
-from .failure_report import Failure
+from ..hosts.failure_report import Failure
+from ..hosts.process_activity import ProcessActivity
 from .membership import Limits, Loss, Member, Suspicion
-from .process_activity import ProcessActivity
 
 # Network errors that would come again after a restart: their cause is what is sent, not the connection.
 _LASTING = ("E503", "E510", "E513", "E515", "E516", "E550")

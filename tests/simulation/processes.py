@@ -16,11 +16,12 @@ from cutset.ps.checkpoint import write_checkpoint as writing
 from cutset.runtime.channel.channel import silence_error
 from cutset.runtime.channel.message import LAUNCHER, Message
 from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, DIRECTORY, HEARTBEAT
-from cutset.runtime.launcher import child, launcher
-from cutset.runtime.launcher.assignment import Assignment
-from cutset.runtime.launcher.heartbeat import RoleProgress
-from cutset.runtime.launcher.host import Role
-from cutset.runtime.launcher.process_activity import ProcessActivity
+from cutset.runtime.hosts import child
+from cutset.runtime.hosts.assignment import Assignment
+from cutset.runtime.hosts.heartbeat import RoleProgress
+from cutset.runtime.hosts.host import Role
+from cutset.runtime.hosts.process_activity import ProcessActivity
+from cutset.runtime.launcher import launcher
 
 SIGKILL, SIGTERM = 9, 15
 BREAK_S = 4.0  # until the ends of a connection notice that nothing passes

@@ -37,6 +37,7 @@ partition/layouts
 partition/planner
 partition/placement
 runtime/channel runtime/deferred_init
+runtime/hosts
 runtime/launcher
 runtime/worker
 ps

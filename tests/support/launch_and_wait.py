@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from cutset.runtime.launcher.host import Role
+from cutset.runtime.hosts.host import Role
 from cutset.runtime.launcher.launcher import Launcher
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from places import SUPPORT
 
 from cutset.errors import CutsetError
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.host import LocalHost, Role
+from cutset.runtime.hosts.host import LocalHost, Role
+from cutset.runtime.hosts.role_process import await_ends
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.membership import Limits
-from cutset.runtime.launcher.role_process import await_ends
 
 QUICK = Limits(heartbeat_s=2.0)
 HOST = LocalHost()

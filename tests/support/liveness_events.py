@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from cutset.errors import CutsetError, NetworkError
-from cutset.runtime.launcher.failure_report import Failure
+from cutset.runtime.hosts.failure_report import Failure
 from cutset.runtime.launcher.liveness import LivenessMonitor
 from cutset.runtime.launcher.membership import Limits
 

@@ -10,7 +10,7 @@ from cutset.models.task import Data
 from cutset.runtime.channel.channel import Channel
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.message import LAUNCHER, Message
-from cutset.runtime.launcher.heartbeat import RoleProgress
+from cutset.runtime.hosts.heartbeat import RoleProgress
 from cutset.runtime.worker.program import Program
 from cutset.runtime.worker.worker import Worker
 

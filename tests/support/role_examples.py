@@ -16,7 +16,7 @@ from cutset.errors import Diverged, NetworkError
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.message import Message
 from cutset.runtime.channel.zmq_channel import ZmqChannel
-from cutset.runtime.launcher.heartbeat import RoleProgress
+from cutset.runtime.hosts.heartbeat import RoleProgress
 
 
 def ring(channel: ZmqChannel, setup: dict[str, Any], progress: RoleProgress) -> float:

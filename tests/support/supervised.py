@@ -11,7 +11,7 @@ from cutset.errors import ProcessLost
 from cutset.ps.methods.sync import Sync
 from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.host import Role
+from cutset.runtime.hosts.host import Role
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.membership import Loss
 from cutset.tools.config.run_config import RunConfig

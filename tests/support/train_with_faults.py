@@ -14,7 +14,7 @@ from typing import Any
 from relay import Relay
 
 from cutset.errors import CutsetError
-from cutset.runtime.launcher.role_process import PROCESS_TITLE
+from cutset.runtime.hosts.role_process import PROCESS_TITLE
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.train import run

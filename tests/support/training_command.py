@@ -19,7 +19,7 @@ import pytest
 from busy import stretch
 from places import USER_MODELS
 
-from cutset.runtime.launcher.role_process import PROCESS_TITLE
+from cutset.runtime.hosts.role_process import PROCESS_TITLE
 
 GOOD = USER_MODELS / "good.py"
 CUTSET = Path(sys.executable).with_name("cutset")

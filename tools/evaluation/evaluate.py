@@ -15,8 +15,8 @@ from ...partition.placement.placement_file import Placement
 from ...partition.placement.placement_file import load as load_placement
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
-from ...runtime.launcher.heartbeat import RoleProgress
-from ...runtime.launcher.host import Role
+from ...runtime.hosts.heartbeat import RoleProgress
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program

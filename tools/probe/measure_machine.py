@@ -15,7 +15,7 @@ from ...partition.cluster.machines import Cluster, uniform_cluster
 from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.dataflow import lower_cut
 from ...partition.ir.graph import Graph
-from ...runtime.launcher.host import Role
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import programs
 from .fit_constants import (

@@ -18,7 +18,7 @@ import torch
 from ...models.task import Data
 from ...partition.capture.export import collect_state
 from ...partition.placement.placement_file import Placement
-from ...runtime.launcher.host import LocalHost, Role
+from ...runtime.hosts.host import LocalHost, Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import Program
 from ..job.process_specs import worker_name

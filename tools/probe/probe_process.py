@@ -21,7 +21,7 @@ from ...partition.ir.box import sizes
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.program import Program, Segment, TransferEdge
 from ...runtime.worker.segment_runner import MicroBatch, SegmentRunner

@@ -14,7 +14,7 @@ from ...models.task import Data
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.program import Program
 from ...runtime.worker.worker import Worker
 from ..task.load_task import TaskSpec, build_model, load_task

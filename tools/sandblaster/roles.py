@@ -25,7 +25,7 @@ from ...ps.slices.slicing import ParameterSlice
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..task.load_task import load_task, read_split

@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.solver import Portions
-from ...runtime.launcher.host import Host, Role
+from ...runtime.hosts.host import Host, Role
 from ...runtime.launcher.launcher import Route
 from ..job.export_weights import write_checkpoint
 from ..job.job import Job

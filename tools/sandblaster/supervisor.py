@@ -15,7 +15,7 @@ from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.solver import Portions
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from ...runtime.launcher.host import Role
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job, make_worker_spec

@@ -7,7 +7,7 @@ from statistics import median
 
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.message import LAUNCHER, Message
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import TrainingSpec
 
 REPORT_INTERVAL_S = 0.2  # between two progress messages of a worker

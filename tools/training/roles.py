@@ -17,7 +17,7 @@ from ...ps.server.shard import Shard
 from ...ps.slices.slice_state import is_finite
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.message import LAUNCHER, Message
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..task.load_task import load_task, read_split

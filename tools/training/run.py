@@ -10,7 +10,7 @@ from ...errors import Diverged
 from ...ps.checkpoint.journal import remove_journals
 from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.optimizers.registry import Scaled
-from ...runtime.launcher.host import Host, Role
+from ...runtime.hosts.host import Host, Role
 from ...runtime.launcher.launcher import Route
 from ..config.option_values import RETRY_SCALED
 from ..job.divergence import DivergenceRetry

@@ -13,7 +13,7 @@ from ...errors import ProcessLost
 from ...ps.checkpoint.journal import JournalConfig, journal_path
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from ...runtime.launcher.host import Role
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job

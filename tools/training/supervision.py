@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ...errors import CutsetError
 from ...ps.checkpoint.write_checkpoint import WAIT_FOR_ROOM_S
 from ...runtime.channel.message import Message
-from ...runtime.launcher.host import Host, Role
+from ...runtime.hosts.host import Host, Role
 from ...runtime.launcher.launcher import Launcher, Route
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job

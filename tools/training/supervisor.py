@@ -23,7 +23,7 @@ from ...ps.checkpoint.journal import RECOVERY_POINT
 from ...ps.checkpoint.manifest import StateFile
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
-from ...runtime.launcher.host import Role
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job, make_worker_spec

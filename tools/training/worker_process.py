@@ -11,7 +11,7 @@ from ...ps.methods.training_loop import TrainingLoop
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
-from ...runtime.launcher.heartbeat import RoleProgress
+from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
 from ..task.load_task import load_task, read_split

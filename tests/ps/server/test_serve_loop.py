@@ -12,7 +12,7 @@ from cutset.runtime.channel.channel import SilenceError
 from cutset.runtime.channel.mailbox import Stopped
 from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.heartbeat import RoleProgress
+from cutset.runtime.hosts.heartbeat import RoleProgress
 
 
 def channels(*names):

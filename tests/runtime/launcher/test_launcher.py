@@ -20,7 +20,7 @@ from relay import Relay
 
 from cutset.errors import Diverged, NetworkError, ProcessLost
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.host import LOCAL, LocalHost, Role
+from cutset.runtime.hosts.host import LOCAL, LocalHost, Role
 from cutset.runtime.launcher.membership import Limits
 
 

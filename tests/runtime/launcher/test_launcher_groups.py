@@ -11,7 +11,7 @@ from launched import shared_servers as shared_servers
 
 from cutset.errors import ProcessLost
 from cutset.runtime.channel.message import Message
-from cutset.runtime.launcher.host import Role
+from cutset.runtime.hosts.host import Role
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.membership import Loss
 

@@ -19,8 +19,8 @@ from liveness_events import (
 )
 
 from cutset.errors import CheckpointError, CutsetError, Diverged, NetworkError, ProcessLost
+from cutset.runtime.hosts.process_activity import ProcessActivity
 from cutset.runtime.launcher.liveness import LivenessMonitor
-from cutset.runtime.launcher.process_activity import ProcessActivity
 
 # when and what: the time of the verdict, its class, the code, and what it says
 TABLE: dict[str, tuple[list[tuple[float, Event]], float, type[CutsetError], str, str]] = {

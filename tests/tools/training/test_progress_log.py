@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.channel.message import LAUNCHER
-from cutset.runtime.launcher.heartbeat import RoleProgress
+from cutset.runtime.hosts.heartbeat import RoleProgress
 from cutset.tools.job.process_specs import TrainingSpec
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.training.progress_log import ProgressLog, parse_acknowledged_steps, parse_steps_done

@@ -16,7 +16,7 @@ from cutset.models.sample_stream import SampleStream
 from cutset.ps.optimizers.standard import SGD, Adagrad
 from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.channel.message import LAUNCHER, Message
-from cutset.runtime.launcher.heartbeat import RoleProgress
+from cutset.runtime.hosts.heartbeat import RoleProgress
 from cutset.tools.job.process_specs import BaselineSpec, TrainingSpec
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.training.roles import run_baseline

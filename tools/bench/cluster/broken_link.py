@@ -19,7 +19,7 @@ from ....partition.cluster.machines import Cluster
 from ....runtime.channel.channel import Channel
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import LAUNCHER, Message
-from ....runtime.launcher.heartbeat import RoleProgress
+from ....runtime.hosts.heartbeat import RoleProgress
 from ....runtime.launcher.launcher import Launcher
 from ....runtime.worker.program import programs
 from ...probe.measure_step import make_roles, make_setup

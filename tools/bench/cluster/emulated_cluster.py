@@ -21,7 +21,7 @@ from typing import Self
 
 from ....errors import UsageError
 from ....partition.cluster.quantities import Bandwidth
-from ....runtime.launcher.host import LocalHost
+from ....runtime.hosts.host import LocalHost
 from ...probe.measure_step import ProcessPlacement
 
 MAX_MACHINES = 64  # far more than a host has cores for

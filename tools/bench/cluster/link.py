@@ -17,8 +17,8 @@ import torch
 from ....runtime.channel.channel import Channel
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
-from ....runtime.launcher.heartbeat import RoleProgress
-from ....runtime.launcher.host import Role
+from ....runtime.hosts.heartbeat import RoleProgress
+from ....runtime.hosts.host import Role
 from ...probe.measure_step import ProcessPlacement
 
 ENTRY = "cutset.tools.bench.cluster.link:run_probe"

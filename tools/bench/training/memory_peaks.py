@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import CutsetError
-from ....runtime.launcher.role_process import PROCESS_TITLE
+from ....runtime.hosts.role_process import PROCESS_TITLE
 from ...task.load_task import TaskSpec, build_model, load_task
 from ...units import format_bytes
 from ..bench_table import BenchTable, Column

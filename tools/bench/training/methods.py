@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ....models.sample_stream import SampleStream
-from ....runtime.launcher.host import Role
+from ....runtime.hosts.host import Role
 from ....runtime.launcher.launcher import Launcher
 from ...config.run_config import RunConfig
 from ...job.job import Job

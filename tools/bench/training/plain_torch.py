@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ....models.sample_stream import SampleStream
 from ....models.task import Data, Task
 from ....runtime.channel.channel import Channel
-from ....runtime.launcher.heartbeat import RoleProgress
+from ....runtime.hosts.heartbeat import RoleProgress
 from ...task.load_task import TaskSpec, build_model, load_task, read_split
 
 ALONE, DDP, HOGWILD = (

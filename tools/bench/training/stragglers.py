@@ -36,8 +36,8 @@ from ....ps.slices.slicing import slice_parameters
 from ....runtime.channel.channel import Channel
 from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
-from ....runtime.launcher.heartbeat import RoleProgress
-from ....runtime.launcher.host import Role
+from ....runtime.hosts.heartbeat import RoleProgress
+from ....runtime.hosts.host import Role
 from ....runtime.launcher.launcher import Launcher
 from ....runtime.worker.flat_gradient import FlatGradient
 from ...units import format_seconds

@@ -15,8 +15,8 @@ import msgspec
 import torch
 
 from ....runtime.channel.channel import Channel
-from ....runtime.launcher.heartbeat import RoleProgress
-from ....runtime.launcher.host import Role
+from ....runtime.hosts.heartbeat import RoleProgress
+from ....runtime.hosts.host import Role
 from ....runtime.launcher.launcher import Launcher
 from ...units import format_bytes, format_seconds
 from ..bench_table import BenchTable, Column, format_rate

@@ -29,8 +29,8 @@ from ....runtime.channel.mailbox import Mailbox
 from ....runtime.channel.message import Message
 from ....runtime.channel.shared_memory import ARENA_BYTES
 from ....runtime.channel.zmq_channel import ZmqChannel
-from ....runtime.launcher.heartbeat import RoleProgress
-from ....runtime.launcher.host import Role
+from ....runtime.hosts.heartbeat import RoleProgress
+from ....runtime.hosts.host import Role
 from ....runtime.launcher.launcher import Launcher
 from .transports import (
     CURVE,

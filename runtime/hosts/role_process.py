@@ -22,7 +22,7 @@ _TAIL_BYTES = 8192
 REPRODUCIBLE = "AUTO"  # value of MKL_CBWR; see `role_environment`
 _SERVER_EXIT_S = 5.0  # from closing a server's socket to its end, and from killing a role to the report of it
 _PACKAGE = __package__.partition(".")[0]
-_COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.launcher.fork_server")
+_COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.hosts.fork_server")
 
 
 def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]:

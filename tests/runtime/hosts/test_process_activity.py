@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cutset.runtime.launcher.process_activity import ActivityProbe, ActivityProbes, ProcessActivity
+from cutset.runtime.hosts.process_activity import ActivityProbe, ActivityProbes, ProcessActivity
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell")
 

@@ -10,7 +10,7 @@ import pytest
 from busy import stretch
 
 from cutset.runtime.channel.curve import make_keys
-from cutset.runtime.launcher.assignment import Assignment, read_assignment, write_assignment
+from cutset.runtime.hosts.assignment import Assignment, read_assignment, write_assignment
 
 KEYS = make_keys(["launcher", "worker 0"])["worker 0"]
 

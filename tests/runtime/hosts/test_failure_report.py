@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cutset.errors import Diverged, NetworkError, ProcessLost
-from cutset.runtime.launcher.failure_report import Failure, describe_failure, out_of_memory_error
+from cutset.runtime.hosts.failure_report import Failure, describe_failure, out_of_memory_error
 
 
 def test_an_error_of_the_tree_comes_back_as_it_was() -> None:

@@ -6,7 +6,7 @@ import sys
 
 from places import SUPPORT
 
-from cutset.runtime.launcher.role_process import role_environment
+from cutset.runtime.hosts.role_process import role_environment
 
 
 def test_the_users_own_setting_of_mkl_is_kept() -> None:

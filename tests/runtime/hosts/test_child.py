@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cutset.runtime.launcher.child import _LogStream
+from cutset.runtime.hosts.child import _LogStream
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -13,9 +13,9 @@ from busy import stretch
 from launched import gone
 from marking import with_slow
 
-from cutset.runtime.launcher.host import Role
+from cutset.runtime.hosts.host import Role
+from cutset.runtime.hosts.role_process import ForkServers, RoleProcess, await_ends
 from cutset.runtime.launcher.launcher import Launcher
-from cutset.runtime.launcher.role_process import ForkServers, RoleProcess, await_ends
 
 WAIT_S = 30.0
 

@@ -1,0 +1,1 @@
+"""Where roles run: a `Host` starts the process of each `Role`, a fork of a server, and hands it its `Assignment`."""
