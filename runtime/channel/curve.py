@@ -5,13 +5,15 @@ asks a handler over an inproc socket, by the protocol ZAP (https://rfc.zeromq.or
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 import zmq
 from zmq.utils import z85
 
 ZAP_DOMAIN = b"cutset"  # must equal the zap_domain of the sockets; without one libzmq would ask nobody
+NO_KEYS: Mapping[str, str] = MappingProxyType({})
 _ENDPOINT = "inproc://zeromq.zap.01"
 _FIELDS = 7  # of a request: version, request, domain, address, identity, mechanism, key
 
@@ -34,11 +36,15 @@ class Keys(msgspec.Struct, frozen=True):
         return f"Keys({self.public}, allowed={sorted(self.allowed)})"
 
 
-def make_keys(names: Iterable[str]) -> dict[str, Keys]:
-    """Make a new pair for each name; each may talk to all the others."""
-    pairs = {name: zmq.curve_keypair() for name in names}
-    allowed = {name: public.decode() for name, (public, _) in pairs.items()}
-    return {name: Keys(public.decode(), secret.decode(), allowed) for name, (public, secret) in pairs.items()}
+def make_keys(names: Iterable[str], *, others: Mapping[str, str] = NO_KEYS) -> dict[str, Keys]:
+    """Make a new pair for each name; each may talk to all the others.
+
+    others: public keys of those who have made their pair themselves, whose secret key is "" here.
+    """
+    pairs = {name: tuple(key.decode() for key in zmq.curve_keypair()) for name in names}
+    pairs |= {name: (public, "") for name, public in others.items()}
+    allowed = {name: public for name, (public, _) in pairs.items()}
+    return {name: Keys(public, secret, allowed) for name, (public, secret) in pairs.items()}
 
 
 class ZapAuthenticator:

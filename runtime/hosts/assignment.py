@@ -6,14 +6,11 @@ It holds a secret key, so it never travels in arguments or in the environment, w
 import os
 import select
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ..channel.curve import Keys
-from ..channel.message import LAUNCHER
-from ..channel.zmq_channel import SIDE
 
 _LENGTH_BYTES = 8
 
@@ -70,12 +67,3 @@ def _read_exactly(file: int, count: int) -> bytes:
             raise EOFError("the launcher ended before it had sent this process its assignment")
         data += piece
     return bytes(data)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError unless every role has a name of its own, that may be part of a sender's and a file's name."""
-    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or names.count(name) > 1]
-    if bad or not names:
-        raise ValueError(
-            f"roles need names of their own, without {SIDE!r} and '/', and not {LAUNCHER!r}: {bad or names}"
-        )

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from .assignment import Assignment, write_assignment
-from .role_process import ForkServers, RoleProcess
+from .role_process import ForkServers, HostedProcess, RoleProcess
 
 LOCAL = "local"
 
@@ -31,16 +31,24 @@ class Role:
 
 
 class Host(Protocol):
-    """A machine on which roles run. name: of its pair of keys, too. address: on which its roles listen."""
+    """A machine on which roles run.
+
+    name: of the owner of its roles' keys, too. address: on which its roles listen.
+    """
 
     name: str
     address: str
 
-    def start(self, role: Role, log: IO[bytes]) -> RoleProcess:
+    @property
+    def public_key(self) -> str:
+        """The public key of its roles; "" where the launcher makes their pair."""
+        ...
+
+    def start(self, role: Role, log: IO[bytes]) -> HostedProcess:
         """Start the process of a role, which then waits for its assignment; its output goes to `log`."""
         ...
 
-    def assign(self, process: RoleProcess, assignment: Assignment, *, deadline: float) -> None:
+    def assign(self, process: HostedProcess, assignment: Assignment, *, deadline: float) -> None:
         """Hand a process its assignment, until `deadline` (of `time.monotonic`) at most."""
         ...
 
@@ -66,6 +74,7 @@ class LocalHost:
     ) -> None:
         self.name = name
         self.address = address
+        self.public_key = ""
         self._servers = ForkServers(prefix=prefix, environ=environ)
 
     def start(self, role: Role, log: IO[bytes]) -> RoleProcess:
@@ -73,8 +82,9 @@ class LocalHost:
         module = role.entry.partition(":")[0]
         return self._servers.start(role.name, log=log, threads=role.threads, module=module)
 
-    def assign(self, process: RoleProcess, assignment: Assignment, *, deadline: float) -> None:
+    def assign(self, process: HostedProcess, assignment: Assignment, *, deadline: float) -> None:
         """Hand a process its assignment; see `Host`."""
+        assert isinstance(process, RoleProcess)
         write_assignment(assignment, process.stdin, deadline=deadline)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`RoleProcess`: the process of one role and its log. `ForkServers` starts it.
+"""`HostedProcess`: the process of one role and its log; `RoleProcess` is one here, which `ForkServers` starts.
 
 It runs in a session of its own, so that Ctrl-C reaches only the launcher.
 """
@@ -20,7 +20,8 @@ LAST_LINES = 20
 TERM_S = 1.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 8192
 REPRODUCIBLE = "AUTO"  # value of MKL_CBWR; see `role_environment`
-_SERVER_EXIT_S = 5.0  # from closing a server's socket to its end, and from killing a role to the report of it
+_SERVER_EXIT_S = 5.0  # from closing a server's socket to its end
+KILL_S = 5.0  # from killing a role to the report of it
 _PACKAGE = __package__.partition(".")[0]
 _COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.hosts.fork_server")
 
@@ -122,33 +123,28 @@ class _ServerProcess:
         self.output.close()
 
 
-class RoleProcess:
-    """A process of a role, as `ForkServers` starts it.
+class HostedProcess:
+    """The process of a role, wherever it runs.
 
-    log: the file that takes its output; it is closed with the process. end_file: a descriptor that is readable where
-    there is news of the process: its number, or how it ended.
+    report: the socket on which its number comes, in a line, and later its exit code; it ends early where nobody can
+    tell the code any more. log: the file with its output; it is closed with the process.
     """
 
-    def __init__(self, name: str, server: _ServerProcess, log: IO[bytes]) -> None:
+    def __init__(self, name: str, report: socket.socket, log: IO[bytes]) -> None:
         self.name = name
-        self._server, self._log = server, log
-        self._report, theirs = socket.socketpair()
+        self._report, self._log = report, log
         self._reported = b""
         self._lost = False
-        stdin, self.stdin = os.pipe()
-        with theirs:
-            server.fork(name, [stdin, log.fileno(), theirs.fileno()])
-        os.close(stdin)
-        self._report.setblocking(False)
+        report.setblocking(False)
 
     @property
     def end_file(self) -> int:
-        """A descriptor that is readable where there is news of the process."""
+        """A descriptor that is readable where there is news of the process: its number, or how it ended."""
         return self._report.fileno()
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, None as long as that is not known."""
+        """The number of the process on its machine, None as long as that is not known."""
         return next(iter(self._read_report()), None)
 
     def returncode(self) -> int | None:
@@ -156,7 +152,7 @@ class RoleProcess:
         numbers = self._read_report()
         if len(numbers) > 1:
             return numbers[1]
-        return self._server.await_end() if self._lost else None
+        return self._find_code() if self._lost else None
 
     def _read_report(self) -> list[int]:
         """Return its number, and its exit code, as far as they are known."""
@@ -166,16 +162,58 @@ class RoleProcess:
             except BlockingIOError:
                 break
             self._reported += news
-            self._lost = not news  # the server has ended, and it with it
+            self._lost = not news
         return [int(line) for line in self._reported.split(b"\n")[:-1]]
+
+    def _find_code(self) -> int:
+        """Return an exit code where nobody can tell it any more."""
+        return -signal.SIGKILL
+
+    def last_lines(self) -> str:
+        """The last lines of its output."""
+        return read_last_lines(self._log)
+
+    def hang_up(self) -> None:
+        """Have the process end at once, as when the launcher ends."""
+        raise NotImplementedError
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and what it has started; does nothing where it has ended or not begun."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Kill the process, and release its log and descriptors. Its host reaps it."""
+        self.signal(signal.SIGKILL)
+        if self.pid is not None:
+            await_ends([self], KILL_S)
+        self.hang_up()
+        self._report.close()
+        self._log.close()
+
+    def __repr__(self) -> str:
+        code = self.returncode()
+        state = "running" if code is None else f"ended with {code}"
+        return f"{type(self).__name__}({self.name}, pid {self.pid}, {state})"
+
+
+class RoleProcess(HostedProcess):
+    """A process on this machine, as `ForkServers` starts it."""
+
+    def __init__(self, name: str, server: _ServerProcess, log: IO[bytes]) -> None:
+        report, theirs = socket.socketpair()
+        super().__init__(name, report, log)
+        self._server = server
+        stdin, self.stdin = os.pipe()
+        with theirs:
+            server.fork(name, [stdin, log.fileno(), theirs.fileno()])
+        os.close(stdin)
+
+    def _find_code(self) -> int:
+        return self._server.await_end()  # with which the role has ended
 
     def last_lines(self) -> str:
         """The last lines of its output; of the server's where that could not start it."""
-        output = self._log if self.pid is not None else self._server.output
-        size = output.seek(0, os.SEEK_END)
-        output.seek(max(0, size - _TAIL_BYTES))
-        text = output.read().decode(errors="replace")
-        return "\n".join(text.splitlines()[-LAST_LINES:])
+        return read_last_lines(self._server.output) if self.pid is None else super().last_lines()
 
     def hang_up(self) -> None:
         """Close the pipe to the process, at which it ends at once."""
@@ -184,25 +222,20 @@ class RoleProcess:
             self.stdin = -1
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and what it has started; does nothing where it has ended or not begun."""
+        """Send a signal; see `HostedProcess`."""
         if self.returncode() is None and self.pid is not None:
             os.killpg(self.pid, number)
 
-    def kill(self) -> None:
-        """Kill the process, and release its log and descriptors. The server reaps it."""
-        self.signal(signal.SIGKILL)
-        if self.pid is not None:
-            await_ends([self], _SERVER_EXIT_S)
-        self.hang_up()
-        self._report.close()
-        self._log.close()
 
-    def __repr__(self) -> str:
-        code = self.returncode()
-        return f"RoleProcess({self.name}, pid {self.pid}, {'running' if code is None else f'ended with {code}'})"
+def read_last_lines(file: IO[bytes]) -> str:
+    """Return the last lines of what was printed to a file."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _TAIL_BYTES))
+    text = file.read().decode(errors="replace")
+    return "\n".join(text.splitlines()[-LAST_LINES:])
 
 
-def await_ends(processes: Sequence[RoleProcess], timeout_s: float) -> None:
+def await_ends(processes: Sequence[HostedProcess], timeout_s: float) -> None:
     """Wait until all have ended, for `timeout_s` at most."""
     deadline = time.monotonic() + timeout_s
     while running := [process for process in processes if process.returncode() is None]:
@@ -215,7 +248,7 @@ def await_ends(processes: Sequence[RoleProcess], timeout_s: float) -> None:
         poller.poll(remaining_s * 1000)
 
 
-def end_all(processes: list[RoleProcess]) -> None:
+def end_all(processes: list[HostedProcess]) -> None:
     """End whatever still runs, by SIGTERM, then SIGKILL; reap all and empty the list, even if interrupted."""
     try:
         for process in processes:

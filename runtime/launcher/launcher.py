@@ -18,11 +18,11 @@ from ...errors import NetworkError
 from ..channel.curve import make_keys
 from ..channel.message import LAUNCHER, Message
 from ..channel.zmq_channel import CONNECTION_LOST, DIRECTORY, SIDE, ZmqChannel
-from ..hosts.assignment import Assignment, check_names
+from ..hosts.assignment import Assignment
 from ..hosts.failure_report import Failure
 from ..hosts.host import Host, LocalHost, Role
 from ..hosts.process_activity import ActivityProbes
-from ..hosts.role_process import RoleProcess, await_ends, end_all
+from ..hosts.role_process import HostedProcess, await_ends, end_all
 from .liveness import LivenessMonitor
 from .membership import Limits, Loss
 
@@ -73,13 +73,14 @@ class Launcher:
         own = [LocalHost(address=address or "127.0.0.1")] if not hosts else []
         self._own_hosts: list[Host] = [*own]
         self._hosts: dict[str, Host] = {host.name: host for host in (*own, *hosts)}
-        self._keys = make_keys([LAUNCHER, *self._hosts])
+        remote = {host.name: host.public_key for host in hosts if host.public_key}
+        self._keys = make_keys([LAUNCHER, *(name for name in self._hosts if name not in remote)], others=remote)
         self._restart = restart
         self._watch = watch
         self._on_notice = on_notice
         self._route = route
-        self._processes: list[RoleProcess] = []
-        self._watched: list[RoleProcess] = []
+        self._processes: list[HostedProcess] = []
+        self._watched: list[HostedProcess] = []
         self._activity_probes = ActivityProbes()
         self._key_owners: dict[str, str] = {}  # hosts of all roles, whose keys they hold
         self._ended_roles: list[str] = []  # roles that have ended, to whom others may still send
@@ -331,3 +332,12 @@ class Launcher:
                 self._channel.send(process.name, Message("stop", body={"why": why}))
             elif process.name in names:
                 process.hang_up()
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError unless every role has a name of its own, that may be part of a sender's and a file's name."""
+    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or names.count(name) > 1]
+    if bad or not names:
+        raise ValueError(
+            f"roles need names of their own, without {SIDE!r} and '/', and not {LAUNCHER!r}: {bad or names}"
+        )

@@ -123,3 +123,7 @@ def holds_the_lock(channel: ZmqChannel, setup: float, progress: RoleProgress) ->
 def draws(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> tuple[float, float]:
     """From the generators that a process has without a seed."""
     return float(np.random.random()), random.random()
+
+
+def prints(channel: ZmqChannel, setup: str, progress: RoleProgress) -> None:
+    sys.stdout.write(f"{setup}\n")

@@ -1,0 +1,237 @@
+"""`Agent`: starts roles on a machine for a launcher on another one, to which a stream of bytes leads, as that of ssh.
+
+It makes the pair of keys of its roles: the secret one never travels. What its roles write lies in a folder of its own,
+which goes with it. It ends with the stream, or when the stream has been silent for long; and its roles with it.
+"""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import zmq
+
+from .assignment import Assignment, write_assignment
+from .frames import (
+    PIECE_BYTES,
+    Alive,
+    AssignRole,
+    FileFailed,
+    FilePiece,
+    FileWritten,
+    Frame,
+    FrameStream,
+    GetFile,
+    Greeting,
+    HangUp,
+    Ready,
+    ReleaseRole,
+    RoleEnded,
+    RoleOutput,
+    RoleStarted,
+    SignalRole,
+    StartRole,
+    StreamEnd,
+)
+from .role_process import ForkServers, RoleProcess
+from .versions import read_versions
+
+ALIVE_S, SILENCE_S = 1.0, 30.0
+_ASSIGN_S = 60.0
+_OUTPUT_BYTES = 1 << 16
+
+
+@dataclass
+class _Started:
+    process: RoleProcess
+    output: IO[bytes]
+    announced: bool = False
+    ended: bool = False
+
+
+class Agent:
+    """Serves one launcher. folder: where files come and go."""
+
+    def __init__(self, stream: FrameStream, folder: Path) -> None:
+        self._stream, self._folder = stream, folder
+        public, secret = zmq.curve_keypair()
+        self._public, self._secret = public.decode(), secret.decode()
+        self._servers = ForkServers()
+        self._roles: dict[int, _Started] = {}
+        self._leaving: list[Iterator[Frame]] = []  # files that are being sent
+        self._heard_at = self._alive_at = time.monotonic()
+
+    def serve(self) -> None:
+        """Do what the launcher says, until the stream ends or is silent."""
+        try:
+            while time.monotonic() - self._heard_at < SILENCE_S:
+                self._wait()
+                self._send_news()
+                for frame in self._stream.receive():
+                    self._heard_at = time.monotonic()
+                    self._handle(frame)
+        except StreamEnd:
+            pass
+        finally:
+            for started in self._roles.values():
+                started.process.kill()
+            self._servers.close()
+
+    def _wait(self) -> None:
+        poller = select.poll()
+        poller.register(self._stream.reading, select.POLLIN)
+        if self._stream.has_unsent or self._leaving:
+            poller.register(self._stream.writing, select.POLLOUT)
+        for started in self._roles.values():
+            if not started.ended:
+                poller.register(started.process.end_file, select.POLLIN)
+            if not self._stream.has_unsent and not started.output.closed:  # or else what is printed would pile up here
+                poller.register(started.output, select.POLLIN)
+        poller.poll(ALIVE_S * 1000)
+
+    def _send_news(self) -> None:
+        """Send what roles have printed and how they ended, the next piece of a file, and that this agent is alive."""
+        self._stream.flush()
+        if self._stream.has_unsent:
+            return
+        for number, started in self._roles.items():
+            self._send_output(number, started)
+            self._send_state(number, started)
+        if self._leaving:
+            piece = next(self._leaving[0], None)
+            if piece is None:
+                self._leaving.pop(0)
+            else:
+                self._stream.send(piece)
+        if time.monotonic() - self._alive_at >= ALIVE_S:
+            self._alive_at = time.monotonic()
+            self._stream.send(Alive())
+        self._stream.flush()
+
+    def _send_output(self, number: int, started: _Started) -> None:
+        while not started.output.closed:
+            try:
+                data = os.read(started.output.fileno(), _OUTPUT_BYTES)
+            except BlockingIOError:
+                return
+            if data:
+                self._stream.send(RoleOutput(number, data))
+            else:
+                started.output.close()
+
+    def _send_state(self, number: int, started: _Started) -> None:
+        pid, code = started.process.pid, started.process.returncode()
+        if pid is not None and not started.announced:
+            started.announced = True
+            self._stream.send(RoleStarted(number, pid))
+        if code is not None and not started.ended:
+            started.ended = True
+            self._send_output(number, started)  # what it printed last
+            self._stream.send(RoleEnded(number, code, "" if started.announced else started.process.last_lines()))
+
+    def _handle(self, frame: Frame) -> None:
+        match frame:
+            case Greeting():
+                memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+                cores = len(os.sched_getaffinity(0))
+                self._stream.send(Ready(self._public, read_versions(), cores, memory, str(self._folder)))
+            case StartRole():
+                self._start(frame)
+            case AssignRole():
+                self._assign(frame)
+            case SignalRole():
+                self._roles[frame.process].process.signal(frame.number)
+            case HangUp():
+                self._roles[frame.process].process.hang_up()
+            case ReleaseRole():
+                released = self._roles.pop(frame.process)
+                released.process.kill()
+                released.output.close()
+            case FilePiece():
+                self._write(frame)
+            case GetFile():
+                self._leaving.append(self._read(frame.path))
+            case _:
+                pass  # alive
+
+    def _start(self, frame: StartRole) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        log = os.fdopen(writing, "wb", buffering=0)
+        process = self._servers.start(frame.name, log=log, threads=frame.threads, module=frame.module)
+        log.close()
+        self._roles[frame.process] = _Started(process, os.fdopen(reading, "rb", buffering=0))
+
+    def _assign(self, frame: AssignRole) -> None:
+        given = msgspec.msgpack.decode(frame.assignment, type=Assignment)
+        keys = msgspec.structs.replace(given.keys, public=self._public, secret=self._secret)
+        assignment = msgspec.structs.replace(given, keys=keys, path=[*given.path, *sys.path])
+        process = self._roles[frame.process].process
+        write_assignment(assignment, process.stdin, deadline=time.monotonic() + _ASSIGN_S)
+
+    def _locate(self, path: str) -> Path:
+        """Return a path within the folder. Raises ValueError for one that leads out of it."""
+        located = (self._folder / path).resolve()
+        if not located.is_relative_to(self._folder.resolve()):
+            raise ValueError(f"{path!r} is not in the folder of the run")
+        return located
+
+    def _write(self, piece: FilePiece) -> None:
+        try:
+            path = self._locate(piece.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_name(f"{path.name}.part")
+            with unfinished.open("r+b" if piece.offset else "wb") as file:
+                file.seek(piece.offset)
+                file.write(piece.data)
+            if piece.last:
+                unfinished.replace(path)
+                self._stream.send(FileWritten(piece.path))
+        except (OSError, ValueError) as error:
+            self._stream.send(FileFailed(piece.path, str(error)))
+
+    def _read(self, path: str) -> Iterator[Frame]:
+        try:
+            yield from read_pieces(self._locate(path), path)
+        except (OSError, ValueError) as error:
+            yield FileFailed(path, str(error))
+
+
+def read_pieces(file: Path, path: str) -> Iterator[FilePiece]:
+    """Yield a file in pieces, under the relative path that the other end knows it by. Raises OSError."""
+    with file.open("rb") as opened:
+        offset, data = 0, opened.read(PIECE_BYTES)
+        while True:
+            following = opened.read(PIECE_BYTES) if len(data) == PIECE_BYTES else b""
+            yield FilePiece(path, offset, data, last=not following)
+            if not following:
+                return
+            offset, data = offset + len(data), following
+
+
+def main() -> int:
+    """Serve the launcher at the other end of standard input and output. Returns the exit code."""
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what anybody prints is no frame
+    os.close(nothing)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    folder = Path(tempfile.mkdtemp(prefix="cutset-"))
+    try:
+        Agent(FrameStream(reading, writing), folder).serve()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,338 @@
+"""`RemoteHost`: another machine, to whose agent (agent.py) a command leads, such as `ssh USER@ADDRESS ...`.
+
+A thread reads and writes the stream. For the launcher a process there looks like one here: its output is in its log,
+and its number and exit code come on a socket.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import msgspec
+
+from ...errors import NetworkError, UsageError
+from .agent import ALIVE_S, read_pieces
+from .assignment import Assignment
+from .frames import (
+    Alive,
+    AssignRole,
+    FileFailed,
+    FilePiece,
+    FileWritten,
+    Frame,
+    FrameStream,
+    GetFile,
+    Greeting,
+    HangUp,
+    Ready,
+    ReleaseRole,
+    RoleEnded,
+    RoleOutput,
+    RoleStarted,
+    SignalRole,
+    StartRole,
+    StreamEnd,
+)
+from .host import Role
+from .remote_process import RemoteProcess
+from .role_process import HostedProcess, read_last_lines
+from .versions import read_versions
+
+AGENT = ("-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.hosts.agent")  # behind the interpreter
+READY_S, LOST_S, END_S = 30.0, 5.0, 5.0
+
+
+class RemoteHost:
+    """A machine while its agent is there: it is lost when nothing has come from it for `LOST_S` seconds.
+
+    command: runs the agent on that machine, with standard input and output that lead here. address: on which its roles
+    listen. Raises UsageError where the agent does not start, or is of another version.
+
+    Attributes:
+        ready: what the agent told of its machine.
+        lost: why the host is lost, "" as long as it is not.
+    """
+
+    def __init__(self, name: str, address: str, command: Sequence[str]) -> None:
+        self.name, self.address = name, address
+        self.lost = ""
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
+        self._process = _start_agent(name, command, self._errors)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stream = FrameStream(self._process.stdout.fileno(), self._process.stdin.fileno())
+        self._processes: dict[int, RemoteProcess] = {}
+        self._numbers = iter(range(1 << 62))
+        self._outgoing = deque[Iterator[Frame]]()
+        self._files: dict[str, _FileTransfer] = {}
+        self._lock = threading.Lock()
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._is_ready, self._ending = threading.Event(), False
+        self._ready: Ready | None = None
+        self._thread = threading.Thread(target=self._run, name=f"cutset-host-{name}", daemon=True)
+        self._send(Greeting(read_versions()))
+        self._thread.start()
+        try:
+            self.ready = self._await_ready()
+        except UsageError:
+            self.close()
+            raise
+
+    @property
+    def public_key(self) -> str:
+        """The public key of its roles."""
+        return self.ready.public
+
+    def start(self, role: Role, log: IO[bytes]) -> RemoteProcess:
+        """Start the process of a role; see `Host`."""
+        process = RemoteProcess(role.name, self, next(self._numbers), log)
+        with self._lock:
+            self._processes[process.number] = process
+            if self.lost:
+                process.theirs.close()
+        self._send(StartRole(process.number, role.name, role.threads, role.entry.partition(":")[0]))
+        return process
+
+    def assign(self, process: HostedProcess, assignment: Assignment, *, deadline: float) -> None:
+        """Hand a process its assignment, to which the agent adds the secret key; see `Host`."""
+        assert isinstance(process, RemoteProcess)
+        self._send(AssignRole(process.number, msgspec.msgpack.encode(assignment)))
+
+    def put_file(self, file: Path, path: str, *, timeout_s: float) -> None:
+        """Copy a file of this machine to a relative path in the agent's folder. Raises NetworkError, OSError."""
+        file.stat()
+        self._transfer(path, None, read_pieces(file, path), timeout_s)
+
+    def fetch_file(self, path: str, file: Path, *, timeout_s: float) -> None:
+        """Copy a file of the agent's folder to this machine. Raises NetworkError where that cannot be."""
+        unfinished = file.with_name(f"{file.name}.part")
+        try:
+            with unfinished.open("wb") as opened:
+                self._transfer(path, opened, iter([GetFile(path)]), timeout_s)
+            unfinished.replace(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _transfer(self, path: str, into: IO[bytes] | None, frames: Iterator[Frame], timeout_s: float) -> None:
+        transfer = _FileTransfer(into)
+        with self._lock:
+            self._files[path] = transfer
+            self._outgoing.append(frames)
+        self._wake()
+        done = transfer.done.wait(timeout_s) and not transfer.failure
+        with self._lock:
+            self._files.pop(path, None)
+        if not done:
+            facts = f"{path} could not be copied: {transfer.failure or f'nothing came for {timeout_s:g} s'}"
+            raise NetworkError("E517", f"host {self.name}: {facts}", fix="check its disk and the network to it")
+
+    def close(self) -> None:
+        """End the agent, and with it what is left of its roles."""
+        if self._ending:
+            return
+        self._ending = True
+        self._wake()
+        self._thread.join()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for file in (self._wake_reader, self._wake_writer):
+            os.close(file)
+        self._errors.close()
+
+    def __enter__(self) -> "RemoteHost":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RemoteHost({self.name} at {self.address}, {self.lost or 'there'})"
+
+    def _await_ready(self) -> Ready:
+        self._is_ready.wait(READY_S)
+        if self._ready is None:
+            why = self.lost or f"no agent answered in {READY_S:g} s"
+            printed = read_last_lines(self._errors)
+            facts = f"host {self.name} cannot be used: {why}" + (f"; it printed:\n{printed}" if printed else "")
+            raise UsageError("E290", facts, fix="see that its command runs without a password, and finds cutset there")
+        theirs = self._ready.versions
+        differ = {name: ours for name, ours in read_versions().items() if theirs.get(name) != ours}
+        other = [f"{name} {theirs.get(name)} instead of {ours}" for name, ours in differ.items()]
+        if other:
+            facts = f"host {self.name} has {', '.join(other)}"
+            raise UsageError("E291", facts, fix="install the same versions on all hosts")
+        return self._ready
+
+    def _send(self, frame: Frame) -> None:
+        with self._lock:
+            self._outgoing.append(iter([frame]))
+        self._wake()
+
+    def _wake(self) -> None:
+        os.write(self._wake_writer, b"x")
+
+    def _run(self) -> None:
+        """Read and write the stream, until the host is lost or `close` is called."""
+        heard_at, alive_at = time.monotonic(), 0.0
+        try:
+            while not self._ending:
+                self._wait()
+                for frame in self._stream.receive():
+                    heard_at = time.monotonic()
+                    self._handle(frame)
+                now = time.monotonic()
+                if self._is_ready.is_set() and now - heard_at > LOST_S:
+                    raise StreamEnd(f"nothing has come from it for {now - heard_at:.1f} s")
+                if now - alive_at >= ALIVE_S:
+                    alive_at = now
+                    self._send(Alive())
+                self._send_queued()
+        except StreamEnd as closed:
+            self._lose(str(closed))
+        else:
+            self._lose("it was closed")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+
+    def _wait(self) -> None:
+        poller = select.poll()
+        poller.register(self._stream.reading, select.POLLIN)
+        poller.register(self._wake_reader, select.POLLIN)
+        if self._stream.has_unsent:
+            poller.register(self._stream.writing, select.POLLOUT)
+        for file, _ in poller.poll(ALIVE_S * 1000):
+            if file == self._wake_reader:
+                os.read(self._wake_reader, 4096)
+
+    def _send_queued(self) -> None:
+        """Send what is queued, files piece by piece, as fast as the other end reads."""
+        self._stream.flush()
+        while not self._stream.has_unsent:
+            with self._lock:
+                frames = self._outgoing[0] if self._outgoing else None
+            if frames is None:
+                return
+            frame = next(frames, None)
+            with self._lock:
+                if frame is None:
+                    self._outgoing.popleft()
+                elif len(self._outgoing) > 1 and isinstance(frame, FilePiece):
+                    self._outgoing.rotate(-1)  # other frames need not wait for a whole file
+            if frame is not None:
+                self._stream.send(frame)
+                self._stream.flush()
+
+    def _handle(self, frame: Frame) -> None:
+        match frame:
+            case Ready():
+                self._ready = frame
+                self._is_ready.set()
+            case RoleStarted():
+                self._report(frame.process, b"%d\n" % frame.pid)
+            case RoleOutput():
+                process = self._processes.get(frame.process)
+                if process is not None:
+                    process.write_log(frame.data)
+            case RoleEnded():
+                process = self._processes.get(frame.process)
+                if process is not None and frame.reason:
+                    process.write_log(frame.reason.encode())
+                self._report(frame.process, b"%s%d\n" % (b"0\n" if frame.reason else b"", frame.code))
+            case FilePiece():
+                self._take_piece(frame)
+            case FileWritten():
+                self._end_transfer(frame.path, "")
+            case FileFailed():
+                self._end_transfer(frame.path, frame.reason)
+            case _:
+                pass  # alive
+
+    def _report(self, number: int, line: bytes) -> None:
+        process = self._processes.get(number)
+        if process is not None:
+            with contextlib.suppress(OSError):  # released meanwhile
+                process.theirs.send(line)
+
+    def _take_piece(self, piece: FilePiece) -> None:
+        transfer = self._files.get(piece.path)
+        if transfer is None or transfer.into is None:
+            return
+        try:
+            os.pwrite(transfer.into.fileno(), piece.data, piece.offset)
+        except (OSError, ValueError) as error:
+            self._end_transfer(piece.path, str(error))
+        if piece.last:
+            self._end_transfer(piece.path, "")
+
+    def _end_transfer(self, path: str, failure: str) -> None:
+        transfer = self._files.get(path)
+        if transfer is not None and not transfer.done.is_set():
+            transfer.failure = failure
+            transfer.done.set()
+
+    def _lose(self, why: str) -> None:
+        with self._lock:
+            self.lost = f"host {self.name} is lost: {why}"
+            processes, transfers = list(self._processes.values()), list(self._files.values())
+        for process in processes:
+            process.theirs.close()
+        for transfer in transfers:
+            if not transfer.done.is_set():
+                transfer.failure = self.lost
+                transfer.done.set()
+        self._is_ready.set()
+
+    def release(self, process: RemoteProcess) -> None:
+        """Forget a process that the launcher has done with."""
+        with self._lock:
+            del self._processes[process.number]
+        process.theirs.close()
+        self._send(ReleaseRole(process.number))
+
+    def signal(self, process: RemoteProcess, number: int) -> None:
+        """Send a signal to a process."""
+        self._send(SignalRole(process.number, number))
+
+    def hang_up(self, process: RemoteProcess) -> None:
+        """Close the pipe to a process."""
+        self._send(HangUp(process.number))
+
+
+class _FileTransfer:
+    """A file on its way. into: where it is written here, if it comes. failure: why it could not be copied."""
+
+    def __init__(self, into: IO[bytes] | None) -> None:
+        self.into, self.done, self.failure = into, threading.Event(), ""
+
+
+def _start_agent(name: str, command: Sequence[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(
+            tuple(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            bufsize=0,
+            start_new_session=True,
+        )
+    except OSError as error:
+        errors.close()
+        facts = f"host {name} cannot be used: {command[0]!r} cannot be run: {error.strerror}"
+        raise UsageError("E290", facts, fix=f"install {command[0]}") from error

@@ -1,0 +1,145 @@
+"""Roles on a host whose agent is at the other end of a stream: as here, but with another folder, and lost together."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from busy import stretch
+from launched import gone, waiting
+from marking import with_slow
+from places import SUPPORT
+
+from cutset.errors import NetworkError, ProcessLost, UsageError
+from cutset.runtime.hosts import agent
+from cutset.runtime.hosts.agent import Agent
+from cutset.runtime.hosts.frames import FrameStream
+from cutset.runtime.hosts.host import Role
+from cutset.runtime.hosts.remote_host import AGENT, RemoteHost
+from cutset.runtime.launcher.launcher import Launcher
+from cutset.runtime.launcher.membership import Limits
+
+COMMAND = (sys.executable, *AGENT)
+WAIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _roles_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+
+
+@pytest.fixture
+def host() -> Iterator[RemoteHost]:
+    with RemoteHost("lab1", "127.0.0.1", COMMAND) as host:
+        yield host
+
+
+def agent_of(host: RemoteHost) -> int:
+    return host._process.pid
+
+
+def test_roles_on_two_hosts_work_together(host: RemoteHost, tmp_path: Path) -> None:
+    roles = [
+        Role("server", "role_examples:serves", serves=True, host="lab1"),
+        Role("client", "role_examples:asks", "server", host="lab2"),
+        Role("talks", "role_examples:prints", "words of a role", host="lab2"),
+    ]
+    with (
+        RemoteHost("lab2", "127.0.0.1", COMMAND) as other,
+        Launcher(roles, job="test", hosts=[host, other], folder=tmp_path) as launcher,
+    ):
+        assert launcher.run() == [None, sum(range(20)), None]
+    assert (tmp_path / "talks.log").read_text() == "words of a role\n"
+
+
+def test_the_secret_key_never_travels(host: RemoteHost) -> None:
+    role = Role("worker 0", "role_examples:environment")
+    with Launcher([role], job="test", hosts=[host]) as launcher:
+        assert launcher._keys["lab1"].secret == ""
+        assert launcher._keys["lab1"].public == host.ready.public
+        launcher.run()
+
+
+@pytest.mark.parametrize("number", with_slow([signal.SIGKILL], [signal.SIGSTOP]))
+def test_a_lost_agent_ends_its_roles_and_is_named(host: RemoteHost, number: signal.Signals) -> None:
+    roles = [Role("here", "role_examples:waits"), Role("there", "role_examples:waits", host="lab1")]
+    with Launcher(roles, job="test", hosts=[host], limits=Limits(heartbeat_s=20.0)) as launcher:
+        waiting(launcher, "here", "there")
+        pids, began = launcher.pids, time.monotonic()
+        os.kill(agent_of(host), number)
+        with pytest.raises(ProcessLost, match="host lab1 is lost: ") as caught:
+            list(launcher.events())
+        assert time.monotonic() - began < stretch(10.0)
+    assert "E290" not in caught.value.facts
+    os.kill(agent_of(host), signal.SIGCONT)
+    assert all(gone(pid, timeout_s=stretch(WAIT_S)) for pid in pids.values())
+
+
+def test_an_agent_ends_with_its_stream_and_its_folder_goes_with_it(host: RemoteHost, tmp_path: Path) -> None:
+    source, folder = tmp_path / "source", Path(host.ready.folder)
+    source.write_bytes(os.urandom(1 << 20))
+    host.put_file(source, "a/b", timeout_s=WAIT_S)
+    assert (folder / "a" / "b").read_bytes() == source.read_bytes()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    host.close()
+    assert not folder.exists()
+
+
+def test_an_agent_ends_where_its_stream_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(agent, "SILENCE_S", 0.1)
+    monkeypatch.setattr(agent, "ALIVE_S", 0.02)
+    (reading, silent), (mute, writing) = os.pipe(), os.pipe()
+    serving = threading.Thread(target=Agent(FrameStream(reading, writing), tmp_path).serve)
+    serving.start()
+    serving.join(stretch(WAIT_S))
+    assert not serving.is_alive()
+    for file in (reading, silent, mute, writing):
+        os.close(file)
+
+
+@pytest.mark.parametrize("size", [0, 1, agent.PIECE_BYTES, 3 * agent.PIECE_BYTES + 17])
+def test_files_go_there_and_come_back(host: RemoteHost, tmp_path: Path, size: int) -> None:
+    source, back = tmp_path / "source", tmp_path / "back"
+    source.write_bytes(os.urandom(size))
+    host.put_file(source, "journal/shard-0", timeout_s=WAIT_S)
+    host.fetch_file("journal/shard-0", back, timeout_s=WAIT_S)
+    assert back.read_bytes() == source.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "source"]
+
+
+@pytest.mark.parametrize("path", ["there/is/none", "../outside", "/etc/hostname"])
+def test_files_that_are_not_there_or_not_in_the_folder_are_refused(host: RemoteHost, tmp_path: Path, path: str) -> None:
+    with pytest.raises(NetworkError, match=r"E517: host lab1: .* could not be copied"):
+        host.fetch_file(path, tmp_path / "back", timeout_s=WAIT_S)
+    if path != "there/is/none":
+        with pytest.raises(NetworkError, match="is not in the folder of the run"):
+            host.put_file(Path(__file__), path, timeout_s=WAIT_S)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("/there/is/no/such/program",), "'/there/is/no/such/program' cannot be run: No such file or directory"),
+        ((sys.executable, "-c", "raise SystemExit('Permission denied (publickey)')"), "Permission denied (publickey)"),
+        ((sys.executable, "-c", "print('Welcome to lab1!' * 100)"), "what comes is no frame: b'Welcome to lab1!"),
+    ],
+)
+def test_a_host_without_an_agent_is_named(command: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RemoteHost("lab1", "127.0.0.1", command)
+    assert caught.value.code == "E290"
+    assert "host lab1 cannot be used: " in caught.value.facts
+    assert said in caught.value.facts
+
+
+def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "cutset.runtime.hosts.remote_host.read_versions", lambda: {"python": "3.99", "torch": "2.13.0", "cutset": "9"}
+    )
+    with pytest.raises(UsageError, match=r"E291: host lab1 has python 3\.\d+ instead of 3.99, cutset .* instead of 9"):
+        RemoteHost("lab1", "127.0.0.1", COMMAND)
