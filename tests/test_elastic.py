@@ -28,7 +28,7 @@ def test_others_take_the_batches_of_a_killed_replica(tmp_path: Path) -> None:
     participation, (restart,) = outcome.result["participation"], outcome.result["restarts"]
     assert restart["role"] == "replica 1"
     assert sum(participation["completed"].values()) == participation["batches"]
-    assert participation["completed"]["0"] > participation["batches"] // 2
+    assert min(participation["completed"].values()) > 0
     assert participation["recomputed"].keys() <= {"1"}
     recomputed = participation["recomputed"].values()
     expected = [f"Up to {n} batches were computed again after replica 1 was lost." for n in recomputed]

@@ -83,7 +83,7 @@ def test_a_placement_remembers_its_leaf_modules_and_is_checked_with_them(placeme
     found = load(placement)
     assert found.leaf_modules == ["layers.*.1"]
     assert len(machines_of_leaf_modules(found)) == 2
-    done = cutset("check", placement)
+    done = cutset("check", placement, f"{BRANCHING}:branching")
     assert done.stdout == f"{placement} fits {BRANCHING}:branching: 2 machines\n", done.stderr
 
 

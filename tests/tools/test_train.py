@@ -39,9 +39,10 @@ def test_a_cut_run_is_traced_and_explained(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_an_uncut_run_leaves_none_and_takes_an_older_one_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
-    (tmp_path / TRACE).write_text("{}")
     task = TASK.replace(":task", ":gated")
-    result = train(task, baseline=False, out=tmp_path)
+    train(task, baseline=False, out=tmp_path)
+    (tmp_path / TRACE).write_text("{}")
+    result = train(task, baseline=False, out=tmp_path, overwrite=True)
     assert result["measured"] is None
     assert not (tmp_path / TRACE).exists()
 

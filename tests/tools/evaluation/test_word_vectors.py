@@ -105,7 +105,7 @@ def test_bytes_a_step_are_those_of_the_rows_that_are_touched(tmp_path: Path, rep
             optimizer=Adagrad(0.1),
             batch=8,
             baseline=False,
-            out=tmp_path / "run",
+            out=tmp_path / f"run-{features}",
         )
         found: float = result["rows"][-1]["bytes_per_step"]
         return found
