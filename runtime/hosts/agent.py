@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ from .versions import read_versions
 
 ALIVE_S, SILENCE_S = 1.0, 30.0
 _ASSIGN_S = 60.0
-_OUTPUT_BYTES = 1 << 16
+_OUTPUT_BYTES = 1 << 16  # as much as a pipe holds
 
 
 @dataclass
@@ -55,6 +56,7 @@ class _Started:
     output: IO[bytes]
     announced: bool = False
     ended: bool = False
+    released: bool = False
 
 
 class Agent:
@@ -91,9 +93,11 @@ class Agent:
         if self._stream.has_unsent or self._leaving:
             poller.register(self._stream.writing, select.POLLOUT)
         for started in self._roles.values():
+            if self._stream.has_unsent:  # or else what is printed would pile up here
+                break
             if not started.ended:
                 poller.register(started.process.end_file, select.POLLIN)
-            if not self._stream.has_unsent and not started.output.closed:  # or else what is printed would pile up here
+            if not started.output.closed:
                 poller.register(started.output, select.POLLIN)
         poller.poll(ALIVE_S * 1000)
 
@@ -102,9 +106,13 @@ class Agent:
         self._stream.flush()
         if self._stream.has_unsent:
             return
-        for number, started in self._roles.items():
+        for number, started in list(self._roles.items()):
             self._send_output(number, started)
             self._send_state(number, started)
+            if started.released and (started.ended or not started.announced):
+                started.process.kill()
+                started.output.close()
+                del self._roles[number]
         if self._leaving:
             piece = next(self._leaving[0], None)
             if piece is None:
@@ -117,15 +125,17 @@ class Agent:
         self._stream.flush()
 
     def _send_output(self, number: int, started: _Started) -> None:
-        while not started.output.closed:
-            try:
-                data = os.read(started.output.fileno(), _OUTPUT_BYTES)
-            except BlockingIOError:
-                return
-            if data:
-                self._stream.send(RoleOutput(number, data))
-            else:
-                started.output.close()
+        """Send what a role has printed; one that prints all the time keeps nobody else waiting."""
+        if started.output.closed:
+            return
+        try:
+            data = os.read(started.output.fileno(), _OUTPUT_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._stream.send(RoleOutput(number, data))
+        else:
+            started.output.close()
 
     def _send_state(self, number: int, started: _Started) -> None:
         pid, code = started.process.pid, started.process.returncode()
@@ -134,7 +144,7 @@ class Agent:
             self._stream.send(RoleStarted(number, pid))
         if code is not None and not started.ended:
             started.ended = True
-            self._send_output(number, started)  # what it printed last
+            self._send_output(number, started)  # what it printed last: a pipe holds no more
             self._stream.send(RoleEnded(number, code, "" if started.announced else started.process.last_lines()))
 
     def _handle(self, frame: Frame) -> None:
@@ -152,9 +162,8 @@ class Agent:
             case HangUp():
                 self._roles[frame.process].process.hang_up()
             case ReleaseRole():
-                released = self._roles.pop(frame.process)
-                released.process.kill()
-                released.output.close()
+                self._roles[frame.process].released = True
+                self._roles[frame.process].process.signal(signal.SIGKILL)
             case FilePiece():
                 self._write(frame)
             case GetFile():
@@ -174,8 +183,9 @@ class Agent:
         given = msgspec.msgpack.decode(frame.assignment, type=Assignment)
         keys = msgspec.structs.replace(given.keys, public=self._public, secret=self._secret)
         assignment = msgspec.structs.replace(given, keys=keys, path=[*given.path, *sys.path])
-        process = self._roles[frame.process].process
-        write_assignment(assignment, process.stdin, deadline=time.monotonic() + _ASSIGN_S)
+        # The process may have to wait for its server, and this agent has to say meanwhile that it is alive.
+        stdin, deadline = os.dup(self._roles[frame.process].process.stdin), time.monotonic() + _ASSIGN_S
+        threading.Thread(target=_write_and_close, args=(assignment, stdin, deadline), daemon=True).start()
 
     def _locate(self, path: str) -> Path:
         """Return a path within the folder. Raises ValueError for one that leads out of it."""
@@ -203,6 +213,13 @@ class Agent:
             yield from read_pieces(self._locate(path), path)
         except (OSError, ValueError) as error:
             yield FileFailed(path, str(error))
+
+
+def _write_and_close(assignment: Assignment, stdin: int, deadline: float) -> None:
+    try:
+        write_assignment(assignment, stdin, deadline=deadline)
+    finally:
+        os.close(stdin)
 
 
 def read_pieces(file: Path, path: str) -> Iterator[FilePiece]:

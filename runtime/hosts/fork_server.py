@@ -81,7 +81,14 @@ class _ForkServer:
     def _fork(self, name: str, files: list[int]) -> bool:
         """Fork a role; return whether this is its process."""
         stdin, log, report = files
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.write(2, f"{name} could not be started: {error}\n".encode())
+            os.write(report, b"0\n%d\n" % os.EX_OSERR)
+            for file in files:
+                os.close(file)
+            return False
         if pid:
             self._roles.append(_Forked(pid, os.pidfd_open(pid), socket.socket(fileno=report)))
             os.close(stdin)

@@ -76,6 +76,7 @@ class RemoteHost:
         self._files: dict[str, _FileTransfer] = {}
         self._lock = threading.Lock()
         self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
         self._is_ready, self._ending = threading.Event(), False
         self._ready: Ready | None = None
         self._thread = threading.Thread(target=self._run, name=f"cutset-host-{name}", daemon=True)
@@ -127,12 +128,14 @@ class RemoteHost:
         with self._lock:
             self._files[path] = transfer
             self._outgoing.append(frames)
+            if self.lost:
+                transfer.end(self.lost)
         self._wake()
         done = transfer.done.wait(timeout_s) and not transfer.failure
         with self._lock:
             self._files.pop(path, None)
         if not done:
-            facts = f"{path} could not be copied: {transfer.failure or f'nothing came for {timeout_s:g} s'}"
+            facts = f"{path} could not be copied: {transfer.failure or f'it took more than {timeout_s:g} s'}"
             raise NetworkError("E517", f"host {self.name}: {facts}", fix="check its disk and the network to it")
 
     def close(self) -> None:
@@ -165,7 +168,7 @@ class RemoteHost:
     def _await_ready(self) -> Ready:
         self._is_ready.wait(READY_S)
         if self._ready is None:
-            why = self.lost or f"no agent answered in {READY_S:g} s"
+            why = self.lost.partition(" is lost: ")[2] or f"no agent answered in {READY_S:g} s"
             printed = read_last_lines(self._errors)
             facts = f"host {self.name} cannot be used: {why}" + (f"; it printed:\n{printed}" if printed else "")
             raise UsageError("E290", facts, fix="see that its command runs without a password, and finds cutset there")
@@ -179,11 +182,15 @@ class RemoteHost:
 
     def _send(self, frame: Frame) -> None:
         with self._lock:
-            self._outgoing.append(iter([frame]))
+            if not self.lost:
+                self._outgoing.append(iter([frame]))
         self._wake()
 
     def _wake(self) -> None:
-        os.write(self._wake_writer, b"x")
+        """Have the thread look for something to do; does nothing once it has ended."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # what it has not read yet wakes it, too
+            if not self.lost:
+                os.write(self._wake_writer, b"x")
 
     def _run(self) -> None:
         """Read and write the stream, until the host is lost or `close` is called."""
@@ -283,9 +290,8 @@ class RemoteHost:
 
     def _end_transfer(self, path: str, failure: str) -> None:
         transfer = self._files.get(path)
-        if transfer is not None and not transfer.done.is_set():
-            transfer.failure = failure
-            transfer.done.set()
+        if transfer is not None:
+            transfer.end(failure)
 
     def _lose(self, why: str) -> None:
         with self._lock:
@@ -294,9 +300,7 @@ class RemoteHost:
         for process in processes:
             process.theirs.close()
         for transfer in transfers:
-            if not transfer.done.is_set():
-                transfer.failure = self.lost
-                transfer.done.set()
+            transfer.end(self.lost)
         self._is_ready.set()
 
     def release(self, process: RemoteProcess) -> None:
@@ -320,6 +324,12 @@ class _FileTransfer:
 
     def __init__(self, into: IO[bytes] | None) -> None:
         self.into, self.done, self.failure = into, threading.Event(), ""
+
+    def end(self, failure: str) -> None:
+        """End it, if it has not ended; "" if nothing has failed."""
+        if not self.done.is_set():
+            self.failure = failure
+            self.done.set()
 
 
 def _start_agent(name: str, command: Sequence[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":

@@ -145,7 +145,7 @@ class HostedProcess:
     @property
     def pid(self) -> int | None:
         """The number of the process on its machine, None as long as that is not known."""
-        return next(iter(self._read_report()), None)
+        return next(iter(self._read_report()), None) or None  # 0 where it could not be started
 
     def returncode(self) -> int | None:
         """Its exit code, -9 for SIGKILL; None while it runs. What it has started was killed once it has ended."""

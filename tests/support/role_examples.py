@@ -127,3 +127,9 @@ def draws(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> tuple[floa
 
 def prints(channel: ZmqChannel, setup: str, progress: RoleProgress) -> None:
     sys.stdout.write(f"{setup}\n")
+
+
+def prints_endlessly(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> None:
+    while (message := channel.poll()) is None or message.kind != "stop":
+        sys.stdout.write("again and again\n" * 100)
+        progress.value = time.monotonic_ns()

@@ -143,3 +143,36 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(UsageError, match=r"E291: host lab1 has python 3\.\d+ instead of 3.99, cutset .* instead of 9"):
         RemoteHost("lab1", "127.0.0.1", COMMAND)
+
+
+def test_a_lost_host_takes_nothing_and_holds_nobody_up(host: RemoteHost, tmp_path: Path) -> None:
+    os.kill(agent_of(host), signal.SIGKILL)
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(NetworkError, match="host lab1 is lost"):
+            host.put_file(source, "a", timeout_s=WAIT_S)
+    with (tmp_path / "log").open("w+b") as log:
+        process = host.start(Role("late", "role_examples:waits"), log)
+        assert process.returncode() == -signal.SIGKILL
+        for _ in range(100_000):
+            process._host.signal(process, signal.SIGTERM)
+        assert "host lab1 is lost" in process.last_lines()
+        process.kill()
+    assert time.monotonic() - began < stretch(10.0)
+
+
+def test_a_role_that_prints_without_end_keeps_nobody_else_waiting(host: RemoteHost, tmp_path: Path) -> None:
+    roles = [
+        Role("endless", "role_examples:prints_endlessly", serves=True),
+        Role("server", "role_examples:serves", serves=True),
+        Role("client", "role_examples:asks", "server"),
+    ]
+    with Launcher(roles, job="test", hosts=[host], folder=tmp_path) as launcher:
+        launcher.start()
+        for message in launcher.events():
+            if message.kind == "finished" and message.sender == "client":
+                break
+        assert launcher.results["client"] == sum(range(20))
+    assert (tmp_path / "endless.log").stat().st_size > 0
