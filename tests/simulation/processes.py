@@ -235,7 +235,7 @@ class NoProbes:
 class SimHost:
     """What starts the processes."""
 
-    name, address = "local", "127.0.0.1"
+    name, address, public_key = "local", "127.0.0.1", ""
 
     def __init__(self, **ignored: str) -> None:
         pass
@@ -260,7 +260,7 @@ def install_processes() -> None:
     launcher.ZmqChannel = SimChannel  # type: ignore[assignment,misc]
     launcher.LocalHost = SimHost  # type: ignore[assignment,misc]
     launcher.ActivityProbes = NoProbes  # type: ignore[assignment,misc]
-    launcher.make_keys = lambda names: dict.fromkeys(names, b"")  # type: ignore[assignment]
+    launcher.make_keys = lambda names, others: dict.fromkeys(names, b"")  # type: ignore[assignment]
     launcher.Assignment = _plain_assignment  # type: ignore[assignment,misc]
     launcher.await_ends = lambda processes, timeout_s: None
     launcher.end_all = _end_all
