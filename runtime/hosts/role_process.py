@@ -147,6 +147,11 @@ class HostedProcess:
         """The number of the process on its machine, None as long as that is not known."""
         return next(iter(self._read_report()), None) or None  # 0 where it could not be started
 
+    @property
+    def local_pid(self) -> int | None:
+        """Its number where it runs on this machine, whose system knows what it does; else None."""
+        return None
+
     def returncode(self) -> int | None:
         """Its exit code, -9 for SIGKILL; None while it runs. What it has started was killed once it has ended."""
         numbers = self._read_report()
@@ -207,6 +212,11 @@ class RoleProcess(HostedProcess):
         with theirs:
             server.fork(name, [stdin, log.fileno(), theirs.fileno()])
         os.close(stdin)
+
+    @property
+    def local_pid(self) -> int | None:
+        """Its number; see `HostedProcess`."""
+        return self.pid
 
     def _find_code(self) -> int:
         return self._server.await_end()  # with which the role has ended

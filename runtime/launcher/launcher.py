@@ -281,7 +281,8 @@ class Launcher:
             self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
         now = time.monotonic()
         doubtful, late = self._monitor.doubtful_roles(now), self._monitor.late_exits(now)
-        pids = {name: pid for name, pid in self.pids.items() if name in doubtful}
+        local = ((process.name, process.local_pid) for process in self._watched if process.name in doubtful)
+        pids = {name: pid for name, pid in local if pid is not None}
         for name, activity in self._activity_probes.sample(pids, now).items():
             self._monitor.on_activity(name, activity)
         self._monitor.tick(now)

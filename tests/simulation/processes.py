@@ -134,6 +134,10 @@ class SimProcess:
             self._task.proceed()
 
     @property
+    def local_pid(self) -> int:
+        return self.pid
+
+    @property
     def works(self) -> bool:
         """Whether it has begun and has not ended."""
         return self._code is None and self._task is not None and self.name in self._world.inboxes

@@ -58,7 +58,7 @@ def least(samples: str, penalty: str) -> float:
 
 
 @pytest.mark.parametrize("penalty", with_slow(["l2", "l1", "small l1"], ["l1 and l2"]))
-@pytest.mark.parametrize("samples", DRAWS)
+@pytest.mark.parametrize("samples", with_slow(["one-hot", "badly scaled"], ["sparse"]))
 @pytest.mark.parametrize(("form", "shards"), with_slow([("vector-free", 1)], [("two-loop", 3)]))
 def test_it_ends_at_the_optimum_in_about_as_many_evaluations_as_scipy(
     samples: str, penalty: str, form: str, shards: int
@@ -110,7 +110,7 @@ def test_other_solvers_take_the_same_path_whatever_the_scale(kind: type[Lbfgs]) 
 
 
 @pytest.mark.parametrize("penalty", with_slow(["l2", "small l1"], ["l1", "l1 and l2"]))
-@pytest.mark.parametrize("samples", DRAWS)
+@pytest.mark.parametrize("samples", with_slow(["one-hot", "badly scaled"], ["sparse"]))
 @pytest.mark.parametrize("away", with_slow([1e-5], [1e-2, 1e-9]))
 def test_a_start_near_the_optimum_needs_few_evaluations(samples: str, penalty: str, away: float) -> None:
     start = optimum(samples, penalty)

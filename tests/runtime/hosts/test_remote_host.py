@@ -101,7 +101,7 @@ def test_an_agent_ends_where_its_stream_is_silent(monkeypatch: pytest.MonkeyPatc
         os.close(file)
 
 
-@pytest.mark.parametrize("size", [0, 1, agent.PIECE_BYTES, 3 * agent.PIECE_BYTES + 17])
+@pytest.mark.parametrize("size", with_slow([0, 3 * agent.PIECE_BYTES + 17], [1, agent.PIECE_BYTES]))
 def test_files_go_there_and_come_back(host: RemoteHost, tmp_path: Path, size: int) -> None:
     source, back = tmp_path / "source", tmp_path / "back"
     source.write_bytes(os.urandom(size))
