@@ -93,6 +93,8 @@ MEANINGS: Mapping[str, str] = {
     "E293": "The interval between checkpoints cannot be read.",
     "E295": "The folder to resume from has no state of a run by sandblaster.",
     "E296": "An option was given that has no meaning for sandblaster.",
+    "E297": "An engine was named that there is not, or it lacks what it needs.",
+    "E298": "A host differs from what the run counts on: its memory or its clock.",
     # Input
     "E301": "There is no such file or module.",
     "E302": "The file or module has no function of this name.",
@@ -176,6 +178,7 @@ MEANINGS: Mapping[str, str] = {
     "E515": "A worker sent another tensor than its peer's program expects.",
     "E516": "Two workers run programs of different plans.",
     "E517": "A file could not be copied to or from a host.",
+    "E518": "A host cannot reach another one.",
     "E550": "A shard received a message that breaks the protocol.",
     "E551": "A shard never received the initial values of a machine.",
     "E552": "A shard acknowledged a push that was never sent.",

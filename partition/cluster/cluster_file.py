@@ -29,6 +29,13 @@
     in = "1 Gbit/s"
     latency = "5 ms"
 
+    [[machine]]
+    name = "shelf"
+    flops = "20 GFLOP/s"
+    memory = "8 GB"
+    address = "user@lab3"             # where ssh finds it; of one machine, so it has no count
+    python = "/opt/cutset/bin/python" # which has cutset there; if left out, at the same path as here
+
     [[link]]                          # from one machine to another, this way only
     from = "desk 0"
     to = "desk 1"
@@ -116,6 +123,9 @@ def _make_machines(tables: Sequence[MachineTable]) -> list[Machine]:
         if total > MAX_MACHINES:
             facts = f"machine[{i}].count makes {total} machines; a cluster has {MAX_MACHINES} at most"
             raise BadInput("E353", facts, fix="a smaller count")
+        if table.address and table.count > 1:
+            facts = f"machine[{i}].address is that of one machine, and count is {table.count}"
+            raise BadInput("E355", facts, fix="a [[machine]] for each, with its own name and address")
         machine = _make_machine(table)
         for k in range(table.count):
             name = table.name if table.count == 1 else f"{table.name} {k}"
@@ -130,6 +140,7 @@ def _make_machines(tables: Sequence[MachineTable]) -> list[Machine]:
 def _make_machine(table: MachineTable) -> Machine:
     stated: dict[str, Any] = {**table.quantities(), **table.costs.quantities(), **table.network.quantities()}
     machine = Machine(table.name, **{**stated, "memory_bytes": int(table.memory_bytes)})
+    machine = replace(machine, address=table.address or "", python=table.python or "")
     rates = msgspec.structs.asdict(table.rates)
     return replace(machine, rates={kind: replace(machine.rate(kind), **rate) for kind, rate in rates.items() if rate})
 
@@ -184,7 +195,7 @@ def _group_machines(machines: Sequence[Machine]) -> Iterator[tuple[str, int, Mac
         stem = rest[0].name.removesuffix(" 0")
         numbered = (replace(rest[0], name=f"{stem} {k}") for k in range(len(rest)))
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(rest, numbered, strict=True)))
-        count = alike if stem.strip() and alike > 1 else 1
+        count = alike if stem.strip() and alike > 1 and not rest[0].address else 1
         yield stem if count > 1 else rest[0].name, count, rest[0]
         del rest[:count]
 
@@ -193,6 +204,8 @@ def _machine_lines(name: str, count: int, machine: Machine) -> list[str]:
     lines = ["[[machine]]", f"name = {_quote(name)}"]
     lines += [f"count = {count}"] if count > 1 else []
     lines += _field_lines(machine, MachineTable)
+    texts = {"address": machine.address, "python": machine.python}
+    lines += [f"{key} = {_quote(text)}" for key, text in texts.items() if text]
     lines += ["", "[machine.costs]", *_field_lines(machine, CostsTable)]
     if machine.rates:
         rates = [f"{kind} = {{ {', '.join(_field_lines(rate, RateTable))} }}" for kind, rate in machine.rates.items()]

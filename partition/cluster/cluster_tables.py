@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\S")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Address = Annotated[str, msgspec.Meta(pattern=r"^(?!-)[A-Za-z0-9_.@:%\[\]-]+\Z")]  # no option of ssh
+Program = Annotated[str, msgspec.Meta(pattern=r"^[^-\x00-\x1f][^\x00-\x1f]*\Z")]
 
 
 def _strip_unit(attribute: str) -> str:
@@ -97,6 +99,8 @@ class MachineTable(Table):
     memory_bytes: Memory
     memory_bandwidth: Bandwidth | None = None
     count: Count = 1
+    address: Address | None = None
+    python: Program | None = None
     costs: CostsTable = field(default_factory=CostsTable)
     rates: RatesTable = field(default_factory=RatesTable)  # type: ignore[valid-type]
     network: NetworkCardTable = field(default_factory=NetworkCardTable)
@@ -162,6 +166,8 @@ _EXAMPLES = {
     **{key: f"[{key}] with its fields below it" for key in ("network", "costs", "rates")},
     **{key: f"[[{key}]] in double brackets" for key in ("machine", "link")},
     "count": "count = 2",
+    "address": 'address = "user@lab3"',
+    "python": 'python = "/opt/cutset/bin/python"',
 }
 _WORDS = {"object": "table", "array": "list of tables", "str": "name", "int": "positive integer"}
 _MESSAGE = re.compile(

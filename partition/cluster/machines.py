@@ -40,6 +40,9 @@ class Machine:
     since other work has had the core meanwhile.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
+
+    address: where ssh finds it, as in "user@lab3"; "" for a machine that is only planned for. python: the interpreter
+    there that has cutset; "" for one at the same path as here.
     """
 
     name: str
@@ -57,6 +60,8 @@ class Machine:
     bandwidth_out: float | None = None
     bandwidth_in: float | None = None
     latency_s: float | None = None
+    address: str = ""
+    python: str = ""
 
     def rate(self, kind: str) -> Rate:
         """The rate of a class of operators; where none is known, that of large matrix products."""

@@ -43,7 +43,7 @@ from .frames import (
     StreamEnd,
 )
 from .role_process import ForkServers, RoleProcess
-from .versions import read_versions
+from .versions import read_clock, read_versions
 
 ALIVE_S, SILENCE_S = 1.0, 30.0
 _ASSIGN_S = 60.0
@@ -150,9 +150,7 @@ class Agent:
     def _handle(self, frame: Frame) -> None:
         match frame:
             case Greeting():
-                memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-                cores = len(os.sched_getaffinity(0))
-                self._stream.send(Ready(self._public, read_versions(), cores, memory, str(self._folder)))
+                self._stream.send(self._describe_machine())
             case StartRole():
                 self._start(frame)
             case AssignRole():
@@ -170,6 +168,20 @@ class Agent:
                 self._leaving.append(self._read(frame.path))
             case _:
                 pass  # alive
+
+    def _describe_machine(self) -> Ready:
+        launcher, _, address, _ = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[:4]  # as sshd sets it
+        return Ready(
+            public=self._public,
+            versions=read_versions(),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            folder=str(self._folder),
+            free_bytes=shutil.disk_usage(self._folder).free,
+            time_s=read_clock(),
+            address=address,
+            launcher=launcher,
+        )
 
     def _start(self, frame: StartRole) -> None:
         reading, writing = os.pipe()
@@ -242,7 +254,11 @@ def main() -> int:
     os.dup2(2, 1)  # what anybody prints is no frame
     os.close(nothing)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    folder = Path(tempfile.mkdtemp(prefix="cutset-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="cutset-"))
+    except OSError as error:
+        sys.stderr.write(f"no folder can be made for what roles write: {error.strerror or error}\n")
+        return 1
     try:
         Agent(FrameStream(reading, writing), folder).serve()
     finally:

@@ -85,13 +85,22 @@ class FileWritten(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The first frame of an agent. public: the key of its roles; memory_bytes: of the machine; folder: its own."""
+    """The first frame of an agent.
+
+    public: the key of its roles. memory_bytes: of the machine. folder: its own; free_bytes: on that disk. time_s: of
+    the machine's clock, since 1970. address, launcher: of this machine and of the launcher's, as the way between them
+    has shown them; "" where it does not.
+    """
 
     public: str
     versions: dict[str, str]
     cores: int
     memory_bytes: int
     folder: str
+    free_bytes: int
+    time_s: float
+    address: str = ""
+    launcher: str = ""
 
 
 class RoleStarted(msgspec.Struct, frozen=True, tag=True):

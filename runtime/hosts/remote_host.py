@@ -45,7 +45,7 @@ from .frames import (
 from .host import Role
 from .remote_process import RemoteProcess
 from .role_process import HostedProcess, read_last_lines
-from .versions import read_versions
+from .versions import read_clock, read_versions
 
 AGENT = ("-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.hosts.agent")  # behind the interpreter
 READY_S, LOST_S, END_S = 30.0, 5.0, 5.0
@@ -55,16 +55,17 @@ class RemoteHost:
     """A machine while its agent is there: it is lost when nothing has come from it for `LOST_S` seconds.
 
     command: runs the agent on that machine, with standard input and output that lead here. address: on which its roles
-    listen. Raises UsageError where the agent does not start, or is of another version.
+    listen, by default that which ssh reached. Raises UsageError where the agent does not start or is of other versions.
 
     Attributes:
         ready: what the agent told of its machine.
         lost: why the host is lost, "" as long as it is not.
+        clock_ahead_s: by how much its clock is ahead of the one here, to the time that a message takes.
     """
 
     def __init__(self, name: str, address: str, command: Sequence[str]) -> None:
         self.name, self.address = name, address
-        self.lost = ""
+        self.lost, self.clock_ahead_s = "", 0.0
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         self._process = _start_agent(name, command, self._errors)
         assert self._process.stdin is not None
@@ -87,6 +88,7 @@ class RemoteHost:
         except UsageError:
             self.close()
             raise
+        self.address = address or self.ready.address
 
     @property
     def public_key(self) -> str:
@@ -249,7 +251,7 @@ class RemoteHost:
     def _handle(self, frame: Frame) -> None:
         match frame:
             case Ready():
-                self._ready = frame
+                self._ready, self.clock_ahead_s = frame, frame.time_s - read_clock()
                 self._is_ready.set()
             case RoleStarted():
                 self._report(frame.process, b"%d\n" % frame.pid)

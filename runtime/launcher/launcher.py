@@ -100,6 +100,11 @@ class Launcher:
         """The process number of each role, by name, as far as they are known."""
         return {process.name: pid for process in self._processes if (pid := process.pid) is not None}
 
+    @property
+    def unheard(self) -> list[str]:
+        """Roles that have not said yet where they listen."""
+        return [role.name for role in self.roles if role.name not in self._monitor.directory]
+
     def start(self, *, timeout_s: float = 60.0) -> None:
         """Start every process and introduce them to each other; ProcessLost where one is not ready in time."""
         limits = replace(self._limits, start_s=timeout_s)

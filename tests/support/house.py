@@ -39,6 +39,7 @@ partition/placement
 runtime/channel runtime/deferred_init
 runtime/hosts
 runtime/launcher
+runtime/engines
 runtime/worker
 ps
 ps/optimizers
@@ -51,7 +52,7 @@ tools
 tools/task
 tools/config
 tools/job
-tools/evaluation tools/probe
+tools/evaluation tools/probe tools/doctor
 tools/leases
 tools/training
 tools/sandblaster

@@ -17,6 +17,7 @@ from ...errors import CutsetError, UsageError
 from ..bench.commands.bench import bench
 from ..open_files import NO_MORE_FILES, limit_error
 from ..path_option import require_utf8
+from .doctor_command import doctor
 from .evaluate_command import evaluate
 from .methods_command import methods_command
 from .plan_commands import check, inspect, plan, schema, show
@@ -95,5 +96,19 @@ def cli() -> None:
     """
 
 
-for command in (plan, show, check, inspect, probe, train, demo, evaluate, scale, bench, methods_command, schema):
+for command in (
+    plan,
+    show,
+    check,
+    inspect,
+    probe,
+    doctor,
+    train,
+    demo,
+    evaluate,
+    scale,
+    bench,
+    methods_command,
+    schema,
+):
     cli.add_command(command)

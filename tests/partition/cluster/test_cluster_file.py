@@ -25,7 +25,9 @@ EXAMPLE = textwrap.dedent(str(cluster_file.__doc__).split("\n\n", 1)[1].rpartiti
 def test_the_documented_example_is_read():
     cluster = read(EXAMPLE)
     desk = cluster.machines[0]
-    assert [m.name for m in cluster.machines] == ["desk 0", "desk 1"]
+    assert [m.name for m in cluster.machines] == ["desk 0", "desk 1", "shelf"]
+    assert [m.address for m in cluster.machines] == ["", "", "user@lab3"]
+    assert cluster.machines[2].python == "/opt/cutset/bin/python"
     assert (cluster.bandwidth, cluster.latency_s) == (125e6, 2e-4)
     assert (desk.flops_per_s, desk.memory_bytes, desk.memory_bandwidth) == (50e9, 16 * 10**9, 10e9)
     assert (desk.operator_s, desk.gradient_s, desk.segment_s, desk.segment_back_s) == (25e-6, 10e-6, 20e-6, 25e-6)
@@ -93,6 +95,12 @@ def test_machines_alike_are_one_entry(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_machines_with_an_address_come_back_one_by_one():
+    machine = Machine("lab", address="me@[fe80::1%eth0]", python="/opt/my tools/python")
+    machines = (replace(machine, name="lab 0"), replace(machine, name="lab 1"))
+    assert read(to_toml(Cluster(machines))).machines == machines
+
+
 def test_a_name_without_letters_stays_as_it_is():
     cluster = uniform_cluster(2)
     cluster = replace(cluster, machines=tuple(replace(m, name=f"  {i}") for i, m in enumerate(cluster.machines)))
@@ -135,6 +143,12 @@ def test_a_name_without_letters_stays_as_it_is():
         (ONE.replace('"16 GB"', "true"), "E355", "machine[0].memory True"),
         (ONE + "count = 0\n", "E355", "machine[0].count 0 is no positive integer"),
         (ONE + "count = 1.5\n", "E355", "machine[0].count 1.5"),
+        (ONE + 'count = 2\naddress = "lab1"\n', "E355", "machine[0].address is that of one machine, and count is 2"),
+        (ONE + 'address = ""\n', "E355", "machine[0].address ''"),
+        (ONE + 'address = "-oProxyCommand=true"\n', "E355", "machine[0].address '-oProxyCommand=true'"),
+        (ONE + 'address = "lab1;true"\n', "E355", "machine[0].address 'lab1;true'"),
+        (ONE + 'address = "lab1\\n"\n', "E355", "machine[0].address"),
+        (ONE + 'python = "-c"\n', "E355", "machine[0].python '-c'"),
         (ONE + f"count = {MAX_MACHINES + 1}\n", "E353", f"{MAX_MACHINES + 1} machines"),
         (ONE + ONE, "E354", "machine[1].name 'a' is also the name of machine[0]"),
         (ONE + "count = 2\n" + ONE.replace('"a"', '"a 1"'), "E354", "'a 1' is also the name of machine[0]"),

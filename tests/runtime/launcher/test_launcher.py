@@ -292,7 +292,8 @@ def test_no_clock_that_can_jump_is_asked(folder: str) -> None:
     files = (ROOT / folder).rglob("*.py")
     asked = re.compile(r"\btime\.(time|time_ns|localtime|gmtime)\(|\bdatetime\b|from time import")
     span = "from datetime import timedelta\n"  # no clock
-    assert [file.name for file in files if asked.search(file.read_text().replace(span, ""))] == []
+    asking = {file.name for file in files if asked.search(file.read_text().replace(span, ""))}
+    assert asking <= {"versions.py"}  # which only compares the clocks of two machines
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"], ["launcher"], ["a#b"], ["../a"]])

@@ -1,0 +1,86 @@
+"""Real sshd for tests, as whoever runs them: on addresses of loopback, which ssh then knows as lab1, lab2, ..."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
+needs_sshd = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="sshd and ssh are not installed")
+
+_SERVER = """
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PrintMotd no
+"""
+_CLIENT = """
+IdentityFile {folder}/user_key
+IdentitiesOnly yes
+UserKnownHostsFile {folder}/known_hosts
+StrictHostKeyChecking yes
+"""
+
+
+@contextmanager
+def ssh_hosts(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Run an sshd that stands for `count` hosts, each with an address of its own; yield their names for ssh."""
+    assert SSHD is not None
+    for name in ("host_key", "user_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    names = [f"lab{number}" for number in range(1, count + 1)]
+    addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    _write_config(folder, names, addresses, port)
+    monkeypatch.setenv("PATH", f"{_wrap_ssh(folder)}:{os.environ['PATH']}")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it to be there
+    listening = [word for address in addresses for word in ("-o", f"ListenAddress={address}:{port}")]
+    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config"), *listening], stderr=subprocess.PIPE)
+    try:
+        assert server.stderr is not None
+        for _ in addresses:  # "Server listening on ..."
+            line = server.stderr.readline()
+            assert b"listening" in line, line
+        yield names
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def _write_config(folder: Path, names: Sequence[str], addresses: Sequence[str], port: int) -> None:
+    (folder / "sshd_config").write_text(_SERVER.format(folder=folder))
+    key = (folder / "host_key.pub").read_text()
+    (folder / "known_hosts").write_text("".join(f"[{address}]:{port} {key}" for address in addresses))
+    hosts = [f"Host {name}\nHostName {address}\nPort {port}\n" for name, address in zip(names, addresses, strict=True)]
+    (folder / "ssh_config").write_text("".join(hosts) + "Host *\n" + _CLIENT.format(folder=folder))
+
+
+def _wrap_ssh(folder: Path) -> Path:
+    """A program ssh that reads this configuration, since the real one looks for it in the home of the user."""
+    programs = folder / "bin"
+    programs.mkdir()
+    program = programs / "ssh"
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
+    program.chmod(0o755)
+    return programs
+
+
+def write_cluster(path: Path, machines: Sequence[str], *, memory: str = "1 GB", python: str = sys.executable) -> Path:
+    """Write a cluster file with a machine for each name of ssh."""
+    text = '[network]\nbandwidth = "1 Gbit/s"\nlatency = "0.2 ms"\n'
+    for name in machines:
+        text += f'[[machine]]\nname = "{name}"\nflops = "50 GFLOP/s"\nmemory = "{memory}"\n'
+        text += f'address = "{name}"\npython = "{python}"\n'
+    path.write_text(text)
+    return path

@@ -1,0 +1,65 @@
+"""`cutset doctor`: the machines of a file as they are, and everything that is wrong with them at once."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import USAGE, Cutset
+from command_line import cutset as cutset
+from ssh_hosts import needs_sshd, ssh_hosts, write_cluster
+
+from cutset.errors import BadInput, UsageError
+from cutset.runtime.hosts import remote_host
+from cutset.tools.doctor import examine
+from cutset.tools.doctor.examine import read_machines
+
+
+@pytest.mark.parametrize("engine", ["ssh", "ssh:", "telnet:cluster.toml", "", "cluster.toml"])
+def test_an_unknown_engine_is_refused(engine: str) -> None:
+    with pytest.raises(UsageError, match="names no engine") as caught:
+        read_machines(engine)
+    assert caught.value.code == "E297"
+
+
+def test_a_machine_without_an_address_is_named(tmp_path: Path) -> None:
+    path = write_cluster(tmp_path / "cluster.toml", ["lab1"])
+    path.write_text(path.read_text() + '[[machine]]\nname = "desk"\nflops = "1 GFLOP/s"\nmemory = "1 GB"\n')
+    with pytest.raises(UsageError, match="machine 'desk' has no address"):
+        read_machines(f"ssh:{path}")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nothing\.toml"):
+        read_machines(f"ssh:{tmp_path / 'nothing.toml'}")
+
+
+@needs_sshd
+def test_machines_that_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset) -> None:
+    with ssh_hosts(tmp_path, 2, monkeypatch) as names:
+        outcome = cutset("doctor", "--on", f"ssh:{write_cluster(tmp_path / 'cluster.toml', names)}")
+    assert outcome.code == 0
+    assert outcome.out.endswith("ready: 2 machines, and every way between them\n")
+    assert "127.0.0.2" in outcome.out
+
+
+@needs_sshd
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset) -> None:
+    versions = remote_host.read_versions
+    monkeypatch.setattr(remote_host, "read_versions", lambda: versions() | {"torch": "9.9"})
+    with ssh_hosts(tmp_path, 1, monkeypatch) as names:
+        path = write_cluster(tmp_path / "cluster.toml", [*names, "nobody-there"], memory="900 TB")
+        outcome = cutset("doctor", "--on", f"ssh:{path}", "--json")
+        monkeypatch.setattr(remote_host, "read_versions", versions)
+        monkeypatch.setattr(examine, "MAX_CLOCK_AHEAD_S", -1.0)
+        machines = read_machines(f"ssh:{path}")[:1]
+        found = examine.examine((replace(machines[0], memory_bytes=1 << 60),))
+    assert outcome.code == USAGE
+    first = json.loads(outcome.out)
+    assert [failure["code"] for failure in first["failures"]] == ["E291", "E290"]
+    assert "instead of 9.9" in first["failures"][0]["facts"]
+    assert not first["ready"]
+    assert [error.code for error in found.failures] == ["E298", "E298"]
+    memory, clock = (error.facts for error in found.failures)
+    assert "host lab1 has " in memory
+    assert "clock of host lab1" in clock

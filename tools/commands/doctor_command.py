@@ -1,0 +1,61 @@
+"""The command `cutset doctor`: whether machines are ready for a run."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import json_option, print_json
+
+if TYPE_CHECKING:
+    from ..doctor.examine import Examination, HostReport
+
+USAGE, NETWORK = 2, 5
+_COLUMNS = ("machine", "ssh", "listens on", "cores", "memory", "free on disk", "clock", "state")
+
+
+@click.command("doctor")
+@click.option("--on", "engine", required=True, metavar="ssh:FILE", help="The machines: a cluster file with addresses.")
+@json_option
+def doctor(engine: str, as_json: bool) -> None:
+    """Check that machines are ready for a run, before one depends on them.
+
+    On every machine that the cluster file gives an address, an agent is started by ssh: versions of Python, torch and
+    cutset, memory, disk and clock are compared, and every way between any two machines is tried, encrypted as in a run.
+    Everything that is wrong is named, with its fix. Nothing is left on any machine.
+
+    Exit codes: 0 if all is well, 2 for machines, 5 for the network between them.
+    """
+    from ..doctor.examine import examine, read_machines
+
+    examination = examine(read_machines(engine))
+    if as_json:
+        print_json(examination.to_dict(), indent=1)
+    else:
+        _print(examination)
+    if examination.failures:
+        sys.exit(NETWORK if len(examination.links) == len(examination.failures) else USAGE)
+
+
+def _print(examination: "Examination") -> None:
+    from ..report.console import make_console, print_columns, print_error
+
+    console = make_console()
+    print_columns(console, _COLUMNS, [_format(report) for report in examination.hosts], right=[False] * len(_COLUMNS))
+    for failure in examination.failures:
+        print_error(failure)
+    if not examination.failures:
+        count = len(examination.hosts)
+        click.echo("ready" if count == 1 else f"ready: {count} machines, and every way between them")
+
+
+def _format(report: "HostReport") -> tuple[str, ...]:
+    from ..units import format_bytes
+
+    machine, host = report.machine, report.host
+    codes = ", ".join(failure.code for failure in report.failures)
+    if host is None:
+        return machine.name, machine.address, "", "", "", "", "", codes
+    memory, free = format_bytes(host["memory_bytes"]), format_bytes(host["free_bytes"])
+    clock = f"{host['clock_ahead_s']:+.1f} s"
+    return machine.name, machine.address, host["address"], str(host["cores"]), memory, free, clock, codes or "ready"

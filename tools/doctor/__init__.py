@@ -1,0 +1,1 @@
+"""`cutset doctor`: whether the machines of a cluster file are ready for a run, and what is wrong where they are not."""

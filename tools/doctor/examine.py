@@ -1,0 +1,104 @@
+"""`examine`: opens every host of a cluster file, compares it with what the file says, and tries every way between them.
+
+Nothing is trained, and nothing is left on any host. All that is wrong is found at once, not one fault at a time.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import CutsetError, UsageError
+from ...partition.cluster.cluster_file import load
+from ...partition.cluster.machines import Machine
+from ...runtime.engines.reachability import find_closed_links
+from ...runtime.engines.ssh import open_hosts
+from ...runtime.hosts.remote_host import RemoteHost
+from ..units import format_bytes, format_seconds
+
+MAX_CLOCK_AHEAD_S = 60.0
+_LEAST_PART = 0.9  # of the memory that the file states: a system never shows quite all that is built in
+SSH = "ssh"
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """What one machine of the file is. host: None where no agent answers; failures: what is wrong, best known first."""
+
+    machine: Machine
+    host: dict[str, Any] | None
+    failures: tuple[CutsetError, ...]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found. links: an error for each way that is closed."""
+
+    hosts: tuple[HostReport, ...]
+    links: tuple[CutsetError, ...]
+
+    @property
+    def failures(self) -> tuple[CutsetError, ...]:
+        """All that is wrong, hosts first."""
+        return (*(failure for host in self.hosts for failure in host.failures), *self.links)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        hosts = [
+            {"name": report.machine.name, "ssh": report.machine.address, "host": report.host} for report in self.hosts
+        ]
+        failures = [{"code": error.code, "facts": error.facts, "fix": error.fix} for error in self.failures]
+        return {"ready": not failures, "hosts": hosts, "failures": failures}
+
+
+def read_machines(engine: str) -> tuple[Machine, ...]:
+    """Return the machines that an engine's name stands for, "ssh:FILE". UsageError where it is none; BadInput."""
+    kind, _, path = engine.partition(":")
+    if kind != SSH or not path:
+        raise UsageError("E297", f"--on {engine} names no engine", fix="--on ssh:cluster.toml")
+    machines = load(Path(path)).machines
+    without = [machine.name for machine in machines if not machine.address]
+    if without:
+        facts = f"{path}: machine {without[0]!r} has no address, by which ssh could reach it"
+        raise UsageError("E297", facts, fix='address = "user@lab3" below its [[machine]]')
+    return machines
+
+
+def examine(machines: tuple[Machine, ...]) -> Examination:
+    """Look at these machines, all at once; it takes some seconds."""
+    with open_hosts(machines) as opened:
+        reports = tuple(_report_on(machine, opened[machine.name]) for machine in machines)
+        hosts = [host for host in opened.values() if isinstance(host, RemoteHost)]
+        return Examination(reports, tuple(find_closed_links(hosts)) if hosts else ())
+
+
+def _report_on(machine: Machine, host: RemoteHost | UsageError) -> HostReport:
+    if isinstance(host, UsageError):
+        return HostReport(machine, None, (host,))
+    ready = host.ready
+    about = {
+        "address": host.address,
+        "cores": ready.cores,
+        "memory_bytes": ready.memory_bytes,
+        "free_bytes": ready.free_bytes,
+        "clock_ahead_s": host.clock_ahead_s,
+        "versions": ready.versions,
+    }
+    return HostReport(machine, about, (*_compare_memory(machine, host), *_compare_clock(host)))
+
+
+def _compare_memory(machine: Machine, host: RemoteHost) -> list[CutsetError]:
+    has = host.ready.memory_bytes
+    if has >= _LEAST_PART * machine.memory_bytes:
+        return []
+    stated = format_bytes(machine.memory_bytes)
+    facts = f"host {host.name} has {format_bytes(has)} of memory; the cluster file says {stated}"
+    return [UsageError("E298", facts, fix=f'memory = "{format_bytes(has)}" for it, and plan again')]
+
+
+def _compare_clock(host: RemoteHost) -> list[CutsetError]:
+    ahead_s = host.clock_ahead_s
+    if abs(ahead_s) <= MAX_CLOCK_AHEAD_S:
+        return []
+    way = "ahead of" if ahead_s > 0 else "behind"
+    facts = f"the clock of host {host.name} is {format_seconds(abs(ahead_s))} {way} the one here"
+    return [UsageError("E298", facts, fix="have both follow a time server (chrony or systemd-timesyncd)")]
