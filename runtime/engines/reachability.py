@@ -24,7 +24,7 @@ GREETER = f"{__name__}:greet_all"
 def find_closed_links(hosts: Sequence[RemoteHost]) -> list[CutsetError]:
     """Return an error for every way from one of these hosts to another, or to the launcher, that nothing passes."""
     names, address = [host.name for host in hosts], launcher_address(hosts)
-    roles = [Role(name, GREETER, names, host=name) for name in names]
+    roles = [Role(name, GREETER, {"names": names, "timeout_s": GREETING_S}, host=name) for name in names]
     launching = Launcher(roles, job=f"doctor-{uuid.uuid4().hex[:12]}", hosts=hosts, address=address)
     with launching as launcher:
         try:
@@ -52,11 +52,11 @@ def launcher_address(hosts: Sequence[RemoteHost]) -> str:
 
 
 def greet_all(channel: Channel, setup: Any, progress: RoleProgress) -> list[str]:
-    """Greet the roles in `setup`; return those of which no greeting has come after some seconds."""
-    others = [name for name in setup if name != channel.name]
+    """Greet the roles that `setup` names; return those of which no greeting has come after `timeout_s`."""
+    others = [name for name in setup["names"] if name != channel.name]
     for name in others:
         channel.send(name, Message("greeting"))
-    unheard, deadline = set(others), time.monotonic() + GREETING_S
+    unheard, deadline = set(others), time.monotonic() + setup["timeout_s"]
     while unheard and (remaining_s := deadline - time.monotonic()) > 0:
         try:
             message = channel.receive(remaining_s)

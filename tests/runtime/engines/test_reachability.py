@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from busy import stretch
 from name_spaces import RATE, needs_namespaces
 
 from cutset.runtime.engines.reachability import find_closed_links
@@ -39,7 +40,8 @@ def test_open_ways_are_no_errors(hosts: Hosts) -> None:
 
 
 @needs_namespaces
-def test_a_closed_way_is_named_by_both_of_its_ends(hosts: Hosts) -> None:
+def test_a_closed_way_is_named_by_both_of_its_ends(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutset.runtime.engines.reachability.GREETING_S", stretch(1.0))
     (first, lab0), (_, lab1), _ = hosts.items()
     forbid(first, lab1.address)  # TCP needs both directions
     errors = find_closed_links(list(hosts.values()))
