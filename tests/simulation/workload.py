@@ -166,7 +166,6 @@ def make_job(
         replicas=replicas,
         steps=steps,
         evaluate_every=0,
-        initial=str(out / "initial.safetensors"),
         folder=str(out),
         checkpoint_every=every * method.push_period,
         samples=batches * BATCH,

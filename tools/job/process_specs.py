@@ -1,5 +1,7 @@
 """What the processes of a run are told as they start, and how workers and shards are named."""
 
+from pathlib import Path
+
 import msgspec
 
 from ...ps.checkpoint.journal import JournalConfig
@@ -11,6 +13,7 @@ from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.schedule import DATAFLOW
+from ..run_folder import INITIAL
 from ..task.load_task import TaskSpec
 
 
@@ -18,16 +21,18 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     """What all trainers of a run are told.
 
     batch: samples of a step; micro_batch: of each of the parts in which a cut model computes it, one after the other.
-    steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. initial: file of the first
-    weights. schedule: name of the order in which micro-batches run. clip_norm: limit of the norm of all gradients of a
-    step, 0 for none. tables: of a whole model's flat parameters, of which steps touch some rows only.
+    steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. folder: that of the run on the
+    machine of the trainer, where all of its files are. schedule: name of the order in which micro-batches run.
+    clip_norm: limit of the norm of all gradients of a step, 0 for none. tables: of a whole model's flat parameters, of
+    which steps touch some rows only.
 
     start_step: the step that the replicas begin with, more than 0 where the run resumes from a checkpoint; version:
-    that of the shards then; optimizer_state: files with what the optimizer remembers of the whole parameters then.
+    that of the shards then; optimizer_state: by name, files with what the optimizer remembers of the whole parameters
+    then.
 
-    folder: that of the run. checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last;
-    checkpoint_s: seconds between two, 0 where they go by steps. Where they go by time, only those are made of which the
-    launcher tells all in advance (checkpoint_schedule.py). samples: that there are to train on.
+    checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last; checkpoint_s: seconds
+    between two, 0 where they go by steps. Where they go by time, only those are made of which the launcher tells all in
+    advance (checkpoint_timing.py). samples: that there are to train on.
     """
 
     task: TaskSpec
@@ -37,7 +42,7 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     replicas: int
     steps: int
     evaluate_every: int
-    initial: str
+    folder: str
     schedule: str = DATAFLOW
     clip_norm: float = 0.0
     tables: list[SparseTable] = []
@@ -45,9 +50,13 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     version: int = 0
     optimizer_state: dict[str, str] = {}
     checkpoint_every: int = 0
-    folder: str = ""
     checkpoint_s: float = 0.0
     samples: int = 0
+
+    @property
+    def initial(self) -> Path:
+        """The file of the first weights."""
+        return Path(self.folder) / INITIAL
 
     @property
     def batches(self) -> int:
@@ -64,7 +73,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     program, evaluation: msgpack of its Programs; empty where the model is trained whole. incarnation: how often its
     replica was restarted; start_step: the step that it begins with. compression: of its pushes. regions: where its
-    parameters lie. local_state: file with what it had alone at a recovery point, "" if there is none.
+    parameters lie. local_state: file in the folder of the run with what it had alone at a recovery point, "" if there
+    is none.
     """
 
     training: TrainingSpec
@@ -86,8 +96,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 class ShardSpec(msgspec.Struct, frozen=True):
     """What one shard is told.
 
-    incarnation: how often it was restarted. restore_from: the file that it continues from, if that exists. steps: that
-    every replica has taken then; by default those that the file has.
+    incarnation: how often it was restarted. restore_from: the file in the folder of the run that it continues from, if
+    that exists. steps: that every replica has taken then; by default those that the file has.
     """
 
     index: int

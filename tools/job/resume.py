@@ -34,7 +34,7 @@ class ResumeState:
     folder: Path
     samples: int
     weights: Path
-    optimizer_state: dict[str, str]
+    optimizer_state: dict[str, Path]
     trained: frozenset[str]
     notes: Sequence[str] = ()
 
@@ -84,8 +84,7 @@ def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: 
     samples = read_progress(checkpoint.folder, checkpoint.manifest).samples
     files = {name: _write_whole(checkpoint, out / STATE.format(name), name) for name in checkpoint.state_names()}
     weights = _write_whole(checkpoint, out / WEIGHTS)
-    paths = {name: str(path.resolve()) for name, path in files.items()}
-    return ResumeState(resume, samples, weights, paths, frozenset(checkpoint.trained_names), notes)
+    return ResumeState(resume, samples, weights, files, frozenset(checkpoint.trained_names), notes)
 
 
 def initial_weights_file(init: Path | None, out: Path, *, on_notice: Callable[[str], object]) -> Path | None:

@@ -26,8 +26,10 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
+from ..job.portion_size import FOLDER
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
+from ..run_folder import INITIAL
 from ..task.load_task import load_task, read_split
 from ..training.replica_state import write_final_state
 from ..training.trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy
@@ -43,7 +45,7 @@ class CoordinatorSpec(msgspec.Struct, frozen=True):
 
     Attributes:
         portion: samples of a portion.
-        folder: of the recovery log and of what the shards commit.
+        folder: of the run, where the recovery log is.
         run: what must be the same for a run to resume from the log.
     """
 
@@ -58,14 +60,13 @@ class CoordinatorSpec(msgspec.Struct, frozen=True):
 
 
 class VectorShardSpec(msgspec.Struct, frozen=True):
-    """A shard. regions: where each machine's parameters lie; their initial values are in the file `initial`."""
+    """A shard. regions: where each machine's parameters lie. folder: of the run, where it keeps what it commits."""
 
     index: int
     slices: list[ParameterSlice]
     regions: list[list[Region]]
     samples: int
     portion: int
-    initial: str
     folder: str
 
 
@@ -89,7 +90,7 @@ def run_coordinator(channel: Channel, setup: Any, progress: RoleProgress) -> dic
     """Drive the method until the launcher tells it to finish."""
     spec = msgspec.convert(setup, CoordinatorSpec)
     portions = Portions(spec.samples, spec.portion)
-    log = RecoveryLog(Path(spec.folder) / RECOVERY_LOG, spec.run)
+    log = RecoveryLog(Path(spec.folder) / FOLDER / RECOVERY_LOG, spec.run)
     solver = spec.method.make_solver(portions)
     coordinator = Coordinator(solver, portions, log, spec.shards, replicas=spec.replicas, machines=spec.machines)
     channel.send(LAUNCHER, Message("serving"))
@@ -103,11 +104,12 @@ def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     """Serve one shard until the launcher tells it to finish."""
     spec = msgspec.convert(setup, VectorShardSpec)
     machines = sorted({piece.machine for piece in spec.slices})
-    values = {machine: read_initial_values(spec.initial, spec.regions[machine]) for machine in machines}
+    folder = Path(spec.folder)
+    values = {machine: read_initial_values(folder / INITIAL, spec.regions[machine]) for machine in machines}
     portions = Portions(spec.samples, spec.portion)
-    shard = VectorShard(spec.index, spec.slices, portions, slice_initial_values(values), Path(spec.folder))
+    shard = VectorShard(spec.index, spec.slices, portions, slice_initial_values(values), folder / FOLDER)
     channel.send(LAUNCHER, Message("serving"))
-    return serve(shard, channel, progress=progress, timeout_s=REPLICA_TIMEOUT_S)
+    return serve(shard, channel, folder=folder, progress=progress, timeout_s=REPLICA_TIMEOUT_S)
 
 
 def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
@@ -170,7 +172,8 @@ class _GradientWorkerProcess:
         accuracy = measure_accuracy(self._trainer, self._task, tests, self._training.micro_batch)
         self._channel.send(LAUNCHER, Message("trained", body={"test_accuracy": accuracy}))
         body = self._worker.wait_for_launcher("all_trained")
-        write_final_state(self._channel, body["path"], self._spec.machine, self._trainer.state)
+        checkpoint = Path(self._training.folder, body["path"])
+        write_final_state(self._channel, checkpoint, self._spec.machine, self._trainer.state)
 
 
 class PortionData:
@@ -186,7 +189,7 @@ class PortionData:
         return self._samples.rows(self._stream.indices(portion)[:count])
 
 
-def read_initial_values(path: str, regions: Sequence[Region]) -> Tensor:
+def read_initial_values(path: Path, regions: Sequence[Region]) -> Tensor:
     """Return a machine's flat parameters [n] from a file of whole tensors."""
     with TensorReader(path) as reader:
         dtypes = {reader.layouts[region.name][0] for region in regions}

@@ -19,7 +19,6 @@ from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..job.job import Job, make_worker_spec
-from ..job.portion_size import FOLDER
 from ..job.process_specs import shard_name, worker_name
 from ..run_folder import CHECKPOINT
 from ..training.supervision import OnNotice, OnProgress, RestartLog, describe_wait_for_room, replica_group, shard_group
@@ -173,7 +172,7 @@ class SandblasterSupervisor:
         names = {worker_name(0, machine, incarnation) for machine in range(self._job.machines)}
         if names <= self._trained:
             for name in sorted(names):
-                launcher.send(name, Message("all_trained", body={"path": self._folder}))
+                launcher.send(name, Message("all_trained", body={"path": CHECKPOINT}))
 
     def _finish(self, launcher: Launcher) -> None:
         """When all workers have finished and all current shards hold the final parameters, let the others finish."""
@@ -181,17 +180,7 @@ class SandblasterSupervisor:
         if workers <= set(self.results) and self._finished_shards == self.shards and not self._finishing:
             self._finishing = True
             for name in (self.coordinator, *self.shards):
-                launcher.send(name, Message("finish", body={"path": self._folder}))
-
-    @property
-    def _folder(self) -> str:
-        """Where shards and workers write the final checkpoint."""
-        return str((self._job.out / CHECKPOINT).resolve())
-
-    @property
-    def _log_folder(self) -> str:
-        """Where the coordinator keeps its recovery log, and shards what they commit."""
-        return str((self._job.out / FOLDER).resolve())
+                launcher.send(name, Message("finish", body={"path": CHECKPOINT}))
 
     def _record_iteration(self, body: dict[str, Any]) -> None:
         if self.iterations and body["number"] <= self.iterations[-1]["number"]:
@@ -233,7 +222,7 @@ class SandblasterSupervisor:
             shards=self.shards,
             replicas=job.replicas,
             machines=job.machines,
-            folder=self._log_folder,
+            folder=job.training.folder,
             run=run,
         )
         return self._role(self.coordinator, COORDINATOR_GROUP, COORDINATOR, spec)
@@ -246,8 +235,7 @@ class SandblasterSupervisor:
             regions=job.regions,
             samples=self._portions.samples,
             portion=self._portions.size,
-            initial=job.training.initial,
-            folder=self._log_folder,
+            folder=job.training.folder,
         )
         return self._role(self.shards[index], shard_group(index), SHARD, spec)
 

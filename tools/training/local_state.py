@@ -34,8 +34,9 @@ class LocalState:
         self._tensors = {f"{_BUFFER}{number}": buffer for number, buffer in enumerate(buffers)}
         self._requested = 0  # the number of the recovery point that was requested, until it is due
         self._saved: dict[str, Tensor] = {}
-        if spec.local_state and Path(spec.local_state).exists():
-            with TensorReader(spec.local_state) as reader:
+        path = Path(spec.training.folder, spec.local_state)
+        if spec.local_state and path.exists():
+            with TensorReader(path) as reader:
                 self._saved = {name: reader.tensor(name) for name in reader.layouts}
         self._restore(self._tensors)
         client.restore_residuals(

@@ -67,13 +67,13 @@ class RecoveryPoints:
         self._parts.clear()
 
     def shard_file(self, index: int) -> str:
-        """Return the path of the file that a shard continues from, "" if it begins anew."""
+        """Return the file, in the folder of the run, that a shard continues from, "" if it begins anew."""
         name = next((name for role, name in self._files.items() if _is_role(role, f"shard-{index}")), "")
-        return str(self._folder(self.last) / name) if name else ""
+        return str(recovery_path("", self.last) / name) if name else ""
 
     def local_state_file(self, replica: int, machine: int) -> str:
-        """Return the path of the file that a worker continues from, "" if it begins anew."""
-        return str(self._folder(self.last) / local_state_name(replica, machine)) if self._files else ""
+        """Return the file, in the folder of the run, that a worker continues from, "" if it begins anew."""
+        return str(recovery_path("", self.last) / local_state_name(replica, machine)) if self._files else ""
 
     def _add(self, number: int, role: str, name: str) -> None:
         self._parts[number][role] = name

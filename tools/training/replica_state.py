@@ -77,7 +77,7 @@ def report_write_failure(channel: Channel, reason: str) -> None:
     channel.send(LAUNCHER, Message("write_failed", body={"reason": reason}))
 
 
-def write_final_state(channel: Channel, path: str, machine: int, state: ReplicaState) -> None:
+def write_final_state(channel: Channel, path: Path, machine: int, state: ReplicaState) -> None:
     """Write the state of a machine of replica 0 to the final checkpoint, once there is room, and tell the launcher."""
     file = write_once_there_is_room(
         lambda: write_state(path, machine, state()),

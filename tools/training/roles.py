@@ -38,8 +38,9 @@ def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     spec = msgspec.convert(setup, ShardSpec)
     journal = Journal(spec.journal_config, spec.index)
     restored, clocks = [], None
-    if spec.restore_from and Path(spec.restore_from).exists():
-        saved = read_shard(spec.restore_from)
+    folder = Path(spec.journal_config.folder)
+    if spec.restore_from and (folder / spec.restore_from).exists():
+        saved = read_shard(folder / spec.restore_from)
         restored, clocks = saved.slice_states, saved.clocks
         if spec.steps is not None:
             clocks = {number: dict.fromkeys(range(spec.serving.replicas), spec.steps) for number in clocks}
@@ -55,7 +56,7 @@ def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     )
     if spec.incarnation:
         channel.send(LAUNCHER, Message("serving"))
-    return serve(shard, channel, progress=progress, timeout_s=REPLICA_TIMEOUT_S)
+    return serve(shard, channel, folder=folder, progress=progress, timeout_s=REPLICA_TIMEOUT_S)
 
 
 def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class ShardSupervisor:
             on_request=by_time,
             lock_step=lock_step,
         )
-        from_journal = str(journal_path(job.out.resolve(), index)) if incarnation else ""
+        from_journal = str(journal_path("", index)) if incarnation else ""
         setup = ShardSpec(
             index,
             slices_of_shard(job.slices, index),

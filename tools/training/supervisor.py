@@ -102,11 +102,6 @@ class TrainingSupervisor:
         """The records of restarted replicas and shards."""
         return self._restarts.records
 
-    @property
-    def _folder(self) -> str:
-        """Where shards and workers write the final checkpoint."""
-        return str((self._job.out / CHECKPOINT).resolve())
-
     def roles(self) -> list[Role]:
         """Return the roles that the run starts with."""
         workers = [role for replica in self._elastic.replicas for role in self._worker_roles(replica)]
@@ -338,9 +333,9 @@ class TrainingSupervisor:
         for name in [name for name, worker in self._workers.items() if worker.replica == 0]:
             if name not in self._evaluating:
                 self._evaluating.add(name)
-                launcher.send(name, Message("all_trained", body={"path": self._folder}))
+                launcher.send(name, Message("all_trained", body={"path": CHECKPOINT}))
         if len(self.results) == len(self._workers):
             for index, name in enumerate(self.shards):
                 if name not in self._finishing and not self._restarts.is_missing(shard_group(index)):
                     self._finishing.add(name)
-                    launcher.send(name, Message("finish", body={"path": self._folder}))
+                    launcher.send(name, Message("finish", body={"path": CHECKPOINT}))

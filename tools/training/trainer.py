@@ -1,7 +1,7 @@
 """`Trainer`: what a worker process computes on - one machine's part of a cut model, or a whole model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -120,7 +120,7 @@ class UncutTrainer(Trainer):
     worker: UncutWorker
 
     def __init__(self, training: TrainingSpec, task: Task, seed: int) -> None:
-        model, initial = build_model(task, seed=training.seed), Path(training.initial)
+        model, initial = build_model(task, seed=training.seed), training.initial
         with weights.open_weights(initial) as source:
             weights.load_model(model, source, where=initial)
         autocast, tables = training.task.autocast, training.tables
@@ -145,19 +145,19 @@ def measure_accuracy(trainer: Trainer, task: Task, tests: Data, batch: int) -> f
     return None if correct is None else correct / len(tests)
 
 
-def _load_boxes(states: FlatParameters, path: str) -> None:
+def _load_boxes(states: FlatParameters, path: Path) -> None:
     """Fill every piece from a file of whole tensors, reading little more than the piece."""
     with TensorReader(path) as reader:
         for (name, box), piece in states.pieces.items():
             reader.fill(piece.detach(), name, states.infos[name].extents, box)
 
 
-def read_optimizer_state(files: Mapping[str, str], regions: Sequence[Region], values: Tensor) -> dict[str, Tensor]:
+def read_optimizer_state(training: TrainingSpec, regions: Sequence[Region], values: Tensor) -> dict[str, Tensor]:
     """Return the optimizer state of a machine's parameters [n], by name; each name has a file of whole tensors."""
     state = {}
-    for name, path in files.items():
+    for name, file in training.optimizer_state.items():
         state[name] = torch.zeros_like(values)
-        with TensorReader(path) as reader:
+        with TensorReader(Path(training.folder, file)) as reader:
             for region in regions:
                 part = state[name][region.offset : region.stop].view(region.sizes)
                 reader.fill(part, region.name, region.axes, tuple(region.box))

@@ -28,7 +28,7 @@ class WorkerProcess:
 
     Messages to the launcher: "connected", "ready" (to train), "progress", "evaluated", "trained", "state_file". From
     the launcher: "start_training" (to all workers at once, so that nobody's clock counts the setup of others) and
-    "all_trained" (to replica 0, with the folder of the final checkpoint).
+    "all_trained" (to replica 0, with the path of the final checkpoint in the folder of the run).
     """
 
     def __init__(self, channel: Channel, spec: WorkerSpec, progress: RoleProgress) -> None:
@@ -89,7 +89,7 @@ class WorkerProcess:
             compression=spec.compression,
         )
         if spec.replica == 0:
-            state = read_optimizer_state(self._training.optimizer_state, spec.regions, values)
+            state = read_optimizer_state(self._training, spec.regions, values)
             client.put(self._training.version, state)
         return client
 
@@ -98,7 +98,7 @@ class WorkerProcess:
         spec, buffers = self._spec, self._trainer.buffers()
         if spec.method.lock_step:
             return LocalState(spec, self._mailbox, buffers, self._client), None
-        path = buffer_path(Path(self._training.initial).parent, spec.replica, spec.machine)
+        path = buffer_path(Path(self._training.folder), spec.replica, spec.machine)
         on_failure = partial(report_write_failure, self._channel)
         return None, BufferFile(buffers, path, restarted=spec.incarnation > 0, on_failure=on_failure)
 
@@ -157,7 +157,8 @@ class WorkerProcess:
         self._client.wait()
         self._log.mark_all_trained()
         self._evaluate(self._training.steps - 1, tests)
-        write_final_state(self._channel, message.body["path"], self._spec.machine, self._trainer.state)
+        checkpoint = Path(self._training.folder, message.body["path"])
+        write_final_state(self._channel, checkpoint, self._spec.machine, self._trainer.state)
 
     def _send(self, kind: str, body: dict[str, Any]) -> None:
         self._channel.send(LAUNCHER, Message(kind, body=body))

@@ -24,7 +24,7 @@ class Run:
             replicas=2,
             steps=steps,
             evaluate_every=0,
-            initial="nowhere",
+            folder="nowhere",
             checkpoint_every=period,
             checkpoint_s=every_s,
         )

@@ -15,7 +15,7 @@ from cutset.tools.leases.lease_server import LeaseServer, WorkerId
 from cutset.tools.task.load_task import TaskSpec
 
 COURSE = TrainingSpec(
-    TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=3, steps=4, evaluate_every=2, initial="nowhere"
+    TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=3, steps=4, evaluate_every=2, folder="nowhere"
 )
 Life = Callable[[LeasedBatches, Any], None]
 

@@ -110,7 +110,7 @@ def test_a_resumed_run_starts_from_the_initial_weights_of_the_first(tmp_path: Pa
         (tmp_path / name).mkdir(exist_ok=True)
         initial = tmp_path / name / "initial.safetensors"
         initial.write_text("drawn for " + ("the first" if resume is None else "the second"))
-        config, training = SimpleNamespace(resume=resume), SimpleNamespace(initial=str(initial))
+        config, training = SimpleNamespace(resume=resume), SimpleNamespace(initial=initial)
         return SimpleNamespace(out=tmp_path / name, config=config, training=training)
 
     prepare_folder(job("run", None))

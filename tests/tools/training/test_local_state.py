@@ -70,9 +70,9 @@ def test_it_continues_with_what_was_saved(spec: WorkerSpec, tmp_path: Path) -> N
     assert worker.told() == []
     worker.state.save_due(2)
     assert worker.told() == [("recovery_point_saved", {"number": 3})]
-    path = tmp_path / "journal" / "000003" / "worker-1.0.safetensors"
+    path = "journal/000003/worker-1.0.safetensors"
     buffer, momentum = torch.zeros(2), torch.zeros(4)
-    again = Worker(msgspec.structs.replace(spec, local_state=str(path)), buffer)
+    again = Worker(msgspec.structs.replace(spec, local_state=path), buffer)
     again.state.keep({"momentum": momentum})
     assert buffer.tolist() == [1.5, 2.5]
     assert torch.equal(momentum, inner)

@@ -10,7 +10,7 @@ from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.training.progress_log import ProgressLog, parse_acknowledged_steps, parse_steps_done
 
 TRAINING = TrainingSpec(
-    TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=2, steps=6, evaluate_every=2, initial="nowhere"
+    TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=2, steps=6, evaluate_every=2, folder="nowhere"
 )
 
 

@@ -31,7 +31,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingSpec:
     path = tmp_path / "initial.safetensors"
     save_file(load_task(TaskSpec(TASK)).build(seed=3).state_dict(), path)
     return TrainingSpec(
-        TaskSpec(TASK), batch=8, micro_batch=8, seed=3, replicas=1, steps=30, evaluate_every=10, initial=str(path)
+        TaskSpec(TASK), batch=8, micro_batch=8, seed=3, replicas=1, steps=30, evaluate_every=10, folder=str(tmp_path)
     )
 
 

@@ -40,16 +40,16 @@ def normed() -> nn.Module:
 NORMED = Task("normed", normed, nn.functional.mse_loss, make_example_batches(((3,),)))
 
 
-def beginning(path: Path) -> TrainingSpec:
+def beginning(folder: Path) -> TrainingSpec:
     return TrainingSpec(
-        TaskSpec("own"), batch=2, micro_batch=2, seed=1, replicas=1, steps=1, evaluate_every=0, initial=str(path)
+        TaskSpec("own"), batch=2, micro_batch=2, seed=1, replicas=1, steps=1, evaluate_every=0, folder=str(folder)
     )
 
 
 def test_an_uncut_model_loads_parameters_and_buffers_from_the_file(tmp_path: Path) -> None:
     state = {name: torch.full_like(tensor, 3) for name, tensor in normed().state_dict().items()}
     save_file(state, tmp_path / "initial.safetensors")
-    trainer = UncutTrainer(beginning(tmp_path / "initial.safetensors"), NORMED, seed=0)
+    trainer = UncutTrainer(beginning(tmp_path), NORMED, seed=0)
     assert trainer.values.tolist() == [3.0] * (12 + 4 + 4 + 4)
     assert [buffer.unique().tolist() for buffer in trainer.buffers()] == [[3.0], [3.0], [3]]
     assert {region.name for region, _ in trainer.state()} == {
@@ -62,4 +62,4 @@ def test_an_uncut_model_loads_parameters_and_buffers_from_the_file(tmp_path: Pat
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
     save_file({**normed().state_dict(), "0.weight": torch.ones(3, 4)}, tmp_path / "initial.safetensors")
     with pytest.raises(CheckpointError, match=r"E809: .* has 0.weight of shape \(3, 4\); in the model it has \(4, 3\)"):
-        UncutTrainer(beginning(tmp_path / "initial.safetensors"), NORMED, seed=0)
+        UncutTrainer(beginning(tmp_path), NORMED, seed=0)
