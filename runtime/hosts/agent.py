@@ -21,13 +21,12 @@ import msgspec
 import zmq
 
 from .assignment import Assignment, write_assignment
+from .file_transfer import read_pieces
 from .frames import (
-    PIECE_BYTES,
     Alive,
     AssignRole,
     FileFailed,
     FilePiece,
-    FileWritten,
     Frame,
     FrameStream,
     GetFile,
@@ -216,7 +215,6 @@ class Agent:
                 file.write(piece.data)
             if piece.last:
                 unfinished.replace(path)
-                self._stream.send(FileWritten(piece.path))
         except (OSError, ValueError) as error:
             self._stream.send(FileFailed(piece.path, str(error)))
 
@@ -232,18 +230,6 @@ def _write_and_close(assignment: Assignment, stdin: int, deadline: float) -> Non
         write_assignment(assignment, stdin, deadline=deadline)
     finally:
         os.close(stdin)
-
-
-def read_pieces(file: Path, path: str) -> Iterator[FilePiece]:
-    """Yield a file in pieces, under the relative path that the other end knows it by. Raises OSError."""
-    with file.open("rb") as opened:
-        offset, data = 0, opened.read(PIECE_BYTES)
-        while True:
-            following = opened.read(PIECE_BYTES) if len(data) == PIECE_BYTES else b""
-            yield FilePiece(path, offset, data, last=not following)
-            if not following:
-                return
-            offset, data = offset + len(data), following
 
 
 def main() -> int:

@@ -78,12 +78,6 @@ class FileFailed(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class FileWritten(msgspec.Struct, frozen=True, tag=True):
-    """All pieces of a file are on the agent's disk."""
-
-    path: str
-
-
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The first frame of an agent.
 
@@ -139,7 +133,6 @@ Frame = (
     | FilePiece
     | GetFile
     | FileFailed
-    | FileWritten
     | Ready
     | RoleStarted
     | RoleOutput

@@ -1,7 +1,8 @@
 """`Host`: a machine on which the launcher has roles started, and `LocalHost`, on which it starts them itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol
 
@@ -18,7 +19,8 @@ class Role:
     entry: "package.module:function", called as `entry(channel, setup, progress)`. setup: plain data. threads: for
     torch. serves: it runs until it is told to stop, which happens once all others have finished. host: the name of the
     host that it runs on, by default the first. group: name of the roles that are lost together and may be started
-    again; without one, the loss of this role ends the run.
+    again; without one, the loss of this role ends the run. files: that it reads, by their paths in the folder of the
+    run; a host with a folder of its own gets copies of those that exist.
     """
 
     name: str
@@ -28,16 +30,21 @@ class Role:
     serves: bool = False
     host: str = ""
     group: str = ""
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 class Host(Protocol):
     """A machine on which roles run.
 
-    name: of the owner of its roles' keys, too. address: on which its roles listen.
+    name: of the owner of its roles' keys, too. address: on which its roles listen. folder: where its roles have the
+    files of the run, "" where that is the folder of the run on this machine.
     """
 
     name: str
     address: str
+
+    @property
+    def folder(self) -> str: ...
 
     @property
     def public_key(self) -> str:
@@ -48,8 +55,10 @@ class Host(Protocol):
         """Start the process of a role, which then waits for its assignment; its output goes to `log`."""
         ...
 
-    def assign(self, process: HostedProcess, assignment: Assignment, *, deadline: float) -> None:
-        """Hand a process its assignment, until `deadline` (of `time.monotonic`) at most."""
+    def assign(
+        self, process: HostedProcess, assignment: Assignment, *, files: Mapping[str, Path], deadline: float
+    ) -> None:
+        """Hand a process its assignment once it has these files, until `deadline` (of `time.monotonic`) at most."""
         ...
 
     def close(self) -> None:
@@ -74,7 +83,7 @@ class LocalHost:
     ) -> None:
         self.name = name
         self.address = address
-        self.public_key = ""
+        self.public_key = self.folder = ""
         self._servers = ForkServers(prefix=prefix, environ=environ)
 
     def start(self, role: Role, log: IO[bytes]) -> RoleProcess:
@@ -82,7 +91,9 @@ class LocalHost:
         module = role.entry.partition(":")[0]
         return self._servers.start(role.name, log=log, threads=role.threads, module=module)
 
-    def assign(self, process: HostedProcess, assignment: Assignment, *, deadline: float) -> None:
+    def assign(
+        self, process: HostedProcess, assignment: Assignment, *, files: Mapping[str, Path], deadline: float
+    ) -> None:
         """Hand a process its assignment; see `Host`."""
         assert isinstance(process, RoleProcess)
         write_assignment(assignment, process.stdin, deadline=deadline)

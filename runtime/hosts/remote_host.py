@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -20,14 +20,14 @@ from typing import IO
 import msgspec
 
 from ...errors import NetworkError, UsageError
-from .agent import ALIVE_S, read_pieces
+from .agent import ALIVE_S
 from .assignment import Assignment
+from .file_transfer import AssignmentQueue, FileFetch
 from .frames import (
     Alive,
     AssignRole,
     FileFailed,
     FilePiece,
-    FileWritten,
     Frame,
     FrameStream,
     GetFile,
@@ -74,7 +74,8 @@ class RemoteHost:
         self._processes: dict[int, RemoteProcess] = {}
         self._numbers = iter(range(1 << 62))
         self._outgoing = deque[Iterator[Frame]]()
-        self._files: dict[str, _FileTransfer] = {}
+        self._assignments = AssignmentQueue()
+        self._fetches: dict[str, FileFetch] = {}  # by path there
         self._lock = threading.Lock()
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
@@ -95,6 +96,11 @@ class RemoteHost:
         """The public key of its roles."""
         return self.ready.public
 
+    @property
+    def folder(self) -> str:
+        """The folder of the agent, where its roles have the files of the run."""
+        return self.ready.folder
+
     def start(self, role: Role, log: IO[bytes]) -> RemoteProcess:
         """Start the process of a role; see `Host`."""
         process = RemoteProcess(role.name, self, next(self._numbers), log)
@@ -105,40 +111,37 @@ class RemoteHost:
         self._send(StartRole(process.number, role.name, role.threads, role.entry.partition(":")[0]))
         return process
 
-    def assign(self, process: HostedProcess, assignment: Assignment, *, deadline: float) -> None:
-        """Hand a process its assignment, to which the agent adds the secret key; see `Host`."""
+    def assign(
+        self, process: HostedProcess, assignment: Assignment, *, files: Mapping[str, Path], deadline: float
+    ) -> None:
+        """Hand a process its assignment, to which the agent adds the secret key, behind its files; see `Host`."""
         assert isinstance(process, RemoteProcess)
-        self._send(AssignRole(process.number, msgspec.msgpack.encode(assignment)))
-
-    def put_file(self, file: Path, path: str, *, timeout_s: float) -> None:
-        """Copy a file of this machine to a relative path in the agent's folder. Raises NetworkError, OSError."""
-        file.stat()
-        self._transfer(path, None, read_pieces(file, path), timeout_s)
+        frame = AssignRole(process.number, msgspec.msgpack.encode(assignment))
+        if not files:
+            self._send(frame)
+            return
+        frames = self._assignments.add(files, frame)
+        if frames is not None:
+            self._send_all(frames)
 
     def fetch_file(self, path: str, file: Path, *, timeout_s: float) -> None:
         """Copy a file of the agent's folder to this machine. Raises NetworkError where that cannot be."""
+        file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_name(f"{file.name}.part")
         try:
             with unfinished.open("wb") as opened:
-                self._transfer(path, opened, iter([GetFile(path)]), timeout_s)
+                fetch = self._fetches[path] = FileFetch(opened)
+                self._send(GetFile(path))
+                if self.lost:
+                    fetch.end(self.lost)
+                failure = fetch.wait(timeout_s)
+                del self._fetches[path]
+            if failure:
+                facts = f"host {self.name}: {path} could not be copied: {failure}"
+                raise NetworkError("E517", facts, fix="check its disk and the network to it")
             unfinished.replace(file)
         finally:
             unfinished.unlink(missing_ok=True)
-
-    def _transfer(self, path: str, into: IO[bytes] | None, frames: Iterator[Frame], timeout_s: float) -> None:
-        transfer = _FileTransfer(into)
-        with self._lock:
-            self._files[path] = transfer
-            self._outgoing.append(frames)
-            if self.lost:
-                transfer.end(self.lost)
-        self._wake()
-        done = transfer.done.wait(timeout_s) and not transfer.failure
-        with self._lock:
-            self._files.pop(path, None)
-        if not done:
-            facts = f"{path} could not be copied: {transfer.failure or f'it took more than {timeout_s:g} s'}"
-            raise NetworkError("E517", f"host {self.name}: {facts}", fix="check its disk and the network to it")
 
     def close(self) -> None:
         """End the agent, and with it what is left of its roles."""
@@ -183,9 +186,12 @@ class RemoteHost:
         return self._ready
 
     def _send(self, frame: Frame) -> None:
+        self._send_all(iter([frame]))
+
+    def _send_all(self, frames: Iterator[Frame]) -> None:
         with self._lock:
             if not self.lost:
-                self._outgoing.append(iter([frame]))
+                self._outgoing.append(frames)
         self._wake()
 
     def _wake(self) -> None:
@@ -265,11 +271,10 @@ class RemoteHost:
                     process.write_log(frame.reason.encode())
                 self._report(frame.process, b"%s%d\n" % (b"0\n" if frame.reason else b"", frame.code))
             case FilePiece():
-                self._take_piece(frame)
-            case FileWritten():
-                self._end_transfer(frame.path, "")
+                if frame.path in self._fetches:
+                    self._fetches[frame.path].take(frame)
             case FileFailed():
-                self._end_transfer(frame.path, frame.reason)
+                self._note_failure(frame.path, frame.reason)
             case _:
                 pass  # alive
 
@@ -279,30 +284,23 @@ class RemoteHost:
             with contextlib.suppress(OSError):  # released meanwhile
                 process.theirs.send(line)
 
-    def _take_piece(self, piece: FilePiece) -> None:
-        transfer = self._files.get(piece.path)
-        if transfer is None or transfer.into is None:
+    def _note_failure(self, path: str, reason: str) -> None:
+        """End the fetch of a file; what was to go there is missed by roles, whose logs then say why."""
+        fetch = self._fetches.get(path)
+        if fetch is not None:
+            fetch.end(reason)
             return
-        try:
-            os.pwrite(transfer.into.fileno(), piece.data, piece.offset)
-        except (OSError, ValueError) as error:
-            self._end_transfer(piece.path, str(error))
-        if piece.last:
-            self._end_transfer(piece.path, "")
-
-    def _end_transfer(self, path: str, failure: str) -> None:
-        transfer = self._files.get(path)
-        if transfer is not None:
-            transfer.end(failure)
+        for process in list(self._processes.values()):
+            process.write_log(f"host {self.name}: {path} could not be written: {reason}\n".encode())
 
     def _lose(self, why: str) -> None:
         with self._lock:
             self.lost = f"host {self.name} is lost: {why}"
-            processes, transfers = list(self._processes.values()), list(self._files.values())
+            processes, fetches = list(self._processes.values()), list(self._fetches.values())
         for process in processes:
             process.theirs.close()
-        for transfer in transfers:
-            transfer.end(self.lost)
+        for fetch in fetches:
+            fetch.end(self.lost)
         self._is_ready.set()
 
     def release(self, process: RemoteProcess) -> None:
@@ -319,19 +317,6 @@ class RemoteHost:
     def hang_up(self, process: RemoteProcess) -> None:
         """Close the pipe to a process."""
         self._send(HangUp(process.number))
-
-
-class _FileTransfer:
-    """A file on its way. into: where it is written here, if it comes. failure: why it could not be copied."""
-
-    def __init__(self, into: IO[bytes] | None) -> None:
-        self.into, self.done, self.failure = into, threading.Event(), ""
-
-    def end(self, failure: str) -> None:
-        """End it, if it has not ended; "" if nothing has failed."""
-        if not self.done.is_set():
-            self.failure = failure
-            self.done.set()
 
 
 def _start_agent(name: str, command: Sequence[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":

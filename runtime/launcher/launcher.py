@@ -132,7 +132,7 @@ class Launcher:
             self._watched.append(process)
         for role, process in zip(roles, processes, strict=True):
             assignment = self._assignment(role, timeout_s)
-            self._host_of(role).assign(process, assignment, deadline=now + timeout_s)
+            self._host_of(role).assign(process, assignment, files=role.files, deadline=now + timeout_s)
 
     def _start_newcomers(self) -> None:
         """Tell the roles that are ready to start, and the running ones where those listen."""

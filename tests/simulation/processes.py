@@ -239,7 +239,7 @@ class NoProbes:
 class SimHost:
     """What starts the processes."""
 
-    name, address, public_key = "local", "127.0.0.1", ""
+    name, address, public_key, folder = "local", "127.0.0.1", "", ""
 
     def __init__(self, **ignored: str) -> None:
         pass
@@ -247,7 +247,7 @@ class SimHost:
     def start(self, role: Role, log: IO[bytes]) -> SimProcess:
         return SimProcess(role.name)
 
-    def assign(self, process: SimProcess, assignment: Assignment, *, deadline: float) -> None:
+    def assign(self, process: SimProcess, assignment: Assignment, **ignored: object) -> None:
         process.begin(assignment)
 
     def close(self) -> None:

@@ -1,12 +1,14 @@
 """Small roles for the tests of the launcher; each is the entry of a spawned process."""
 
 import atexit
+import hashlib
 import os
 import random
 import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,3 +135,11 @@ def prints_endlessly(channel: ZmqChannel, setup: Any, progress: RoleProgress) ->
     while (message := channel.poll()) is None or message.kind != "stop":
         sys.stdout.write("again and again\n" * 100)
         progress.value = time.monotonic_ns()
+
+
+def digests(channel: ZmqChannel, setup: Any, progress: RoleProgress) -> dict[str, str]:
+    """The digest of each file of a folder, "" where there is none."""
+    files = {path: Path(setup["folder"]) / path for path in setup["paths"]}
+    return {
+        path: hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else "" for path, file in files.items()
+    }

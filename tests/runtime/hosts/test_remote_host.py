@@ -1,11 +1,12 @@
 """Roles on a host whose agent is at the other end of a stream: as here, but with another folder, and lost together."""
 
+import hashlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from places import SUPPORT
 from cutset.errors import NetworkError, ProcessLost, UsageError
 from cutset.runtime.hosts import agent
 from cutset.runtime.hosts.agent import Agent
-from cutset.runtime.hosts.frames import FrameStream
+from cutset.runtime.hosts.frames import PIECE_BYTES, FrameStream
 from cutset.runtime.hosts.host import Role
 from cutset.runtime.hosts.remote_host import AGENT, RemoteHost
 from cutset.runtime.launcher.launcher import Launcher
@@ -79,14 +80,38 @@ def test_a_lost_agent_ends_its_roles_and_is_named(host: RemoteHost, number: sign
     assert all(gone(pid, timeout_s=stretch(WAIT_S)) for pid in pids.values())
 
 
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_there(host: RemoteHost, files: Mapping[str, Path], *, roles: int = 1) -> list[dict[str, str]]:
+    """What roles find of their files: by path, the digest of each that is there."""
+    setup = {"folder": host.folder, "paths": list(files)}
+    reading = [Role(f"reader {number}", "role_examples:digests", setup, files=files) for number in range(roles)]
+    with Launcher(reading, job="test", hosts=[host]) as launcher:
+        return launcher.run()
+
+
 def test_an_agent_ends_with_its_stream_and_its_folder_goes_with_it(host: RemoteHost, tmp_path: Path) -> None:
     source, folder = tmp_path / "source", Path(host.ready.folder)
     source.write_bytes(os.urandom(1 << 20))
-    host.put_file(source, "a/b", timeout_s=WAIT_S)
-    assert (folder / "a" / "b").read_bytes() == source.read_bytes()
+    assert read_there(host, {"a/b": source}) == [{"a/b": digest(source)}]
     assert folder.stat().st_mode & 0o777 == 0o700
     host.close()
     assert not folder.exists()
+
+
+def test_a_file_that_roles_share_goes_once_and_again_when_it_is_another(host: RemoteHost, tmp_path: Path) -> None:
+    source, other = tmp_path / "source", tmp_path / "other"
+    source.write_bytes(os.urandom(3 * PIECE_BYTES + 17))
+    other.write_bytes(b"x")
+    files = {"initial": source, "journal/1": other, "none": tmp_path / "none"}
+    expected = {"initial": digest(source), "journal/1": digest(other), "none": ""}
+    assert read_there(host, files, roles=3) == [expected] * 3
+    written = (Path(host.folder) / "initial").stat()
+    other.write_bytes(b"another")
+    assert read_there(host, files) == [expected | {"journal/1": digest(other)}]
+    assert (Path(host.folder) / "initial").stat().st_ino == written.st_ino
 
 
 def test_an_agent_ends_where_its_stream_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,24 +126,34 @@ def test_an_agent_ends_where_its_stream_is_silent(monkeypatch: pytest.MonkeyPatc
         os.close(file)
 
 
-@pytest.mark.parametrize("size", with_slow([0, 3 * agent.PIECE_BYTES + 17], [1, agent.PIECE_BYTES]))
-def test_files_go_there_and_come_back(host: RemoteHost, tmp_path: Path, size: int) -> None:
-    source, back = tmp_path / "source", tmp_path / "back"
+@pytest.mark.parametrize("size", with_slow([0, 3 * PIECE_BYTES + 17], [1, PIECE_BYTES]))
+def test_files_come_back(host: RemoteHost, tmp_path: Path, size: int) -> None:
+    source, back = Path(host.folder) / "checkpoint" / "shard-0", tmp_path / "run" / "checkpoint" / "shard-0"
+    source.parent.mkdir()
     source.write_bytes(os.urandom(size))
-    host.put_file(source, "journal/shard-0", timeout_s=WAIT_S)
-    host.fetch_file("journal/shard-0", back, timeout_s=WAIT_S)
+    host.fetch_file("checkpoint/shard-0", back, timeout_s=WAIT_S)
     assert back.read_bytes() == source.read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "source"]
+    assert [path.name for path in back.parent.iterdir()] == ["shard-0"]
 
 
 @pytest.mark.parametrize("path", ["there/is/none", "../outside", "/etc/hostname"])
 def test_files_that_are_not_there_or_not_in_the_folder_are_refused(host: RemoteHost, tmp_path: Path, path: str) -> None:
     with pytest.raises(NetworkError, match=r"E517: host lab1: .* could not be copied"):
         host.fetch_file(path, tmp_path / "back", timeout_s=WAIT_S)
-    if path != "there/is/none":
-        with pytest.raises(NetworkError, match="is not in the folder of the run"):
-            host.put_file(Path(__file__), path, timeout_s=WAIT_S)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/cutset"])
+def test_nothing_is_written_outside_the_folder(host: RemoteHost, tmp_path: Path, path: str) -> None:
+    """A role that misses it says so, and its log why."""
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    outside = (Path(host.folder) / path).resolve()
+    role = Role("reader", "role_examples:digests", {"folder": host.folder, "paths": ["a"]}, files={path: source})
+    with Launcher([role], job="test", hosts=[host], folder=tmp_path / "logs") as launcher:
+        launcher.run()
+    assert not outside.exists()
+    assert "is not in the folder of the run" in (tmp_path / "logs" / "reader.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -147,12 +182,10 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_lost_host_takes_nothing_and_holds_nobody_up(host: RemoteHost, tmp_path: Path) -> None:
     os.kill(agent_of(host), signal.SIGKILL)
-    source = tmp_path / "source"
-    source.write_bytes(b"x")
     began = time.monotonic()
     for _ in range(3):
         with pytest.raises(NetworkError, match="host lab1 is lost"):
-            host.put_file(source, "a", timeout_s=WAIT_S)
+            host.fetch_file("a", tmp_path / "a", timeout_s=WAIT_S)
     with (tmp_path / "log").open("w+b") as log:
         process = host.start(Role("late", "role_examples:waits"), log)
         assert process.returncode() == -signal.SIGKILL
