@@ -14,6 +14,7 @@ from .analysis.result import compare_runs
 from .analysis.sandblaster_result import summarize_sandblaster
 from .config.option import takes_options_of
 from .config.run_config import RunConfig
+from .hosts.run_hosts import RunHosts
 from .job.job import Job
 from .job.prepare import prepare_run
 from .job.process_specs import worker_name
@@ -55,13 +56,14 @@ def run(
         on_notice(sentence)
 
     with LocalHost() as host:
+        hosts = RunHosts(job, [host])
         if isinstance(job.method, Sandblaster):
-            outcome = run_sandblaster(job, job.method, [host], on_progress, notify, route)
+            outcome = run_sandblaster(job, job.method, hosts, on_progress, notify, route)
             return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}
         alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
-        baseline = run_baseline(job, [host], on_progress) if alone else None
+        baseline = run_baseline(job, hosts, on_progress) if alone else None
         job, outcome, retry = run_with_divergence_retry(
-            job, lambda job: run_replicas(job, [host], on_progress, notify, route), notify
+            job, lambda job: run_replicas(job, hosts, on_progress, notify, route), notify
         )
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
     _write_trace(job, steps, notify)

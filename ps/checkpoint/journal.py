@@ -58,6 +58,13 @@ class WriteResult(msgspec.Struct, frozen=True):
     failure: str = ""
     missed: bool = False
 
+    @property
+    def path(self) -> str:
+        """The path of the file in the folder of the run."""
+        assert self.file is not None
+        folder = checkpoint_path if self.kind == CHECKPOINT else recovery_path
+        return str(folder("", self.number) / self.file.name)
+
 
 class Journal:
     """The journal and checkpoints of one shard.

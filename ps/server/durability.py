@@ -98,7 +98,7 @@ class Durability:
             if result.failure:
                 replies.append((LAUNCHER, Message("write_failed", body={"reason": result.failure})))
             elif result.file is not None:
-                body = {"number": result.number, "file": msgspec.to_builtins(result.file)}
+                body = {"number": result.number, "file": msgspec.to_builtins(result.file), "written": [result.path]}
                 replies.append((LAUNCHER, Message(f"{result.kind}_saved", body=body)))
             elif result.missed:
                 replies.append((LAUNCHER, Message(f"{result.kind}_missed", body={"number": result.number})))

@@ -44,7 +44,8 @@ def serve(
 ) -> dict[str, Any]:
     """Answer messages until the launcher sends "finish". Return the shard's statistics.
 
-    If the body of "finish" has a "path" in `folder`, write the shard there; the statistics then contain the "file".
+    If the body of "finish" has a "path" in `folder`, write the shard there; the statistics then contain the
+    "file", and what was "written".
     progress: changes with each message and after each `interval_s` seconds without one, so an idle shard is not taken
     for a hanging one. Raises Stopped on "stop", and SilenceError after `timeout_s` seconds without any message.
     """
@@ -63,8 +64,7 @@ def serve(
         handled, silent_s = handled + 1, 0.0
         match message.kind:
             case "finish" if message.sender == LAUNCHER:
-                path = message.body.get("path")
-                return _finish(shard, None if path is None else (folder or Path()) / path, channel, progress)
+                return _finish(shard, folder or Path(), message.body.get("path"), channel, progress)
             case "stop":
                 raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
         if message.kind in ("commit", "roll back"):
@@ -78,7 +78,7 @@ def _send(channel: Channel, replies: Replies) -> None:
         channel.send(peer, reply)
 
 
-def _finish(shard: Server, path: Path | None, channel: Channel, progress: RoleProgress) -> dict[str, Any]:
+def _finish(shard: Server, folder: Path, path: str | None, channel: Channel, progress: RoleProgress) -> dict[str, Any]:
     statistics = shard.statistics()
     if path is None:
         return statistics
@@ -86,7 +86,7 @@ def _finish(shard: Server, path: Path | None, channel: Channel, progress: RolePr
     _send(channel, shard.close())
     states = shard.slice_states()
     file = write_once_there_is_room(
-        lambda: write_shard(path, shard.index, states, shard.optimizer),
+        lambda: write_shard(folder / path, shard.index, states, shard.optimizer),
         lambda reason: channel.send(LAUNCHER, Message("waiting_for_room", body={"reason": reason})),
     )
-    return {**statistics, "file": msgspec.to_builtins(file)}
+    return {**statistics, "file": msgspec.to_builtins(file), "written": [str(Path(path) / file.name)]}

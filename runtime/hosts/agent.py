@@ -34,6 +34,7 @@ from .frames import (
     HangUp,
     Ready,
     ReleaseRole,
+    RemoveFile,
     RoleEnded,
     RoleOutput,
     RoleStarted,
@@ -165,6 +166,8 @@ class Agent:
                 self._write(frame)
             case GetFile():
                 self._leaving.append(self._read(frame.path))
+            case RemoveFile():
+                self._remove(frame.path)
             case _:
                 pass  # alive
 
@@ -217,6 +220,12 @@ class Agent:
                 unfinished.replace(path)
         except (OSError, ValueError) as error:
             self._stream.send(FileFailed(piece.path, str(error)))
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._locate(path).unlink(missing_ok=True)
+        except (OSError, ValueError) as error:
+            self._stream.send(FileFailed(path, str(error)))
 
     def _read(self, path: str) -> Iterator[Frame]:
         try:

@@ -71,6 +71,12 @@ class GetFile(msgspec.Struct, frozen=True, tag=True):
     path: str
 
 
+class RemoveFile(msgspec.Struct, frozen=True, tag=True):
+    """Remove a file of the agent's folder, if it is there."""
+
+    path: str
+
+
 class FileFailed(msgspec.Struct, frozen=True, tag=True):
     """A file could not be written or read."""
 
@@ -132,6 +138,7 @@ Frame = (
     | ReleaseRole
     | FilePiece
     | GetFile
+    | RemoveFile
     | FileFailed
     | Ready
     | RoleStarted

@@ -1,5 +1,6 @@
 """`Host`: a machine on which the launcher has roles started, and `LocalHost`, on which it starts them itself."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,15 +37,21 @@ class Role:
 class Host(Protocol):
     """A machine on which roles run.
 
-    name: of the owner of its roles' keys, too. address: on which its roles listen. folder: where its roles have the
-    files of the run, "" where that is the folder of the run on this machine.
+    name: of the owner of its roles' keys, too. address: on which its roles listen.
     """
 
     name: str
     address: str
 
     @property
-    def folder(self) -> str: ...
+    def cores(self) -> int:
+        """How many cores its roles have."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """Where its roles have the files of the run; "" where that is the folder of the run on this machine."""
+        ...
 
     @property
     def public_key(self) -> str:
@@ -84,6 +91,7 @@ class LocalHost:
         self.name = name
         self.address = address
         self.public_key = self.folder = ""
+        self.cores = os.cpu_count() or 1
         self._servers = ForkServers(prefix=prefix, environ=environ)
 
     def start(self, role: Role, log: IO[bytes]) -> RoleProcess:

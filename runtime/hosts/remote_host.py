@@ -35,6 +35,7 @@ from .frames import (
     HangUp,
     Ready,
     ReleaseRole,
+    RemoveFile,
     RoleEnded,
     RoleOutput,
     RoleStarted,
@@ -97,6 +98,11 @@ class RemoteHost:
         return self.ready.public
 
     @property
+    def cores(self) -> int:
+        """How many cores its roles have."""
+        return self.ready.cores
+
+    @property
     def folder(self) -> str:
         """The folder of the agent, where its roles have the files of the run."""
         return self.ready.folder
@@ -142,6 +148,10 @@ class RemoteHost:
             unfinished.replace(file)
         finally:
             unfinished.unlink(missing_ok=True)
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file of the agent's folder."""
+        self._send(RemoveFile(path))
 
     def close(self) -> None:
         """End the agent, and with it what is left of its roles."""

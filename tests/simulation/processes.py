@@ -239,7 +239,7 @@ class NoProbes:
 class SimHost:
     """What starts the processes."""
 
-    name, address, public_key, folder = "local", "127.0.0.1", "", ""
+    name, address, public_key, folder, cores = "local", "127.0.0.1", "", "", 1
 
     def __init__(self, **ignored: str) -> None:
         pass

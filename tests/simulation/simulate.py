@@ -37,6 +37,7 @@ from cutset.ps.checkpoint.manifest import ShardFile  # noqa: E402
 from cutset.ps.checkpoint.shard_file import read_shard  # noqa: E402
 from cutset.ps.server.slice_server import SliceServer  # noqa: E402
 from cutset.runtime.channel.message import Message  # noqa: E402
+from cutset.tools.hosts.run_hosts import RunHosts  # noqa: E402
 from cutset.tools.job.job import Job  # noqa: E402
 from cutset.tools.training.supervision import run_roles  # noqa: E402
 from cutset.tools.training.supervisor import TrainingSupervisor  # noqa: E402
@@ -114,9 +115,10 @@ def run(plan: Plan, out: Path, *, faults: bool) -> Outcome:
     results: list[Any] = []
 
     def launch() -> None:
-        supervisor = TrainingSupervisor(job, on_progress=lambda *progress: None, on_notice=outcome.said.append)
+        hosts = RunHosts(job, [SimHost()])
+        supervisor = TrainingSupervisor(job, hosts, on_progress=lambda *progress: None, on_notice=outcome.said.append)
         try:
-            values = run_roles(job, supervisor, [SimHost()], outcome.said.append, None)
+            values = run_roles(job, supervisor, hosts, outcome.said.append, None)
             results.append([values[name] for name in supervisor.shards])
         except Exception as error:  # the caller of `run` shall see it
             results.append(error)

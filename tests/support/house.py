@@ -53,7 +53,7 @@ tools/task
 tools/config
 tools/job
 tools/evaluation tools/probe tools/doctor
-tools/leases
+tools/hosts tools/leases
 tools/training
 tools/sandblaster
 tools/analysis

@@ -11,10 +11,11 @@ from cutset.errors import ProcessLost
 from cutset.ps.methods.sync import Sync
 from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.channel.message import Message
-from cutset.runtime.hosts.host import Role
+from cutset.runtime.hosts.host import LocalHost, Role
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.membership import Loss
 from cutset.tools.config.run_config import RunConfig
+from cutset.tools.hosts.run_hosts import RunHosts
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
 from cutset.tools.training.scale_requests import ScaleLimits, ScaleRequests
@@ -91,6 +92,7 @@ class Run:
         self.requests = ImmediateRequests()
         self.supervisor = TrainingSupervisor(
             self.job,
+            RunHosts(self.job, [LocalHost()]),
             on_progress=lambda name, step, steps, loss: self.steps.append(step),
             on_notice=self.notices.append,
             requests=self.requests,

@@ -16,6 +16,7 @@ from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice, slices_of_machine
 from ...runtime.worker.program import Program
 from ..config.run_config import RunConfig
+from ..run_folder import INITIAL
 from .process_specs import TrainingSpec, WorkerSpec
 
 MAX_ROLES = 256  # processes of a run; all are on one host
@@ -70,6 +71,11 @@ class Job:
         return self.method.count_updates(every, self.replicas) if every else 0
 
     @property
+    def first_files(self) -> list[str]:
+        """What every worker reads as it begins, by paths in the run folder."""
+        return [INITIAL, *self.training.optimizer_state.values()]
+
+    @property
     def serving(self) -> ServingConfig:
         """What its shards do."""
         return self.method.configure_shards(self.optimizer, self.replicas)
@@ -81,11 +87,21 @@ class Job:
 
 
 def make_worker_spec(
-    job: Job, replica: int, machine: int, incarnation: int, start_step: int = 0, *, local_state: str = ""
+    job: Job,
+    replica: int,
+    machine: int,
+    incarnation: int,
+    start_step: int = 0,
+    *,
+    local_state: str = "",
+    folder: str = "",
 ) -> WorkerSpec:
-    """Return what one machine of a replica is told as it starts, after `incarnation` restarts of the replica."""
+    """Return what one machine of a replica is told as it starts, after `incarnation` restarts of the replica.
+
+    folder: of the run where it runs, by default as on this machine.
+    """
     return WorkerSpec(
-        training=job.training,
+        training=msgspec.structs.replace(job.training, folder=folder or job.training.folder),
         replica=replica,
         machine=machine,
         machines=job.machines,

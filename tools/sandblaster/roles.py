@@ -172,8 +172,8 @@ class _GradientWorkerProcess:
         accuracy = measure_accuracy(self._trainer, self._task, tests, self._training.micro_batch)
         self._channel.send(LAUNCHER, Message("trained", body={"test_accuracy": accuracy}))
         body = self._worker.wait_for_launcher("all_trained")
-        checkpoint = Path(self._training.folder, body["path"])
-        write_final_state(self._channel, checkpoint, self._spec.machine, self._trainer.state)
+        folder = self._training.folder
+        write_final_state(self._channel, folder, body["path"], self._spec.machine, self._trainer.state)
 
 
 class PortionData:

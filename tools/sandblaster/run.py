@@ -1,7 +1,6 @@
 """Run a prepared job by Sandblaster, and torch's L-BFGS in one process to compare with."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ from ...errors import UsageError
 from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.methods.sandblaster import Sandblaster
 from ...ps.sandblaster.solver import Portions
-from ...runtime.hosts.host import Host, Role
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Route
+from ..hosts.run_hosts import RunHosts
 from ..job.export_weights import write_checkpoint
 from ..job.job import Job
 from ..job.portion_size import FOLDER, portions_of_job
@@ -26,7 +26,7 @@ from .supervisor import SandblasterSupervisor
 def run_sandblaster(
     job: Job,
     method: Sandblaster,
-    hosts: Sequence[Host],
+    hosts: RunHosts,
     on_progress: OnProgress,
     on_notice: OnNotice,
     route: Route | None,
@@ -38,7 +38,7 @@ def run_sandblaster(
     """
     portions = portions_of_job(job)
     prepare_folder(job)
-    supervisor = SandblasterSupervisor(job, method, portions, on_progress=on_progress, on_notice=on_notice)
+    supervisor = SandblasterSupervisor(job, method, portions, hosts, on_progress=on_progress, on_notice=on_notice)
     results = run_roles(job, supervisor, hosts, on_notice, route)
     shards = [results[name] for name in supervisor.shards]
     coordinator = results[supervisor.coordinator]
@@ -89,7 +89,7 @@ def _run_baseline(
     method: Sandblaster,
     portions: Portions,
     evaluations: int,
-    hosts: Sequence[Host],
+    hosts: RunHosts,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
     setup = msgspec.to_builtins(TorchBaselineSpec(job.training, method, portions.samples, evaluations))

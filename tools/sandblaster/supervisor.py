@@ -18,6 +18,7 @@ from ...runtime.channel.message import Message
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
+from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import shard_name, worker_name
 from ..run_folder import CHECKPOINT
@@ -43,8 +44,16 @@ class SandblasterSupervisor:
     """
 
     def __init__(
-        self, job: Job, method: Sandblaster, portions: Portions, *, on_progress: OnProgress, on_notice: OnNotice
+        self,
+        job: Job,
+        method: Sandblaster,
+        portions: Portions,
+        hosts: RunHosts,
+        *,
+        on_progress: OnProgress,
+        on_notice: OnNotice,
     ) -> None:
+        self._hosts = hosts
         self._job, self._method, self._portions = job, method, portions
         self._on_progress, self._on_notice = on_progress, on_notice
         self._restarts = RestartLog(job.config.restarts)
@@ -203,7 +212,8 @@ class SandblasterSupervisor:
     def _role(self, name: str, group: str, entry: str, spec: msgspec.Struct, *, threads: int = 1) -> Role:
         self._groups[name] = group
         plain = msgspec.to_builtins(spec, builtin_types=(bytes,))
-        return Role(name, entry, plain, threads=threads, group=group if self._job.config.restarts else "")
+        role = Role(name, entry, plain, threads=threads, group=group if self._job.config.restarts else "")
+        return self._hosts.place(role, self._hosts.first)
 
     def _coordinator_role(self) -> Role:
         job, method = self._job, self._method

@@ -64,9 +64,8 @@ class LocalState:
             self._mailbox.send(LAUNCHER, Message(f"{RECOVERY_POINT}_missed", body={"number": number}))
 
     def _save(self, number: int) -> None:
-        path = recovery_path(self._spec.training.folder, number) / local_state_name(
-            self._spec.replica, self._spec.machine
-        )
+        relative = recovery_path("", number) / local_state_name(self._spec.replica, self._spec.machine)
+        path = self._spec.training.folder / relative
         residuals = {f"{_RESIDUAL}{piece}": tensor for piece, tensor in self._client.residuals().items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +73,9 @@ class LocalState:
         except (OSError, UsageError) as error:
             report_write_failure(self._mailbox.channel, str(error.__cause__ or error))
             return
-        self._mailbox.send(LAUNCHER, Message(f"{RECOVERY_POINT}_saved", body={"number": number}))
+        self._mailbox.send(
+            LAUNCHER, Message(f"{RECOVERY_POINT}_saved", body={"number": number, "written": [str(relative)]})
+        )
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():

@@ -64,11 +64,12 @@ class ReplicaStateWriter:
 
     def _write(self, number: int) -> None:
         try:
-            file = write_state(checkpoint_path(self._training.folder, number), self._machine, self._state())
+            path = checkpoint_path("", number)
+            file = write_state(self._training.folder / path, self._machine, self._state())
         except CheckpointError as error:
             report_write_failure(self._mailbox.channel, str(error.__cause__ or error.facts))
             return
-        body = {"number": number, "file": msgspec.to_builtins(file)}
+        body = {"number": number, "file": msgspec.to_builtins(file), "written": [str(path / file.name)]}
         self._mailbox.send(LAUNCHER, Message("state_saved", body=body))
 
 
@@ -77,13 +78,19 @@ def report_write_failure(channel: Channel, reason: str) -> None:
     channel.send(LAUNCHER, Message("write_failed", body={"reason": reason}))
 
 
-def write_final_state(channel: Channel, path: Path, machine: int, state: ReplicaState) -> None:
-    """Write the state of a machine of replica 0 to the final checkpoint, once there is room, and tell the launcher."""
+def write_final_state(channel: Channel, folder: str, path: str, machine: int, state: ReplicaState) -> None:
+    """Write the state of a machine of replica 0 to the final checkpoint, once there is room, and tell the launcher.
+
+    folder: of the run; path: of the checkpoint in it.
+    """
     file = write_once_there_is_room(
-        lambda: write_state(path, machine, state()),
+        lambda: write_state(Path(folder, path), machine, state()),
         lambda reason: channel.send(LAUNCHER, Message("waiting_for_room", body={"reason": reason})),
     )
-    channel.send(LAUNCHER, Message("state_file", body={"file": msgspec.to_builtins(file)}))
+    channel.send(
+        LAUNCHER,
+        Message("state_file", body={"file": msgspec.to_builtins(file), "written": [str(Path(path, file.name))]}),
+    )
 
 
 SAVE_INTERVAL_S = 2.0

@@ -1,6 +1,6 @@
 """Run a prepared job by a parameter-server method: roles, checkpoint, a retry where it diverges, and the baseline."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,10 @@ from ...errors import Diverged
 from ...ps.checkpoint.journal import remove_journals
 from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.optimizers.registry import Scaled
-from ...runtime.hosts.host import Host, Role
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Route
 from ..config.option_values import RETRY_SCALED
+from ..hosts.run_hosts import RunHosts
 from ..job.divergence import DivergenceRetry
 from ..job.export_weights import write_checkpoint
 from ..job.job import Job
@@ -26,20 +27,23 @@ from .supervision import OnNotice, OnProgress, describe_wait_for_room, run_one_p
 from .supervisor import TrainingSupervisor
 
 
-def run_baseline(job: Job, hosts: Sequence[Host], on_progress: OnProgress) -> dict[str, Any]:
+def run_baseline(job: Job, hosts: RunHosts, on_progress: OnProgress) -> dict[str, Any]:
     """Train in one process on the same samples, which are as many steps as all replicas take together."""
     training = msgspec.structs.replace(
         job.training,
         steps=job.training.steps * job.training.replicas,
         evaluate_every=job.training.evaluate_every * job.training.replicas,
         replicas=1,
+        folder=hosts.folder_on(hosts.first),
     )
     setup = msgspec.to_builtins(BaselineSpec(training, job.optimizer))
-    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), hosts, on_progress)
+    return run_one_process(
+        job, Role("one-process", BASELINE, setup, threads=hosts.threads_on(hosts.first)), hosts, on_progress
+    )
 
 
 def run_replicas(
-    job: Job, hosts: Sequence[Host], on_progress: OnProgress, on_notice: OnNotice, route: Route | None
+    job: Job, hosts: RunHosts, on_progress: OnProgress, on_notice: OnNotice, route: Route | None
 ) -> dict[str, Any]:
     """Start shards and workers, train, evaluate at replica 0, write the checkpoint; return what the roles reported.
 
@@ -48,7 +52,7 @@ def run_replicas(
     """
     out = job.out
     with ScaleRequests(out, on_notice=on_notice) as requests:
-        supervisor = TrainingSupervisor(job, on_progress=on_progress, on_notice=on_notice, requests=requests)
+        supervisor = TrainingSupervisor(job, hosts, on_progress=on_progress, on_notice=on_notice, requests=requests)
         remove_journals(out)  # of an earlier run
         remove_incomplete(out)
         with remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines):

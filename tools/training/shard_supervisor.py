@@ -16,6 +16,7 @@ from ...runtime.channel.message import Message
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
+from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
 from ..job.process_specs import ShardSpec, shard_name
 from .recovery_points import RecoveryPoints
@@ -32,8 +33,11 @@ class ShardSupervisor:
         on_notice: called with a sentence for every restart and for files that cannot be written.
     """
 
-    def __init__(self, job: Job, restarts: RestartLog, points: RecoveryPoints, *, on_notice: OnNotice) -> None:
-        self._job, self._restarts, self._points, self._on_notice = job, restarts, points, on_notice
+    def __init__(
+        self, job: Job, hosts: RunHosts, restarts: RestartLog, points: RecoveryPoints, *, on_notice: OnNotice
+    ) -> None:
+        self._job, self._hosts, self._restarts = job, hosts, restarts
+        self._points, self._on_notice = points, on_notice
         self._indices = range(job.shards)
         self._workers: set[str] = set()  # connected workers, which have to know the names of the shards
         self._reported: set[tuple[str, str]] = set()  # failures to write that the user knows: whose, and why
@@ -111,11 +115,11 @@ class ShardSupervisor:
         return self._restarts.incarnation(shard_group(index))
 
     def _role(self, index: int) -> Role:
-        job = self._job
+        job, host = self._job, self._hosts.shard_host(index)
         by_time = job.training.checkpoint_s > 0
         lock_step, incarnation = job.method.lock_step, self._incarnation(index)
         journal = JournalConfig(
-            str(job.out.resolve()),
+            self._hosts.folder_on(host),
             checkpoint_every=job.checkpoint_versions,
             on_request=by_time,
             lock_step=lock_step,
@@ -135,7 +139,8 @@ class ShardSupervisor:
         survives = not (job.method.needs_one_shard or job.method.needs_all_replicas)
         group = shard_group(index) if job.config.restarts and survives else ""
         name = shard_name(index, incarnation)
-        return Role(name, SHARD, msgspec.to_builtins(setup), group=group)
+        role = Role(name, SHARD, msgspec.to_builtins(setup), group=group)
+        return self._hosts.place(role, host, files=[setup.restore_from] if setup.restore_from else [])
 
     def _send_new_name(self, launcher: Launcher, worker: str, index: int) -> None:
         launcher.send(worker, Message("shard_replaced", body={"shard": index, "name": self.names[index]}))

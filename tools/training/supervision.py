@@ -7,17 +7,19 @@ together form a group and are restarted together: "replica 1" has one role for e
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...errors import CutsetError
 from ...ps.checkpoint.write_checkpoint import WAIT_FOR_ROOM_S
 from ...runtime.channel.message import Message
-from ...runtime.hosts.host import Host, Role
+from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher, Route
 from ...runtime.launcher.membership import Loss
+from ..hosts.file_relay import FileRelay
+from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
-from ..run_folder import LOGS
+from ..run_folder import INITIAL, LOGS
 
 OnProgress = Callable[[str, int, int, float], None]  # name of the run, step, number of steps, loss
 OnNotice = Callable[[str], None]  # a sentence for the user
@@ -43,30 +45,46 @@ class RoleSupervisor(Protocol):
 
 
 def run_roles(
-    job: Job, supervisor: RoleSupervisor, hosts: Sequence[Host], on_notice: OnNotice, route: Route | None
+    job: Job, supervisor: RoleSupervisor, hosts: RunHosts, on_notice: OnNotice, route: Route | None
 ) -> dict[str, Any]:
     """Start the roles of a supervisor and let it answer them until all have finished; return their results by name."""
+    relay = FileRelay(hosts, job.out)
+
+    def watch(launcher: Launcher) -> None:
+        for message in relay.take_ready():
+            supervisor.handle(message, launcher)
+        supervisor.watch(launcher)
+
     launching = Launcher(
         supervisor.roles(),
         job=unique_job_name(),
         folder=job.out / LOGS,
         restart=supervisor.restart,
-        watch=supervisor.watch,
+        watch=watch,
         on_notice=on_notice,
-        hosts=hosts,
+        hosts=hosts.hosts,
+        address=hosts.launcher_address,
         route=route,
     )
-    with launching as launcher:
+    with launching as launcher, relay:
         launcher.start()
         supervisor.mark_started()
         for message in launcher.events():
+            relay.add(message)
+            for ready in relay.take_ready():
+                supervisor.handle(ready, launcher)
+        for message in relay.take_rest():
             supervisor.handle(message, launcher)
         return dict(launcher.results)
 
 
-def run_one_process(job: Job, role: Role, hosts: Sequence[Host], on_progress: OnProgress) -> dict[str, Any]:
+def run_one_process(job: Job, role: Role, hosts: RunHosts, on_progress: OnProgress) -> dict[str, Any]:
     """Run the baseline, a single role, and return its result."""
-    with Launcher([role], job=unique_job_name(), folder=job.out / LOGS, hosts=hosts) as launcher:
+    placed = hosts.place(role, hosts.first, files=[INITIAL])
+    address = hosts.launcher_address
+    with Launcher(
+        [placed], job=unique_job_name(), folder=job.out / LOGS, hosts=hosts.hosts, address=address
+    ) as launcher:
         launcher.start()
         for message in launcher.events():
             if message.kind == "progress":

@@ -26,6 +26,7 @@ from ...runtime.channel.message import Message
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
+from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import worker_name
 from ..leases.lease_server import WorkerId
@@ -56,13 +57,19 @@ class TrainingSupervisor:
     """
 
     def __init__(
-        self, job: Job, *, on_progress: OnProgress, on_notice: OnNotice, requests: ScaleRequests | None = None
+        self,
+        job: Job,
+        hosts: RunHosts,
+        *,
+        on_progress: OnProgress,
+        on_notice: OnNotice,
+        requests: ScaleRequests | None = None,
     ) -> None:
-        self._job, self._on_progress, self._on_notice = job, on_progress, on_notice
+        self._job, self._hosts, self._on_progress, self._on_notice = job, hosts, on_progress, on_notice
         self._restarts = RestartLog(job.config.restarts)
         self._checkpoints = CheckpointSets(job, on_notice=on_notice)
         self._points = RecoveryPoints(job)
-        self._shards = ShardSupervisor(job, self._restarts, self._points, on_notice=on_notice)
+        self._shards = ShardSupervisor(job, hosts, self._restarts, self._points, on_notice=on_notice)
         self._elastic = ElasticReplicas(job, on_notice=on_notice, requests=requests)
         self._start_s = time.monotonic()
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
@@ -254,12 +261,14 @@ class TrainingSupervisor:
         roles = []
         for machine in range(job.machines):
             saved = self._points.local_state_file(replica, machine) if job.method.lock_step else ""
-            step = self._start_steps[replica]
-            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved)
+            step, host = self._start_steps[replica], self._hosts.worker_host(replica, machine)
+            folder = self._hosts.folder_on(host)
+            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved, folder=folder)
             name = worker_name(replica, machine, incarnation)
             self._workers[name] = WorkerId(replica, machine)
             plain = msgspec.to_builtins(setup, builtin_types=(bytes,))
-            roles.append(Role(name, WORKER, plain, threads=job.worker_threads, group=group))
+            role = Role(name, WORKER, plain, threads=self._hosts.threads_on(host), group=group)
+            roles.append(self._hosts.place(role, host, files=[*job.first_files, *([saved] if saved else [])]))
         return roles
 
     def _record_progress(self, worker: WorkerId, body: dict[str, Any]) -> None:

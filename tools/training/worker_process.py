@@ -157,8 +157,8 @@ class WorkerProcess:
         self._client.wait()
         self._log.mark_all_trained()
         self._evaluate(self._training.steps - 1, tests)
-        checkpoint = Path(self._training.folder, message.body["path"])
-        write_final_state(self._channel, checkpoint, self._spec.machine, self._trainer.state)
+        folder, path = self._training.folder, message.body["path"]
+        write_final_state(self._channel, folder, path, self._spec.machine, self._trainer.state)
 
     def _send(self, kind: str, body: dict[str, Any]) -> None:
         self._channel.send(LAUNCHER, Message(kind, body=body))

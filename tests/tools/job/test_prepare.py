@@ -17,8 +17,10 @@ from cutset.errors import BadInput, CutsetError, UsageError
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.registry import parse_method
 from cutset.ps.optimizers.standard import SGD
+from cutset.runtime.hosts.host import LocalHost
 from cutset.runtime.worker.program import Program
 from cutset.tools.config.run_config import RunConfig
+from cutset.tools.hosts.run_hosts import RunHosts
 from cutset.tools.job.dry_run import dry_run
 from cutset.tools.job.initial_weights import state_names
 from cutset.tools.job.job import Job
@@ -171,7 +173,8 @@ def test_the_shards_hold_every_element_once(mixed: Job) -> None:
 
 def test_the_roles_carry_their_programs_and_no_other(mixed: Job) -> None:
     job = replace(mixed, training=msgspec.structs.replace(mixed.training, replicas=2))
-    supervisor = TrainingSupervisor(job, on_progress=lambda *_: None, on_notice=lambda _: None)
+    hosts = RunHosts(job, [LocalHost()])
+    supervisor = TrainingSupervisor(job, hosts, on_progress=lambda *_: None, on_notice=lambda _: None)
     roles = {role.name: role for role in supervisor.roles()}
     assert sorted(roles) == ["shard-0", "shard-1", "shard-2", *(f"worker-{r}.{m}" for r in (0, 1) for m in (0, 1))]
     setup = msgspec.convert(roles["worker-1.1"].setup, WorkerSpec)

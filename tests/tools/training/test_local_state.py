@@ -23,6 +23,8 @@ from cutset.tools.job.prepare import prepare
 from cutset.tools.job.process_specs import WorkerSpec
 from cutset.tools.training.local_state import LocalState
 
+WRITTEN = "journal/000003/worker-1.0.safetensors"
+
 
 @pytest.fixture
 def spec(tmp_path: Path) -> WorkerSpec:
@@ -69,10 +71,9 @@ def test_it_continues_with_what_was_saved(spec: WorkerSpec, tmp_path: Path) -> N
     worker.state.save_due(1)
     assert worker.told() == []
     worker.state.save_due(2)
-    assert worker.told() == [("recovery_point_saved", {"number": 3})]
-    path = "journal/000003/worker-1.0.safetensors"
+    assert worker.told() == [("recovery_point_saved", {"number": 3, "written": [WRITTEN]})]
     buffer, momentum = torch.zeros(2), torch.zeros(4)
-    again = Worker(msgspec.structs.replace(spec, local_state=path), buffer)
+    again = Worker(msgspec.structs.replace(spec, local_state=WRITTEN), buffer)
     again.state.keep({"momentum": momentum})
     assert buffer.tolist() == [1.5, 2.5]
     assert torch.equal(momentum, inner)
@@ -94,7 +95,7 @@ def test_a_replica_that_may_skip_steps_saves_the_next(spec: WorkerSpec) -> None:
     worker = Worker(with_backup, torch.zeros(2))
     worker.request(3)
     worker.state.save_due(3)
-    assert worker.told() == [("recovery_point_saved", {"number": 3})]
+    assert worker.told() == [("recovery_point_saved", {"number": 3, "written": [WRITTEN]})]
 
 
 def test_a_disk_that_cannot_be_written_is_reported(spec: WorkerSpec, tmp_path: Path) -> None:
