@@ -95,6 +95,7 @@ MEANINGS: Mapping[str, str] = {
     "E296": "An option was given that has no meaning for sandblaster.",
     "E297": "An engine was named that there is not, or it lacks what it needs.",
     "E298": "A host differs from what the run counts on: its memory or its clock.",
+    "E299": "The code of a task is too large to go to other hosts.",
     # Input
     "E301": "There is no such file or module.",
     "E302": "The file or module has no function of this name.",

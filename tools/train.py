@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 
 from ..ps.methods.sandblaster import Sandblaster
-from ..runtime.hosts.host import LocalHost
 from ..runtime.launcher.launcher import Route
 from ..whole_file import write_whole
 from .analysis.chrome_trace import make_chrome_trace
@@ -14,7 +13,7 @@ from .analysis.result import compare_runs
 from .analysis.sandblaster_result import summarize_sandblaster
 from .config.option import takes_options_of
 from .config.run_config import RunConfig
-from .hosts.run_hosts import RunHosts
+from .hosts.engine import open_run_hosts
 from .job.job import Job
 from .job.prepare import prepare_run
 from .job.process_specs import worker_name
@@ -55,8 +54,7 @@ def run(
         notices.append(sentence)
         on_notice(sentence)
 
-    with LocalHost() as host:
-        hosts = RunHosts(job, [host])
+    with open_run_hosts(job) as hosts:
         if isinstance(job.method, Sandblaster):
             outcome = run_sandblaster(job, job.method, hosts, on_progress, notify, route)
             return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}

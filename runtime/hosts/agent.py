@@ -45,6 +45,7 @@ from .frames import (
 from .role_process import ForkServers, RoleProcess
 from .versions import read_clock, read_versions
 
+CODE = "code"  # the folder in the agent's for modules that roles import
 ALIVE_S, SILENCE_S = 1.0, 30.0
 _ASSIGN_S = 60.0
 _OUTPUT_BYTES = 1 << 16  # as much as a pipe holds
@@ -196,7 +197,7 @@ class Agent:
     def _assign(self, frame: AssignRole) -> None:
         given = msgspec.msgpack.decode(frame.assignment, type=Assignment)
         keys = msgspec.structs.replace(given.keys, public=self._public, secret=self._secret)
-        assignment = msgspec.structs.replace(given, keys=keys, path=[*given.path, *sys.path])
+        assignment = msgspec.structs.replace(given, keys=keys, path=[str(self._folder / CODE), *sys.path])
         # The process may have to wait for its server, and this agent has to say meanwhile that it is alive.
         stdin, deadline = os.dup(self._roles[frame.process].process.stdin), time.monotonic() + _ASSIGN_S
         threading.Thread(target=_write_and_close, args=(assignment, stdin, deadline), daemon=True).start()

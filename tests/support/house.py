@@ -52,8 +52,8 @@ tools
 tools/task
 tools/config
 tools/job
-tools/evaluation tools/probe tools/doctor
-tools/hosts tools/leases
+tools/evaluation tools/probe tools/hosts tools/leases
+tools/doctor
 tools/training
 tools/sandblaster
 tools/analysis

@@ -5,11 +5,17 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from name_spaces import RATE
+
+from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster
+
+PORT = 2222
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
 needs_sshd = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="sshd and ssh are not installed")
@@ -34,25 +40,54 @@ StrictHostKeyChecking yes
 @contextmanager
 def ssh_hosts(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Run an sshd that stands for `count` hosts, each with an address of its own; yield their names for ssh."""
-    assert SSHD is not None
-    for name in ("host_key", "user_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    names = [f"lab{number}" for number in range(1, count + 1)]
     addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    names = _prepare(folder, addresses, port, monkeypatch)
+    with _sshd(folder, addresses, port):
+        yield names
+
+
+@contextmanager
+def separate_hosts(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Run an sshd in each of `count` name spaces for the network, with a name space for mounts and a /tmp of its own.
+
+    What lies in /tmp here is on none of the hosts, nor the other way round.
+    """
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as keys, ExitStack() as stack:
+        cluster = stack.enter_context(EmulatedCluster(count, rate=RATE))
+        hosts, folder = cluster.process_placement.hosts, Path(keys)
+        names = _prepare(folder, [host.address for host in hosts], PORT, monkeypatch)
+        for host in hosts:
+            own_tmp = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /tmp && exec "$@"', "sh")
+            stack.enter_context(_sshd(folder, [host.address], PORT, ("ip", "netns", "exec", host.name, *own_tmp)))
+        yield names
+
+
+def _prepare(folder: Path, addresses: Sequence[str], port: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Write keys and configurations; return the names of the hosts."""
+    for name in ("host_key", "user_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    names = [f"lab{number}" for number in range(1, len(addresses) + 1)]
     _write_config(folder, names, addresses, port)
     monkeypatch.setenv("PATH", f"{_wrap_ssh(folder)}:{os.environ['PATH']}")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it to be there
+    return names
+
+
+@contextmanager
+def _sshd(folder: Path, addresses: Sequence[str], port: int, prefix: Sequence[str] = ()) -> Iterator[None]:
+    assert SSHD is not None
     listening = [word for address in addresses for word in ("-o", f"ListenAddress={address}:{port}")]
-    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config"), *listening], stderr=subprocess.PIPE)
+    command = [*prefix, SSHD, "-D", "-e", "-f", str(folder / "sshd_config"), *listening]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
         assert server.stderr is not None
         for _ in addresses:  # "Server listening on ..."
             line = server.stderr.readline()
             assert b"listening" in line, line
-        yield names
+        yield
     finally:
         server.terminate()
         server.communicate()

@@ -26,7 +26,8 @@ def doctor(engine: str, as_json: bool) -> None:
 
     Exit codes: 0 if all is well, 2 for machines, 5 for the network between them.
     """
-    from ..doctor.examine import examine, read_machines
+    from ..doctor.examine import examine
+    from ..hosts.engine import read_machines
 
     examination = examine(read_machines(engine))
     if as_json:

@@ -13,6 +13,7 @@ PLANNING = (
     "machines", "max_machines", "cluster", "objective", "pins", "micro_batches", "candidates", "leaf_modules",
     "autocast",
 )  # fmt: skip
+ONE_HOST = ("hogwild", "allreduce", "sandblaster")  # by shared memory, by plain TCP, by a log on one disk
 # What a batch method does not use: it takes all samples in every iteration, and chooses its own step sizes.
 STOCHASTIC = ("optimizer", "lr", "epochs", "target", "clip_norm", "on_divergence")
 
@@ -26,6 +27,12 @@ def refuse_conflicts(options: Mapping[str, Any]) -> None:
         _refuse_any(
             options, PLANNING, "E228", "has no effect with --placement, which already fixes how the model is cut"
         )
+    if "on" in options:
+        why = "has no effect with --on, whose file names the machines"
+        _refuse_any(options, ["cluster"], "E228", why)
+        if method.name in ONE_HOST:
+            facts = f"method {method.name} does not go over several machines"
+            raise UsageError("E269", facts, fix="leave --on out, or --method downpour")
     if "resume" in options and "init" in options:
         raise UsageError("E287", "--resume and --init both name the weights to start from", fix="leave one of them out")
     if method.name == "sandblaster":

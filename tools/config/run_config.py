@@ -17,6 +17,7 @@ from ...errors import UsageError
 from ..path_option import require_path, require_utf8
 from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
+from .engine_name import check_engine, parse_engine
 from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
 from .option_conflicts import refuse_conflicts
 from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER, RETRY_SCALED, STOP
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
     from ...ps.optimizers.registry import AnyOptimizer
     from ...ps.slices.compression import AnyCompression
 
-TASK, PLAN, TRAINING, REPLICAS, FOLDER = "Task", "Plan", "Training", "Replicas and shards", "Run folder and checkpoints"
+TASK, PLAN, TRAINING, REPLICAS, FOLDER = (
+    "Task",
+    "Plan",
+    "Training",
+    "Replicas, shards and hosts",
+    "Run folder and checkpoints",
+)
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,13 @@ class RunConfig:
     restarts: int = option(
         3, group=REPLICAS, check=whole_number(0, 1000), help="Restarts allowed per replica or shard."
     )
+    on: str | None = option(
+        group=REPLICAS,
+        metavar="ssh:FILE",
+        check=check_engine,
+        shown_default="this machine",
+        help="Run on the machines of this cluster file, which ssh reaches at their addresses, and plan for them.",
+    )
 
     out: Path | str | None = option(
         group=FOLDER,
@@ -243,10 +257,13 @@ class RunConfig:
     def plan_request(self) -> PlanRequest:
         """The plan that is requested for a replica, unless there is a placement."""
         names_machines = any(value is not None for value in (self.machines, self.max_machines, self.cluster))
+        cluster = None if self.cluster is None else Path(self.cluster)
+        if self.on is not None:
+            cluster = parse_engine(self.on)
         return PlanRequest(
             machines=self.machines if names_machines else 1,
             max_machines=self.max_machines,
-            cluster=None if self.cluster is None else Path(self.cluster),
+            cluster=cluster,
             candidates=self.candidates,
             objective=self.objective,
             pins=tuple(self.pins),

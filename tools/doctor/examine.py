@@ -4,11 +4,9 @@ Nothing is trained, and nothing is left on any host. All that is wrong is found 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...errors import CutsetError, UsageError
-from ...partition.cluster.cluster_file import load
 from ...partition.cluster.machines import Machine
 from ...runtime.engines.reachability import find_closed_links
 from ...runtime.engines.ssh import open_hosts
@@ -17,7 +15,6 @@ from ..units import format_bytes, format_seconds
 
 MAX_CLOCK_AHEAD_S = 60.0
 _LEAST_PART = 0.9  # of the memory that the file states: a system never shows quite all that is built in
-SSH = "ssh"
 
 
 @dataclass(frozen=True)
@@ -48,19 +45,6 @@ class Examination:
         ]
         failures = [{"code": error.code, "facts": error.facts, "fix": error.fix} for error in self.failures]
         return {"ready": not failures, "hosts": hosts, "failures": failures}
-
-
-def read_machines(engine: str) -> tuple[Machine, ...]:
-    """Return the machines that an engine's name stands for, "ssh:FILE". UsageError where it is none; BadInput."""
-    kind, _, path = engine.partition(":")
-    if kind != SSH or not path:
-        raise UsageError("E297", f"--on {engine} names no engine", fix="--on ssh:cluster.toml")
-    machines = load(Path(path)).machines
-    without = [machine.name for machine in machines if not machine.address]
-    if without:
-        facts = f"{path}: machine {without[0]!r} has no address, by which ssh could reach it"
-        raise UsageError("E297", facts, fix='address = "user@lab3" below its [[machine]]')
-    return machines
 
 
 def examine(machines: tuple[Machine, ...]) -> Examination:

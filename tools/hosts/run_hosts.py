@@ -4,10 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from ...runtime.engines.reachability import launcher_address
 from ...runtime.hosts.host import Host, Role
 from ...runtime.hosts.remote_host import RemoteHost
 from ..job.job import Job
+from ..job.process_specs import TrainingSpec
+from .task_code import TaskCode, collect_code
 
 
 class RunHosts:
@@ -19,7 +23,8 @@ class RunHosts:
 
     def __init__(self, job: Job, hosts: Sequence[Host]) -> None:
         self.hosts = tuple(hosts)
-        self._folder = job.out.resolve()
+        self._folder, self._training = job.out.resolve(), job.training
+        self._code = collect_code(job.training.task.model) if any(host.folder for host in hosts) else TaskCode({})
         numbers = {host.name: number for number, host in enumerate(hosts)}
         planned = [] if job.placement is None else [machine.name for machine in job.placement.machines]
         names = dict(enumerate(planned))  # hosts that no machine is named after count by their place
@@ -57,10 +62,20 @@ class RunHosts:
         """Return where a host has the files of the run."""
         return host.folder or str(self._folder)
 
+    def training_on(self, host: Host) -> TrainingSpec:
+        """Return what trainers on a host are told."""
+        if not host.folder:
+            return self._training
+        task = msgspec.structs.replace(
+            self._training.task, model=self._code.name_on_host(self._training.task.model, host.folder)
+        )
+        return msgspec.structs.replace(self._training, folder=host.folder, task=task)
+
     def place(self, role: Role, host: Host, *, files: Iterable[str] = ()) -> Role:
         """Return a role on a host, where it reads these files of the run folder."""
         self._of_role[role.name] = host
-        return replace(role, host=host.name, files={path: self._folder / path for path in files})
+        of_run = {path: self._folder / path for path in files}
+        return replace(role, host=host.name, files={**self._code.files, **of_run} if host.folder else {})
 
     def host_of(self, role: str) -> Host:
         """Return the host of a role that was placed."""

@@ -94,14 +94,14 @@ def make_worker_spec(
     start_step: int = 0,
     *,
     local_state: str = "",
-    folder: str = "",
+    training: TrainingSpec | None = None,
 ) -> WorkerSpec:
     """Return what one machine of a replica is told as it starts, after `incarnation` restarts of the replica.
 
-    folder: of the run where it runs, by default as on this machine.
+    training: as it is where the machine is, by default as on this one.
     """
     return WorkerSpec(
-        training=msgspec.structs.replace(job.training, folder=folder or job.training.folder),
+        training=training or job.training,
         replica=replica,
         machine=machine,
         machines=job.machines,

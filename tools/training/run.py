@@ -30,11 +30,10 @@ from .supervisor import TrainingSupervisor
 def run_baseline(job: Job, hosts: RunHosts, on_progress: OnProgress) -> dict[str, Any]:
     """Train in one process on the same samples, which are as many steps as all replicas take together."""
     training = msgspec.structs.replace(
-        job.training,
+        hosts.training_on(hosts.first),
         steps=job.training.steps * job.training.replicas,
         evaluate_every=job.training.evaluate_every * job.training.replicas,
         replicas=1,
-        folder=hosts.folder_on(hosts.first),
     )
     setup = msgspec.to_builtins(BaselineSpec(training, job.optimizer))
     return run_one_process(

@@ -31,6 +31,7 @@ WAIT_S = 30.0
 @pytest.fixture(autouse=True)
 def _roles_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))  # agents have it from there
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ FLAGS = {
     "shards": "--shards",
     "compress": "--compress",
     "restarts": "--restarts",
+    "on": "--on",
     "out": "--out",
     "overwrite": "--overwrite",
     "init": "--init",
@@ -113,7 +114,7 @@ def test_the_command_makes_the_config_that_python_makes(monkeypatch: pytest.Monk
 
 def test_help_has_titled_groups_and_examples(cutset: Cutset) -> None:
     said = cutset("train", "--help").out
-    titles = ["Task:", "Plan:", "Training:", "Replicas and shards:", "Run folder and checkpoints:", "Other:"]
+    titles = ["Task:", "Plan:", "Training:", "Replicas, shards and hosts:", "Run folder and checkpoints:", "Other:"]
     assert [line for line in said.splitlines() if line in titles] == titles
     assert "Examples:\n    cutset train cutset.models:digits\n" in said
 
@@ -164,6 +165,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method": "sandblaster", "target": 0.9}, "E296"),
     ({"method": "sandblaster", "clip_norm": 1.0}, "E296"),
     ({"method": "sandblaster", "on_divergence": "retry-scaled"}, "E296"),
+    ({"on": "telnet:cluster.toml"}, "E297"),
+    ({"on": "ssh:cluster.toml", "cluster": "cluster.toml"}, "E228"),
+    ({"on": "ssh:cluster.toml", "method": "hogwild"}, "E269"),
+    ({"on": "ssh:cluster.toml", "method": "allreduce"}, "E269"),
+    ({"on": "ssh:cluster.toml", "method": "sandblaster"}, "E269"),
 ]
 
 
@@ -243,6 +249,7 @@ def test_the_learning_rate_is_that_of_the_optimizer_or_the_default() -> None:
         {"method": Sync(), "optimizer": Scaled(Adam(0.1)), "compress": TopK(0.1), "checkpoint_every": 8},
         {"method": "sandblaster:iterations=3", "resume": "runs/a", "baseline": False},
         {"placement": "cut.json", "target": 0.9, "shards": 3, "seed": 5},
+        {"on": "ssh:cluster.toml", "machines": 2},
     ],
 )
 def test_the_record_in_the_run_folder_is_read_back(options: dict[str, Any], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from ssh_hosts import needs_sshd, ssh_hosts, write_cluster
 from cutset.errors import BadInput, UsageError
 from cutset.runtime.hosts import remote_host
 from cutset.tools.doctor import examine
-from cutset.tools.doctor.examine import read_machines
+from cutset.tools.hosts.engine import read_machines
 
 
 @pytest.mark.parametrize("engine", ["ssh", "ssh:", "telnet:cluster.toml", "", "cluster.toml"])
