@@ -2,7 +2,8 @@
 
 The journal is one file, replaced every few seconds, from which a role that replaces a lost shard continues; it is
 written sooner when clients have many pushes in their replay buffers. A push is durable once a written journal contains
-it. Checkpoints stay: they are made every so many updates, or only those among them that were requested in advance.
+it; on a host that may be lost, once another machine has that journal, too. Checkpoints stay: they are made every so
+many updates, or only those among them that were requested in advance.
 
 Where all replicas go in lock step there is no journal. Instead all roles save the same version now and then, a recovery
 point, to which all go back when one is lost; checkpoints are then of exactly one version, too.
@@ -35,7 +36,8 @@ class JournalConfig(msgspec.Struct, frozen=True):
 
     folder: of the run. checkpoint_every: updates between two checkpoints, 0 for none. on_request: whether only those
     checkpoints are made that were requested before they were due. lock_step: recovery points take the journal's place.
-    interval_s: seconds between two journals.
+    interval_s: seconds between two journals. kept_elsewhere: a journal counts once it is confirmed that the launcher's
+    machine has it.
     """
 
     folder: str
@@ -43,13 +45,15 @@ class JournalConfig(msgspec.Struct, frozen=True):
     on_request: bool = False
     lock_step: bool = False
     interval_s: float = INTERVAL_S
+    kept_elsewhere: bool = False
 
 
 class WriteResult(msgspec.Struct, frozen=True):
     """The outcome of writing a journal, a checkpoint or a recovery point.
 
     kind: which of them. number: of a checkpoint, from 1, or of a recovery point. file: the entry of a manifest.
-    failure: why nothing was written, "" after success. missed: it was requested when the shard had passed it.
+    failure: why nothing was written, "" after success. missed: it was requested when the shard had passed it. path: of
+    the file in the folder of the run, of a journal only where it is yet to be kept elsewhere.
     """
 
     kind: str = JOURNAL
@@ -57,13 +61,7 @@ class WriteResult(msgspec.Struct, frozen=True):
     file: ShardFile | None = None
     failure: str = ""
     missed: bool = False
-
-    @property
-    def path(self) -> str:
-        """The path of the file in the folder of the run."""
-        assert self.file is not None
-        folder = checkpoint_path if self.kind == CHECKPOINT else recovery_path
-        return str(folder("", self.number) / self.file.name)
+    path: str = ""
 
 
 class Journal:
@@ -79,6 +77,8 @@ class Journal:
         self._clock = clock
         self._snapshot: Snapshot[None] | None = None  # of the journal, while it is written
         self._numbered: dict[tuple[str, int], Snapshot[ShardFile]] = {}  # by kind and number, while they are written
+        self._unkept: Snapshot[None] | None = None  # of a written journal that no other machine is known to have
+        self._confirmation: str | None = None  # why that could not be kept, "" if it is
         self._durable: Mapping[int, Mapping[str, int]] = {}  # by slice and client, the last push in the journal
         self._flush_requested = False
         self._changed = True  # since the last journal was begun
@@ -118,6 +118,10 @@ class Journal:
     def request_flush(self) -> None:
         """Write the journal at the next `poll`, without waiting for the interval to pass."""
         self._flush_requested = True
+
+    def confirm(self, failure: str) -> None:
+        """Say that another machine has the journal that was written last, or why it could not be kept there."""
+        self._confirmation = failure
 
     def request_checkpoint(self, number: int) -> None:
         """Make this checkpoint when it is due. It replaces a requested one that is not due yet."""
@@ -164,7 +168,7 @@ class Journal:
         return [*([self._snapshot] if self._snapshot is not None else []), *self._numbered.values()]
 
     def _is_journal_due(self) -> bool:
-        if self.config.lock_step or self._snapshot is not None or not self._changed:
+        if self.config.lock_step or self._snapshot is not None or self._unkept is not None or not self._changed:
             return False
         return self._flush_requested or not self.safe or self._clock() - self._last_s >= self.config.interval_s
 
@@ -224,18 +228,34 @@ class Journal:
         if self._snapshot is not None and self._snapshot.has_ended:
             snapshot, self._snapshot = self._snapshot, None
             failure = _failure_of(snapshot)
-            if failure:
-                self._failing_since = self._clock() if self._failing_since is None else self._failing_since
+            if self.config.kept_elsewhere and not failure:
+                self._unkept = snapshot
+                results.append(WriteResult(path=str(journal_path("", self.index))))
             else:
-                self._failing_since, self._durable, self.written = None, snapshot.applied, self.begun
-            self._changed = self._changed or bool(failure)
-            self.safe = True  # if it cannot be written, the run continues without
-            results.append(WriteResult(failure=failure))
+                results.append(self._end_journal(snapshot, failure))
+        if self._unkept is not None and self._confirmation is not None:
+            results.append(self._end_journal(self._unkept, self._confirmation))
+            self._unkept = self._confirmation = None
         for kind, number in [name for name, numbered in self._numbered.items() if numbered.has_ended]:
             numbered = self._numbered.pop((kind, number))
             failure = _failure_of(numbered)
-            results.append(WriteResult(kind, number, None if failure else numbered.result(), failure))
+            if failure:
+                results.append(WriteResult(kind, number, failure=failure))
+                continue
+            file = numbered.result()
+            folder = checkpoint_path("", number) if kind == CHECKPOINT else recovery_path("", number)
+            results.append(WriteResult(kind, number, file, path=str(folder / file.name)))
         return results
+
+    def _end_journal(self, snapshot: Snapshot[None], failure: str) -> WriteResult:
+        """Take into account that a journal is where it has to be, or why it is not."""
+        if failure:
+            self._failing_since = self._clock() if self._failing_since is None else self._failing_since
+        else:
+            self._failing_since, self._durable, self.written = None, snapshot.applied, self.begun
+        self._changed = self._changed or bool(failure)
+        self.safe = True  # if it cannot be written, the run continues without
+        return WriteResult(failure=failure)
 
 
 def journal_path(folder: str | Path, index: int) -> Path:

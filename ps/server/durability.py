@@ -52,6 +52,11 @@ class Durability:
         if self._journal is not None:
             self._journal.request_recovery_point(number)
 
+    def confirm(self, failure: str) -> None:
+        """Say that another machine has the journal that was written last, or why not."""
+        if self._journal is not None:
+            self._journal.confirm(failure)
+
     def request_flush(self) -> None:
         """Write the journal soon."""
         if self._journal is not None:
@@ -102,7 +107,10 @@ class Durability:
                 replies.append((LAUNCHER, Message(f"{result.kind}_saved", body=body)))
             elif result.missed:
                 replies.append((LAUNCHER, Message(f"{result.kind}_missed", body={"number": result.number})))
-            if result.kind == JOURNAL:
+            elif result.path:
+                body = {"replaced": [result.path], "confirm": True}
+                replies.append((LAUNCHER, Message(f"{result.kind}_saved", body=body)))
+            if result.kind == JOURNAL and not result.path:
                 self._failing = bool(result.failure)
                 replies += [(client, self._durable_message(journal, client)) for client in sorted(self._clients)]
         return replies

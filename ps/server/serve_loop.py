@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ...runtime.channel.channel import Channel, SilenceError, silence_error
-from ...runtime.channel.mailbox import Stopped
+from ...runtime.channel.mailbox import stop_error
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..checkpoint.write_checkpoint import write_once_there_is_room, write_shard
@@ -44,8 +44,8 @@ def serve(
 ) -> dict[str, Any]:
     """Answer messages until the launcher sends "finish". Return the shard's statistics.
 
-    If the body of "finish" has a "path" in `folder`, write the shard there; the statistics then contain the
-    "file", and what was "written".
+    If the body of "finish" has a "path" in `folder`, write the shard there, and wait until the launcher has it; the
+    statistics then contain the "file".
     progress: changes with each message and after each `interval_s` seconds without one, so an idle shard is not taken
     for a hanging one. Raises Stopped on "stop", and SilenceError after `timeout_s` seconds without any message.
     """
@@ -64,9 +64,9 @@ def serve(
         handled, silent_s = handled + 1, 0.0
         match message.kind:
             case "finish" if message.sender == LAUNCHER:
-                return _finish(shard, folder or Path(), message.body.get("path"), channel, progress)
+                return _finish(shard, folder or Path(), message.body.get("path"), channel, progress, timeout_s)
             case "stop":
-                raise Stopped("E601", f"{channel.name} was told to stop: {message.body.get('why', 'the run ended')}")
+                raise stop_error(channel.name, message)
         if message.kind in ("commit", "roll back"):
             progress.value = None  # writing to a slow disk is not hanging
         _send(channel, shard.handle(message))
@@ -78,7 +78,9 @@ def _send(channel: Channel, replies: Replies) -> None:
         channel.send(peer, reply)
 
 
-def _finish(shard: Server, folder: Path, path: str | None, channel: Channel, progress: RoleProgress) -> dict[str, Any]:
+def _finish(
+    shard: Server, folder: Path, path: str | None, channel: Channel, progress: RoleProgress, timeout_s: float
+) -> dict[str, Any]:
     statistics = shard.statistics()
     if path is None:
         return statistics
@@ -89,4 +91,9 @@ def _finish(shard: Server, folder: Path, path: str | None, channel: Channel, pro
         lambda: write_shard(folder / path, shard.index, states, shard.optimizer),
         lambda reason: channel.send(LAUNCHER, Message("waiting_for_room", body={"reason": reason})),
     )
-    return {**statistics, "file": msgspec.to_builtins(file), "written": [str(Path(path) / file.name)]}
+    body = {"written": [str(Path(path) / file.name)], "confirm": True}
+    channel.send(LAUNCHER, Message("final_file", body=body))
+    while (message := channel.receive(timeout_s)).kind != "kept" or message.body["kind"] != "final_file":
+        if message.kind == "stop":
+            raise stop_error(channel.name, message)
+    return {**statistics, "file": msgspec.to_builtins(file)}

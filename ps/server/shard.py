@@ -98,6 +98,9 @@ class Shard:
         if message.sender == LAUNCHER and message.kind == RECOVERY_POINT:
             self._durability.request_recovery_point(int(message.body["number"]))
             return []
+        if message.sender == LAUNCHER and message.kind == "kept":
+            self._durability.confirm(message.body["failure"])
+            return []
         server = self._slice_servers.get(message.edge)
         if server is None:
             facts = f"names slice {message.edge}; this shard has {format_ranges(self._slice_servers)}"

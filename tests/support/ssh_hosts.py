@@ -15,7 +15,7 @@ from name_spaces import RATE
 
 from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster
 
-PORT = 2222
+PORT, AGENTS = 2222, "agents"
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
 needs_sshd = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="sshd and ssh are not installed")
@@ -39,12 +39,16 @@ StrictHostKeyChecking yes
 
 @contextmanager
 def ssh_hosts(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Run an sshd that stands for `count` hosts, each with an address of its own; yield their names for ssh."""
+    """Run an sshd that stands for `count` hosts, each with an address of its own; yield their names for ssh.
+
+    What they write goes to the folder AGENTS in `folder`.
+    """
+    (folder / AGENTS).mkdir()
     addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     names = _prepare(folder, addresses, port, monkeypatch)
-    with _sshd(folder, addresses, port):
+    with _sshd(folder, addresses, port, options=["-o", f"SetEnv=TMPDIR={folder / AGENTS}"]):
         yield names
 
 
@@ -60,7 +64,9 @@ def separate_hosts(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         names = _prepare(folder, [host.address for host in hosts], PORT, monkeypatch)
         for host in hosts:
             own_tmp = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /tmp && exec "$@"', "sh")
-            stack.enter_context(_sshd(folder, [host.address], PORT, ("ip", "netns", "exec", host.name, *own_tmp)))
+            stack.enter_context(
+                _sshd(folder, [host.address], PORT, prefix=("ip", "netns", "exec", host.name, *own_tmp))
+            )
         yield names
 
 
@@ -77,10 +83,12 @@ def _prepare(folder: Path, addresses: Sequence[str], port: int, monkeypatch: pyt
 
 
 @contextmanager
-def _sshd(folder: Path, addresses: Sequence[str], port: int, prefix: Sequence[str] = ()) -> Iterator[None]:
+def _sshd(
+    folder: Path, addresses: Sequence[str], port: int, *, prefix: Sequence[str] = (), options: Sequence[str] = ()
+) -> Iterator[None]:
     assert SSHD is not None
     listening = [word for address in addresses for word in ("-o", f"ListenAddress={address}:{port}")]
-    command = [*prefix, SSHD, "-D", "-e", "-f", str(folder / "sshd_config"), *listening]
+    command = [*prefix, SSHD, "-D", "-e", "-f", str(folder / "sshd_config"), *listening, *options]
     server = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
         assert server.stderr is not None

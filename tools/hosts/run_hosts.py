@@ -62,6 +62,10 @@ class RunHosts:
         """Return where a host has the files of the run."""
         return host.folder or str(self._folder)
 
+    def may_be_lost(self, host: Host) -> bool:
+        """Return whether a host may be lost without this machine: what must survive that has to be kept here, too."""
+        return bool(host.folder)
+
     def training_on(self, host: Host) -> TrainingSpec:
         """Return what trainers on a host are told."""
         if not host.folder:

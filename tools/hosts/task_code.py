@@ -17,7 +17,7 @@ from ..task.factory_name import parse_factory
 from ..units import format_bytes
 
 MAX_FILES, MAX_BYTES = 1000, 16 << 20
-_INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
+_STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 _OWN = Path(__file__).resolve().parent.parent.parent
 
 
@@ -44,9 +44,14 @@ def collect_code(model: str) -> TaskCode:
     found = importlib.util.find_spec(module.partition(".")[0])
     places = [] if found is None else [*(found.submodule_search_locations or []), found.origin or ""]
     top = Path(places[0]).resolve() if places and places[0] else None
-    if top is None or not top.exists() or any(top.is_relative_to(root) for root in (*_INSTALLED, _OWN)):
+    if top is None or not top.exists() or _is_installed(top):
         return TaskCode({})
     return TaskCode(_collect(top, top.parent, model) if top.is_dir() else {f"{CODE}/{top.name}": top})
+
+
+def _is_installed(path: Path) -> bool:
+    own = any(path.is_relative_to(root) for root in (_STDLIB, _OWN))
+    return own or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def _collect(folder: Path, root: Path, model: str) -> dict[str, Path]:

@@ -174,6 +174,7 @@ class _GradientWorkerProcess:
         body = self._worker.wait_for_launcher("all_trained")
         folder = self._training.folder
         write_final_state(self._channel, folder, body["path"], self._spec.machine, self._trainer.state)
+        self._worker.wait_for_launcher("kept")
 
 
 class PortionData:

@@ -81,16 +81,14 @@ def report_write_failure(channel: Channel, reason: str) -> None:
 def write_final_state(channel: Channel, folder: str, path: str, machine: int, state: ReplicaState) -> None:
     """Write the state of a machine of replica 0 to the final checkpoint, once there is room, and tell the launcher.
 
-    folder: of the run; path: of the checkpoint in it.
+    folder: of the run; path: of the checkpoint in it. The launcher answers "kept" when it has the file.
     """
     file = write_once_there_is_room(
         lambda: write_state(Path(folder, path), machine, state()),
         lambda reason: channel.send(LAUNCHER, Message("waiting_for_room", body={"reason": reason})),
     )
-    channel.send(
-        LAUNCHER,
-        Message("state_file", body={"file": msgspec.to_builtins(file), "written": [str(Path(path, file.name))]}),
-    )
+    body = {"file": msgspec.to_builtins(file), "written": [str(Path(path, file.name))], "confirm": True}
+    channel.send(LAUNCHER, Message("state_file", body=body))
 
 
 SAVE_INTERVAL_S = 2.0
@@ -99,6 +97,13 @@ SAVE_INTERVAL_S = 2.0
 def buffer_path(folder: Path, replica: int, machine: int) -> Path:
     """Return where a worker saves its buffers, whatever its incarnation."""
     return folder / f"buffers-{replica}.{machine}.safetensors"
+
+
+def restored_files(replica: int, machine: int, *, local_state: str, restarted: bool) -> list[str]:
+    """Return what a worker continues from besides what all begin with, by paths in the folder of the run."""
+    if local_state:
+        return [local_state]
+    return [str(buffer_path(Path(), replica, machine))] if restarted else []
 
 
 @contextmanager
@@ -120,7 +125,8 @@ class BufferFile:
 
     Args:
         restarted: the worker is not the first incarnation; restore the buffers if any were saved.
-        on_failure: called with the reason if the buffers cannot be saved; without it, that is an error.
+        on_saved: called after each save. on_failure: called with the reason if the buffers cannot be saved; without it,
+            that is an error.
     """
 
     def __init__(
@@ -129,10 +135,12 @@ class BufferFile:
         path: Path,
         *,
         restarted: bool,
+        on_saved: Callable[[], object] = lambda: None,
         on_failure: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._buffers, self._path, self._clock, self._on_failure = buffers, path, clock, on_failure
+        self._buffers, self._path, self._clock = buffers, path, clock
+        self._on_saved, self._on_failure = on_saved, on_failure
         self._saved_at_s = clock()
         if restarted:
             self._restore()
@@ -150,6 +158,8 @@ class BufferFile:
             if self._on_failure is None:
                 raise
             self._on_failure(str(error.__cause__ or error.facts))
+            return
+        self._on_saved()
 
     def _restore(self) -> None:
         if not self._path.exists():

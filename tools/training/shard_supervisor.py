@@ -123,6 +123,7 @@ class ShardSupervisor:
             checkpoint_every=job.checkpoint_versions,
             on_request=by_time,
             lock_step=lock_step,
+            kept_elsewhere=self._hosts.may_be_lost(host),
         )
         from_journal = str(journal_path("", index)) if incarnation else ""
         setup = ShardSpec(

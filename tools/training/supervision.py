@@ -7,7 +7,7 @@ together form a group and are restarted together: "replica 1" has one role for e
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from ...errors import CutsetError
@@ -48,11 +48,17 @@ def run_roles(
     job: Job, supervisor: RoleSupervisor, hosts: RunHosts, on_notice: OnNotice, route: Route | None
 ) -> dict[str, Any]:
     """Start the roles of a supervisor and let it answer them until all have finished; return their results by name."""
-    relay = FileRelay(hosts, job.out)
+    relay = FileRelay(hosts, job.out, on_notice=on_notice)
+
+    def hand_over(messages: Iterable[Message], launcher: Launcher) -> None:
+        for message in messages:
+            if message.body.get("confirm") and any(role.name == message.sender for role in launcher.roles):
+                body = {"kind": message.kind, "failure": message.body.get("failure", "")}
+                launcher.send(message.sender, Message("kept", body=body))
+            supervisor.handle(message, launcher)
 
     def watch(launcher: Launcher) -> None:
-        for message in relay.take_ready():
-            supervisor.handle(message, launcher)
+        hand_over(relay.take_ready(), launcher)
         supervisor.watch(launcher)
 
     launching = Launcher(
@@ -71,10 +77,8 @@ def run_roles(
         supervisor.mark_started()
         for message in launcher.events():
             relay.add(message)
-            for ready in relay.take_ready():
-                supervisor.handle(ready, launcher)
-        for message in relay.take_rest():
-            supervisor.handle(message, launcher)
+            hand_over(relay.take_ready(), launcher)
+        hand_over(relay.take_rest(), launcher)
         return dict(launcher.results)
 
 

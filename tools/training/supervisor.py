@@ -35,6 +35,7 @@ from .checkpoint_sets import CheckpointSets
 from .elastic_replicas import ElasticReplicas
 from .progress_log import parse_steps_done
 from .recovery_points import RecoveryPoints
+from .replica_state import restored_files
 from .roles import WORKER
 from .scale_requests import ScaleRequests
 from .shard_supervisor import ShardSupervisor
@@ -45,9 +46,8 @@ class TrainingSupervisor:
     """Follows one run.
 
     Args:
-        on_progress: called with the progress of replica 0.
-        on_notice: called with a sentence for every restart, and for every replica that joins or leaves.
-        requests: for more or fewer replicas.
+        hosts: where its roles run. requests: for more or fewer replicas. on_progress: called with the progress of
+            replica 0. on_notice: called with a sentence for every restart, and every replica that joins or leaves.
 
     Attributes:
         results: what each worker returned, by the name of its first incarnation.
@@ -256,19 +256,19 @@ class TrainingSupervisor:
         """Return the roles of the next incarnation of a replica."""
         job, incarnation = self._job, self._restarts.incarnation(replica_group(replica))
         self._elastic.register_start(replica, incarnation)
-        # Without a group, the loss of a replica ends the run.
-        group = "" if job.method.needs_all_replicas else replica_group(replica)
+        group = "" if job.method.needs_all_replicas else replica_group(replica)  # without one, its loss ends all
         roles = []
         for machine in range(job.machines):
             saved = self._points.local_state_file(replica, machine) if job.method.lock_step else ""
             step, host = self._start_steps[replica], self._hosts.worker_host(replica, machine)
-            training = self._hosts.training_on(host)
-            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved, training=training)
+            told = self._hosts.training_on(host)
+            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved, training=told)
             name = worker_name(replica, machine, incarnation)
             self._workers[name] = WorkerId(replica, machine)
             plain = msgspec.to_builtins(setup, builtin_types=(bytes,))
             role = Role(name, WORKER, plain, threads=self._hosts.threads_on(host), group=group)
-            roles.append(self._hosts.place(role, host, files=[*job.first_files, *([saved] if saved else [])]))
+            own = restored_files(replica, machine, local_state=saved, restarted=incarnation > 0)
+            roles.append(self._hosts.place(role, host, files=[*job.first_files, *own]))
         return roles
 
     def _record_progress(self, worker: WorkerId, body: dict[str, Any]) -> None:

@@ -99,8 +99,10 @@ class WorkerProcess:
         if spec.method.lock_step:
             return LocalState(spec, self._mailbox, buffers, self._client), None
         path = buffer_path(Path(self._training.folder), spec.replica, spec.machine)
+        on_saved = partial(self._send, "buffers_saved", {"replaced": [path.name]})
         on_failure = partial(report_write_failure, self._channel)
-        return None, BufferFile(buffers, path, restarted=spec.incarnation > 0, on_failure=on_failure)
+        file = BufferFile(buffers, path, restarted=spec.incarnation > 0, on_saved=on_saved, on_failure=on_failure)
+        return None, file
 
     def _build_assignment(self) -> BatchAssignment:
         spec = self._spec
@@ -159,6 +161,7 @@ class WorkerProcess:
         self._evaluate(self._training.steps - 1, tests)
         folder, path = self._training.folder, message.body["path"]
         write_final_state(self._channel, folder, path, self._spec.machine, self._trainer.state)
+        self._mailbox.wait([(LAUNCHER, "kept", 0, 0, 0)], timeout_s=REPLICA_TIMEOUT_S)
 
     def _send(self, kind: str, body: dict[str, Any]) -> None:
         self._channel.send(LAUNCHER, Message(kind, body=body))

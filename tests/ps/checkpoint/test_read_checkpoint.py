@@ -143,6 +143,7 @@ def test_serve_writes_its_file_at_finish(tmp_path):
     files = []
     for server, channel in zip(servers, channels, strict=True):
         launcher.send(channel.name, Message("finish", body={"path": str(tmp_path)}))
+        launcher.send(channel.name, Message("kept", body={"kind": "final_file", "failure": ""}))
         files.append(serve(server, channel)["file"])
     plain = msgspec.to_builtins({"slices": slices, "regions": regions, "files": files})
     write_manifest(tmp_path, msgspec.convert(plain, type=Manifest))

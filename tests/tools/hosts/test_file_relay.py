@@ -85,9 +85,23 @@ def test_what_cannot_come_was_not_saved_and_at_the_end_it_is_an_error(there: Rem
         [failure] = relay.take_rest()
         assert (failure.kind, failure.sender) == ("write_failed", "shard-0")
         assert "none could not be copied" in failure.body["reason"]
-        relay.add(said("finished", value={"file": {}, "written": ["checkpoint/none"]}))
+        relay.add(said("journal_saved", replaced=["none"], confirm=True))
+        failure, journal = relay.take_rest()
+        assert (failure.kind, journal.kind) == ("write_failed", "journal_saved")
+        assert journal.body["failure"] == failure.body["reason"]
+        relay.add(said("final_file", written=["checkpoint/none"], confirm=True))
         with pytest.raises(NetworkError, match="checkpoint/none could not be copied"):
             list(relay.take_rest())
+
+
+def test_what_is_replaced_stays_there_and_the_last_of_it_counts(there: RemoteHost, tmp_path: Path) -> None:
+    with relay_to(tmp_path, there) as relay:
+        for number in range(3):
+            file = write(there, "journal/shard-0", f"version {number}")
+            relay.add(said("journal_saved", replaced=["journal/shard-0"]))
+        assert len(list(relay.take_rest())) == 3
+    assert (tmp_path / "journal" / "shard-0").read_text() == "version 2"
+    assert file.exists()
 
 
 def test_what_a_lost_host_has_said_is_nobodys(there: RemoteHost, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Runs over hosts that a real sshd leads to: the bits are those of a run on this machine, and nothing is left there."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from command_line import Cutset
 from command_line import cutset as cutset
 from name_spaces import needs_namespaces
 from places import USER_MODELS
-from ssh_hosts import needs_sshd, separate_hosts, ssh_hosts, write_cluster
+from ssh_hosts import AGENTS, needs_sshd, separate_hosts, ssh_hosts, write_cluster
 
 TASK = f"{USER_MODELS / 'good.py'}:task"
 MANIFESTS = "checkpoints/*/manifest.json"
@@ -25,21 +24,16 @@ def weights(run: Path) -> bytes:
     return (run / "model.safetensors").read_bytes()
 
 
-def folders_of_agents() -> set[str]:
-    return {name for name in os.listdir("/tmp") if name.startswith("cutset-")}
-
-
 @needs_sshd
 def test_lock_step_over_hosts_has_the_bits_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset
 ) -> None:
-    before = folders_of_agents()
     train(cutset, tmp_path / "here", *LOCK_STEP, "--checkpoint-every", "4")
     with ssh_hosts(tmp_path, 3, monkeypatch) as names:
         engine = f"ssh:{write_cluster(tmp_path / 'cluster.toml', names)}"
         train(cutset, tmp_path / "there", *LOCK_STEP, "--checkpoint-every", "4", "--on", engine)
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
-    assert folders_of_agents() <= before
+    assert list((tmp_path / AGENTS).iterdir()) == []
     complete = [sorted(path.parent.name for path in (tmp_path / run).glob(MANIFESTS)) for run in ("here", "there")]
     assert complete[0] == complete[1] != []
 
