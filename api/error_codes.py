@@ -195,6 +195,7 @@ MEANINGS: Mapping[str, str] = {
     "E605": "A role raised an error that is not one of these.",
     "E606": "A process stopped answering.",
     "E607": "A process lives but makes no progress.",
+    "E608": "A host was lost, with all roles on it.",
     "E609": "A process ran out of memory.",
     # Divergence
     "E701": "A push made the values of a shard infinite or NaN.",

@@ -54,7 +54,7 @@ def run(
         notices.append(sentence)
         on_notice(sentence)
 
-    with open_run_hosts(job) as hosts:
+    with open_run_hosts(job, notify) as hosts:
         if isinstance(job.method, Sandblaster):
             outcome = run_sandblaster(job, job.method, hosts, on_progress, notify, route)
             return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}

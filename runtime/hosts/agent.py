@@ -32,6 +32,7 @@ from .frames import (
     GetFile,
     Greeting,
     HangUp,
+    Prepare,
     Ready,
     ReleaseRole,
     RemoveFile,
@@ -42,11 +43,12 @@ from .frames import (
     StartRole,
     StreamEnd,
 )
+from .leftovers import remove_after_end
 from .role_process import ForkServers, RoleProcess
 from .versions import read_clock, read_versions
 
 CODE = "code"  # the folder in the agent's for modules that roles import
-ALIVE_S, SILENCE_S = 1.0, 30.0
+ALIVE_S, SILENCE_S = 0.5, 20.0
 _ASSIGN_S = 60.0
 _OUTPUT_BYTES = 1 << 16  # as much as a pipe holds
 
@@ -61,13 +63,13 @@ class _Started:
 
 
 class Agent:
-    """Serves one launcher. folder: where files come and go."""
+    """Serves one launcher. folder: where files come and go. hold: an open file that all its processes are to hold."""
 
-    def __init__(self, stream: FrameStream, folder: Path) -> None:
+    def __init__(self, stream: FrameStream, folder: Path, *, hold: int | None = None) -> None:
         self._stream, self._folder = stream, folder
         public, secret = zmq.curve_keypair()
         self._public, self._secret = public.decode(), secret.decode()
-        self._servers = ForkServers()
+        self._servers = ForkServers(hold=hold)
         self._roles: dict[int, _Started] = {}
         self._leaving: list[Iterator[Frame]] = []  # files that are being sent
         self._heard_at = self._alive_at = time.monotonic()
@@ -154,6 +156,8 @@ class Agent:
                 self._stream.send(self._describe_machine())
             case StartRole():
                 self._start(frame)
+            case Prepare():
+                self._servers.prepare(frame.threads, frame.module)
             case AssignRole():
                 self._assign(frame)
             case SignalRole():
@@ -256,7 +260,7 @@ def main() -> int:
         sys.stderr.write(f"no folder can be made for what roles write: {error.strerror or error}\n")
         return 1
     try:
-        Agent(FrameStream(reading, writing), folder).serve()
+        Agent(FrameStream(reading, writing), folder, hold=remove_after_end(folder)).serve()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

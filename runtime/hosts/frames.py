@@ -30,6 +30,13 @@ class StartRole(msgspec.Struct, frozen=True, tag=True):
     module: str
 
 
+class Prepare(msgspec.Struct, frozen=True, tag=True):
+    """Do ahead what starting a role with so many threads, which imports this module, takes most time for."""
+
+    threads: int
+    module: str
+
+
 class AssignRole(msgspec.Struct, frozen=True, tag=True):
     """Hand a process its assignment: msgpack of an `Assignment` without a secret key, which the agent adds."""
 
@@ -132,6 +139,7 @@ class Alive(msgspec.Struct, frozen=True, tag=True):
 Frame = (
     Greeting
     | StartRole
+    | Prepare
     | AssignRole
     | SignalRole
     | HangUp

@@ -37,11 +37,13 @@ class Role:
 class Host(Protocol):
     """A machine on which roles run.
 
-    name: of the owner of its roles' keys, too. address: on which its roles listen.
+    name: of the owner of its roles' keys, too. address: on which its roles listen. lost: why it is lost, "" as long as
+    it is not.
     """
 
     name: str
     address: str
+    lost: str
 
     @property
     def cores(self) -> int:
@@ -60,6 +62,10 @@ class Host(Protocol):
 
     def start(self, role: Role, log: IO[bytes]) -> HostedProcess:
         """Start the process of a role, which then waits for its assignment; its output goes to `log`."""
+        ...
+
+    def prepare(self, threads: int, entry: str) -> None:
+        """Have roles with so many threads, and such an entry, start quickly."""
         ...
 
     def assign(
@@ -90,7 +96,7 @@ class LocalHost:
     ) -> None:
         self.name = name
         self.address = address
-        self.public_key = self.folder = ""
+        self.public_key = self.folder = self.lost = ""
         self.cores = os.cpu_count() or 1
         self._servers = ForkServers(prefix=prefix, environ=environ)
 
@@ -98,6 +104,10 @@ class LocalHost:
         """Start the process of a role; see `Host`."""
         module = role.entry.partition(":")[0]
         return self._servers.start(role.name, log=log, threads=role.threads, module=module)
+
+    def prepare(self, threads: int, entry: str) -> None:
+        """Have roles with so many threads start quickly; see `Host`."""
+        self._servers.prepare(threads, entry.partition(":")[0])
 
     def assign(
         self, process: HostedProcess, assignment: Assignment, *, files: Mapping[str, Path], deadline: float

@@ -33,6 +33,7 @@ from .frames import (
     GetFile,
     Greeting,
     HangUp,
+    Prepare,
     Ready,
     ReleaseRole,
     RemoveFile,
@@ -49,7 +50,7 @@ from .role_process import HostedProcess, read_last_lines
 from .versions import read_clock, read_versions
 
 AGENT = ("-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.hosts.agent")  # behind the interpreter
-READY_S, LOST_S, END_S = 30.0, 5.0, 5.0
+READY_S, LOST_S, END_S = 30.0, 3.0, 5.0  # a host is lost before its roles are in doubt one by one
 
 
 class RemoteHost:
@@ -117,6 +118,10 @@ class RemoteHost:
         self._send(StartRole(process.number, role.name, role.threads, role.entry.partition(":")[0]))
         return process
 
+    def prepare(self, threads: int, entry: str) -> None:
+        """Have roles with so many threads start quickly; see `Host`."""
+        self._send(Prepare(threads, entry.partition(":")[0]))
+
     def assign(
         self, process: HostedProcess, assignment: Assignment, *, files: Mapping[str, Path], deadline: float
     ) -> None:
@@ -157,11 +162,11 @@ class RemoteHost:
         """End the agent, and with it what is left of its roles."""
         if self._ending:
             return
-        self._ending = True
+        wait_s, self._ending = 0.0 if self.lost else END_S, True
         self._wake()
         self._thread.join()
         try:
-            self._process.wait(END_S)
+            self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

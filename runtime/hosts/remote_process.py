@@ -40,9 +40,10 @@ class RemoteProcess(HostedProcess):
             os.pwrite(self._log.fileno(), data, self._written)
             self._written += len(data)
 
-    def last_lines(self) -> str:
-        """The last lines of its output, and why its host is lost."""
-        return "\n".join(part for part in (super().last_lines(), self._host.lost) if part)
+    @property
+    def host_lost(self) -> str:
+        """Why its host is lost; see `HostedProcess`."""
+        return self._host.lost
 
     def hang_up(self) -> None:
         """Have the process end; see `HostedProcess`."""

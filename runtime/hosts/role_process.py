@@ -53,13 +53,16 @@ class ForkServers:
     """Starts the processes of roles, as forks of servers (fork_server.py) that have torch imported already.
 
     environ: what `role_environment` is made from, by default this process's own environment. prefix: a command that
-    runs them. The first role with some number of threads starts the server for these. `close` ends all servers, and
-    roles that still run with them.
+    runs them. hold: an open file that they and all roles are to hold. The first role with some number of threads starts
+    the server for these. `close` ends all servers, and roles that still run with them.
     """
 
-    def __init__(self, *, environ: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, environ: Mapping[str, str] | None = None, prefix: Sequence[str] = (), hold: int | None = None
+    ) -> None:
         self._environ = os.environ if environ is None else environ
         self._prefix = prefix
+        self._hold = () if hold is None else (hold,)
         self._servers: dict[int, _ServerProcess] = {}
 
     def start(self, name: str, *, log: IO[bytes], threads: int, module: str = "") -> "RoleProcess":
@@ -67,6 +70,10 @@ class ForkServers:
 
         module: what the role will import, which the server imports if it is of this package.
         """
+        return RoleProcess(name, self.prepare(threads, module), log)
+
+    def prepare(self, threads: int, module: str = "") -> "_ServerProcess":
+        """Return the server of roles with that many threads; start it if it is not there. module: as of `start`."""
         server = self._servers.get(threads)
         if server is not None and server.has_ended():
             server.close()
@@ -74,8 +81,8 @@ class ForkServers:
         if server is None:
             modules = [module] if module.partition(".")[0] == _PACKAGE else []
             environment = role_environment(self._environ, threads=threads)
-            server = self._servers[threads] = _ServerProcess(environment, self._prefix, modules)
-        return RoleProcess(name, server, log)
+            server = self._servers[threads] = _ServerProcess(environment, self._prefix, modules, self._hold)
+        return server
 
     def close(self) -> None:
         """End the servers."""
@@ -87,7 +94,9 @@ class ForkServers:
 
 
 class _ServerProcess:
-    def __init__(self, environment: Mapping[str, str], prefix: Sequence[str], modules: Sequence[str]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], prefix: Sequence[str], modules: Sequence[str], hold: Sequence[int]
+    ) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         with theirs:
@@ -98,6 +107,7 @@ class _ServerProcess:
                 stderr=subprocess.STDOUT,
                 env={**environment, "SPT_NOENV": "1"},  # the title of a process is not to overwrite its environment
                 start_new_session=True,
+                pass_fds=hold,
             )
 
     def has_ended(self) -> bool:
@@ -146,6 +156,11 @@ class HostedProcess:
     def pid(self) -> int | None:
         """The number of the process on its machine, None as long as that is not known."""
         return next(iter(self._read_report()), None) or None  # 0 where it could not be started
+
+    @property
+    def host_lost(self) -> str:
+        """Why its host is lost, "" if it is not."""
+        return ""
 
     @property
     def local_pid(self) -> int | None:
@@ -212,6 +227,11 @@ class RoleProcess(HostedProcess):
         with theirs:
             server.fork(name, [stdin, log.fileno(), theirs.fileno()])
         os.close(stdin)
+
+    @property
+    def host_lost(self) -> str:
+        """Why its host is lost, "" if it is not."""
+        return ""
 
     @property
     def local_pid(self) -> int | None:

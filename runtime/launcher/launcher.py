@@ -283,7 +283,8 @@ class Launcher:
             self._watched.remove(process)
             code = process.returncode()
             assert code is not None
-            self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=process.last_lines())
+            last_lines, host_lost = process.last_lines(), process.host_lost
+            self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=last_lines, host_lost=host_lost)
         now = time.monotonic()
         doubtful, late = self._monitor.doubtful_roles(now), self._monitor.late_exits(now)
         local = ((process.name, process.local_pid) for process in self._watched if process.name in doubtful)

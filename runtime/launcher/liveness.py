@@ -165,8 +165,8 @@ class LivenessMonitor:
             return
         self._suspect(Suspicion(ends, error, now + self.limits.grace_s, _CONNECTION, connection=True))
 
-    def on_exited(self, name: str, now: float, returncode: int, *, last_lines: str = "") -> None:
-        """The role's process ended. last_lines: the end of its log."""
+    def on_exited(self, name: str, now: float, returncode: int, *, last_lines: str = "", host_lost: str = "") -> None:
+        """The role's process ended. last_lines: the end of its log. host_lost: why its host is lost, if that is why."""
         member = self._members[name]
         member.returncode = returncode
         before = member.state
@@ -177,6 +177,10 @@ class LivenessMonitor:
             return
         member.state = "lost"
         log = f"\nlast lines of its log:\n{last_lines.rstrip()}" if last_lines.strip() else ""
+        if host_lost:
+            facts = f"{host_lost}; {name} was there ({member.last_progress()}){log}"
+            self._lose(member.group, ProcessLost("E608", facts, fix="see that it runs, and the network to it"))
+            return
         if returncode < 0:
             facts = f"{name} was killed by {_signal_name(-returncode)} ({member.last_progress()}){log}"
             fix = "see `dmesg` for the kernel's out-of-memory killer" if returncode == -signal.SIGKILL else ""

@@ -98,6 +98,7 @@ class SimProcess:
 
     def __init__(self, name: str) -> None:
         self.name, self.pid, self.end_file, self.stdin = name, next(self.numbers), None, self
+        self.host_lost = ""
         self._code: int | None = None
         self._world = present()
         self._task: Task | None = None
@@ -239,13 +240,17 @@ class NoProbes:
 class SimHost:
     """What starts the processes."""
 
-    name, address, public_key, folder, cores = "local", "127.0.0.1", "", "", 1
+    name, address, cores = "local", "127.0.0.1", 1
+    public_key = folder = lost = ""
 
     def __init__(self, **ignored: str) -> None:
         pass
 
     def start(self, role: Role, log: IO[bytes]) -> SimProcess:
         return SimProcess(role.name)
+
+    def prepare(self, threads: int, entry: str) -> None:
+        pass
 
     def assign(self, process: SimProcess, assignment: Assignment, **ignored: object) -> None:
         process.begin(assignment)

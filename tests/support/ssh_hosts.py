@@ -1,13 +1,16 @@
 """Real sshd for tests, as whoever runs them: on addresses of loopback, which ssh then knows as lab1, lab2, ..."""
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -52,8 +55,55 @@ def ssh_hosts(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield names
 
 
+@dataclass(frozen=True)
+class SeparateHosts:
+    """Hosts with a disk and a network card each; names: for ssh."""
+
+    names: list[str]
+    cluster: EmulatedCluster
+    _servers: "list[subprocess.Popen[bytes]]"
+
+    def processes(self, number: int) -> dict[int, str]:
+        """What runs on a host beside sshd, with its command line, by process number."""
+        return {pid: line for pid in self._pids(number) if (line := command_line(pid)) and "sshd" not in line}
+
+    def _pids(self, number: int) -> list[int]:
+        name = self.cluster.process_placement.hosts[number].name
+        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True).stdout
+        return [pid for pid in map(int, pids.split()) if pid != self._servers[number].pid]
+
+    def agents(self, number: int) -> list[int]:
+        """The processes that serve launchers on a host."""
+        return [
+            pid for pid, line in self.processes(number).items() if line.split()[-1:] == ["cutset.runtime.hosts.agent"]
+        ]
+
+    def kill_all(self, number: int) -> None:
+        """Kill all that runs on a host, as a loss of power does."""
+        for pid in self._pids(number):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def files(self, number: int) -> list[str]:
+        """What lies in /tmp of a host."""
+        return os.listdir(f"/proc/{self._servers[number].pid}/root/tmp")
+
+    def wipe(self, number: int) -> None:
+        """Remove all of it."""
+        for name in self.files(number):
+            shutil.rmtree(f"/proc/{self._servers[number].pid}/root/tmp/{name}", ignore_errors=True)
+
+
+def command_line(pid: int) -> str:
+    """The words that a process was started with, "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
 @contextmanager
-def separate_hosts(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def separate_hosts(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeparateHosts]:
     """Run an sshd in each of `count` name spaces for the network, with a name space for mounts and a /tmp of its own.
 
     What lies in /tmp here is on none of the hosts, nor the other way round.
@@ -62,12 +112,17 @@ def separate_hosts(count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         cluster = stack.enter_context(EmulatedCluster(count, rate=RATE))
         hosts, folder = cluster.process_placement.hosts, Path(keys)
         names = _prepare(folder, [host.address for host in hosts], PORT, monkeypatch)
+        servers = []
         for host in hosts:
             own_tmp = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /tmp && exec "$@"', "sh")
-            stack.enter_context(
-                _sshd(folder, [host.address], PORT, prefix=("ip", "netns", "exec", host.name, *own_tmp))
-            )
-        yield names
+            prefix = ("ip", "netns", "exec", host.name, *own_tmp)
+            servers.append(stack.enter_context(_sshd(folder, [host.address], PORT, prefix=prefix)))
+        there = SeparateHosts(names, cluster, servers)
+        try:
+            yield there
+        finally:
+            for number in range(count):
+                there.kill_all(number)  # behind a cable that is cut, sessions last for hours
 
 
 def _prepare(folder: Path, addresses: Sequence[str], port: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -85,7 +140,7 @@ def _prepare(folder: Path, addresses: Sequence[str], port: int, monkeypatch: pyt
 @contextmanager
 def _sshd(
     folder: Path, addresses: Sequence[str], port: int, *, prefix: Sequence[str] = (), options: Sequence[str] = ()
-) -> Iterator[None]:
+) -> "Iterator[subprocess.Popen[bytes]]":
     assert SSHD is not None
     listening = [word for address in addresses for word in ("-o", f"ListenAddress={address}:{port}")]
     command = [*prefix, SSHD, "-D", "-e", "-f", str(folder / "sshd_config"), *listening, *options]
@@ -95,7 +150,7 @@ def _sshd(
         for _ in addresses:  # "Server listening on ..."
             line = server.stderr.readline()
             assert b"listening" in line, line
-        yield
+        yield server
     finally:
         server.terminate()
         server.communicate()

@@ -1,6 +1,6 @@
 """Which machines the user means, "ssh:cluster.toml", and the hosts of a run on them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ...errors import UsageError
@@ -26,25 +26,31 @@ def read_machines(engine: str) -> tuple[Machine, ...]:
 
 
 @contextmanager
-def open_run_hosts(job: Job) -> Iterator[RunHosts]:
-    """Open the hosts of a run: this machine, or as many of the engine's as it needs; they end with the context.
+def open_run_hosts(job: Job, on_notice: Callable[[str], object]) -> Iterator[RunHosts]:
+    """Open the hosts of a run: this machine, or those of the engine; they end with the context.
 
-    Raises the error of the first machine that cannot be used.
+    Raises the error of the first machine that the run needs and cannot be used; that of a spare one is a notice.
     """
     if job.config.on is None:
         with LocalHost() as here:
             yield RunHosts(job, [here])
         return
     machines = read_machines(job.config.on)
-    with open_hosts(_select_needed(job, machines)) as opened:
-        for host in opened.values():
-            if isinstance(host, UsageError):
+    needed = _count_needed(job, machines)
+    with open_hosts(machines) as opened:
+        hosts, spare_hosts = list[RemoteHost](), list[RemoteHost]()
+        for number, host in enumerate(opened.values()):
+            if isinstance(host, RemoteHost):
+                (hosts if number < needed else spare_hosts).append(host)
+            elif number < needed:
                 raise host
-        yield RunHosts(job, [host for host in opened.values() if isinstance(host, RemoteHost)])
+            else:
+                on_notice(f"no spare: {host.facts}")
+        yield RunHosts(job, hosts, spare_hosts=spare_hosts, on_notice=on_notice)
 
 
-def _select_needed(job: Job, machines: tuple[Machine, ...]) -> tuple[Machine, ...]:
-    """Return the first machines, as many as have roles, and with them all that the placement names."""
+def _count_needed(job: Job, machines: tuple[Machine, ...]) -> int:
+    """Return how many of the first machines have roles; among them are all that the placement names."""
     planned = set() if job.placement is None else {machine.name for machine in job.placement.machines}
     last = max((number for number, machine in enumerate(machines) if machine.name in planned), default=0)
-    return machines[: max(last + 1, job.machines * job.replicas, job.shards)]
+    return max(last + 1, job.machines * job.replicas, job.shards)

@@ -1,11 +1,12 @@
 """`RunHosts`: the hosts of a run, and which of them each of its roles runs on. Nothing else decides that."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
+from ...errors import ProcessLost
 from ...runtime.engines.reachability import launcher_address
 from ...runtime.hosts.host import Host, Role
 from ...runtime.hosts.remote_host import RemoteHost
@@ -19,10 +20,22 @@ class RunHosts:
 
     Replica 0 is where its placement says, machine by machine; each further replica on the machines that follow, and
     after the last one on the first again. Shards go round in the same way.
+
+    What was on a host that is lost goes to a spare one, where there is one, else to that which has fewest to stand in
+    for. on_notice: called with a sentence about that.
     """
 
-    def __init__(self, job: Job, hosts: Sequence[Host]) -> None:
-        self.hosts = tuple(hosts)
+    def __init__(
+        self,
+        job: Job,
+        hosts: Sequence[Host],
+        *,
+        spare_hosts: Sequence[Host] = (),
+        on_notice: Callable[[str], object] = lambda words: None,
+    ) -> None:
+        self._planned, self.hosts = tuple(hosts), (*hosts, *spare_hosts)
+        self._on_notice = on_notice
+        self._successors: dict[str, Host] = {}  # by name of a lost host
         self._folder, self._training = job.out.resolve(), job.training
         self._code = collect_code(job.training.task.model) if any(host.folder for host in hosts) else TaskCode({})
         numbers = {host.name: number for number, host in enumerate(hosts)}
@@ -39,7 +52,7 @@ class RunHosts:
     @property
     def first(self) -> Host:
         """The host of what runs alone."""
-        return self.hosts[0]
+        return self._find_live(self._planned[0])
 
     @property
     def launcher_address(self) -> str:
@@ -48,11 +61,36 @@ class RunHosts:
 
     def worker_host(self, replica: int, machine: int) -> Host:
         """Return the host of one machine of a replica."""
-        return self.hosts[(self._machines[machine] + replica * len(self._machines)) % len(self.hosts)]
+        number = self._machines[machine] + replica * len(self._machines)
+        return self._find_live(self._planned[number % len(self._planned)])
 
     def shard_host(self, index: int) -> Host:
         """Return the host of a shard."""
-        return self.hosts[index % len(self.hosts)]
+        return self._find_live(self._planned[index % len(self._planned)])
+
+    def _find_live(self, host: Host) -> Host:
+        """Return a host, or that which stands in for it because it is lost. ProcessLost where none is left."""
+        while host.lost:
+            host = self._successors.get(host.name) or self._choose_successor(host)
+        return host
+
+    def _choose_successor(self, lost: Host) -> Host:
+        live = [host for host in self.hosts if not host.lost]
+        if not live:
+            raise ProcessLost("E608", f"{lost.lost}; no host is left", fix="go on with --resume when there is one")
+        busy = [*self._planned, *self._successors.values()]
+        chosen = min(live, key=lambda host: sum(host is other for other in busy))
+        self._successors[lost.name] = chosen
+        self._workers[chosen.name] += self._workers.pop(lost.name, 0)
+        self._on_notice(f"{lost.lost}; its roles go to {chosen.name}")
+        return chosen
+
+    def prepare_spare_hosts(self, entry: str) -> None:
+        """Have roles start quickly on hosts that have none yet. entry: of the roles."""
+        most = max(self._workers.values())
+        for host in self.hosts[len(self._planned) :]:
+            for threads in {1, max(1, host.cores // most)}:
+                host.prepare(threads, entry)
 
     def threads_on(self, host: Host) -> int:
         """Return how many threads each worker on a host has."""

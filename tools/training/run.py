@@ -21,7 +21,7 @@ from ..job.process_specs import BaselineSpec
 from ..job.resume import remove_resumed
 from .checkpoint_sets import remove_incomplete
 from .replica_state import remove_buffers_afterwards
-from .roles import BASELINE
+from .roles import BASELINE, WORKER
 from .scale_requests import ScaleRequests
 from .supervision import OnNotice, OnProgress, describe_wait_for_room, run_one_process, run_roles
 from .supervisor import TrainingSupervisor
@@ -50,6 +50,7 @@ def run_replicas(
     "curve" and the "losses" of replica 0, the "restarts", and the "participation" of the replicas.
     """
     out = job.out
+    hosts.prepare_spare_hosts(WORKER)
     with ScaleRequests(out, on_notice=on_notice) as requests:
         supervisor = TrainingSupervisor(job, hosts, on_progress=on_progress, on_notice=on_notice, requests=requests)
         remove_journals(out)  # of an earlier run

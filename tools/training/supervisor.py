@@ -261,8 +261,8 @@ class TrainingSupervisor:
         for machine in range(job.machines):
             saved = self._points.local_state_file(replica, machine) if job.method.lock_step else ""
             step, host = self._start_steps[replica], self._hosts.worker_host(replica, machine)
-            told = self._hosts.training_on(host)
-            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved, training=told)
+            training = self._hosts.training_on(host)
+            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved, training=training)
             name = worker_name(replica, machine, incarnation)
             self._workers[name] = WorkerId(replica, machine)
             plain = msgspec.to_builtins(setup, builtin_types=(bytes,))

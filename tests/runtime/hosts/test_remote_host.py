@@ -102,6 +102,19 @@ def test_an_agent_ends_with_its_stream_and_its_folder_goes_with_it(host: RemoteH
     assert not folder.exists()
 
 
+def test_the_folder_goes_where_the_agent_and_its_roles_are_killed(host: RemoteHost) -> None:
+    folder = Path(host.ready.folder)
+    with Launcher([Role("there", "role_examples:waits")], job="test", hosts=[host]) as launcher:
+        waiting(launcher, "there")
+        pids = launcher.pids
+        os.kill(agent_of(host), signal.SIGKILL)
+    assert all(gone(pid, timeout_s=stretch(WAIT_S)) for pid in pids.values())
+    deadline = time.monotonic() + stretch(WAIT_S)
+    while folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_file_that_roles_share_goes_once_and_again_when_it_is_another(host: RemoteHost, tmp_path: Path) -> None:
     source, other = tmp_path / "source", tmp_path / "other"
     source.write_bytes(os.urandom(3 * PIECE_BYTES + 17))
@@ -192,7 +205,7 @@ def test_a_lost_host_takes_nothing_and_holds_nobody_up(host: RemoteHost, tmp_pat
         assert process.returncode() == -signal.SIGKILL
         for _ in range(100_000):
             process._host.signal(process, signal.SIGTERM)
-        assert "host lab1 is lost" in process.last_lines()
+        assert "host lab1 is lost" in process.host_lost
         process.kill()
     assert time.monotonic() - began < stretch(10.0)
 

@@ -69,8 +69,8 @@ def test_hosts_without_a_shared_disk(
 ) -> None:
     """Name spaces for the network and for mounts: nothing of the run folder can be read on a host."""
     assert tmp_path.is_relative_to("/tmp")
-    with separate_hosts(3, monkeypatch) as names:
-        engine = f"ssh:{write_cluster(tmp_path / 'cluster.toml', names)}"
+    with separate_hosts(3, monkeypatch) as there:
+        engine = f"ssh:{write_cluster(tmp_path / 'cluster.toml', there.names)}"
         train(cutset, tmp_path / "there", *options, "--on", engine)
     assert (tmp_path / "there" / "checkpoint" / "manifest.json").exists()
     if "downpour" not in options:

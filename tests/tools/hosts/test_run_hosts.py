@@ -9,6 +9,7 @@ import pytest
 from places import USER_MODELS
 from supervised import prepare_sync_run
 
+from cutset.errors import ProcessLost
 from cutset.runtime.hosts.host import Host, LocalHost, Role
 from cutset.tools.hosts.run_hosts import RunHosts
 from cutset.tools.job.job import Job
@@ -21,6 +22,7 @@ class FakeHost:
     name: str
     cores: int = 4
     folder: str = "/tmp/agent"
+    lost: str = ""
 
 
 @pytest.fixture
@@ -28,8 +30,8 @@ def job(tmp_path: Path) -> Job:
     return prepare_sync_run(tmp_path, shards=3)
 
 
-def hosts_of(job: Job, *hosts: Any) -> RunHosts:
-    return RunHosts(job, [cast(Host, host) for host in hosts])
+def hosts_of(job: Job, *hosts: Any, **more: Any) -> RunHosts:
+    return RunHosts(job, [cast(Host, host) for host in hosts], **more)
 
 
 def with_machines(job: Job, *names: str) -> Job:
@@ -42,6 +44,26 @@ def test_replica_0_is_where_the_placement_says_and_others_follow(job: Job) -> No
     hosts = hosts_of(with_machines(job, "c", "a"), *map(FakeHost, "abcde"))
     assert [[hosts.worker_host(r, m).name for m in (0, 1)] for r in range(3)] == [["c", "a"], ["e", "c"], ["b", "e"]]
     assert [hosts.shard_host(index).name for index in range(6)] == ["a", "b", "c", "d", "e", "a"]
+
+
+def test_what_was_on_a_lost_host_goes_to_a_spare_one_then_to_whoever_has_fewest(job: Job) -> None:
+    a, b, c, spare = map(FakeHost, ["a", "b", "c", "spare"])
+    notices = list[str]()
+    hosts = hosts_of(job, a, b, c, spare_hosts=[spare], on_notice=notices.append)
+    expected = ["abc", ["a", "spare", "c"], ["c", "spare", "c"], ["spare", "spare", "spare"]]
+    for lost, names in zip([None, b, a, c], expected, strict=True):
+        if lost is not None:
+            lost.lost = f"host {lost.name} is lost: why"
+        assert [hosts.shard_host(index).name for index in range(3)] == list(names)
+    assert hosts.first is cast(Host, spare)
+    assert notices == [
+        "host b is lost: why; its roles go to spare",
+        "host a is lost: why; its roles go to c",
+        "host c is lost: why; its roles go to spare",
+    ]
+    spare.lost = "host spare is lost: why"
+    with pytest.raises(ProcessLost, match="E608: host spare is lost: why; no host is left"):
+        hosts.shard_host(0)
 
 
 def test_cores_are_shared_by_the_workers_of_a_host(job: Job) -> None:
