@@ -10,6 +10,7 @@ JOBS ?= 3
 VENV := .venv
 STAMP := $(VENV)/.installed
 OUTSIDE_STAMP := $(VENV)/.installed-outside
+ENGINES_STAMP := $(VENV)/.installed-engines
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt $(INSTALL)
 TYPES := build/types/cutset
 PYTEST := $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup
@@ -18,7 +19,7 @@ FOLDERS := models partition ps runtime tools
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test runs slow simulate test-outside fuzz chaos lint types format docs clean
+.PHONY: demo test runs slow simulate test-outside engines fuzz chaos lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -43,6 +44,11 @@ simulate: $(STAMP)
 #   make test-outside OUTSIDE='-m light'
 test-outside: $(OUTSIDE_STAMP)
 	$(VENV)/bin/python -m pytest tests/outside $(OUTSIDE)
+
+# Runs on a real Slurm, Ray and torchrun, and by a kubectl that is none. Of Slurm it needs what Debian has as slurmctld,
+# slurmd, slurm-client and munge, and root; without them its tests are skipped.
+engines: $(ENGINES_STAMP)
+	$(VENV)/bin/python -m pytest tests/engines -rs
 
 # A million broken messages to the inbox of a worker, and as many to that of a shard: some minutes
 fuzz: $(STAMP)
@@ -92,4 +98,9 @@ $(OUTSIDE_STAMP): $(STAMP)
 	@echo "installing models that others wrote: less than 60 MB, this once"
 	$(PIP) -e '.[dev,outside]'
 	$(PIP) --no-deps torchvision
+	touch $@
+
+$(ENGINES_STAMP): $(STAMP)
+	@echo "installing Ray and a validator of manifests: less than 100 MB, this once"
+	$(PIP) -e '.[dev,ray]' kubernetes-validate
 	touch $@

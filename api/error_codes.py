@@ -180,6 +180,7 @@ MEANINGS: Mapping[str, str] = {
     "E516": "Two workers run programs of different plans.",
     "E517": "A file could not be copied to or from a host.",
     "E518": "A host cannot reach another one.",
+    "E519": "A machine could not join a run.",
     "E550": "A shard received a message that breaks the protocol.",
     "E551": "A shard never received the initial values of a machine.",
     "E552": "A shard acknowledged a push that was never sent.",

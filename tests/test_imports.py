@@ -33,7 +33,15 @@ UNPICKLES = {"cloudpickle", "dill", "joblib", "marshal", "multiprocessing", "pic
 RUNS_TEXT = {"__import__", "compile", "eval", "exec"}
 UNPICKLING_CALLS = {"torch.load", "torch.save", "numpy.load", "np.load", "os.system", "os.popen"}
 UNPICKLING_METHODS = {"recv_pyobj", "send_pyobj"}
-READS_ENVIRONMENT = {"runtime/hosts/agent.py", "runtime/hosts/child.py", "runtime/hosts/role_process.py"}
+READS_ENVIRONMENT = {
+    "runtime/engines/ray_cluster.py",
+    "runtime/engines/slurm.py",
+    "runtime/engines/torchrun.py",
+    "runtime/hosts/agent.py",
+    "runtime/hosts/child.py",
+    "runtime/hosts/leftovers.py",
+    "runtime/hosts/role_process.py",
+}
 VAGUE = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 

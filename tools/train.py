@@ -13,7 +13,7 @@ from .analysis.result import compare_runs
 from .analysis.sandblaster_result import summarize_sandblaster
 from .config.option import takes_options_of
 from .config.run_config import RunConfig
-from .hosts.engine import open_run_hosts
+from .hosts.engine import open_run_hosts, serve_if_member
 from .job.job import Job
 from .job.prepare import prepare_run
 from .job.process_specs import worker_name
@@ -30,7 +30,11 @@ def train(config: RunConfig) -> dict[str, Any]:
     The arguments are the options of `cutset train`. Method, optimizer and compress may be text ("downpour:fetch=4") or
     objects (`cutset.Downpour(fetch=4)`). The processes of the run import the task by its name, so it must not be one
     of an interactive session. Raises `cutset.CutsetError`.
+
+    With on="env", in a process that torchrun has started with another rank than 0, the result is {}.
     """
+    if serve_if_member(config.on):
+        return {}
     with prepare_run(config) as job:
         return run(job)
 

@@ -2,20 +2,32 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
-from ...errors import UsageError
 from ...partition.cluster.machines import Machine
-from ..hosts.remote_host import AGENT, RemoteHost
+from ..hosts.remote_host import AGENT
+from .agent_command import AgentCommand
+from .open_hosts import Opened, open_hosts
 
 CONNECT_S = 10
-_AT_ONCE = 32  # logins that are under way; sshd refuses some of very many
 # No question that nobody would answer, no forwarding of agents or screens, no connection that others share and hold.
 _OPTIONS = ("BatchMode=yes", f"ConnectTimeout={CONNECT_S}", "ControlMaster=no", "ControlPath=none", "LogLevel=ERROR")
 
-Opened = dict[str, RemoteHost | UsageError]
+
+class SshEngine:
+    """Machines with addresses that ssh knows, each with an agent; see `Engine`. All are opened, whatever the count."""
+
+    def __init__(self, name: str, machines: Sequence[Machine]) -> None:
+        self.name, self.machines = name, tuple(machines)
+
+    def open(self, wanted: int = 0, *, least: int = 0) -> AbstractContextManager[Opened]:
+        """Log in to all machines at once; see `Engine`."""
+        return open_hosts({m.name: partial(AgentCommand, m.name, ssh_command(m)) for m in self.machines})
+
+    def __repr__(self) -> str:
+        return f"SshEngine({self.name}, {len(self.machines)} machines)"
 
 
 def ssh_command(machine: Machine) -> list[str]:
@@ -23,23 +35,3 @@ def ssh_command(machine: Machine) -> list[str]:
     options = [word for option in _OPTIONS for word in ("-o", option)]
     remote = shlex.join([machine.python or sys.executable, *AGENT])  # the login shell there splits it again
     return ["ssh", "-T", "-x", "-a", *options, "--", machine.address, remote]
-
-
-@contextmanager
-def open_hosts(machines: Iterable[Machine]) -> Iterator[Opened]:
-    """Start an agent on every machine; yield, by name, its host or why there is none. All end with the context."""
-
-    def open_one(machine: Machine) -> RemoteHost | UsageError:
-        try:
-            return RemoteHost(machine.name, "", ssh_command(machine))
-        except UsageError as error:
-            return error
-
-    wanted = list(machines)
-    with ExitStack() as stack:
-        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(wanted))), thread_name_prefix="cutset-ssh") as pool:
-            opened = dict(zip([machine.name for machine in wanted], pool.map(open_one, wanted), strict=True))
-        for host in opened.values():
-            if isinstance(host, RemoteHost):
-                stack.enter_context(host)
-        yield opened

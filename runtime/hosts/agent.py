@@ -8,11 +8,12 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -153,7 +154,7 @@ class Agent:
     def _handle(self, frame: Frame) -> None:
         match frame:
             case Greeting():
-                self._stream.send(self._describe_machine())
+                self._stream.send(self._describe_machine(frame.launcher))
             case StartRole():
                 self._start(frame)
             case Prepare():
@@ -176,8 +177,8 @@ class Agent:
             case _:
                 pass  # alive
 
-    def _describe_machine(self) -> Ready:
-        launcher, _, address, _ = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[:4]  # as sshd sets it
+    def _describe_machine(self, launcher: str) -> Ready:
+        address, launcher = find_addresses(launcher, os.environ)
         return Ready(
             public=self._public,
             versions=read_versions(),
@@ -237,6 +238,25 @@ class Agent:
             yield from read_pieces(self._locate(path), path)
         except (OSError, ValueError) as error:
             yield FileFailed(path, str(error))
+
+
+def find_addresses(launcher: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the address of this machine for others, and that of the launcher, "" where they are not known.
+
+    launcher: the address that it has stated itself. Else sshd tells both, and srun that from which it was started.
+    """
+    if not launcher and "SSH_CONNECTION" in environ:
+        remote, _, local, _ = (environ["SSH_CONNECTION"].split() + [""] * 4)[:4]
+        return local, remote
+    launcher = launcher or environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    if not launcher:
+        return "", ""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect((launcher, 9))  # sends nothing, but chooses the card that leads there
+            return str(way.getsockname()[0]), launcher
+    except OSError:
+        return "", launcher
 
 
 def _write_and_close(assignment: Assignment, stdin: int, deadline: float) -> None:

@@ -16,9 +16,10 @@ _READ_BYTES = 1 << 20
 
 
 class Greeting(msgspec.Struct, frozen=True, tag=True):
-    """The first frame of a launcher. versions: of what both ends must have alike, by name."""
+    """The first frame of a launcher, and its address if it knows it. versions: of what both ends must have alike."""
 
     versions: dict[str, str]
+    launcher: str = ""
 
 
 class StartRole(msgspec.Struct, frozen=True, tag=True):

@@ -1,4 +1,4 @@
-"""`RemoteHost`: another machine, to whose agent (agent.py) a command leads, such as `ssh USER@ADDRESS ...`.
+"""`RemoteHost`: another machine, to whose agent (agent.py) a stream leads, as that of `ssh USER@ADDRESS ...`.
 
 A thread reads and writes the stream. For the launcher a process there looks like one here: its output is in its log,
 and its number and exit code come on a socket.
@@ -7,15 +7,13 @@ and its number and exit code come on a socket.
 import contextlib
 import os
 import select
-import subprocess
-import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
@@ -46,18 +44,38 @@ from .frames import (
 )
 from .host import Role
 from .remote_process import RemoteProcess
-from .role_process import HostedProcess, read_last_lines
+from .role_process import HostedProcess
 from .versions import read_clock, read_versions
 
 AGENT = ("-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.hosts.agent")  # behind the interpreter
 READY_S, LOST_S, END_S = 30.0, 3.0, 5.0  # a host is lost before its roles are in doubt one by one
 
 
+class AgentStream(Protocol):
+    """What leads to an agent. reading, writing: the descriptors to read from and write to."""
+
+    reading: int
+    writing: int
+
+    def describe_trouble(self) -> str:
+        """Return what was printed at the other end, or is known besides of why no agent answers."""
+        ...
+
+    def hang_up(self) -> None:
+        """Close both descriptors; the agent, if it is there, then ends."""
+        ...
+
+    def end(self, wait_s: float) -> None:
+        """Wait for the end of what leads there, so long at most, and end it."""
+        ...
+
+
 class RemoteHost:
     """A machine while its agent is there: it is lost when nothing has come from it for `LOST_S` seconds.
 
-    command: runs the agent on that machine, with standard input and output that lead here. address: on which its roles
-    listen, by default that which ssh reached. Raises UsageError where the agent does not start or is of other versions.
+    stream: leads to the agent; it is ended with the host. launcher: the address of this machine that its roles connect
+    to, where the agent does not know it itself. Raises UsageError where the agent does not answer or is of other
+    versions.
 
     Attributes:
         ready: what the agent told of its machine.
@@ -65,14 +83,11 @@ class RemoteHost:
         clock_ahead_s: by how much its clock is ahead of the one here, to the time that a message takes.
     """
 
-    def __init__(self, name: str, address: str, command: Sequence[str]) -> None:
-        self.name, self.address = name, address
+    def __init__(self, name: str, stream: AgentStream, *, launcher: str = "") -> None:
+        self.name = name
         self.lost, self.clock_ahead_s = "", 0.0
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
-        self._process = _start_agent(name, command, self._errors)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._stream = FrameStream(self._process.stdout.fileno(), self._process.stdin.fileno())
+        self._agent = stream
+        self._stream = FrameStream(stream.reading, stream.writing)
         self._processes: dict[int, RemoteProcess] = {}
         self._numbers = iter(range(1 << 62))
         self._outgoing = deque[Iterator[Frame]]()
@@ -84,14 +99,14 @@ class RemoteHost:
         self._is_ready, self._ending = threading.Event(), False
         self._ready: Ready | None = None
         self._thread = threading.Thread(target=self._run, name=f"cutset-host-{name}", daemon=True)
-        self._send(Greeting(read_versions()))
+        self._send(Greeting(read_versions(), launcher))
         self._thread.start()
         try:
             self.ready = self._await_ready()
         except UsageError:
             self.close()
             raise
-        self.address = address or self.ready.address
+        self.address = self.ready.address
 
     @property
     def public_key(self) -> str:
@@ -165,14 +180,9 @@ class RemoteHost:
         wait_s, self._ending = 0.0 if self.lost else END_S, True
         self._wake()
         self._thread.join()
-        try:
-            self._process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._agent.end(wait_s)
         for file in (self._wake_reader, self._wake_writer):
             os.close(file)
-        self._errors.close()
 
     def __enter__(self) -> "RemoteHost":
         return self
@@ -189,8 +199,8 @@ class RemoteHost:
         self._is_ready.wait(READY_S)
         if self._ready is None:
             why = self.lost.partition(" is lost: ")[2] or f"no agent answered in {READY_S:g} s"
-            printed = read_last_lines(self._errors)
-            facts = f"host {self.name} cannot be used: {why}" + (f"; it printed:\n{printed}" if printed else "")
+            trouble = self._agent.describe_trouble()
+            facts = f"host {self.name} cannot be used: {why}" + (f"; {trouble}" if trouble else "")
             raise UsageError("E290", facts, fix="see that its command runs without a password, and finds cutset there")
         theirs = self._ready.versions
         differ = {name: ours for name, ours in read_versions().items() if theirs.get(name) != ours}
@@ -235,11 +245,7 @@ class RemoteHost:
             self._lose(str(closed))
         else:
             self._lose("it was closed")
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.stdout.close()
+        self._agent.hang_up()
 
     def _wait(self) -> None:
         poller = select.poll()
@@ -332,19 +338,3 @@ class RemoteHost:
     def hang_up(self, process: RemoteProcess) -> None:
         """Close the pipe to a process."""
         self._send(HangUp(process.number))
-
-
-def _start_agent(name: str, command: Sequence[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
-    try:
-        return subprocess.Popen(
-            tuple(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            bufsize=0,
-            start_new_session=True,
-        )
-    except OSError as error:
-        errors.close()
-        facts = f"host {name} cannot be used: {command[0]!r} cannot be run: {error.strerror}"
-        raise UsageError("E290", facts, fix=f"install {command[0]}") from error

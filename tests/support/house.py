@@ -38,7 +38,7 @@ partition/planner
 partition/placement
 runtime/channel runtime/deferred_init
 runtime/hosts
-runtime/launcher
+runtime/joining runtime/launcher
 runtime/engines
 runtime/worker
 ps

@@ -19,6 +19,8 @@ from ..open_files import NO_MORE_FILES, limit_error
 from ..path_option import require_utf8
 from .doctor_command import doctor
 from .evaluate_command import evaluate
+from .host_command import host
+from .manifest_command import manifest
 from .methods_command import methods_command
 from .plan_commands import check, inspect, plan, schema, show
 from .probe_command import probe
@@ -107,6 +109,8 @@ for command in (
     demo,
     evaluate,
     scale,
+    host,
+    manifest,
     bench,
     methods_command,
     schema,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..config.engine_name import FORMS
 from .output import json_option, print_json
 
 if TYPE_CHECKING:
@@ -15,21 +16,24 @@ _COLUMNS = ("machine", "ssh", "listens on", "cores", "memory", "free on disk", "
 
 
 @click.command("doctor")
-@click.option("--on", "engine", required=True, metavar="ssh:FILE", help="The machines: a cluster file with addresses.")
+@click.option("--on", "engine", required=True, metavar="ENGINE", help=f"Which machines: {FORMS}.")
+@click.option("--machines", type=click.IntRange(1), default=1, help="How many, where the engine makes them.")
 @json_option
-def doctor(engine: str, as_json: bool) -> None:
+def doctor(engine: str, machines: int, as_json: bool) -> None:
     """Check that machines are ready for a run, before one depends on them.
 
-    On every machine that the cluster file gives an address, an agent is started by ssh: versions of Python, torch and
-    cutset, memory, disk and clock are compared, and every way between any two machines is tried, encrypted as in a run.
+    On every machine of the engine an agent is started, as for a run: versions of Python, torch and cutset, memory,
+    disk and clock are compared, and every way between any two machines is tried, encrypted as in a run.
     Everything that is wrong is named, with its fix. Nothing is left on any machine.
 
     Exit codes: 0 if all is well, 2 for machines, 5 for the network between them.
     """
     from ..doctor.examine import examine
-    from ..hosts.engine import read_machines
+    from ..hosts.engine import make_engine, serve_if_member
 
-    examination = examine(read_machines(engine))
+    if serve_if_member(engine):
+        return
+    examination = examine(make_engine(engine), wanted=machines)
     if as_json:
         print_json(examination.to_dict(), indent=1)
     else:
@@ -53,10 +57,10 @@ def _print(examination: "Examination") -> None:
 def _format(report: "HostReport") -> tuple[str, ...]:
     from ..units import format_bytes
 
-    machine, host = report.machine, report.host
+    host = report.host
     codes = ", ".join(failure.code for failure in report.failures)
     if host is None:
-        return machine.name, machine.address, "", "", "", "", "", codes
+        return report.name, report.login, "", "", "", "", "", codes
     memory, free = format_bytes(host["memory_bytes"]), format_bytes(host["free_bytes"])
     clock = f"{host['clock_ahead_s']:+.1f} s"
-    return machine.name, machine.address, host["address"], str(host["cores"]), memory, free, clock, codes or "ready"
+    return report.name, report.login, host["address"], str(host["cores"]), memory, free, clock, codes or "ready"

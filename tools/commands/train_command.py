@@ -63,10 +63,13 @@ def demo(as_json: bool, **options: Any) -> None:
 
 def _train(config: RunConfig, *, as_json: bool) -> None:
     """Load, capture, plan and configure (`prepare_run`), then run and report."""
+    from ..hosts.engine import serve_if_member
     from ..job.prepare import prepare_run
     from ..report.console import print_result
     from ..train import run
 
+    if serve_if_member(config.on):
+        return
     with keep_stdout(as_json), prepare_run(config) as job:
         if not as_json:
             _announce(job)

@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ..path_option import require_path, require_utf8
 from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
-from .engine_name import check_engine, parse_engine
+from .engine_name import FORMS, check_engine, parse_engine
 from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
 from .option_conflicts import refuse_conflicts
 from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER, RETRY_SCALED, STOP
@@ -162,10 +162,10 @@ class RunConfig:
     )
     on: str | None = option(
         group=REPLICAS,
-        metavar="ssh:FILE",
+        metavar="ENGINE",
         check=check_engine,
         shown_default="this machine",
-        help="Run on the machines of this cluster file, which ssh reaches at their addresses, and plan for them.",
+        help=f"Run on other machines: {FORMS}.",
     )
 
     out: Path | str | None = option(
@@ -259,7 +259,7 @@ class RunConfig:
         names_machines = any(value is not None for value in (self.machines, self.max_machines, self.cluster))
         cluster = None if self.cluster is None else Path(self.cluster)
         if self.on is not None:
-            cluster = parse_engine(self.on)
+            cluster = parse_engine(self.on).cluster
         return PlanRequest(
             machines=self.machines if names_machines else 1,
             max_machines=self.max_machines,

@@ -1,4 +1,4 @@
-"""`examine`: opens every host of a cluster file, compares it with what the file says, and tries every way between them.
+"""`examine`: opens the hosts of an engine, compares them with what is stated, and tries every way between them.
 
 Nothing is trained, and nothing is left on any host. All that is wrong is found at once, not one fault at a time.
 """
@@ -8,8 +8,9 @@ from typing import Any
 
 from ...errors import CutsetError, UsageError
 from ...partition.cluster.machines import Machine
+from ...runtime.engines.engine import Engine
 from ...runtime.engines.reachability import find_closed_links
-from ...runtime.engines.ssh import open_hosts
+from ...runtime.engines.ssh import SshEngine
 from ...runtime.hosts.remote_host import RemoteHost
 from ..units import format_bytes, format_seconds
 
@@ -19,9 +20,10 @@ _LEAST_PART = 0.9  # of the memory that the file states: a system never shows qu
 
 @dataclass(frozen=True)
 class HostReport:
-    """What one machine of the file is. host: None where no agent answers; failures: what is wrong, best known first."""
+    """What one machine is. login: for ssh. host: None where no agent answers; failures: what is wrong, worst first."""
 
-    machine: Machine
+    name: str
+    login: str
     host: dict[str, Any] | None
     failures: tuple[CutsetError, ...]
 
@@ -40,24 +42,24 @@ class Examination:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        hosts = [
-            {"name": report.machine.name, "ssh": report.machine.address, "host": report.host} for report in self.hosts
-        ]
+        hosts = [{"name": report.name, "ssh": report.login, "host": report.host} for report in self.hosts]
         failures = [{"code": error.code, "facts": error.facts, "fix": error.fix} for error in self.failures]
         return {"ready": not failures, "hosts": hosts, "failures": failures}
 
 
-def examine(machines: tuple[Machine, ...]) -> Examination:
-    """Look at these machines, all at once; it takes some seconds."""
-    with open_hosts(machines) as opened:
-        reports = tuple(_report_on(machine, opened[machine.name]) for machine in machines)
+def examine(engine: Engine, *, wanted: int = 1) -> Examination:
+    """Look at the machines of an engine, all at once; it takes some seconds. wanted: how many it is to make."""
+    stated = {machine.name: machine for machine in engine.machines} if isinstance(engine, SshEngine) else {}
+    with engine.open(wanted, least=wanted) as opened:
+        reports = tuple(_report_on(name, host, stated.get(name)) for name, host in opened.items())
         hosts = [host for host in opened.values() if isinstance(host, RemoteHost)]
         return Examination(reports, tuple(find_closed_links(hosts)) if hosts else ())
 
 
-def _report_on(machine: Machine, host: RemoteHost | UsageError) -> HostReport:
+def _report_on(name: str, host: RemoteHost | UsageError, stated: Machine | None) -> HostReport:
+    login = "" if stated is None else stated.address
     if isinstance(host, UsageError):
-        return HostReport(machine, None, (host,))
+        return HostReport(name, login, None, (host,))
     ready = host.ready
     about = {
         "address": host.address,
@@ -67,12 +69,12 @@ def _report_on(machine: Machine, host: RemoteHost | UsageError) -> HostReport:
         "clock_ahead_s": host.clock_ahead_s,
         "versions": ready.versions,
     }
-    return HostReport(machine, about, (*_compare_memory(machine, host), *_compare_clock(host)))
+    return HostReport(name, login, about, (*_compare_memory(stated, host), *_compare_clock(host)))
 
 
-def _compare_memory(machine: Machine, host: RemoteHost) -> list[CutsetError]:
+def _compare_memory(machine: Machine | None, host: RemoteHost) -> list[CutsetError]:
     has = host.ready.memory_bytes
-    if has >= _LEAST_PART * machine.memory_bytes:
+    if machine is None or has >= _LEAST_PART * machine.memory_bytes:
         return []
     stated = format_bytes(machine.memory_bytes)
     facts = f"host {host.name} has {format_bytes(has)} of memory; the cluster file says {stated}"

@@ -1,28 +1,64 @@
-"""Which machines the user means, "ssh:cluster.toml", and the hosts of a run on them."""
+"""The engine that the user names, "ssh:cluster.toml", and the hosts of a run on its machines."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ...errors import UsageError
 from ...partition.cluster.cluster_file import load
 from ...partition.cluster.machines import Machine
-from ...runtime.engines.ssh import open_hosts
+from ...runtime.engines.engine import Engine
+from ...runtime.engines.hand import HandEngine
+from ...runtime.engines.kubernetes import KubernetesEngine, read_values
+from ...runtime.engines.ray_cluster import RayEngine
+from ...runtime.engines.slurm import SlurmEngine
+from ...runtime.engines.ssh import SshEngine
+from ...runtime.engines.torchrun import TorchrunEngine
 from ...runtime.hosts.host import LocalHost
 from ...runtime.hosts.remote_host import RemoteHost
-from ..config.engine_name import parse_engine
+from ..config.engine_name import HAND, KUBERNETES, RAY, SLURM, SSH, parse_engine
 from ..job.job import Job
 from .run_hosts import RunHosts
 
 
-def read_machines(engine: str) -> tuple[Machine, ...]:
-    """Return the machines that an engine's name stands for. UsageError where ssh cannot reach one; BadInput."""
-    path = parse_engine(engine)
+def make_engine(name: str) -> Engine:
+    """Return the engine of a name. UsageError or BadInput where what it names will not do."""
+    parts = parse_engine(name)
+    match parts.kind:
+        case kind if kind == SSH:
+            return SshEngine(name, read_machines(Path(parts.argument)))
+        case kind if kind == SLURM:
+            return SlurmEngine(name, parts.options)
+        case kind if kind == RAY:
+            return RayEngine(name, parts.argument)
+        case kind if kind == KUBERNETES:
+            return KubernetesEngine(name, read_values(Path(parts.argument)))
+        case kind if kind == HAND:
+            return HandEngine(name, Path(parts.argument))
+        case _:
+            return TorchrunEngine(name, Path(parts.argument) if parts.argument else None)
+
+
+def read_machines(path: Path) -> tuple[Machine, ...]:
+    """Return the machines of a cluster file. UsageError where one has no address, by which ssh could reach it."""
     machines = load(path).machines
     without = [machine.name for machine in machines if not machine.address]
     if without:
         facts = f"{path}: machine {without[0]!r} has no address, by which ssh could reach it"
         raise UsageError("E297", facts, fix='address = "user@lab3" below its [[machine]]')
     return machines
+
+
+def serve_if_member(name: str | None) -> bool:
+    """Be an agent until the run has ended, in a process that torchrun has started with another rank than 0.
+
+    Returns whether this was such a process.
+    """
+    engine = None if name is None or parse_engine(name).kind in (SSH, KUBERNETES, HAND) else make_engine(name)
+    if not isinstance(engine, TorchrunEngine) or engine.rank == 0:
+        return False
+    engine.join()
+    return True
 
 
 @contextmanager
@@ -35,9 +71,9 @@ def open_run_hosts(job: Job, on_notice: Callable[[str], object]) -> Iterator[Run
         with LocalHost() as here:
             yield RunHosts(job, [here])
         return
-    machines = read_machines(job.config.on)
-    needed = _count_needed(job, machines)
-    with open_hosts(machines) as opened:
+    wanted = max(job.machines * job.replicas, job.shards)
+    with make_engine(job.config.on).open(wanted, least=job.machines) as opened:
+        needed = _count_needed(job, list(opened))
         hosts, spare_hosts = list[RemoteHost](), list[RemoteHost]()
         for number, host in enumerate(opened.values()):
             if isinstance(host, RemoteHost):
@@ -49,8 +85,8 @@ def open_run_hosts(job: Job, on_notice: Callable[[str], object]) -> Iterator[Run
         yield RunHosts(job, hosts, spare_hosts=spare_hosts, on_notice=on_notice)
 
 
-def _count_needed(job: Job, machines: tuple[Machine, ...]) -> int:
+def _count_needed(job: Job, names: list[str]) -> int:
     """Return how many of the first machines have roles; among them are all that the placement names."""
     planned = set() if job.placement is None else {machine.name for machine in job.placement.machines}
-    last = max((number for number, machine in enumerate(machines) if machine.name in planned), default=0)
+    last = max((number for number, name in enumerate(names) if name in planned), default=0)
     return max(last + 1, job.machines * job.replicas, job.shards)

@@ -9,6 +9,7 @@ import pytest
 from busy import stretch
 from name_spaces import RATE, needs_namespaces
 
+from cutset.runtime.engines.agent_command import AgentCommand
 from cutset.runtime.engines.reachability import find_closed_links
 from cutset.runtime.hosts.remote_host import AGENT, RemoteHost
 from cutset.tools.bench.cluster.emulated_cluster import EmulatedCluster
@@ -18,14 +19,14 @@ Hosts = dict[str, RemoteHost]
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    """Three agents in network name spaces, which know the launcher's address as sshd would have told it."""
+    """Three agents in network name spaces."""
     with EmulatedCluster(3, rate=RATE) as cluster, ExitStack() as stack:
         placement = cluster.process_placement
         opened = {}
         for number, local in enumerate(placement.hosts):
-            told = f"SSH_CONNECTION={placement.address} 50000 {local.address} 22"
-            command = ("ip", "netns", "exec", local.name, "env", told, sys.executable, *AGENT)
-            opened[local.name] = stack.enter_context(RemoteHost(f"lab{number}", "", command))
+            command = AgentCommand(f"lab{number}", ("ip", "netns", "exec", local.name, sys.executable, *AGENT))
+            host = RemoteHost(f"lab{number}", command, launcher=placement.address)
+            opened[local.name] = stack.enter_context(host)
         yield opened
 
 

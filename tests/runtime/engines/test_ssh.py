@@ -10,7 +10,7 @@ from ssh_hosts import needs_sshd, ssh_hosts
 from cutset.errors import UsageError
 from cutset.partition.cluster.machines import Machine
 from cutset.runtime.engines.reachability import find_closed_links, launcher_address
-from cutset.runtime.engines.ssh import open_hosts, ssh_command
+from cutset.runtime.engines.ssh import SshEngine, ssh_command
 from cutset.runtime.hosts.remote_host import RemoteHost
 
 
@@ -34,7 +34,7 @@ def test_hosts_open_together_and_each_that_does_not_says_why(tmp_path: Path, mon
             Machine("shelf", address=two, python="/no/python"),
             Machine("attic", address="nobody-there"),
         ]
-        with open_hosts(machines) as opened:
+        with SshEngine("ssh", machines).open() as opened:
             desk, shelf, attic = opened["desk"], opened["shelf"], opened["attic"]
             assert isinstance(desk, RemoteHost)
             assert (desk.address, desk.ready.launcher) == ("127.0.0.1", "127.0.0.1")
@@ -48,7 +48,10 @@ def test_hosts_open_together_and_each_that_does_not_says_why(tmp_path: Path, mon
 
 @needs_sshd
 def test_roles_on_all_hosts_hear_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ssh_hosts(tmp_path, 3, monkeypatch) as names, open_hosts([Machine(n, address=n) for n in names]) as opened:
+    with (
+        ssh_hosts(tmp_path, 3, monkeypatch) as names,
+        SshEngine("ssh", [Machine(n, address=n) for n in names]).open() as opened,
+    ):
         hosts = [host for host in opened.values() if isinstance(host, RemoteHost)]
         assert [host.address for host in hosts] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
         assert launcher_address(hosts).startswith("127.0.0.")

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from marking import with_slow
 from places import SUPPORT
 
 from cutset.errors import NetworkError, ProcessLost, UsageError
+from cutset.runtime.engines.agent_command import AgentCommand
 from cutset.runtime.hosts import agent
 from cutset.runtime.hosts.agent import Agent
 from cutset.runtime.hosts.frames import PIECE_BYTES, FrameStream
@@ -34,14 +35,19 @@ def _roles_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))  # agents have it from there
 
 
+def open_host(name: str, command: Sequence[str] = COMMAND) -> RemoteHost:
+    return RemoteHost(name, AgentCommand(name, command), launcher="127.0.0.1")
+
+
 @pytest.fixture
 def host() -> Iterator[RemoteHost]:
-    with RemoteHost("lab1", "127.0.0.1", COMMAND) as host:
+    with open_host("lab1") as host:
         yield host
 
 
 def agent_of(host: RemoteHost) -> int:
-    return host._process.pid
+    assert isinstance(host._agent, AgentCommand)
+    return host._agent.pid
 
 
 def test_roles_on_two_hosts_work_together(host: RemoteHost, tmp_path: Path) -> None:
@@ -51,7 +57,7 @@ def test_roles_on_two_hosts_work_together(host: RemoteHost, tmp_path: Path) -> N
         Role("talks", "role_examples:prints", "words of a role", host="lab2"),
     ]
     with (
-        RemoteHost("lab2", "127.0.0.1", COMMAND) as other,
+        open_host("lab2") as other,
         Launcher(roles, job="test", hosts=[host, other], folder=tmp_path) as launcher,
     ):
         assert launcher.run() == [None, sum(range(20)), None]
@@ -180,7 +186,7 @@ def test_nothing_is_written_outside_the_folder(host: RemoteHost, tmp_path: Path,
 )
 def test_a_host_without_an_agent_is_named(command: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        RemoteHost("lab1", "127.0.0.1", command)
+        open_host("lab1", command)
     assert caught.value.code == "E290"
     assert "host lab1 cannot be used: " in caught.value.facts
     assert said in caught.value.facts
@@ -191,7 +197,7 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "cutset.runtime.hosts.remote_host.read_versions", lambda: {"python": "3.99", "torch": "2.13.0", "cutset": "9"}
     )
     with pytest.raises(UsageError, match=r"E291: host lab1 has python 3\.\d+ instead of 3.99, cutset .* instead of 9"):
-        RemoteHost("lab1", "127.0.0.1", COMMAND)
+        open_host("lab1")
 
 
 def test_a_lost_host_takes_nothing_and_holds_nobody_up(host: RemoteHost, tmp_path: Path) -> None:

@@ -10,15 +10,16 @@ from command_line import cutset as cutset
 from ssh_hosts import needs_sshd, ssh_hosts, write_cluster
 
 from cutset.errors import BadInput, UsageError
+from cutset.runtime.engines.ssh import SshEngine
 from cutset.runtime.hosts import remote_host
 from cutset.tools.doctor import examine
-from cutset.tools.hosts.engine import read_machines
+from cutset.tools.hosts.engine import make_engine, read_machines
 
 
 @pytest.mark.parametrize("engine", ["ssh", "ssh:", "telnet:cluster.toml", "", "cluster.toml"])
 def test_an_unknown_engine_is_refused(engine: str) -> None:
     with pytest.raises(UsageError, match="names no engine") as caught:
-        read_machines(engine)
+        make_engine(engine)
     assert caught.value.code == "E297"
 
 
@@ -26,12 +27,12 @@ def test_a_machine_without_an_address_is_named(tmp_path: Path) -> None:
     path = write_cluster(tmp_path / "cluster.toml", ["lab1"])
     path.write_text(path.read_text() + '[[machine]]\nname = "desk"\nflops = "1 GFLOP/s"\nmemory = "1 GB"\n')
     with pytest.raises(UsageError, match="machine 'desk' has no address"):
-        read_machines(f"ssh:{path}")
+        read_machines(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nothing\.toml"):
-        read_machines(f"ssh:{tmp_path / 'nothing.toml'}")
+        read_machines(tmp_path / "nothing.toml")
 
 
 @needs_sshd
@@ -52,8 +53,8 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
         outcome = cutset("doctor", "--on", f"ssh:{path}", "--json")
         monkeypatch.setattr(remote_host, "read_versions", versions)
         monkeypatch.setattr(examine, "MAX_CLOCK_AHEAD_S", -1.0)
-        machines = read_machines(f"ssh:{path}")[:1]
-        found = examine.examine((replace(machines[0], memory_bytes=1 << 60),))
+        machine = replace(read_machines(path)[0], memory_bytes=1 << 60)
+        found = examine.examine(SshEngine("ssh:", [machine]))
     assert outcome.code == USAGE
     first = json.loads(outcome.out)
     assert [failure["code"] for failure in first["failures"]] == ["E291", "E290"]

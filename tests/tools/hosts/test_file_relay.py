@@ -10,6 +10,7 @@ import pytest
 
 from cutset.errors import NetworkError
 from cutset.runtime.channel.message import Message
+from cutset.runtime.engines.agent_command import AgentCommand
 from cutset.runtime.hosts.host import LocalHost
 from cutset.runtime.hosts.remote_host import AGENT, RemoteHost
 from cutset.tools.hosts.file_relay import FileRelay
@@ -18,7 +19,7 @@ from cutset.tools.hosts.run_hosts import RunHosts
 
 @pytest.fixture
 def there() -> Iterator[RemoteHost]:
-    with RemoteHost("lab1", "127.0.0.1", (sys.executable, *AGENT)) as host:
+    with RemoteHost("lab1", AgentCommand("lab1", (sys.executable, *AGENT)), launcher="127.0.0.1") as host:
         yield host
 
 

@@ -1,0 +1,162 @@
+"""The engine k8s: pods that wait for an agent, which `kubectl exec` then starts in each of them."""
+
+import json
+import re
+import socket
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import UsageError
+from ..hosts.remote_host import AGENT
+from .agent_command import AgentCommand
+from .open_hosts import Opened, check_enough, open_hosts
+from .programs import run_program
+
+ASK_S, READY_S = 30.0, 300.0
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class KubernetesValues:
+    """What a file of values says. image: has cutset, under `python`.
+
+    launcher: the address at which pods reach this machine, by default its own. cpu, memory: what each pod requests, and
+    may use of memory. hours: after which pods end.
+    """
+
+    image: str
+    name: str = "cutset"
+    namespace: str = "default"
+    python: str = "python"
+    launcher: str = ""
+    cpu: str = "1"
+    memory: str = "2Gi"
+    hours: float = 24.0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def read_values(path: Path) -> KubernetesValues:
+    """Read a TOML file of values. UsageError where it cannot be read, or says what means nothing here."""
+    try:
+        values = msgspec.convert(tomllib.loads(path.read_text()), KubernetesValues)
+        unknown = set(tomllib.loads(path.read_text())) - set(KubernetesValues.__dataclass_fields__)
+        if unknown:
+            raise ValueError(f"there is no value {sorted(unknown)[0]!r}")
+        for name in (values.name, values.namespace):
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name in Kubernetes")
+    except OSError as error:
+        raise UsageError("E297", f"{path} cannot be read: {error.strerror}", fix="--on k8s:values.toml") from error
+    except (ValueError, msgspec.ValidationError) as error:
+        fix = 'it needs image = "..."; docs/guide/machines.md has all values'
+        raise UsageError("E297", f"{path}: {error}", fix=fix) from error
+    return values
+
+
+def make_manifests(values: KubernetesValues, pods: int) -> list[dict[str, Any]]:
+    """Return a headless service and an indexed job of pods that wait, each on another node where there is one."""
+    labels = {"app.kubernetes.io/name": "cutset", "app.kubernetes.io/instance": values.name, **values.labels}
+    selector = {"app.kubernetes.io/instance": values.name}
+    about = {"name": values.name, "namespace": values.namespace, "labels": labels}
+    container = {
+        "name": "agent",
+        "image": values.image,
+        "command": ["sleep", "infinity"],
+        "resources": {"requests": {"cpu": values.cpu, "memory": values.memory}, "limits": {"memory": values.memory}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector},
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "subdomain": values.name,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 30,
+        "topologySpreadConstraints": [spread],
+        "containers": [container],
+    }
+    service = {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": True}
+    job = {
+        "completionMode": "Indexed",
+        "completions": pods,
+        "parallelism": pods,
+        "backoffLimitPerIndex": 3,
+        "activeDeadlineSeconds": round(values.hours * 3600),
+        "ttlSecondsAfterFinished": 600,
+        "podFailurePolicy": {
+            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        },
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    return [
+        {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": job},
+    ]
+
+
+def format_manifests(manifests: list[dict[str, Any]]) -> str:
+    """Return manifests as kubectl reads them: JSON, which is YAML as well."""
+    return "".join(f"---\n{json.dumps(manifest, indent=2)}\n" for manifest in manifests)
+
+
+class KubernetesEngine:
+    """Pods of a job that it applies, and deletes at the end; see `Engine`."""
+
+    def __init__(self, name: str, values: KubernetesValues) -> None:
+        self.name, self._values = name, values
+
+    @contextmanager
+    def open(self, wanted: int, *, least: int) -> Iterator[Opened]:
+        """Start as many pods and an agent in each; see `Engine`."""
+        values, manifests = self._values, format_manifests(make_manifests(self._values, wanted))
+        launcher = values.launcher or _own_address()
+        self._ask("apply", "-f", "-", given=manifests)
+        try:
+            chosen = f"--selector=job-name={values.name}"
+            self._ask("wait", "--for=condition=Ready", "pod", chosen, f"--timeout={READY_S:g}s", timeout_s=READY_S + 10)
+            pods = sorted(self._ask("get", "pods", chosen, "--output=name").split())
+            check_enough(self.name, f"job {values.name}", pods, least, fix=f"see `kubectl describe job {values.name}`")
+            commands = {pod.rpartition("/")[2]: self._exec_command(pod) for pod in pods}
+            streams = {name: partial(AgentCommand, name, command) for name, command in commands.items()}
+            with open_hosts(streams, launcher=launcher) as opened:
+                yield opened
+        finally:
+            self._ask("delete", "--wait=false", "-f", "-", given=manifests)
+
+    def _exec_command(self, pod: str) -> list[str]:
+        return [
+            "kubectl",
+            f"--namespace={self._values.namespace}",
+            "exec",
+            "-i",
+            pod,
+            "--",
+            self._values.python,
+            *AGENT,
+        ]
+
+    def _ask(self, *words: str, given: str = "", timeout_s: float = ASK_S) -> str:
+        command = ["kubectl", f"--namespace={self._values.namespace}", *words]
+        return run_program(self.name, command, timeout_s=timeout_s, given=given)
+
+    def __repr__(self) -> str:
+        return f"KubernetesEngine({self.name})"
+
+
+def _own_address() -> str:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError as error:
+        facts = "this machine does not know its own address, at which pods are to reach it"
+        raise UsageError("E297", facts, fix='launcher = "ADDRESS" in the file of values') from error

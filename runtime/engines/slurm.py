@@ -1,0 +1,73 @@
+"""The engine slurm: `srun` leads to the agent of each node, of the allocation that this runs in or of its own."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from ...errors import UsageError
+from ..hosts.remote_host import AGENT
+from .agent_command import AgentCommand
+from .open_hosts import Opened, check_enough, open_hosts
+from .programs import run_program
+
+ASK_S = 30.0
+_GRANTED = re.compile(r"Granted job allocation (\d+)")
+
+
+class SlurmEngine:
+    """The nodes of an allocation; see `Engine`.
+
+    options: for salloc, by their long names, where this runs in no allocation; it then waits until there is one.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
+        self.name, self._options, self._environ = name, dict(options), environ
+
+    @contextmanager
+    def open(self, wanted: int, *, least: int) -> Iterator[Opened]:
+        """Start an agent on every node; see `Engine`."""
+        with self._allocation(wanted) as job:
+            # Names, as scontrol lists them: its output as JSON is another one in every version.
+            names = run_program(self.name, ["squeue", "--noheader", "--jobs", job, "--format=%N"], timeout_s=ASK_S)
+            hosts = run_program(self.name, ["scontrol", "show", "hostnames", names.strip()], timeout_s=ASK_S)
+            nodes = hosts.split()
+            check_enough(self.name, f"allocation {job}", nodes, least, fix=f"salloc --nodes={wanted}")
+            with open_hosts({node: partial(AgentCommand, node, srun_command(job, node)) for node in nodes}) as opened:
+                yield opened
+
+    @contextmanager
+    def _allocation(self, count: int) -> Iterator[str]:
+        """Yield the number of the allocation that this process runs in, or of one that ends with the context."""
+        job = self._environ.get("SLURM_JOB_ID", "")
+        if job:
+            yield job
+            return
+        options = {"job-name": "cutset", **self._options, "nodes": str(count)}
+        words = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+        try:
+            granted = subprocess.run(["salloc", "--no-shell", "--no-kill", *words], capture_output=True, text=True)
+        except OSError as error:
+            facts = f"--on {self.name}: 'salloc' cannot be run: {error.strerror}"
+            raise UsageError("E297", facts, fix="install Slurm's client, or run this where it is") from error
+        job = next(iter(_GRANTED.findall(granted.stderr)), "")
+        try:
+            if granted.returncode or not job:
+                facts = f"--on {self.name}: salloc gave no allocation: {granted.stderr.strip()[-400:]}"
+                raise UsageError("E297", facts, fix="see sinfo; --on slurm:partition=NAME,time=MINUTES names another")
+            yield job
+        finally:
+            if job:
+                run_program(self.name, ["scancel", job], timeout_s=ASK_S)
+
+    def __repr__(self) -> str:
+        return f"SlurmEngine({self.name})"
+
+
+def srun_command(job: str, node: str) -> list[str]:
+    """Return the command that runs the agent on a node of an allocation; one task a step, or all would read alike."""
+    step = ("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none")
+    return ["srun", f"--jobid={job}", *step, "--quiet", "--unbuffered", "--no-kill", "--", sys.executable, *AGENT]
