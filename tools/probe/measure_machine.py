@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from ...partition.cluster.cost_model import CostModel
-from ...partition.cluster.machines import Cluster, uniform_cluster
+from ...partition.cluster.machines import Cluster, Machine, uniform_cluster
 from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.dataflow import lower_cut
 from ...partition.ir.graph import Graph
-from ...runtime.hosts.host import Role
+from ...runtime.engines.reachability import launcher_address
+from ...runtime.hosts.host import Host, LocalHost, Role
+from ...runtime.hosts.remote_host import RemoteHost
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import programs
 from .fit_constants import (
@@ -73,19 +75,48 @@ def probe(workers: int, *, name: str = "machine", brief: bool = False) -> ProbeR
     brief: everything a few times only. UsageError where `workers` are none or too many.
     """
     uniform_cluster(workers)
+    with LocalHost() as here:
+        return _measure(workers, name, (here, here), cores=here.cores, memory_bytes=read_memory(), brief=brief)
+
+
+def probe_hosts(hosts: Sequence[RemoteHost], machines: Sequence[Machine], *, brief: bool = False) -> Cluster:
+    """Measure hosts, one after the other, and the link of each to the next; return the cluster that they are.
+
+    machines: what is known of each, of which address and interpreter stay.
+    """
+    measured = list[Machine]()
+    bandwidths, latencies = list[float](), list[float]()
+    for number, (host, known) in enumerate(zip(hosts, machines, strict=True)):
+        pair, memory_bytes = (host, hosts[(number + 1) % len(hosts)]), host.ready.memory_bytes
+        probed = _measure(1, host.name, pair, cores=host.cores, memory_bytes=memory_bytes, brief=brief)
+        (machine,) = probed.cluster.machines
+        measured.append(replace(machine, address=known.address, python=known.python))
+        bandwidths.append(probed.cluster.bandwidth)
+        latencies.append(probed.cluster.latency_s)
+    fastest, shortest = max(bandwidths), statistics.median(latencies)
+    own = [
+        machine if bandwidth == fastest else replace(machine, bandwidth_out=bandwidth, bandwidth_in=bandwidth)
+        for machine, bandwidth in zip(measured, bandwidths, strict=True)
+    ]
+    return Cluster(tuple(own), fastest, shortest)
+
+
+def _measure(
+    workers: int, name: str, hosts: tuple[Host, Host], *, cores: int, memory_bytes: int, brief: bool
+) -> ProbeResult:
+    """Measure the first of two hosts, and messages to the second, which may be the same."""
     busy = os.getloadavg()[0]
-    cores = os.cpu_count() or 1
-    threads = _count_threads(workers)
+    threads = max(1, cores // workers)
     graph, groups = make_gallery()
     chains = make_chains()
-    timed = _run([_make_setup(i, workers, graph, groups, chains, brief) for i in range(2)], threads)
+    timed = _run([_make_setup(i, workers, threads, graph, groups, chains, brief) for i in range(2)], threads, hosts)
     samples = _collect_samples(graph, groups, timed)
     machine = fit_machine(name, samples, {n: _compute_medians(timed, name_repetition(n)) for n in REPEATED})
     machine = add_random_rate(machine, statistics.median(one.draw for one in timed))
     lines = [_collect_chain(i, chain, timed) for i, chain in enumerate(chains)]
     sends = [seconds for one in timed for seconds in one.sends]
     machine, bandwidth, latency_s = fit_network(machine, (chains[0].whole, chains[-1].whole), lines, sends)
-    memory = int(float(f"{read_memory() // workers:.{DIGITS}g}"))
+    memory = int(float(f"{memory_bytes // workers:.{DIGITS}g}"))
     machine = share_cores(replace(machine, memory_bytes=memory), workers, cores)
     copy = statistics.median(one.copy for one in timed)
     cluster = make_cluster(machine, workers, bandwidth, latency_s)
@@ -104,6 +135,7 @@ def read_memory() -> int:
 def _make_setup(
     machine: int,
     workers: int,
+    threads: int,
     graph: Graph,
     groups: list[dict[str, list[str]]],
     chains: Sequence[ExchangeChain],
@@ -123,22 +155,20 @@ def _make_setup(
         gallery=msgspec.msgpack.encode(whole) if works else b"",
         groups=groups,
         seconds=0.0 if brief else OPERATORS_S,
-        single=works and _count_threads(workers) > 1,
+        single=works and threads > 1,
         chains=listed,
     )
 
 
-def _count_threads(workers: int) -> int:
-    """Return the threads of torch in each of so many workers on this host."""
-    return max(1, (os.cpu_count() or 1) // workers)
-
-
-def _run(setups: Sequence[ProbeSetup], threads: int) -> list[ProbeTimes]:
+def _run(setups: Sequence[ProbeSetup], threads: int, hosts: tuple[Host, Host]) -> list[ProbeTimes]:
     roles = [
-        Role(name, PROBE_ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
-        for name, setup in zip(PEERS, setups, strict=True)
+        Role(name, PROBE_ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads, host=host.name)
+        for name, setup, host in zip(PEERS, setups, hosts, strict=True)
     ]
-    with Launcher(roles, job=f"probe-{uuid.uuid4().hex[:12]}") as launcher:
+    remote = [host for host in hosts if isinstance(host, RemoteHost)]
+    distinct = list({host.name: host for host in hosts}.values())
+    job, address = f"probe-{uuid.uuid4().hex[:12]}", launcher_address(remote)
+    with Launcher(roles, job=job, hosts=distinct, address=address) as launcher:
         return [msgspec.convert(result, ProbeTimes) for result in launcher.run()]
 
 
