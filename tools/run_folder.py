@@ -36,7 +36,7 @@ _FOLDERS = {  # a folder in a folder comes after it
     CHECKPOINT: _PARTS,
     "checkpoints": (),
     "checkpoints/[0-9]*": _PARTS,
-    "journal": _PARTS,
+    "journal": (*_PARTS, "unfinished.json"),
     "journal/[0-9]*": _PARTS,
     "batch": ("operations.jsonl", INITIAL),
     "batch/shard-*.*": _PARTS,

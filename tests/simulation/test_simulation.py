@@ -18,7 +18,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize(("first", "seeds"), with_slow([(0, 50)], [(50, 250)]))
+@pytest.mark.parametrize(("first", "seeds"), with_slow([(0, 20)], [(20, 250)]))
 def test_runs_with_faults_end_as_they_should(first: int, seeds: int) -> None:
     ended = simulate("--first", str(first), "--seeds", str(seeds), "--jobs", "1")
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-5000:]

@@ -49,7 +49,7 @@ ps/server
 ps/sandblaster
 ps/methods
 tools
-tools/task
+tools/task tools/unfinished
 tools/config
 tools/job
 tools/evaluation tools/probe tools/hosts tools/leases

@@ -50,6 +50,16 @@ def claim_folder(config: RunConfig) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a run folder for a moment. UsageError E272 where a run trains there."""
+    lock = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def follow_links(path: Path) -> Path:
     """Return where a path leads, if there are symbolic links in it, since those may change; else as it is."""
     real = Path(os.path.realpath(path))

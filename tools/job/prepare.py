@@ -3,6 +3,7 @@
 What of a run can go wrong before a process is started goes wrong here.
 """
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,8 @@ from ..open_files import allow_open_files
 from ..run_folder import stage_files
 from ..task.load_task import TaskSpec, load_task, read_split
 from ..task.plan_task import with_placement
-from .claim_folder import claim_folder, follow_links, point_last, resumes_in_place
+from ..unfinished.unfinished_run import complete_unfinished
+from .claim_folder import claim_folder, follow_links, lock_folder, point_last, resumes_in_place
 from .configure import configure
 from .job import MAX_ROLES, Job
 from .portion_size import check_resumable, choose_portion_size
@@ -38,10 +40,23 @@ def prepare_run(config: RunConfig) -> Iterator[Job]:
     """Prepare a run in a folder that is locked for as long as the context lasts; see `claim_folder` and `prepare`."""
     with claim_folder(config) as folder:
         settled = replace(config, out=folder, resume=_settle_path(config.resume), init=_settle_path(config.init))
+        _complete_resumed(settled)
         job = prepare(settled, fresh=not resumes_in_place(settled))
         if config.out is None:
             point_last(folder)
         yield job
+
+
+def _complete_resumed(config: RunConfig) -> None:
+    """Where a run is resumed that was killed, make a checkpoint of what it had saved; nobody else trains there."""
+    if config.resume is None:
+        return
+    folder = Path(config.resume)
+    if resumes_in_place(config):
+        complete_unfinished(folder)
+    elif folder.is_dir():
+        with contextlib.suppress(UsageError), lock_folder(folder):
+            complete_unfinished(folder)
 
 
 def _settle_path(path: Path | str | None) -> Path | None:

@@ -20,6 +20,7 @@ from ..job.checkpoint_order import order_checkpoints
 from ..job.checkpoint_timing import CheckpointTiming
 from ..job.export_weights import describe_checkpoint
 from ..job.job import Job
+from ..unfinished.unfinished_run import MachineState, UnfinishedRun, save_unfinished
 
 
 class CheckpointSets:
@@ -39,6 +40,7 @@ class CheckpointSets:
         self.timing = CheckpointTiming(job.training)
         self._files: dict[int, dict[int, ShardFile]] = defaultdict(dict)
         self._states: dict[int, dict[int, StateFile]] = defaultdict(dict)
+        self._replica_states: dict[int, MachineState] = {}  # of replica 0, by machine
         before = order_checkpoints(job.out, final=False)
         self._complete = [int(folder.name) for folder in before.folders]
         for notice in before.notices:  # such a one stays where it is, unless another gets its number
@@ -48,7 +50,8 @@ class CheckpointSets:
         """Take a message about checkpoints into account.
 
         A shard reports "checkpoint_saved", a machine of replica 0 "state_saved"; either may report
-        "checkpoint_missed", if the step of the checkpoint had passed when it was requested, and "write_failed".
+        "checkpoint_missed", if the step of the checkpoint had passed when it was requested, and "write_failed". With
+        "ready" a machine of replica 0 says what it has that shards do not.
         """
         match message.kind:
             case "checkpoint_saved":
@@ -59,10 +62,36 @@ class CheckpointSets:
                 state = msgspec.convert(message.body["file"], StateFile)
                 self._states[message.body["number"]][state.machine] = state
                 self._complete_set(message.body["number"])
+            case "ready" if message.body["state"] is not None:
+                self._replica_states[message.body["machine"]] = msgspec.convert(message.body["state"], MachineState)
+                self._save_unfinished()
             case "checkpoint_missed":
                 self.timing.mark_late(message.body["number"])
             case "write_failed":
                 self.timing.mark_unsaved()
+
+    def _save_unfinished(self) -> None:
+        """Once all machines of replica 0 have told what they have, write what a checkpoint of the journals needs."""
+        job, method = self._job, self._job.method
+        if len(self._replica_states) < job.machines:
+            return
+        unfinished = UnfinishedRun(
+            slices=list(job.slices),
+            regions=[list(regions) for regions in job.regions],
+            about=describe_checkpoint(job, 0),
+            start_step=job.training.start_step,
+            states=[self._replica_states[machine] for machine in range(job.machines)],
+            shards=job.shards,
+            replicas=job.replicas,
+            batch=job.training.batch,
+            lock_step=method.lock_step,
+            period=method.push_period,
+            updates=method.count_updates(method.push_period, job.replicas),
+        )
+        try:
+            save_unfinished(job.out, unfinished)
+        except OSError as error:
+            self._on_notice(f"if this run ends early, only complete checkpoints stay: {error}")
 
     def _complete_set(self, number: int) -> None:
         """Write the manifest if all files are there, and remove the oldest checkpoints."""

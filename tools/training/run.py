@@ -19,6 +19,7 @@ from ..job.export_weights import write_checkpoint
 from ..job.job import Job
 from ..job.process_specs import BaselineSpec
 from ..job.resume import remove_resumed
+from ..unfinished.unfinished_run import complete_if_it_ends_early
 from .checkpoint_sets import remove_incomplete
 from .replica_state import remove_buffers_afterwards
 from .roles import BASELINE, WORKER
@@ -55,7 +56,10 @@ def run_replicas(
         supervisor = TrainingSupervisor(job, hosts, on_progress=on_progress, on_notice=on_notice, requests=requests)
         remove_journals(out)  # of an earlier run
         remove_incomplete(out)
-        with remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines):
+        with (
+            remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines),
+            complete_if_it_ends_early(out, on_notice),
+        ):
             results = run_roles(job, supervisor, hosts, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
         write_once_there_is_room(

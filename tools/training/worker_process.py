@@ -4,6 +4,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...models.sample_stream import SampleStream
 from ...models.task import Data
 from ...ps.client.client import Client
@@ -15,6 +17,7 @@ from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
 from ..task.load_task import load_task, read_split
+from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
 from .progress_log import ProgressLog
 from .replica_state import BufferFile, ReplicaStateWriter, buffer_path, report_write_failure, write_final_state
@@ -41,7 +44,8 @@ class WorkerProcess:
         self._trainer = self._build_trainer()
         self._client = self._build_client()
         self._stream = SampleStream(len(self._samples), batch=self._training.batch, seed=self._training.seed)
-        self._send("ready", {})
+        state = number_buffers(self._trainer.state(), self._trainer.buffers()) if spec.replica == 0 else None
+        self._send("ready", {"machine": spec.machine, "state": msgspec.to_builtins(state)})
         self._mailbox.wait([(LAUNCHER, "start_training", 0, 0, 0)], timeout_s=MESSAGE_TIMEOUT_S)
         self._log = ProgressLog(channel, progress, self._training, lambda: self._mailbox.waited_s)
         self._local_state, self._buffer_file = self._restore_local_state()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from marking import with_slow
 
 from cutset.errors import NetworkError
 from cutset.ps.client.client import Client
@@ -48,7 +49,7 @@ def test_two_replicas_in_step_end_where_they_do_densely(optimizer):
         torch.testing.assert_close(values, by_rows, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", [Downpour(), Downpour(fetch=2, push=3, overlap=True), SSP()], ids=str)
+@pytest.mark.parametrize("method", with_slow([Downpour(fetch=2, push=3, overlap=True)], [Downpour(), SSP()]), ids=str)
 def test_replicas_that_race_learn_what_one_does(method):
     alone, _, _ = run(Downpour(), SGD(0.5), rows=30, by_rows=True, steps=240)
     values, _, _ = run(method, SGD(0.5), rows=30, by_rows=True, replicas=3, steps=80)

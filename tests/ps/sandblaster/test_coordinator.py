@@ -81,6 +81,7 @@ def test_the_bytes_of_the_coordinator_do_not_grow_with_the_parameters(tmp_path: 
     assert large < 2000
 
 
+@pytest.mark.slow
 def test_windows_of_the_samples_reach_the_solution_of_all(tmp_path: Path) -> None:
     chance = torch.Generator().manual_seed(1)
     inputs = torch.randn(SAMPLES, 12, generator=chance, dtype=torch.float64) * torch.linspace(0.2, 2.0, 12)
@@ -205,6 +206,7 @@ def test_the_log_of_another_run_is_refused(tmp_path: Path, change: dict[str, int
     assert caught.value.code == "E812"
 
 
+@pytest.mark.slow
 def test_a_log_is_continued_with_more_iterations(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", method=Sandblaster(iterations=12, l2=1e-3))
     run(tmp_path / "parts", method=Sandblaster(iterations=5, l2=1e-3))

@@ -98,6 +98,7 @@ def test_where_the_server_is_killed_its_roles_are_lost_and_the_next_has_another(
     another.kill()
 
 
+@pytest.mark.slow
 def test_what_the_server_printed_is_shown_where_it_cannot_start(servers: ForkServers) -> None:
     process = servers.start("role", log=new_log(), threads=1, module="cutset.there_is_no_such_module")
     await_ends([process], stretch(WAIT_S))
@@ -106,6 +107,7 @@ def test_what_the_server_printed_is_shown_where_it_cannot_start(servers: ForkSer
     process.kill()
 
 
+@pytest.mark.slow
 def test_roles_draw_other_random_numbers() -> None:
     """Which a data set of the user's may, from numpy's own generator or Python's."""
     roles = [Role(f"role {n}", "role_examples:draws") for n in range(2)]

@@ -141,6 +141,7 @@ def test_a_killed_and_a_stopped_role_are_named_in_time(number: signal.Signals, s
     assert all(gone(pid, timeout_s=0) for pid in pids.values())
 
 
+@pytest.mark.slow
 def test_a_role_whose_interpreter_is_busy_is_not_taken_for_lost() -> None:
     roles = [Role("worker 0", "role_examples:holds_the_lock", 2.0)]
     with launch(roles, limits=Limits(heartbeat_s=1.0)) as launcher:

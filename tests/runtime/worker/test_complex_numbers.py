@@ -39,6 +39,7 @@ def test_the_cut_model_computes_what_the_whole_does(name: str, data: st.DataObje
     assert_same(run_cut(of, data.draw(cuts(of.graph, 3))), run_plain(of), rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_the_finest_cut_trains_and_predicts(name: str) -> None:
     of = subject(name)

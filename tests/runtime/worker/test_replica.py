@@ -177,6 +177,7 @@ def test_a_replica_does_what_it_was_made_for() -> None:
         next(replica.predict(samples(6)))
 
 
+@pytest.mark.slow
 def test_its_threads_compute_with_as_many_threads_as_the_process() -> None:
     child = subprocess.run(
         [sys.executable, f"{SUPPORT}/replica_bits.py"],

@@ -115,6 +115,7 @@ def test_all_bytes_of_a_step_are_counted() -> None:
     assert count_step_bytes(way.plan.dataflow, 2) == told > 0
 
 
+@pytest.mark.slow
 def test_a_paced_worker_takes_as_long_as_the_machine_it_stands_for() -> None:
     ready = capture_task(SMALL)
     winner = find_plan(ready.train, Cluster((Machine("m", 1e8),))).winner

@@ -47,6 +47,7 @@ def test_the_kind_of_plans_can_be_chosen() -> None:
     assert [p["plan"] for p in data["points"]] == ["one machine", "slices"]
 
 
+@pytest.mark.slow
 def test_the_picture_is_written_beside_json(tmp_path: Path) -> None:
     file = tmp_path / "out.svg"
     result = run(*SMALL, "--json", "--svg", str(file))

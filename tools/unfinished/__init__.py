@@ -1,0 +1,1 @@
+"""Runs that ended early: a checkpoint of what their shards had saved."""
