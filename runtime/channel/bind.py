@@ -1,6 +1,8 @@
-"""Binds the socket on which a role listens: one address of this machine, any free port."""
+"""Binds the socket on which a role listens: one address of this machine, any free port, or one of a range."""
 
 import errno
+import random
+import re
 import socket
 
 import zmq
@@ -9,7 +11,7 @@ from ...errors import NetworkError
 
 
 def listen(inbox: "zmq.Socket[bytes]", name: str, host: str, *, encrypted: bool) -> str:
-    """Bind the inbox of role `name` to a free port of `host`. Returns the end point.
+    """Bind the inbox of role `name` to a free port of `host`, "ADDRESS" or "ADDRESS:FIRST-LAST". Returns the end point.
 
     NetworkError where the host has no such address, or the traffic would be neither local nor encrypted.
     """
@@ -19,14 +21,45 @@ def listen(inbox: "zmq.Socket[bytes]", name: str, host: str, *, encrypted: bool)
         raise NetworkError(
             "E512", f"{name} would listen on every interface ({host})", fix="give the address of one, 127.0.0.1"
         )
+    host, _, ports = host.partition(":")
     try:
-        inbox.bind(f"tcp://{host}:0")
+        _bind(inbox, host, parse_ports(ports) if ports else range(1))
     except zmq.ZMQError as error:
+        if ports and error.errno == errno.EADDRINUSE:
+            facts = f"{name} cannot listen on {host!r}: every port of {ports} is in use"
+            raise NetworkError("E512", facts, fix="a larger range, or others: --ports 40000-40999") from error
         fix = "give the address of one of this machine's interfaces (`ip address` lists them), or 127.0.0.1"
         raise NetworkError(
             "E512", f"{name} cannot listen on {host!r}: {explain_failure(host, error)}", fix=fix
         ) from error
     return inbox.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+
+def join_ports(address: str, ports: str) -> str:
+    """Return what `listen` takes: an address, with a range of ports where there is one."""
+    return f"{address}:{ports}" if ports else address
+
+
+def parse_ports(text: str) -> range:
+    """Return the ports of a range, "40000-40100". ValueError where it is none."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    ports = range(int(match[1]), int(match[2]) + 1) if match else range(0)
+    if not ports or ports.start < 1024 or ports.stop > 1 << 16:
+        raise ValueError(f"{text!r} is no range of ports from 1024 to 65535")
+    return ports
+
+
+def _bind(inbox: "zmq.Socket[bytes]", host: str, ports: range) -> None:
+    """Bind to the first port that is free, from one by chance on, since many roles begin at once."""
+    begin = random.randrange(len(ports))
+    for tried, port in enumerate([*ports[begin:], *ports[:begin]], start=1):
+        try:
+            inbox.bind(f"tcp://{host}:{port}")
+        except zmq.ZMQError as error:
+            if error.errno != errno.EADDRINUSE or tried == len(ports):
+                raise
+        else:
+            return
 
 
 def explain_failure(host: str, error: zmq.ZMQError) -> str:

@@ -42,9 +42,9 @@ _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster 
 class ZmqChannel:
     """One role's end of the network.
 
-    host: the address of one interface to listen on; the port is any free one. shared_bytes: the most memory to share
-    with each peer on this host, 0 for none. encrypted: without it anybody may connect and send under any name; only
-    allowed on loopback, to measure what encryption costs.
+    host: the address of one interface to listen on, at any free port or, as "ADDRESS:FIRST-LAST", at one of a range.
+    shared_bytes: the most memory to share with each peer on this host, 0 for none. encrypted: without it anybody may
+    connect and send under any name; only allowed on loopback, to measure what encryption costs.
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
     key on the list, and may not send under the name of a peer that is known to have another key.
@@ -75,7 +75,7 @@ class ZmqChannel:
         self._connections: dict[str, PeerConnection] = {}
         self._connecting: list[PeerConnection] = []
         self._numbers = SequenceNumbers(name)
-        self._same_host = SameHostPeers(host, size=shared_bytes)
+        self._same_host = SameHostPeers(host.partition(":")[0], size=shared_bytes)
         self._requeued: deque[Message] = deque()
         self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete

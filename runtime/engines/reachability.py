@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import CutsetError, NetworkError, ProcessLost
+from ..channel.bind import join_ports
 from ..channel.channel import Channel, SilenceError
 from ..channel.mailbox import stop_error
 from ..channel.message import Message
@@ -25,7 +26,8 @@ def find_closed_links(hosts: Sequence[RemoteHost]) -> list[CutsetError]:
     """Return an error for every way from one of these hosts to another, or to the launcher, that nothing passes."""
     names, address = [host.name for host in hosts], launcher_address(hosts)
     roles = [Role(name, GREETER, {"names": names, "timeout_s": GREETING_S}, host=name) for name in names]
-    launching = Launcher(roles, job=f"doctor-{uuid.uuid4().hex[:12]}", hosts=hosts, address=address)
+    listens = join_ports(address, hosts[0].ports)
+    launching = Launcher(roles, job=f"doctor-{uuid.uuid4().hex[:12]}", hosts=hosts, address=listens)
     with launching as launcher:
         try:
             launcher.start(timeout_s=START_S)

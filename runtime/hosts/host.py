@@ -37,12 +37,13 @@ class Role:
 class Host(Protocol):
     """A machine on which roles run.
 
-    name: of the owner of its roles' keys, too. address: on which its roles listen. lost: why it is lost, "" as long as
-    it is not.
+    name: of the owner of its roles' keys, too. address: on which its roles listen. ports: at which, as "40000-40100",
+    "" for any that are free. lost: why it is lost, "" as long as it is not.
     """
 
     name: str
     address: str
+    ports: str
     lost: str
 
     @property
@@ -96,7 +97,7 @@ class LocalHost:
     ) -> None:
         self.name = name
         self.address = address
-        self.public_key = self.folder = self.lost = ""
+        self.public_key = self.folder = self.ports = self.lost = ""
         self.cores = os.cpu_count() or 1
         self._servers = ForkServers(prefix=prefix, environ=environ)
 

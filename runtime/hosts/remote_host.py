@@ -78,6 +78,7 @@ class RemoteHost:
     versions.
 
     Attributes:
+        ports: at which its roles listen; see `Host`.
         ready: what the agent told of its machine.
         lost: why the host is lost, "" as long as it is not.
         clock_ahead_s: by how much its clock is ahead of the one here, to the time that a message takes.
@@ -85,7 +86,7 @@ class RemoteHost:
 
     def __init__(self, name: str, stream: AgentStream, *, launcher: str = "") -> None:
         self.name = name
-        self.lost, self.clock_ahead_s = "", 0.0
+        self.lost, self.ports, self.clock_ahead_s = "", "", 0.0
         self._agent = stream
         self._stream = FrameStream(stream.reading, stream.writing)
         self._processes: dict[int, RemoteProcess] = {}

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from ...errors import NetworkError
+from ..channel.bind import join_ports
 from ..channel.curve import make_keys
 from ..channel.message import LAUNCHER, Message
 from ..channel.zmq_channel import CONNECTION_LOST, DIRECTORY, SIDE, ZmqChannel
@@ -26,11 +27,9 @@ from ..hosts.role_process import HostedProcess, await_ends, end_all
 from .liveness import LivenessMonitor
 from .membership import Limits, Loss
 
-TICK_S = 0.25
-HEARTBEAT_INTERVAL_S = 0.5
+TICK_S, HEARTBEAT_INTERVAL_S = 0.25, 0.5
 STOP_S = 2.0  # from the message to stop to SIGTERM
 _BURST = 10_000  # messages to read before the clock is checked again
-
 
 RestartGroup = Callable[[Loss], Sequence[Role]]
 Watch = Callable[["Launcher"], object]
@@ -260,15 +259,16 @@ class Launcher:
         return (self._folder / f"{name.replace(' ', '-')}.log").open("w+b")
 
     def _assignment(self, role: Role, timeout_s: float) -> Assignment:
+        host = self._host_of(role)
         return Assignment(
             name=role.name,
             job=self.job,
             entry=role.entry,
             setup=role.setup,
-            keys=self._keys[self._host_of(role).name],
+            keys=self._keys[host.name],
             key_owners=self._key_owners,
             launcher=self._endpoint_for(role.name, LAUNCHER, self._channel.endpoint),
-            host=self._host_of(role).address,
+            host=join_ports(host.address, host.ports),
             path=sys.path,
             start_timeout_s=timeout_s,
             heartbeat_interval_s=HEARTBEAT_INTERVAL_S,

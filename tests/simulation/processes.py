@@ -241,7 +241,7 @@ class SimHost:
     """What starts the processes."""
 
     name, address, cores = "local", "127.0.0.1", 1
-    public_key = folder = lost = ""
+    public_key = folder = ports = lost = ""
 
     def __init__(self, **ignored: str) -> None:
         pass

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..config.engine_name import FORMS
+from ..config.engine_name import FORMS, check_ports
 from .output import json_option, print_json
 
 if TYPE_CHECKING:
@@ -16,24 +16,31 @@ _COLUMNS = ("machine", "ssh", "listens on", "cores", "memory", "free on disk", "
 
 
 @click.command("doctor")
+@click.argument("task", required=False)
 @click.option("--on", "engine", required=True, metavar="ENGINE", help=f"Which machines: {FORMS}.")
 @click.option("--machines", type=click.IntRange(1), default=1, help="How many, where the engine makes them.")
+@click.option("--ports", metavar="FIRST-LAST", default="", help="At which roles are to listen.")
 @json_option
-def doctor(engine: str, machines: int, as_json: bool) -> None:
+def doctor(task: str | None, engine: str, machines: int, ports: str, as_json: bool) -> None:
     """Check that machines are ready for a run, before one depends on them.
 
     On every machine of the engine an agent is started, as for a run: versions of Python, torch and cutset, memory,
     disk and clock are compared, and every way between any two machines is tried, encrypted as in a run.
+    A TASK is loaded on each, as its workers would; data are not read.
     Everything that is wrong is named, with its fix. Nothing is left on any machine.
 
     Exit codes: 0 if all is well, 2 for machines, 5 for the network between them.
     """
     from ..doctor.examine import examine
     from ..hosts.engine import make_engine, serve_if_member
+    from ..task.load_task import TaskSpec
 
     if serve_if_member(engine):
         return
-    examination = examine(make_engine(engine), wanted=machines)
+    if ports:
+        check_ports("--ports", ports)
+    spec = None if task is None else TaskSpec(task)
+    examination = examine(make_engine(engine), wanted=machines, ports=ports, task=spec)
     if as_json:
         print_json(examination.to_dict(), indent=1)
     else:

@@ -44,6 +44,16 @@ def parse_engine(name: str) -> EngineName:
     return EngineName(kind, argument)
 
 
+def check_ports(flag: str, text: str) -> None:
+    """Raise UsageError where an option's value is no range of ports."""
+    from ...runtime.channel.bind import parse_ports
+
+    try:
+        parse_ports(text)
+    except ValueError as error:
+        raise UsageError("E297", f"{flag} {error}", fix=f"{flag} 40000-40100") from error
+
+
 def check_engine(flag: str, name: str) -> None:
     """Raise UsageError where an option's value names no engine."""
     parse_engine(name)

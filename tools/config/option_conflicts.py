@@ -33,6 +33,8 @@ def refuse_conflicts(options: Mapping[str, Any]) -> None:
         if method.name in ONE_HOST:
             facts = f"method {method.name} does not go over several machines"
             raise UsageError("E269", facts, fix="leave --on out, or --method downpour")
+    elif "ports" in options:
+        raise UsageError("E228", "--ports has no effect without --on", fix="leave --ports out")
     if "resume" in options and "init" in options:
         raise UsageError("E287", "--resume and --init both name the weights to start from", fix="leave one of them out")
     if method.name == "sandblaster":

@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ..path_option import require_path, require_utf8
 from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
-from .engine_name import FORMS, check_engine, parse_engine
+from .engine_name import FORMS, check_engine, check_ports, parse_engine
 from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
 from .option_conflicts import refuse_conflicts
 from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER, RETRY_SCALED, STOP
@@ -166,6 +166,13 @@ class RunConfig:
         check=check_engine,
         shown_default="this machine",
         help=f"Run on other machines: {FORMS}.",
+    )
+    ports: str | None = option(
+        group=REPLICAS,
+        metavar="FIRST-LAST",
+        check=check_ports,
+        shown_default="any free ones",
+        help="With --on: the ports at which roles, and the launcher, listen: 40000-40100.",
     )
 
     out: Path | str | None = option(

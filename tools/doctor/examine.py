@@ -12,7 +12,9 @@ from ...runtime.engines.engine import Engine
 from ...runtime.engines.reachability import find_closed_links
 from ...runtime.engines.ssh import SshEngine
 from ...runtime.hosts.remote_host import RemoteHost
+from ..task.load_task import TaskSpec
 from ..units import format_bytes, format_seconds
+from .try_task import try_task
 
 MAX_CLOCK_AHEAD_S = 60.0
 _LEAST_PART = 0.9  # of the memory that the file states: a system never shows quite all that is built in
@@ -30,15 +32,16 @@ class HostReport:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found. links: an error for each way that is closed."""
+    """What was found. links: an error for each way that is closed; task: one for each host that cannot load it."""
 
     hosts: tuple[HostReport, ...]
     links: tuple[CutsetError, ...]
+    task: tuple[CutsetError, ...] = ()
 
     @property
     def failures(self) -> tuple[CutsetError, ...]:
         """All that is wrong, hosts first."""
-        return (*(failure for host in self.hosts for failure in host.failures), *self.links)
+        return (*(failure for host in self.hosts for failure in host.failures), *self.links, *self.task)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -47,13 +50,20 @@ class Examination:
         return {"ready": not failures, "hosts": hosts, "failures": failures}
 
 
-def examine(engine: Engine, *, wanted: int = 1) -> Examination:
-    """Look at the machines of an engine, all at once; it takes some seconds. wanted: how many it is to make."""
+def examine(engine: Engine, *, wanted: int = 1, ports: str = "", task: TaskSpec | None = None) -> Examination:
+    """Look at the machines of an engine, all at once; it takes some seconds.
+
+    wanted: how many it is to make, and must have. ports: at which roles are to listen. task: to load on each of them.
+    """
     stated = {machine.name: machine for machine in engine.machines} if isinstance(engine, SshEngine) else {}
     with engine.open(wanted, least=wanted) as opened:
         reports = tuple(_report_on(name, host, stated.get(name)) for name, host in opened.items())
         hosts = [host for host in opened.values() if isinstance(host, RemoteHost)]
-        return Examination(reports, tuple(find_closed_links(hosts)) if hosts else ())
+        for host in hosts:
+            host.ports = ports
+        links = find_closed_links(hosts) if hosts else []
+        unloaded = try_task(task, hosts) if task is not None and hosts and not links else []
+        return Examination(reports, tuple(links), tuple(unloaded))
 
 
 def _report_on(name: str, host: RemoteHost | UsageError, stated: Machine | None) -> HostReport:

@@ -1,5 +1,6 @@
 """The engine that the user names, "ssh:cluster.toml", and the hosts of a run on its machines."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from ...errors import UsageError
 from ...partition.cluster.cluster_file import load
 from ...partition.cluster.machines import Machine
+from ...runtime.channel.bind import parse_ports
 from ...runtime.engines.engine import Engine
 from ...runtime.engines.hand import HandEngine
 from ...runtime.engines.kubernetes import KubernetesEngine, read_values
@@ -77,12 +79,25 @@ def open_run_hosts(job: Job, on_notice: Callable[[str], object]) -> Iterator[Run
         hosts, spare_hosts = list[RemoteHost](), list[RemoteHost]()
         for number, host in enumerate(opened.values()):
             if isinstance(host, RemoteHost):
+                host.ports = job.config.ports or ""
                 (hosts if number < needed else spare_hosts).append(host)
             elif number < needed:
                 raise host
             else:
                 on_notice(f"no spare: {host.facts}")
-        yield RunHosts(job, hosts, spare_hosts=spare_hosts, on_notice=on_notice)
+        run_hosts = RunHosts(job, hosts, spare_hosts=spare_hosts, on_notice=on_notice)
+        if job.config.ports:
+            _check_room(job, run_hosts, len(parse_ports(job.config.ports)))
+        yield run_hosts
+
+
+def _check_room(job: Job, hosts: RunHosts, ports: int) -> None:
+    """Raise UsageError where a host has more roles than there are ports for them, and perhaps the launcher's."""
+    workers = [hosts.worker_host(r, m).name for r in range(job.replicas) for m in range(job.machines)]
+    most = 1 + max(Counter([*workers, *(hosts.shard_host(index).name for index in range(job.shards))]).values())
+    if most > ports:
+        facts = f"--ports {job.config.ports} has {ports} ports; {most} roles may be on one host"
+        raise UsageError("E297", facts, fix="a larger range, with some to spare for roles that are restarted")
 
 
 def _count_needed(job: Job, names: list[str]) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from ...errors import ProcessLost
+from ...runtime.channel.bind import join_ports
 from ...runtime.engines.reachability import launcher_address
 from ...runtime.hosts.host import Host, Role
 from ...runtime.hosts.remote_host import RemoteHost
@@ -57,7 +58,8 @@ class RunHosts:
     @property
     def launcher_address(self) -> str:
         """The address at which roles reach this process; "" for that of the first host."""
-        return launcher_address([host for host in self.hosts if isinstance(host, RemoteHost)])
+        address = launcher_address([host for host in self.hosts if isinstance(host, RemoteHost)])
+        return join_ports(address, self.first.ports) if address else ""
 
     def worker_host(self, replica: int, machine: int) -> Host:
         """Return the host of one machine of a replica."""

@@ -1,5 +1,6 @@
 """Who may talk to a ZeroMQ channel, what becomes of nonsense, and what the errors say."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -230,3 +231,13 @@ def test_roles_of_a_host_share_its_key_and_nobody_else_may_have_their_names(open
     assert sorted(message.sender for message in came) == ["known", "launcher", "new"]
     with pytest.raises(SilenceError, match="malformed messages dropped: 1 of here, 1 of launcher, 3 of there"):
         reader.receive(2)
+
+
+def test_a_channel_listens_within_a_range_of_ports(opened: Opener) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1]
+        ports = f"{first}-{first + 1}"
+        one = opened("a", host=f"127.0.0.1:{ports}")
+        assert one.endpoint == f"tcp://127.0.0.1:{first + 1}"
+        with pytest.raises(NetworkError, match=f"E512: b cannot listen .*: every port of {ports} is in use"):
+            opened("b", host=f"127.0.0.1:{ports}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cutset.errors import UsageError
-from cutset.tools.config.engine_name import FORMS, parse_engine
+from cutset.tools.config.engine_name import FORMS, check_ports, parse_engine
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,13 @@ def test_what_names_no_engine_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="E297") as caught:
         parse_engine(name)
     assert "salloc" in caught.value.facts or FORMS in caught.value.fix
+
+
+@pytest.mark.parametrize("text", ["", "40000", "80-90", "50000-40000", "1024-70000", "a-b"])
+def test_what_is_no_range_of_ports_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no range of ports"):
+        check_ports("--ports", text)
+
+
+def test_a_range_of_ports_is_taken() -> None:
+    check_ports("--ports", "40000-40100")

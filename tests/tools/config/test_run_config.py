@@ -57,6 +57,7 @@ FLAGS = {
     "compress": "--compress",
     "restarts": "--restarts",
     "on": "--on",
+    "ports": "--ports",
     "out": "--out",
     "overwrite": "--overwrite",
     "init": "--init",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import USAGE, Cutset
 from command_line import cutset as cutset
+from places import USER_MODELS
 from ssh_hosts import needs_sshd, ssh_hosts, write_cluster
 
 from cutset.errors import BadInput, UsageError
@@ -64,3 +65,17 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     memory, clock = (error.facts for error in found.failures)
     assert "host lab1 has " in memory
     assert "clock of host lab1" in clock
+
+
+@needs_sshd
+def test_a_task_is_tried_on_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset) -> None:
+    (tmp_path / "task.py").write_text("import there_is_no_such_module\n")
+    with ssh_hosts(tmp_path, 2, monkeypatch) as names:
+        engine = f"ssh:{write_cluster(tmp_path / 'cluster.toml', names)}"
+        wrong = cutset("doctor", f"{tmp_path / 'task.py'}:task", "--on", engine, "--json", "--ports", "42300-42320")
+        good = cutset("doctor", f"{USER_MODELS / 'good.py'}:task", "--on", engine)
+    assert wrong.code == USAGE
+    failures = [failure["facts"] for failure in json.loads(wrong.out)["failures"]]
+    assert [facts.partition(":")[0] for facts in failures] == ["on host lab1", "on host lab2"]
+    assert all("there_is_no_such_module" in facts for facts in failures)
+    assert good.code == 0, good.out + good.err

@@ -23,6 +23,7 @@ class FakeHost:
     cores: int = 4
     folder: str = "/tmp/agent"
     lost: str = ""
+    ports: str = ""
 
 
 @pytest.fixture
