@@ -113,6 +113,10 @@ def test_a_run_recovers_or_ends_in_words(
     if fault is terminate_launcher:
         assert launcher.returncode == 143, about + printed
         return
+    if fault is block_one_way and launcher.returncode == 5:  # roles that are started again there meet it again
+        assert re.search(r"has what was saved last, of step \d+: --resume", printed), about + printed
+        assert "error E514: the connection from" in printed, about + printed
+        return
     assert launcher.returncode == 0, f"{about}\n{printed[-2000:]}"
     if fault in FAULTS[:4]:
         assert "is lost" in printed, f"{about}: it was too late"
