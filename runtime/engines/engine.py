@@ -7,9 +7,10 @@ from .open_hosts import Opened
 
 
 class Engine(Protocol):
-    """Leads to machines. name: as the user wrote it."""
+    """Leads to machines. name: as the user wrote it. notices: sentences about what it could not tidy up."""
 
     name: str
+    notices: list[str]
 
     def open(self, wanted: int, *, least: int) -> AbstractContextManager[Opened]:
         """Open the agents of machines: `wanted` where they are made for this, or all that there are; they end with the

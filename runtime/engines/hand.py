@@ -17,6 +17,7 @@ class HandEngine:
 
     def __init__(self, name: str, key_file: Path) -> None:
         self.name, self._key_file = name, key_file
+        self.notices = list[str]()
 
     @contextmanager
     def open(self, wanted: int, *, least: int) -> Iterator[Opened]:

@@ -2,11 +2,13 @@
 
 import json
 import re
+import secrets
 import socket
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,10 @@ from ...errors import UsageError
 from ..hosts.remote_host import AGENT
 from .agent_command import AgentCommand
 from .open_hosts import Opened, check_enough, open_hosts
-from .programs import run_program
+from .programs import run_program, tidy_up
 
-ASK_S, READY_S = 30.0, 300.0
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
+ASK_S, READY_S, _AGAIN_S = 30.0, 300.0, 0.5
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,43}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -111,28 +113,38 @@ def format_manifests(manifests: list[dict[str, Any]]) -> str:
 
 
 class KubernetesEngine:
-    """Pods of a job that it applies, and deletes at the end; see `Engine`."""
+    """Pods of a job that it creates, and deletes at the end; see `Engine`."""
 
     def __init__(self, name: str, values: KubernetesValues) -> None:
         self.name, self._values = name, values
+        self.notices = list[str]()
 
     @contextmanager
     def open(self, wanted: int, *, least: int) -> Iterator[Opened]:
         """Start as many pods and an agent in each; see `Engine`."""
-        values, manifests = self._values, format_manifests(make_manifests(self._values, wanted))
-        launcher = values.launcher or _own_address()
-        self._ask("apply", "-f", "-", given=manifests)
+        values = replace(self._values, name=f"{self._values.name}-{secrets.token_hex(3)}")  # each run has its own
+        manifests, launcher = format_manifests(make_manifests(values, wanted)), values.launcher or _own_address()
         try:
-            chosen = f"--selector=job-name={values.name}"
-            self._ask("wait", "--for=condition=Ready", "pod", chosen, f"--timeout={READY_S:g}s", timeout_s=READY_S + 10)
-            pods = sorted(self._ask("get", "pods", chosen, "--output=name").split())
+            self._ask("create", "-f", "-", given=manifests)
+            pods = self._await_pods(values.name, wanted)
             check_enough(self.name, f"job {values.name}", pods, least, fix=f"see `kubectl describe job {values.name}`")
             commands = {pod.rpartition("/")[2]: self._exec_command(pod) for pod in pods}
             streams = {name: partial(AgentCommand, name, command) for name, command in commands.items()}
             with open_hosts(streams, launcher=launcher) as opened:
                 yield opened
         finally:
-            self._ask("delete", "--wait=false", "-f", "-", given=manifests)
+            delete = ["kubectl", f"--namespace={values.namespace}", "delete", "--ignore-not-found", "--wait=false"]
+            self.notices += tidy_up(self.name, [*delete, "-f", "-"], timeout_s=ASK_S, given=manifests)
+
+    def _await_pods(self, job: str, wanted: int) -> list[str]:
+        """Return the pods of a job once all are ready."""
+        chosen, deadline = f"--selector=job-name={job}", time.monotonic() + READY_S
+        while len(pods := sorted(self._ask("get", "pods", chosen, "--output=name").split())) < wanted:
+            if time.monotonic() > deadline:
+                return pods
+            time.sleep(_AGAIN_S)  # `kubectl wait` fails as long as there are no pods
+        self._ask("wait", "--for=condition=Ready", chosen, "pod", f"--timeout={READY_S:g}s", timeout_s=READY_S + 10)
+        return pods
 
     def _exec_command(self, pod: str) -> list[str]:
         return [
@@ -156,7 +168,10 @@ class KubernetesEngine:
 
 def _own_address() -> str:
     try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError as error:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = ""
+    if not address or address.startswith("127."):
         facts = "this machine does not know its own address, at which pods are to reach it"
-        raise UsageError("E297", facts, fix='launcher = "ADDRESS" in the file of values') from error
+        raise UsageError("E297", facts, fix='launcher = "ADDRESS" in the file of values')
+    return address

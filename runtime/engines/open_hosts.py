@@ -1,5 +1,6 @@
 """`open_hosts`: opens the agents of many machines at once, and says of each that does not answer why."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,18 +19,23 @@ def open_hosts(streams: Mapping[str, Callable[[], AgentStream]], *, launcher: st
     launcher: the address of this machine, where agents do not know it themselves.
     """
 
-    def open_one(name: str) -> RemoteHost | UsageError:
-        try:
-            return RemoteHost(name, streams[name](), launcher=launcher)
-        except UsageError as error:
-            return error
-
     with ExitStack() as stack:
-        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(streams))), thread_name_prefix="cutset-open") as pool:
-            opened = dict(zip(streams, pool.map(open_one, streams), strict=True))
-        for host in opened.values():
-            if isinstance(host, RemoteHost):
+        pool = ThreadPoolExecutor(min(_AT_ONCE, max(1, len(streams))), thread_name_prefix="cutset-open")
+        lock = threading.Lock()
+
+        def open_one(name: str) -> RemoteHost | UsageError:
+            try:
+                host = RemoteHost(name, streams[name](), launcher=launcher)
+            except UsageError as error:
+                return error
+            with lock:
                 stack.enter_context(host)
+            return host
+
+        try:
+            opened = dict(zip(streams, pool.map(open_one, streams), strict=True))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # the user may not want to wait for those to come
         yield opened
 
 

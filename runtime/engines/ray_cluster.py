@@ -45,6 +45,7 @@ class RayEngine:
 
     def __init__(self, name: str, address: str = "") -> None:
         self.name, self._address = name, address or "auto"
+        self.notices = list[str]()
 
     @contextmanager
     def open(self, wanted: int, *, least: int) -> Iterator[Opened]:
@@ -57,6 +58,9 @@ class RayEngine:
                 "E297", f"--on {self.name}: Ray is not installed", fix="pip install 'cutset[ray]'"
             ) from error
         self._check_reachable()
+        if ray.is_initialized():
+            facts = f"--on {self.name}: this process uses Ray already"
+            raise UsageError("E297", facts, fix="ray.shutdown() before cutset.train")
         try:
             ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError) as error:

@@ -26,7 +26,7 @@ def find_closed_links(hosts: Sequence[RemoteHost]) -> list[CutsetError]:
     """Return an error for every way from one of these hosts to another, or to the launcher, that nothing passes."""
     names, address = [host.name for host in hosts], launcher_address(hosts)
     roles = [Role(name, GREETER, {"names": names, "timeout_s": GREETING_S}, host=name) for name in names]
-    listens = join_ports(address, hosts[0].ports)
+    listens = join_ports(address, hosts[0].ports) if address else ""
     launching = Launcher(roles, job=f"doctor-{uuid.uuid4().hex[:12]}", hosts=hosts, address=listens)
     with launching as launcher:
         try:

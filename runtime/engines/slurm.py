@@ -2,20 +2,23 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import IO
 
 from ...errors import UsageError
 from ..hosts.remote_host import AGENT
 from .agent_command import AgentCommand
 from .open_hosts import Opened, check_enough, open_hosts
-from .programs import run_program
+from .programs import run_program, tidy_up
 
 ASK_S = 30.0
-_GRANTED = re.compile(r"Granted job allocation (\d+)")
+_JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
 
 
 class SlurmEngine:
@@ -26,6 +29,7 @@ class SlurmEngine:
 
     def __init__(self, name: str, options: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
         self.name, self._options, self._environ = name, dict(options), environ
+        self.notices = list[str]()
 
     @contextmanager
     def open(self, wanted: int, *, least: int) -> Iterator[Opened]:
@@ -48,20 +52,37 @@ class SlurmEngine:
             return
         options = {"job-name": "cutset", **self._options, "nodes": str(count)}
         words = [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
+        with tempfile.TemporaryFile("w+") as output:
+            try:
+                yield self._ask_for_nodes(words, output)
+            finally:
+                job = _find_job(output)
+                if job:
+                    self.notices += tidy_up(self.name, ["scancel", job], timeout_s=ASK_S)
+
+    def _ask_for_nodes(self, words: Sequence[str], output: IO[str]) -> str:
+        """Wait until salloc has an allocation; return its number. What it prints goes to a file."""
         try:
-            granted = subprocess.run(["salloc", "--no-shell", "--no-kill", *words], capture_output=True, text=True)
+            salloc = subprocess.Popen(["salloc", "--no-shell", "--no-kill", *words], stdout=output, stderr=output)
         except OSError as error:
             facts = f"--on {self.name}: 'salloc' cannot be run: {error.strerror}"
             raise UsageError("E297", facts, fix="install Slurm's client, or run this where it is") from error
-        job = next(iter(_GRANTED.findall(granted.stderr)), "")
         try:
-            if granted.returncode or not job:
-                facts = f"--on {self.name}: salloc gave no allocation: {granted.stderr.strip()[-400:]}"
-                raise UsageError("E297", facts, fix="see sinfo; --on slurm:partition=NAME,time=MINUTES names another")
-            yield job
-        finally:
-            if job:
-                run_program(self.name, ["scancel", job], timeout_s=ASK_S)
+            code = salloc.wait()
+        except BaseException:  # the user does not want to wait any longer
+            salloc.send_signal(signal.SIGINT)
+            try:
+                salloc.wait(ASK_S)
+            except subprocess.TimeoutExpired:
+                salloc.kill()
+                salloc.wait()
+            raise
+        job = _find_job(output)
+        if code or not job:
+            output.seek(0)
+            facts = f"--on {self.name}: salloc gave no allocation: {output.read().strip()[-400:]}"
+            raise UsageError("E297", facts, fix="see sinfo; --on slurm:partition=NAME,time=MINUTES names another")
+        return job
 
     def __repr__(self) -> str:
         return f"SlurmEngine({self.name})"
@@ -71,3 +92,9 @@ def srun_command(job: str, node: str) -> list[str]:
     """Return the command that runs the agent on a node of an allocation; one task a step, or all would read alike."""
     step = ("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none")
     return ["srun", f"--jobid={job}", *step, "--quiet", "--unbuffered", "--no-kill", "--", sys.executable, *AGENT]
+
+
+def _find_job(output: IO[str]) -> str:
+    """Return the number of the job that salloc has told of, "" if it has not."""
+    output.seek(0)
+    return next(iter(_JOB.findall(output.read())), "")

@@ -21,6 +21,7 @@ class SshEngine:
 
     def __init__(self, name: str, machines: Sequence[Machine]) -> None:
         self.name, self.machines = name, tuple(machines)
+        self.notices = list[str]()
 
     def open(self, wanted: int = 0, *, least: int = 0) -> AbstractContextManager[Opened]:
         """Log in to all machines at once; see `Engine`."""

@@ -3,7 +3,6 @@
 All run the same command. That of rank 0 is the launcher, with an agent beside it; the others become agents.
 """
 
-import contextlib
 import hashlib
 import os
 import socket
@@ -15,15 +14,16 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ...errors import UsageError
+from ...errors import NetworkError, UsageError
 from ..hosts.remote_host import AGENT
-from ..joining.door import JOIN_S, Door
+from ..joining.door import Door
 from ..joining.join import join
 from ..joining.join_key import JoinKey, make_join_key, read_join_key, write_join_key
 from .agent_command import AgentCommand
 from .joined_hosts import open_joined
 from .open_hosts import Opened, check_enough
 
+PREPARE_S, KNOCK_S = 1800.0, 15.0  # for rank 0 to capture and to plan; whoever waits ends with torchrun, too
 _AGAIN_S = 0.1
 
 
@@ -36,6 +36,7 @@ class TorchrunEngine:
 
     def __init__(self, name: str, key_file: Path | None, environ: Mapping[str, str] = os.environ) -> None:
         self.name, self._environ = name, environ
+        self.notices = list[str]()
         self.rank, self.size = self._read_number("RANK"), self._read_number("WORLD_SIZE")
         self._key_file = key_file
         if key_file is None and self._read_number("LOCAL_WORLD_SIZE") != self.size:
@@ -46,8 +47,8 @@ class TorchrunEngine:
     def open(self, wanted: int, *, least: int) -> Iterator[Opened]:
         """Start an agent here and wait for those of the other processes; see `Engine`."""
         check_enough(self.name, "torchrun", range(self.size), least, fix=f"--nproc-per-node={least}")
-        address = self._find_address()
-        key = make_join_key(address, 0) if self._key_file is None else read_join_key(self._key_file)
+        key = make_join_key(self._find_address(), 0) if self._key_file is None else read_join_key(self._key_file)
+        address = key.address
         with Door(key.door_keys(self.size), address, key.port) as door, self._published(key, door):
             names = {str(rank): f"rank{rank}" for rank in range(1, self.size)}
             own = {"rank0": partial(AgentCommand, "rank0", (sys.executable, *AGENT))}
@@ -56,9 +57,18 @@ class TorchrunEngine:
 
     def join(self) -> None:
         """Be an agent of the launcher, in a process of another rank, until it has ended."""
-        key = self._await_key()
-        address = key.address if self._key_file is None else self._find_address()
-        join(f"tcp://{address}:{key.port}", key.make_pass(self.rank))
+        path, deadline = self._key_file or self._local_key_file(), time.monotonic() + PREPARE_S
+        while True:
+            try:
+                key = read_join_key(path)
+                join(f"tcp://{key.address}:{key.port}", key.make_pass(self.rank), wait_s=KNOCK_S)
+            except (UsageError, NetworkError) as error:
+                # Rank 0 has yet to write the key, or to open the door; what is there is of a torchrun before.
+                if time.monotonic() > deadline or (self._key_file is not None and isinstance(error, UsageError)):
+                    raise
+                time.sleep(_AGAIN_S)  # no event tells of a file that is to come
+            else:
+                return
 
     @contextmanager
     def _published(self, key: JoinKey, door: Door) -> Iterator[None]:
@@ -67,31 +77,20 @@ class TorchrunEngine:
             yield
             return
         path = self._local_key_file()
+        if path.is_file() and path.stat().st_uid == os.geteuid():
+            path.unlink()  # of a torchrun that was killed
         port = int(door.endpoint.rpartition(":")[2])
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # of one that was killed
         write_join_key(JoinKey(key.secret, key.address, port, key.made_at), path)
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
 
-    def _await_key(self) -> JoinKey:
-        if self._key_file is not None:
-            return read_join_key(self._key_file)
-        path, deadline = self._local_key_file(), time.monotonic() + JOIN_S
-        while not path.exists():
-            if time.monotonic() > deadline:
-                raise UsageError(
-                    "E297", f"--on {self.name}: rank 0 has not begun in {JOIN_S:g} s", fix="see its output"
-                )
-            time.sleep(_AGAIN_S)  # no event tells of a file that is to come
-        return read_join_key(path)
-
     def _local_key_file(self) -> Path:
         """Where processes of this torchrun look for the key: a file of the user's, named after the rendezvous."""
-        parts = [self._environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
-        name = hashlib.blake2b("\n".join([str(os.geteuid()), *parts]).encode(), digest_size=12).hexdigest()
+        named = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+        parts = [str(os.geteuid()), *(self._environ.get(name, "") for name in named)]
+        name = hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
         return Path(tempfile.gettempdir()) / f"cutset-{name}.key"
 
     def _find_address(self) -> str:

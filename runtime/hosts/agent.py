@@ -46,7 +46,7 @@ from .frames import (
 )
 from .leftovers import remove_after_end
 from .role_process import ForkServers, RoleProcess
-from .versions import read_clock, read_versions
+from .versions import read_clock, read_cores, read_memory, read_versions
 
 CODE = "code"  # the folder in the agent's for modules that roles import
 ALIVE_S, SILENCE_S = 0.5, 20.0
@@ -161,13 +161,9 @@ class Agent:
                 self._servers.prepare(frame.threads, frame.module)
             case AssignRole():
                 self._assign(frame)
-            case SignalRole():
-                self._roles[frame.process].process.signal(frame.number)
-            case HangUp():
-                self._roles[frame.process].process.hang_up()
-            case ReleaseRole():
-                self._roles[frame.process].released = True
-                self._roles[frame.process].process.signal(signal.SIGKILL)
+            case SignalRole() | HangUp() | ReleaseRole():
+                if frame.process in self._roles:
+                    self._end(self._roles[frame.process], frame)
             case FilePiece():
                 self._write(frame)
             case GetFile():
@@ -182,8 +178,8 @@ class Agent:
         return Ready(
             public=self._public,
             versions=read_versions(),
-            cores=len(os.sched_getaffinity(0)),
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            cores=read_cores(),
+            memory_bytes=read_memory(),
             folder=str(self._folder),
             free_bytes=shutil.disk_usage(self._folder).free,
             time_s=read_clock(),
@@ -199,12 +195,25 @@ class Agent:
         log.close()
         self._roles[frame.process] = _Started(process, os.fdopen(reading, "rb", buffering=0))
 
+    def _end(self, started: _Started, frame: SignalRole | HangUp | ReleaseRole) -> None:
+        match frame:
+            case SignalRole():
+                started.process.signal(frame.number)
+            case HangUp():
+                started.process.hang_up()
+            case ReleaseRole():
+                started.released = True
+                started.process.signal(signal.SIGKILL)
+
     def _assign(self, frame: AssignRole) -> None:
+        started = self._roles.get(frame.process)
+        if started is None or started.released or started.process.stdin < 0:
+            return  # it was ended while its files were on their way
         given = msgspec.msgpack.decode(frame.assignment, type=Assignment)
         keys = msgspec.structs.replace(given.keys, public=self._public, secret=self._secret)
         assignment = msgspec.structs.replace(given, keys=keys, path=[str(self._folder / CODE), *sys.path])
         # The process may have to wait for its server, and this agent has to say meanwhile that it is alive.
-        stdin, deadline = os.dup(self._roles[frame.process].process.stdin), time.monotonic() + _ASSIGN_S
+        stdin, deadline = os.dup(started.process.stdin), time.monotonic() + _ASSIGN_S
         threading.Thread(target=_write_and_close, args=(assignment, stdin, deadline), daemon=True).start()
 
     def _locate(self, path: str) -> Path:

@@ -94,6 +94,7 @@ class RemoteHost:
         self._outgoing = deque[Iterator[Frame]]()
         self._assignments = AssignmentQueue()
         self._fetches: dict[str, FileFetch] = {}  # by path there
+        self._fetching: dict[str, threading.Lock] = {}  # one at a time of each path
         self._lock = threading.Lock()
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
@@ -153,6 +154,12 @@ class RemoteHost:
 
     def fetch_file(self, path: str, file: Path, *, timeout_s: float) -> None:
         """Copy a file of the agent's folder to this machine. Raises NetworkError where that cannot be."""
+        with self._lock:
+            lock = self._fetching.setdefault(path, threading.Lock())
+        with lock:
+            self._fetch_file(path, file, timeout_s)
+
+    def _fetch_file(self, path: str, file: Path, timeout_s: float) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_name(f"{file.name}.part")
         try:

@@ -50,6 +50,7 @@ class _Guest:
     stream: ByteStream | None = None
     remote: socket.socket | None = None
     arrived: threading.Event = field(default_factory=threading.Event)
+    taken: bool = False  # whether somebody has the other end of its stream
 
 
 class Door:
@@ -65,11 +66,13 @@ class Door:
         self._router.curve_server, self._router.curve_secretkey = True, keys.secret.encode()
         self._router.zap_domain = ZAP_DOMAIN
         self._router.linger, self._router.router_handover = 0, True
+        self._closed = False
         self._guests = {name: _Guest() for name in keys.allowed}
         self._wake_reader, self._wake_writer = os.pipe()
         try:
             self._router.bind(f"tcp://{address}:{port}")
         except zmq.ZMQError as error:
+            os.close(self._wake_writer)
             self._close_sockets()
             why = explain_failure(address, error)
             facts = f"nobody can join at port {port} of {address}: {why}"
@@ -86,15 +89,19 @@ class Door:
     def await_stream(self, name: str, *, wait_s: float = JOIN_S) -> JoinedStream:
         """Wait until the agent of that name has come. UsageError where it does not in time."""
         guest = self._guests[name]
-        if not guest.arrived.wait(wait_s):
+        if not guest.arrived.wait(wait_s) or self._closed:
             wrong = f"; {self.refused} came with a key that is not expected" if self.refused else ""
             facts = f"host {name} cannot be used: it has not joined at {self.endpoint} in {wait_s:g} s{wrong}"
             raise UsageError("E290", facts, fix="see what it prints, and that it can connect to this address")
         assert guest.remote is not None
+        guest.taken = True
         return JoinedStream(guest.remote)
 
     def close(self) -> None:
-        """End all streams."""
+        """End all streams, and whoever waits for one."""
+        self._closed = True
+        for guest in self._guests.values():
+            guest.arrived.set()
         os.close(self._wake_writer)
         self._thread.join()
         self._close_sockets()
@@ -109,7 +116,7 @@ class Door:
         return f"Door({self.endpoint}, {sorted(name for name, guest in self._guests.items() if guest.stream)} joined)"
 
     def _close_sockets(self) -> None:
-        self._router.close()
+        self._router.close(linger=1000)  # the ends of streams
         self._context.term()
         self._authenticator.join()
         os.close(self._wake_reader)
@@ -136,7 +143,7 @@ class Door:
         for guest in self._guests.values():
             if guest.stream is not None:
                 guest.stream.end()
-            if guest.remote is not None and not guest.arrived.is_set():
+            if guest.remote is not None and not guest.taken:
                 guest.remote.close()
 
     def _take_messages(self) -> None:

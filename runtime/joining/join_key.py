@@ -72,7 +72,7 @@ def read_join_key(path: Path) -> JoinKey:
     """Read a key. UsageError where it is none, others may read it, or it is too old."""
     fix = "cutset host --new-key FILE makes one"
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_plainly) as file:
             status = os.fstat(file.fileno())
             key = msgspec.json.decode(file.read(4096), type=JoinKey)
         bytes.fromhex(key.secret)
@@ -80,8 +80,18 @@ def read_join_key(path: Path) -> JoinKey:
         raise UsageError("E297", f"the key {path} cannot be read: {error.strerror}", fix=fix) from error
     except (msgspec.DecodeError, ValueError) as error:
         raise UsageError("E297", f"{path} is no key", fix=fix) from error
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or status.st_uid != os.geteuid():
+    if (
+        not stat.S_ISREG(status.st_mode)
+        or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        or status.st_uid != os.geteuid()
+    ):
         raise UsageError("E297", f"others may read the key {path}, or it is somebody else's", fix=f"{fix}; chmod 0400")
     if not -60.0 < read_clock() - key.made_at < VALID_S:
-        raise UsageError("E297", f"the key {path} is older than {VALID_S / 60:g} minutes", fix=fix)
+        facts = f"the key {path} is older than {VALID_S / 60:g} minutes, or this machine's clock is wrong"
+        raise UsageError("E297", facts, fix=fix)
     return key
+
+
+def _open_plainly(path: str, flags: int) -> int:
+    """Open without following a link, and without waiting for somebody at the other end."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -11,9 +11,10 @@ def main() -> int:
     cluster = Path(os.environ["FAKE_CLUSTER"])
     applied, words = cluster / "applied", [word for word in sys.argv[1:] if not word.startswith("--namespace")]
     match words[0]:
-        case "apply":
+        case "create":
             applied.write_text(sys.stdin.read())
         case "delete":
+            assert "--ignore-not-found" in words
             assert sys.stdin.read() == applied.read_text()
             applied.rename(cluster / "deleted")
         case "wait":

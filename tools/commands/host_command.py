@@ -23,7 +23,7 @@ def host(address: str | None, key: Path | None, number: int, new_key: Path | Non
     for ten minutes and each number once. It ends with the run, and leaves nothing.
     """
     from ...runtime.joining.join import join
-    from ...runtime.joining.join_key import make_join_key, read_join_key, write_join_key
+    from ...runtime.joining.join_key import VALID_S, make_join_key, read_join_key, write_join_key
 
     if new_key is not None:
         where, port = _split(listen or "127.0.0.1")
@@ -33,7 +33,7 @@ def host(address: str | None, key: Path | None, number: int, new_key: Path | Non
     if address is None or key is None:
         raise UsageError("E297", "cutset host needs --join and --key, or --new-key", fix="see cutset host --help")
     where, port = _split(address)
-    join(f"tcp://{where}:{port}", read_join_key(key).make_pass(number))
+    join(f"tcp://{where}:{port}", read_join_key(key).make_pass(number), wait_s=VALID_S)
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -13,7 +13,8 @@ from ..path_option import PathOption
 def manifest(values: Path, machines: int) -> None:
     """Print the manifests for Kubernetes of a run: a headless service and an indexed job of pods that wait.
 
-    `cutset train TASK --on k8s:VALUES.TOML` applies the same, starts an agent in each pod, and deletes them at the end.
+    `cutset train TASK --on k8s:VALUES.TOML` creates the same under a name of its own, starts an agent in each pod, and
+    deletes them at the end.
     """
     from ...runtime.engines.kubernetes import format_manifests, make_manifests, read_values
 

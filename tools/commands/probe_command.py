@@ -63,9 +63,11 @@ def _probe_engine(engine: str, out: Path, wanted: int, *, as_json: bool) -> None
     from ...partition.cluster.machines import Machine
     from ...runtime.engines.ssh import SshEngine
     from ...runtime.hosts.remote_host import RemoteHost
-    from ..hosts.engine import make_engine
+    from ..hosts.engine import make_engine, serve_if_member
     from ..probe.measure_machine import probe_hosts
 
+    if serve_if_member(engine):
+        return
     chosen = make_engine(engine)
     stated = {machine.name: machine for machine in chosen.machines} if isinstance(chosen, SshEngine) else {}
     with chosen.open(wanted, least=1) as opened:

@@ -27,7 +27,8 @@ def try_task(spec: TaskSpec, hosts: Sequence[RemoteHost]) -> list[CutsetError]:
     for host in hosts:
         own = msgspec.structs.replace(spec, model=code.name_on_host(spec.model, host.folder))
         roles.append(Role(host.name, LOADER, msgspec.to_builtins(own), host=host.name, files=code.files))
-    address = join_ports(launcher_address(hosts), hosts[0].ports)
+    address = launcher_address(hosts)
+    address = join_ports(address, hosts[0].ports) if address else ""
     with Launcher(roles, job=f"doctor-{uuid.uuid4().hex[:12]}", hosts=hosts, address=address) as launcher:
         found = launcher.run()
     failures = zip(hosts, found, strict=True)

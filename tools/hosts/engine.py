@@ -73,8 +73,19 @@ def open_run_hosts(job: Job, on_notice: Callable[[str], object]) -> Iterator[Run
         with LocalHost() as here:
             yield RunHosts(job, [here])
         return
+    engine = make_engine(job.config.on)
+    try:
+        with _open(job, engine, on_notice) as hosts:
+            yield hosts
+    finally:
+        for sentence in engine.notices:
+            on_notice(sentence)
+
+
+@contextmanager
+def _open(job: Job, engine: Engine, on_notice: Callable[[str], object]) -> Iterator[RunHosts]:
     wanted = max(job.machines * job.replicas, job.shards)
-    with make_engine(job.config.on).open(wanted, least=job.machines) as opened:
+    with engine.open(wanted, least=job.machines) as opened:
         needed = _count_needed(job, list(opened))
         hosts, spare_hosts = list[RemoteHost](), list[RemoteHost]()
         for number, host in enumerate(opened.values()):

@@ -3,7 +3,6 @@
 What of a run can go wrong before a process is started goes wrong here.
 """
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...errors import UsageError
+from ...errors import CheckpointError, UsageError
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.placement_file import load as load_placement
 from ...ps.methods.sandblaster import Sandblaster
@@ -40,23 +39,31 @@ def prepare_run(config: RunConfig) -> Iterator[Job]:
     """Prepare a run in a folder that is locked for as long as the context lasts; see `claim_folder` and `prepare`."""
     with claim_folder(config) as folder:
         settled = replace(config, out=folder, resume=_settle_path(config.resume), init=_settle_path(config.init))
-        _complete_resumed(settled)
+        notes = _complete_resumed(settled)
         job = prepare(settled, fresh=not resumes_in_place(settled))
+        job.notes.extend(notes)
         if config.out is None:
             point_last(folder)
         yield job
 
 
-def _complete_resumed(config: RunConfig) -> None:
-    """Where a run is resumed that was killed, make a checkpoint of what it had saved; nobody else trains there."""
+def _complete_resumed(config: RunConfig) -> list[str]:
+    """Where a run is resumed that was killed, make a checkpoint of what it had saved; nobody else trains there.
+
+    Returns a sentence where that cannot be: there may be others.
+    """
     if config.resume is None:
-        return
+        return []
     folder = Path(config.resume)
-    if resumes_in_place(config):
-        complete_unfinished(folder)
-    elif folder.is_dir():
-        with contextlib.suppress(UsageError), lock_folder(folder):
+    try:
+        if resumes_in_place(config):
             complete_unfinished(folder)
+        elif folder.is_dir():
+            with lock_folder(folder):
+                complete_unfinished(folder)
+    except (OSError, CheckpointError, UsageError) as error:
+        return [f"no checkpoint could be made of what {folder} had saved last: {error}"]
+    return []
 
 
 def _settle_path(path: Path | str | None) -> Path | None:

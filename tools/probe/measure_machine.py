@@ -5,7 +5,6 @@ import statistics
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from ...partition.ir.graph import Graph
 from ...runtime.engines.reachability import launcher_address
 from ...runtime.hosts.host import Host, LocalHost, Role
 from ...runtime.hosts.remote_host import RemoteHost
+from ...runtime.hosts.versions import read_memory
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import programs
 from .fit_constants import (
@@ -38,7 +38,6 @@ CHAIN_STEPS = (30, 20, 8, 30)  # in each turn
 FEW = 2
 BUSY = 0.4  # processes a core, from which on the machine is said to be busy
 PEERS = ["probe-0", "probe-1"]
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
@@ -121,15 +120,6 @@ def _measure(
     copy = statistics.median(one.copy for one in timed)
     cluster = make_cluster(machine, workers, bandwidth, latency_s)
     return ProbeResult(cluster, workers, cores, threads, tuple(samples), tuple(lines), copy, busy)
-
-
-def read_memory() -> int:
-    """Return the memory of this host in bytes, or what its container may use of it."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if not CGROUP_LIMIT.is_file():
-        return physical
-    limit = CGROUP_LIMIT.read_text(encoding="ascii").strip()
-    return min(physical, int(limit)) if limit.isdigit() else physical
 
 
 def _make_setup(

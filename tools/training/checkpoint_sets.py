@@ -80,6 +80,7 @@ class CheckpointSets:
             regions=[list(regions) for regions in job.regions],
             about=describe_checkpoint(job, 0),
             start_step=job.training.start_step,
+            steps=job.training.steps,
             states=[self._replica_states[machine] for machine in range(job.machines)],
             shards=job.shards,
             replicas=job.replicas,

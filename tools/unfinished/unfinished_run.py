@@ -4,6 +4,7 @@ Shards write journals every few seconds, or all roles recovery points, to surviv
 the form of a checkpoint; what they lack is the manifest, and the buffers of replica 0 as a checkpoint has them.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -20,6 +21,7 @@ from torch import Tensor
 from ...errors import CheckpointError, Diverged
 from ...ps.checkpoint.journal import checkpoint_path, journal_path, list_checkpoint_folders, recovery_path
 from ...ps.checkpoint.manifest import Manifest, ShardFile, StateFile
+from ...ps.checkpoint.read_checkpoint import read_manifest
 from ...ps.checkpoint.shard_file import read_header
 from ...ps.checkpoint.streamed_safetensors import TensorReader
 from ...ps.checkpoint.write_checkpoint import write_manifest, write_state
@@ -45,7 +47,7 @@ class MachineState(msgspec.Struct, frozen=True):
 class UnfinishedRun(msgspec.Struct, frozen=True):
     """What a manifest needs to know besides the files.
 
-    about: as `describe_checkpoint` has it, for step 0. start_step: with which the run began. states: by machine.
+    about: as `describe_checkpoint` has it, for step 0. start_step, steps: with which the run began. states: by machine.
     lock_step: recovery points take the place of journals. period: steps between two updates; updates: of the shards in
     that many steps of all replicas.
     """
@@ -54,6 +56,7 @@ class UnfinishedRun(msgspec.Struct, frozen=True):
     regions: list[list[Region]]
     about: dict[str, Any]
     start_step: int
+    steps: int
     states: list[MachineState]
     shards: int
     replicas: int
@@ -80,7 +83,11 @@ def complete_unfinished(run: Path) -> tuple[Path, int] | None:
     except (OSError, msgspec.DecodeError):
         return None
     point = _find_recovery_point(run, unfinished) if unfinished.lock_step else _Journals(run, unfinished)
-    if point is None or not point.complete or (step := point.step) <= unfinished.start_step:
+    if point is None or not point.complete:
+        return None
+    last = (unfinished.steps - 1) // unfinished.period * unfinished.period  # so that something is left to do
+    step = min(point.step, last)
+    if step <= max(unfinished.start_step, _last_step(run, unfinished.about["run"])):
         return None
     number = 1 + max((int(folder.name) for folder in list_checkpoint_folders(run)), default=0)
     folder = checkpoint_path(run, number)
@@ -104,6 +111,7 @@ def complete_if_it_ends_early(run: Path, on_notice: Callable[[str], object]) -> 
     try:
         yield
     except Diverged:
+        (run / UNFINISHED).unlink(missing_ok=True)  # nobody wants to go on from there
         raise
     except BaseException:
         try:
@@ -140,7 +148,9 @@ class _Journals:
         for path in self.shards:
             with TensorReader(path) as reader:
                 versions += [piece.version for piece in read_header(reader).slices]
-        return min(versions, default=0) // self._unfinished.updates * self._unfinished.period
+        periods = min(versions, default=0) // self._unfinished.updates
+        early = 1 if self._unfinished.period > 1 else 0  # a push is that of the steps before, and of the first of these
+        return max(0, periods - early) * self._unfinished.period
 
     def buffers(self, machine: int) -> Path:
         """The file with the buffers of a machine of replica 0."""
@@ -175,6 +185,16 @@ class _RecoveryPoint(_Journals):
         return self._folder / f"worker-{replica}.{machine}.safetensors"
 
 
+def _last_step(run: Path, number: int) -> int:
+    """Return the step of the last checkpoint that this run has completed, 0 for none."""
+    steps = [0]
+    for folder in list_checkpoint_folders(run):
+        with contextlib.suppress(CheckpointError):  # one that is damaged is none
+            about = read_manifest(folder).about
+            steps += [int(about["step"])] if about.get("run") == number else []
+    return max(steps)
+
+
 def _find_recovery_point(run: Path, unfinished: UnfinishedRun) -> _RecoveryPoint | None:
     """Return the last recovery point that is complete."""
     numbers = [int(folder.name) for folder in (run / "journal").glob("[0-9]*") if folder.name.isdecimal()]
@@ -207,7 +227,10 @@ def _take(path: Path, folder: Path, index: int) -> ShardFile:
     with path.open("rb") as file:
         file_hash = hashlib.file_digest(file, "sha256").hexdigest()
     entry = ShardFile(index, file_hash, path.stat().st_size)
-    os.link(path, folder / entry.name)
+    try:
+        os.link(path, folder / entry.name)
+    except OSError:  # not on this file system
+        shutil.copyfile(path, folder / entry.name)
     return entry
 
 

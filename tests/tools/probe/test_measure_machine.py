@@ -11,9 +11,10 @@ from rich.console import Console
 
 from cutset.errors import UsageError
 from cutset.partition.cluster.cluster_file import load, read, to_toml
+from cutset.runtime.hosts.versions import read_memory
 from cutset.tools.commands.probe_command import probe as command
 from cutset.tools.probe import measure_machine as probe_module
-from cutset.tools.probe.measure_machine import ProbeResult, probe, read_memory
+from cutset.tools.probe.measure_machine import ProbeResult, probe
 from cutset.tools.probe.probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, make_chains, make_gallery, name_repetition
 from cutset.tools.report.probe_report import print_probed
 
