@@ -18,6 +18,7 @@ def test_sums_are_exact_with_lost_messages_and_killed_shards(tmp_path: Path) -> 
     check(tmp_path, seed=0)
 
 
+@pytest.mark.slow
 def test_without_sequence_numbers_the_sums_are_wrong(tmp_path: Path) -> None:
     _, values = run(tmp_path, seed=0, dedupe=False, kills=4)
     assert not torch.equal(values, torch.full((SIZE,), CLIENTS * summed(PUSHES), dtype=torch.float64))

@@ -154,6 +154,7 @@ print(hashlib.sha256(to_json(plan_placement(random_graph(3), cluster, model="m")
 """
 
 
+@pytest.mark.slow
 def test_the_same_bytes_in_another_process() -> None:
     support = Path(__file__).parent.parent / "support"
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(support)}

@@ -176,6 +176,7 @@ def test_what_is_not_overwritten_is_not_copied() -> None:
     assert not any("scatter" in op.target or "copy" in op.target for op in ops)
 
 
+@pytest.mark.slow
 def test_names_of_operators_and_tensors_are_unique() -> None:
     for forward in FORWARDS:
         graph = subject_of(forward).graph

@@ -93,6 +93,7 @@ def test_a_link_that_never_comes_up_is_lost_too(roles: dict[str, ZmqChannel], mo
             a.receive(FOUND_S)
 
 
+@pytest.mark.slow
 def test_an_idle_link_and_a_large_frame_break_nothing(roles: dict[str, ZmqChannel], relay: Relay) -> None:
     import torch
 

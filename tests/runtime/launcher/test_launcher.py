@@ -229,6 +229,7 @@ def test_the_roles_end_when_the_launcher_is_killed() -> None:
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_a_black_hole_between_two_roles_is_blamed_with_both_ends() -> None:
     ways: dict[tuple[str, str], Relay] = {}
 

@@ -67,6 +67,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert "clock of host lab1" in clock
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_a_task_is_tried_on_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset) -> None:
     (tmp_path / "task.py").write_text("import there_is_no_such_module\n")

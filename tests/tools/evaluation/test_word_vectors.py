@@ -61,6 +61,7 @@ def called(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_topics_are_told_apart(folder: Path, result: dict[str, Any]) -> None:
     (folder / "pairs").write_text("sea0 sea1 9\nland2 land3 8\nsea0 land2 2\nland1 sea1 1\nsea0 sky 5\n")
     (folder / "questions").write_text(": topics\nsea0 sea1 land0 land1\nsea0 sea1 land0 sky\n")

@@ -22,6 +22,7 @@ def test_the_step_of_a_cut_model_is_timed():
     assert 1e-4 < seconds < (time.monotonic() - begin) / (WARM_UP + 5)
 
 
+@pytest.mark.slow
 def test_the_step_of_the_uncut_model_is_timed():
     measured = measure_uncut(SPEC, capture_task(SPEC), steps=5)
     assert len(measured.seconds) == 5

@@ -30,6 +30,7 @@ def test_where_messages_are_dear_two_machines_are_slower_than_one() -> None:
     assert speedups(replace(SLOW_CORES, message_s=5.0), counts=(2,))[0] < 0.5
 
 
+@pytest.mark.slow
 def test_stragglers_cost_more_the_more_machines_there_are() -> None:
     steady, straggling = (speedups(replace(SLOW_CORES, straggling=s), counts=(2, 5)) for s in (0, 0.5))
     lost = [a / b for a, b in zip(steady, straggling, strict=True)]

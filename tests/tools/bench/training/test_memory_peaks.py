@@ -62,6 +62,7 @@ def test_the_peaks_of_a_run_are_those_of_its_processes():
     assert found.to_dict()["peaks"] == found.peaks
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_told():
     with pytest.raises(CutsetError, match="no optimizer 'none'"):
         measure("cutset.models:digits", machines=2, optimizer="none")

@@ -18,6 +18,7 @@ def rows() -> list[ChannelRates]:
     return measure(sizes=(1 << 10, 256 << 10), rounds=2, fraction=0.02)
 
 
+@pytest.mark.slow
 def test_every_way_and_size_is_timed_in_every_round(rows):
     assert [(row.transport, row.size) for row in rows] == [(t, s) for s in (1 << 10, 256 << 10) for t in TRANSPORTS]
     for row in rows:

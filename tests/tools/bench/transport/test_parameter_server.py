@@ -50,6 +50,7 @@ def test_all_transports_optimizers_and_shards_are_there_by_default():
     }
 
 
+@pytest.mark.slow
 def test_everything_is_timed_in_every_round():
     cases = [Case(PLAIN, 1, "sgd"), Case(SHARED, 2, "adagrad"), Case(CURVE, 2, "sgd")]
     found = measure(size=1 << 20, rounds=2, cases=cases)
