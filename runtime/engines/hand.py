@@ -13,11 +13,15 @@ WAIT_S = 300.0  # for somebody to go from machine to machine
 
 
 class HandEngine:
-    """Machines that join by hand; see `Engine`. They are called host0, host1, ... by the numbers they join with."""
+    """Machines that join by hand; see `Engine`. They are called host0, host1, ... by the numbers they join with.
+
+    Raises UsageError where the key will not do.
+    """
 
     def __init__(self, name: str, key_file: Path) -> None:
         self.name, self._key_file = name, key_file
         self.notices = list[str]()
+        read_join_key(key_file)
 
     @contextmanager
     def open(self, wanted: int, *, least: int) -> Iterator[Opened]:

@@ -56,7 +56,7 @@ def serve_if_member(name: str | None) -> bool:
 
     Returns whether this was such a process.
     """
-    engine = None if name is None or parse_engine(name).kind in (SSH, KUBERNETES, HAND) else make_engine(name)
+    engine = None if name is None else make_engine(name)  # what is wrong with it is said before anything is prepared
     if not isinstance(engine, TorchrunEngine) or engine.rank == 0:
         return False
     engine.join()

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import msgspec
 
-from ...errors import ProcessLost
+from ...errors import CutsetError, NetworkError, ProcessLost
 from ...runtime.channel.bind import join_ports
 from ...runtime.engines.reachability import launcher_address
 from ...runtime.hosts.host import Host, Role
 from ...runtime.hosts.remote_host import RemoteHost
 from ..job.job import Job
-from ..job.process_specs import TrainingSpec
+from ..job.process_specs import TrainingSpec, replica_group, shard_group
 from .task_code import TaskCode, collect_code
 
 
@@ -36,6 +36,7 @@ class RunHosts:
     ) -> None:
         self._planned, self.hosts = tuple(hosts), (*hosts, *spare_hosts)
         self._on_notice = on_notice
+        self._moves = Counter[str]()  # by group
         self._successors: dict[str, Host] = {}  # by name of a lost host
         self._folder, self._training = job.out.resolve(), job.training
         self._code = collect_code(job.training.task.model) if any(host.folder for host in hosts) else TaskCode({})
@@ -63,12 +64,21 @@ class RunHosts:
 
     def worker_host(self, replica: int, machine: int) -> Host:
         """Return the host of one machine of a replica."""
-        number = self._machines[machine] + replica * len(self._machines)
-        return self._find_live(self._planned[number % len(self._planned)])
+        return self._locate(self._machines[machine] + replica * len(self._machines), replica_group(replica))
 
     def shard_host(self, index: int) -> Host:
         """Return the host of a shard."""
-        return self._find_live(self._planned[index % len(self._planned)])
+        return self._locate(index, shard_group(index))
+
+    def note_loss(self, group: str, error: CutsetError) -> None:
+        """Have a group of roles whose connections broke start on other hosts: there may be no way between two."""
+        if isinstance(error, NetworkError):
+            self._moves[group] += 1
+
+    def _locate(self, place: int, group: str) -> Host:
+        """Return the host at a place, or, for a group that was moved, one further on, spare ones included."""
+        hosts = self.hosts if self._moves[group] else self._planned
+        return self._find_live(hosts[(place + self._moves[group]) % len(hosts)])
 
     def _find_live(self, host: Host) -> Host:
         """Return a host, or that which stands in for it because it is lost. ProcessLost where none is left."""

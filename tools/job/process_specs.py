@@ -116,6 +116,16 @@ class BaselineSpec(msgspec.Struct, frozen=True):
     optimizer: AnyOptimizer
 
 
+def replica_group(replica: int) -> str:
+    """Return the name of the group of a replica's workers."""
+    return f"replica {replica}"
+
+
+def shard_group(index: int) -> str:
+    """Return the name of the group of a shard."""
+    return f"shard {index}"
+
+
 def worker_name(replica: int, machine: int, incarnation: int = 0) -> str:
     """Return the channel name of a worker; each incarnation of its replica has another."""
     return f"worker-{replica}.{machine}" + (f"+{incarnation}" if incarnation else "")

@@ -20,9 +20,9 @@ from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
-from ..job.process_specs import shard_name, worker_name
+from ..job.process_specs import replica_group, shard_group, shard_name, worker_name
 from ..run_folder import CHECKPOINT
-from ..training.supervision import OnNotice, OnProgress, RestartLog, describe_wait_for_room, replica_group, shard_group
+from ..training.supervision import OnNotice, OnProgress, RestartLog, describe_wait_for_room
 from .roles import COORDINATOR, SHARD, WORKER, CoordinatorSpec, GradientWorkerSpec, VectorShardSpec
 
 COORDINATOR_GROUP = "coordinator"  # and the name of its first incarnation

@@ -18,10 +18,10 @@ from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
-from ..job.process_specs import ShardSpec, shard_name
+from ..job.process_specs import ShardSpec, shard_group, shard_name
 from .recovery_points import RecoveryPoints
 from .roles import SHARD
-from .supervision import OnNotice, RestartLog, describe_wait_for_room, shard_group
+from .supervision import OnNotice, RestartLog, describe_wait_for_room
 
 
 class ShardSupervisor:

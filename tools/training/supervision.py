@@ -57,6 +57,10 @@ def run_roles(
                 launcher.send(message.sender, Message("kept", body=body))
             supervisor.handle(message, launcher)
 
+    def restart(loss: Loss) -> list[Role]:
+        hosts.note_loss(loss.group, loss.error)
+        return supervisor.restart(loss)
+
     def watch(launcher: Launcher) -> None:
         hand_over(relay.take_ready(), launcher)
         supervisor.watch(launcher)
@@ -65,7 +69,7 @@ def run_roles(
         supervisor.roles(),
         job=unique_job_name(),
         folder=job.out / LOGS,
-        restart=supervisor.restart,
+        restart=restart,
         watch=watch,
         on_notice=on_notice,
         hosts=hosts.hosts,
@@ -107,16 +111,6 @@ def describe_wait_for_room(name: str, reason: str) -> str:
 def unique_job_name() -> str:
     """Return a name that no other job has, for the sockets of its processes."""
     return f"cutset-{uuid.uuid4().hex[:12]}"
-
-
-def replica_group(replica: int) -> str:
-    """Return the name of the group of a replica's workers."""
-    return f"replica {replica}"
-
-
-def shard_group(index: int) -> str:
-    """Return the name of the group of a shard."""
-    return f"shard {index}"
 
 
 class RestartLog:

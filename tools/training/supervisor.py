@@ -28,7 +28,7 @@ from ...runtime.launcher.launcher import Launcher
 from ...runtime.launcher.membership import Loss
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
-from ..job.process_specs import worker_name
+from ..job.process_specs import replica_group, shard_group, worker_name
 from ..leases.lease_server import WorkerId
 from ..run_folder import CHECKPOINT
 from .checkpoint_sets import CheckpointSets
@@ -39,7 +39,7 @@ from .replica_state import restored_files
 from .roles import WORKER
 from .scale_requests import ScaleRequests
 from .shard_supervisor import ShardSupervisor
-from .supervision import OnNotice, OnProgress, RestartLog, replica_group, shard_group
+from .supervision import OnNotice, OnProgress, RestartLog
 
 
 class TrainingSupervisor:

@@ -9,7 +9,7 @@ import pytest
 from places import USER_MODELS
 from supervised import prepare_sync_run
 
-from cutset.errors import ProcessLost
+from cutset.errors import NetworkError, ProcessLost
 from cutset.runtime.hosts.host import Host, LocalHost, Role
 from cutset.tools.hosts.run_hosts import RunHosts
 from cutset.tools.job.job import Job
@@ -65,6 +65,20 @@ def test_what_was_on_a_lost_host_goes_to_a_spare_one_then_to_whoever_has_fewest(
     spare.lost = "host spare is lost: why"
     with pytest.raises(ProcessLost, match="E608: host spare is lost: why; no host is left"):
         hosts.shard_host(0)
+
+
+def test_roles_whose_connections_broke_start_elsewhere(job: Job) -> None:
+    hosts = hosts_of(job, *map(FakeHost, "abc"), spare_hosts=[cast(Host, FakeHost("spare"))])
+    hosts.note_loss("shard 2", ProcessLost("E602", "it was killed"))
+    assert hosts.shard_host(2).name == "c"
+    names = []
+    for _ in range(4):
+        hosts.note_loss("shard 2", NetworkError("E514", "nothing passes"))
+        names.append(hosts.shard_host(2).name)
+    assert names == ["spare", "a", "b", "c"]
+    assert [hosts.shard_host(index).name for index in range(2)] == ["a", "b"]
+    hosts.note_loss("replica 0", NetworkError("E514", "nothing passes"))
+    assert [hosts.worker_host(replica, 0).name for replica in range(2)] == ["b", "b"]
 
 
 def test_cores_are_shared_by_the_workers_of_a_host(job: Job) -> None:
