@@ -28,7 +28,7 @@ GOOD = f"{USER_MODELS / 'good.py'}:task"
 COUNT = ("train", COUNTED, "--method", "downpour", "--replicas", "1", "--shards", "3", "--optimizer", "sgd")
 COUNT = (*COUNT, "--lr", str(RATE), "--epochs", str(EPOCHS), "--no-baseline")
 LOCK_STEP = ("train", GOOD, "--method", "sync", "--replicas", "3", "--shards", "2", "--epochs", "600", "--no-baseline")
-LEFT_S = 30.0
+LEFT_S, MOST_REPEATED = 30.0, 300
 CUTSET = (sys.executable, "-c", "import sys; from cutset.tools.commands.cli import main; sys.exit(main())")
 
 Launcher = subprocess.Popen[str]
@@ -122,7 +122,10 @@ def test_a_run_recovers_or_ends_in_words(
         assert "is lost" in printed, f"{about}: it was too late"
     if counts:
         parts = load_file(out / "model.safetensors").values()
-        assert {float(value) for part in parts for value in part.flatten()} == {-RATE * STEPS}, about + printed
+        pushes = {-float(value) / RATE for part in parts for value in part.flatten()}
+        # A worker that is started again computes what it had done since its last heartbeat once more.
+        repeated = MOST_REPEATED if "replica 0 restarts" in printed else 0
+        assert all(STEPS <= count <= STEPS + repeated for count in pushes), f"{about}: {pushes}\n{printed}"
     else:
         assert (out / "model.safetensors").read_bytes() == undisturbed, about + printed
 
