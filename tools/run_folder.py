@@ -24,6 +24,7 @@ REPORT = "report.html"
 RUNS = Path("runs")  # where run folders are that the user does not name
 LAST = RUNS / "last"  # a symbolic link to the newest of them
 MODE = 0o700  # of a run folder: data and weights are nobody else's business
+SAVED_BUFFER = "buffer/"  # before the number of a buffer in a worker's file of a recovery point
 
 # What else a run writes there, as patterns.
 _WHILE_IT_TRAINS = (
@@ -43,6 +44,16 @@ _FOLDERS = {  # a folder in a folder comes after it
 }
 _FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, TRACE, RESULT, REPORT)
 _RESULTS = (RESULT, WEIGHTS, f"{CHECKPOINT}/manifest.json", "checkpoints/[0-9]*/manifest.json")
+
+
+def buffer_path(folder: Path, replica: int, machine: int) -> Path:
+    """Return where a worker saves its buffers, whatever its incarnation."""
+    return folder / f"buffers-{replica}.{machine}.safetensors"
+
+
+def local_state_name(replica: int, machine: int) -> str:
+    """Return the name of a worker's file in the folder of a recovery point."""
+    return f"worker-{replica}.{machine}.safetensors"
 
 
 def find_foreign(folder: Path) -> Path | None:

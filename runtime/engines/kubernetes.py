@@ -47,8 +47,9 @@ class KubernetesValues:
 def read_values(path: Path) -> KubernetesValues:
     """Read a TOML file of values. UsageError where it cannot be read, or says what means nothing here."""
     try:
-        values = msgspec.convert(tomllib.loads(path.read_text()), KubernetesValues)
-        unknown = set(tomllib.loads(path.read_text())) - set(KubernetesValues.__dataclass_fields__)
+        table = tomllib.loads(path.read_text())
+        values = msgspec.convert(table, KubernetesValues)
+        unknown = set(table) - set(KubernetesValues.__dataclass_fields__)
         if unknown:
             raise ValueError(f"there is no value {sorted(unknown)[0]!r}")
         for name in (values.name, values.namespace):

@@ -18,10 +18,9 @@ def open_hosts(streams: Mapping[str, Callable[[], AgentStream]], *, launcher: st
 
     launcher: the address of this machine, where agents do not know it themselves.
     """
-
     with ExitStack() as stack:
         pool = ThreadPoolExecutor(min(_AT_ONCE, max(1, len(streams))), thread_name_prefix="cutset-open")
-        lock = threading.Lock()
+        lock, interrupted = threading.Lock(), threading.Event()
 
         def open_one(name: str) -> RemoteHost | UsageError:
             try:
@@ -29,11 +28,18 @@ def open_hosts(streams: Mapping[str, Callable[[], AgentStream]], *, launcher: st
             except UsageError as error:
                 return error
             with lock:
-                stack.enter_context(host)
+                if interrupted.is_set():
+                    host.close()
+                else:
+                    stack.enter_context(host)
             return host
 
         try:
             opened = dict(zip(streams, pool.map(open_one, streams), strict=True))
+        except BaseException:
+            with lock:
+                interrupted.set()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # the user may not want to wait for those to come
         yield opened

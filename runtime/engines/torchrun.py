@@ -17,7 +17,7 @@ from pathlib import Path
 from ...errors import NetworkError, UsageError
 from ..hosts.remote_host import AGENT
 from ..joining.door import Door
-from ..joining.join import join
+from ..joining.join import REFUSED_CODE, join
 from ..joining.join_key import JoinKey, make_join_key, read_join_key, write_join_key
 from .agent_command import AgentCommand
 from .joined_hosts import open_joined
@@ -63,8 +63,9 @@ class TorchrunEngine:
                 key = read_join_key(path)
                 join(f"tcp://{key.address}:{key.port}", key.make_pass(self.rank), wait_s=KNOCK_S)
             except (UsageError, NetworkError) as error:
-                # Rank 0 has yet to write the key, or to open the door; what is there is of a torchrun before.
-                if time.monotonic() > deadline or (self._key_file is not None and isinstance(error, UsageError)):
+                # Rank 0 has yet to open the door, or to write the key: what is there is of a torchrun before.
+                final = isinstance(error, UsageError) or error.code == REFUSED_CODE
+                if time.monotonic() > deadline or (self._key_file is not None and final):
                     raise
                 time.sleep(_AGAIN_S)  # no event tells of a file that is to come
             else:

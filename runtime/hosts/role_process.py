@@ -229,11 +229,6 @@ class RoleProcess(HostedProcess):
         os.close(stdin)
 
     @property
-    def host_lost(self) -> str:
-        """Why its host is lost, "" if it is not."""
-        return ""
-
-    @property
     def local_pid(self) -> int | None:
         """Its number; see `HostedProcess`."""
         return self.pid

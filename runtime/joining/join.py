@@ -13,6 +13,7 @@ from ..hosts.remote_host import AGENT
 from .byte_stream import ByteStream
 from .door import JOIN, JOIN_S, WELCOME
 
+REFUSED_CODE = "E520"
 _END_S = 10.0
 _IDLE_MS = 1000
 
@@ -76,7 +77,7 @@ def _knock(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, own: Pass, 
         facts = f"no launcher answers at {endpoint} in {wait_s:g} s"
         raise NetworkError("E519", facts, fix="see that it runs, and that this machine can connect to that address")
     facts = f"the launcher at {endpoint} refuses this machine: {why.decode(errors='replace')}"
-    raise NetworkError("E519", facts, fix="a key serves one machine for one run: make a new one")
+    raise NetworkError(REFUSED_CODE, facts, fix="a key serves one machine for one run: make a new one")
 
 
 def _pump(dealer: "zmq.Socket[bytes]", stream: ByteStream) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from command_line import USAGE, Cutset
 from command_line import cutset as cutset
-from places import SUPPORT, USER_MODELS
-
-TASK = f"{USER_MODELS / 'good.py'}:task"
+from engine_runs import check_bits
+from places import SUPPORT
 
 
 @pytest.fixture
@@ -54,11 +53,7 @@ def test_pods_hold_no_secret_and_no_token(cutset: Cutset, values: Path) -> None:
 
 
 def test_a_run_in_pods(tmp_path: Path, cutset: Cutset, values: Path) -> None:
-    lock_step = ("train", TASK, "--no-baseline", "--method", "sync", "--replicas", "3", "--shards", "2")
-    assert cutset(*lock_step, "--out", tmp_path / "here").code == 0
-    outcome = cutset(*lock_step, "--on", f"k8s:{values}", "--out", tmp_path / "there")
-    assert outcome.code == 0, outcome.err
-    assert (tmp_path / "there/model.safetensors").read_bytes() == (tmp_path / "here/model.safetensors").read_bytes()
+    check_bits(cutset, tmp_path, f"k8s:{values}")
     assert (tmp_path / "deleted").exists()
 
 

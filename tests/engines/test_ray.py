@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from command_line import USAGE, Cutset
 from command_line import cutset as cutset
-from places import USER_MODELS
+from engine_runs import TASK, check_bits
 
-TASK = f"{USER_MODELS / 'good.py'}:task"
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: cutset[ray]"),
     pytest.mark.timeout(300),
@@ -38,11 +37,7 @@ def leaves_nothing_behind() -> None:
 
 
 def test_a_run_on_three_nodes(tmp_path: Path, cutset: Cutset, address: str) -> None:
-    lock_step = ("train", TASK, "--no-baseline", "--method", "sync", "--replicas", "3", "--shards", "2")
-    assert cutset(*lock_step, "--out", tmp_path / "here").code == 0
-    outcome = cutset(*lock_step, "--on", f"ray:{address}", "--out", tmp_path / "there")
-    assert outcome.code == 0, outcome.err
-    assert (tmp_path / "there/model.safetensors").read_bytes() == (tmp_path / "here/model.safetensors").read_bytes()
+    check_bits(cutset, tmp_path, f"ray:{address}")
 
 
 def test_a_cluster_that_is_too_small_or_not_there(tmp_path: Path, cutset: Cutset, address: str) -> None:

@@ -6,25 +6,20 @@ from pathlib import Path
 import pytest
 from command_line import USAGE, Cutset
 from command_line import cutset as cutset
-from places import USER_MODELS
+from engine_runs import LOCK_STEP, TASK, check_bits
 from slurm_cluster import needs_slurm, slurm_cluster
 
-TASK = f"{USER_MODELS / 'good.py'}:task"
 pytestmark = [needs_slurm, pytest.mark.timeout(300)]
 
 
 def test_a_run_in_an_allocation_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset) -> None:
-    lock_step = ("train", TASK, "--no-baseline", "--method", "sync", "--replicas", "3", "--shards", "2")
-    assert cutset(*lock_step, "--out", tmp_path / "here").code == 0
     (tmp_path / "slurm").mkdir()
     with slurm_cluster(tmp_path / "slurm", 3, monkeypatch):
-        outcome = cutset(*lock_step, "--on", "slurm:partition=all,time=10", "--out", tmp_path / "there")
+        check_bits(cutset, tmp_path, "slurm:partition=all,time=10")
         left = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout
-        assert outcome.code == 0, outcome.err
         assert not left.strip() or " CG " in left
-        refused = cutset(*lock_step, "--on", "slurm:partition=none", "--out", tmp_path / "refused")
+        refused = cutset(*LOCK_STEP, "--on", "slurm:partition=none", "--out", tmp_path / "refused")
         assert (refused.code, "salloc gave no allocation" in refused.err) == (USAGE, True), refused.err
-    assert (tmp_path / "there/model.safetensors").read_bytes() == (tmp_path / "here/model.safetensors").read_bytes()
 
 
 def test_an_allocation_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset) -> None:

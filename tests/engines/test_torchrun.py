@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import Cutset
 from command_line import cutset as cutset
-from places import USER_MODELS
+from engine_runs import LOCK_STEP, read_weights, train_here
 
-TASK = f"{USER_MODELS / 'good.py'}:task"
 CUTSET = "import sys; from cutset.tools.commands.cli import main; sys.exit(main())"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--no-python", sys.executable)
 pytestmark = pytest.mark.timeout(300)
@@ -17,13 +16,12 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.mark.parametrize("with_key", [False, True], ids=["one machine", "key file"])
 def test_a_run_of_three_processes(tmp_path: Path, cutset: Cutset, with_key: bool) -> None:
-    lock_step = ("train", TASK, "--no-baseline", "--method", "sync", "--replicas", "3", "--shards", "2")
-    assert cutset(*lock_step, "--out", tmp_path / "here").code == 0
+    expected = train_here(cutset, tmp_path)
     engine = "env"
     if with_key:
         assert cutset("host", "--new-key", tmp_path / "key").code == 0
         engine = f"env:{tmp_path / 'key'}"
-    command = [*TORCHRUN, "-c", CUTSET, *lock_step, "--on", engine, "--out", str(tmp_path / "there")]
+    command = [*TORCHRUN, "-c", CUTSET, *LOCK_STEP, "--on", engine, "--out", str(tmp_path / "there")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "there/model.safetensors").read_bytes() == (tmp_path / "here/model.safetensors").read_bytes()
+    assert read_weights(tmp_path / "there") == expected

@@ -13,9 +13,8 @@ from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
-from cutset.tools.run_folder import CHECKPOINT, CONFIG, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS
+from cutset.tools.run_folder import CHECKPOINT, CONFIG, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS, buffer_path
 from cutset.tools.train import run, train
-from cutset.tools.training.replica_state import buffer_path
 from cutset.tools.training.supervisor import TrainingSupervisor
 
 TASK = f"{USER_MODELS / 'good.py'}:task"

@@ -17,10 +17,11 @@ from ...ps.client.client import Client
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ..job.process_specs import WorkerSpec
+from ..run_folder import SAVED_BUFFER, local_state_name
 from ..tensor_files import save_state
 from .replica_state import report_write_failure
 
-_BUFFER, _METHOD, _RESIDUAL = "buffer/", "method/", "residual/"
+_METHOD, _RESIDUAL = "method/", "residual/"
 
 
 class LocalState:
@@ -31,7 +32,7 @@ class LocalState:
 
     def __init__(self, spec: WorkerSpec, mailbox: Mailbox, buffers: Sequence[Tensor], client: Client) -> None:
         self._spec, self._mailbox, self._client = spec, mailbox, client
-        self._tensors = {f"{_BUFFER}{number}": buffer for number, buffer in enumerate(buffers)}
+        self._tensors = {f"{SAVED_BUFFER}{number}": buffer for number, buffer in enumerate(buffers)}
         self._requested = 0  # the number of the recovery point that was requested, until it is due
         self._saved: dict[str, Tensor] = {}
         path = Path(spec.training.folder, spec.local_state)
@@ -84,8 +85,3 @@ class LocalState:
 
     def __repr__(self) -> str:
         return f"LocalState({sorted(self._tensors)}, restored={bool(self._saved)})"
-
-
-def local_state_name(replica: int, machine: int) -> str:
-    """Return the name of a worker's file in the folder of a recovery point."""
-    return f"worker-{replica}.{machine}.safetensors"

@@ -19,7 +19,7 @@ from ...ps.checkpoint.manifest import ShardFile
 from ...runtime.channel.message import Message
 from ..job.checkpoint_timing import CheckpointTiming
 from ..job.job import Job
-from .local_state import local_state_name
+from ..run_folder import local_state_name
 
 
 class RecoveryPoints:

@@ -22,6 +22,7 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ..job.process_specs import TrainingSpec
+from ..run_folder import buffer_path
 from ..tensor_files import name_unfinished, save_state
 
 ReplicaState = Callable[[], Sequence[tuple[Region, Tensor]]]
@@ -92,11 +93,6 @@ def write_final_state(channel: Channel, folder: str, path: str, machine: int, st
 
 
 SAVE_INTERVAL_S = 2.0
-
-
-def buffer_path(folder: Path, replica: int, machine: int) -> Path:
-    """Return where a worker saves its buffers, whatever its incarnation."""
-    return folder / f"buffers-{replica}.{machine}.safetensors"
 
 
 def restored_files(replica: int, machine: int, *, local_state: str, restarted: bool) -> list[str]:

@@ -16,11 +16,12 @@ from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
+from ..run_folder import buffer_path
 from ..task.load_task import load_task, read_split
 from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
 from .progress_log import ProgressLog
-from .replica_state import BufferFile, ReplicaStateWriter, buffer_path, report_write_failure, write_final_state
+from .replica_state import BufferFile, ReplicaStateWriter, report_write_failure, write_final_state
 from .trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy, read_optimizer_state
 
 MESSAGE_TIMEOUT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging peer long before

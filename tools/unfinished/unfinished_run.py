@@ -5,7 +5,6 @@ the form of a checkpoint; what they lack is the manifest, and the buffers of rep
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 import time
@@ -24,11 +23,11 @@ from ...ps.checkpoint.manifest import Manifest, ShardFile, StateFile
 from ...ps.checkpoint.read_checkpoint import read_manifest
 from ...ps.checkpoint.shard_file import read_header
 from ...ps.checkpoint.streamed_safetensors import TensorReader
-from ...ps.checkpoint.write_checkpoint import write_manifest, write_state
+from ...ps.checkpoint.write_checkpoint import add_to_checkpoint, write_manifest, write_state
 from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice
 from ...whole_file import write_whole
-from ..run_folder import INITIAL
+from ..run_folder import INITIAL, SAVED_BUFFER, buffer_path, local_state_name
 
 UNFINISHED = Path("journal", "unfinished.json")
 
@@ -80,8 +79,10 @@ def complete_unfinished(run: Path) -> tuple[Path, int] | None:
     """
     try:
         unfinished = msgspec.json.decode((run / UNFINISHED).read_bytes(), type=UnfinishedRun)
-    except (OSError, msgspec.DecodeError):
+    except FileNotFoundError:
         return None
+    except msgspec.DecodeError as error:
+        raise CheckpointError("E803", f"{run / UNFINISHED} cannot be read: {error}") from error
     point = _find_recovery_point(run, unfinished) if unfinished.lock_step else _Journals(run, unfinished)
     if point is None or not point.complete:
         return None
@@ -154,13 +155,13 @@ class _Journals:
 
     def buffers(self, machine: int) -> Path:
         """The file with the buffers of a machine of replica 0."""
-        return self._run / f"buffers-0.{machine}.safetensors"
+        return buffer_path(self._run, 0, machine)
 
 
 class _RecoveryPoint(_Journals):
     """A version that all roles have saved."""
 
-    prefix = "buffer/"
+    prefix = SAVED_BUFFER
 
     def __init__(self, run: Path, unfinished: UnfinishedRun, number: int) -> None:
         super().__init__(run, unfinished)
@@ -182,7 +183,7 @@ class _RecoveryPoint(_Journals):
         return self._worker(0, machine)
 
     def _worker(self, replica: int, machine: int) -> Path:
-        return self._folder / f"worker-{replica}.{machine}.safetensors"
+        return self._folder / local_state_name(replica, machine)
 
 
 def _last_step(run: Path, number: int) -> int:
@@ -191,7 +192,7 @@ def _last_step(run: Path, number: int) -> int:
     for folder in list_checkpoint_folders(run):
         with contextlib.suppress(CheckpointError):  # one that is damaged is none
             about = read_manifest(folder).about
-            steps += [int(about["step"])] if about.get("run") == number else []
+            steps += [int(about.get("step", 0))] if about.get("run") == number else []
     return max(steps)
 
 
@@ -224,14 +225,12 @@ def _read_initial(path: Path, region: Region) -> Tensor:
 
 def _take(path: Path, folder: Path, index: int) -> ShardFile:
     """Have the file of a shard in a checkpoint, under the name that its content gives it."""
-    with path.open("rb") as file:
-        file_hash = hashlib.file_digest(file, "sha256").hexdigest()
-    entry = ShardFile(index, file_hash, path.stat().st_size)
+    temporary = folder / f"shard-{index}.tmp"
     try:
-        os.link(path, folder / entry.name)
+        os.link(path, temporary)
     except OSError:  # not on this file system
-        shutil.copyfile(path, folder / entry.name)
-    return entry
+        shutil.copyfile(path, temporary)
+    return add_to_checkpoint(temporary, folder, lambda sha256, size: ShardFile(index, sha256, size))
 
 
 def number_buffers(state: Sequence[tuple[Region, Tensor]], buffers: Sequence[Tensor]) -> MachineState:

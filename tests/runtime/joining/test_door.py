@@ -54,7 +54,7 @@ def test_roles_on_a_machine_that_joins(door: Door, monkeypatch: pytest.MonkeyPat
 
 def test_a_key_that_is_not_expected_gets_no_answer(door: Door) -> None:
     other = make_join_key("127.0.0.1", 0)
-    with pytest.raises(NetworkError, match=r"E519: the launcher at .* refuses this machine: it does not expect"):
+    with pytest.raises(NetworkError, match=r"E520: the launcher at .* refuses this machine: it does not expect"):
         join(door.endpoint, Pass(KEY.make_pass(0).server, *list(vars(other.make_pass(0)).values())[1:]), wait_s=WAIT_S)
     assert door.refused >= 1
     with pytest.raises(UsageError, match=r"has not joined at .*; [0-9]+ came with a key that is not expected"):
