@@ -36,9 +36,11 @@ runs: $(STAMP)
 slow: runs
 	$(PYTEST) -m slow tests
 
-# Runs in virtual time, each with up to three faults at random moments: some thousand a minute
+# Runs in virtual time, each with up to three faults at random moments: some thousand a minute. Then one over a thousand
+# machines, to see whether the launcher keeps up.
 simulate: $(STAMP)
 	$(VENV)/bin/python tests/simulation/simulate.py --seeds $(SEEDS)
+	$(VENV)/bin/python tests/simulation/fleet.py --machines 1000
 
 # Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
 #   make test-outside OUTSIDE='-m light'

@@ -28,7 +28,7 @@ MEANINGS: Mapping[str, str] = {
     "E218": "The option --word-vectors was not given with the options that belong to it.",
     "E219": "Autocast does not support this dtype.",
     "E220": "The value of an option has the wrong type or is out of range.",
-    "E221": "The run would start too many processes on this host.",
+    "E221": "The run would start too many processes on one host, or altogether.",
     "E222": "A file or folder cannot be written.",
     "E223": "The data has fewer batches than there are replicas.",
     "E224": "The value of an option is not one of its choices.",

@@ -77,7 +77,8 @@ def slice_parameters(
     max_elements, max_table_elements: limits of a slice's size; larger ranges are divided into nearly equal slices.
     whole: keep all elements of a machine on one shard, and distribute the machines over the shards.
 
-    With fewer elements than shards, the last shards hold nothing. Raises UsageError for no shards (E250) and for
+    A shard without anything would have no part in any checkpoint: where there are too few elements for all, there are
+    fewer shards, still numbered without gaps (`count_shards`). Raises UsageError for no shards (E250) and for
     negative sizes (E251).
     """
     if shards < 1:
@@ -102,10 +103,16 @@ def slice_parameters(
             max(run.max_elements(max_elements, max_table_elements), align),
         )
     ]
+    indices = {shard: index for index, shard in enumerate(sorted({shard for shard, *_ in parts}))}
     return [
-        ParameterSlice(shard, run.machine, start, stop, number, run.width)
+        ParameterSlice(indices[shard], run.machine, start, stop, number, run.width)
         for number, (shard, run, start, stop) in enumerate(parts)
     ]
+
+
+def count_shards(slices: Iterable[ParameterSlice]) -> int:
+    """Return how many shards hold these slices; one where there are none."""
+    return max((piece.shard for piece in slices), default=0) + 1
 
 
 def _runs(machine: int, size: int, tables: Sequence[Sequence[SparseTable]]) -> list[_Run]:

@@ -25,7 +25,8 @@ from ..hosts.host import Host, LocalHost, Role
 from ..hosts.process_activity import ActivityProbes
 from ..hosts.role_process import HostedProcess, await_ends, end_all
 from .liveness import LivenessMonitor
-from .membership import Limits, Loss
+from .membership import Limits, Loss, check_names
+from .process_ends import ProcessEnds
 
 TICK_S, HEARTBEAT_INTERVAL_S = 0.25, 0.5
 STOP_S = 2.0  # from the message to stop to SIGTERM
@@ -78,8 +79,8 @@ class Launcher:
         self._watch = watch
         self._on_notice = on_notice
         self._route = route
-        self._processes: list[HostedProcess] = []
-        self._watched: list[HostedProcess] = []
+        self._processes: dict[str, HostedProcess] = {}
+        self._next_check = 0.0
         self._activity_probes = ActivityProbes()
         self._key_owners: dict[str, str] = {}  # hosts of all roles, whose keys they hold
         self._ended_roles: list[str] = []  # roles that have ended, to whom others may still send
@@ -88,6 +89,7 @@ class Launcher:
         self._monitor = LivenessMonitor([], now=0.0)
         address = address or next(iter(self._hosts.values())).address
         self._channel = ZmqChannel(LAUNCHER, job, self._keys[LAUNCHER], host=address)
+        self._ends = ProcessEnds()
 
     @property
     def results(self) -> dict[str, Any]:
@@ -97,7 +99,7 @@ class Launcher:
     @property
     def pids(self) -> dict[str, int]:
         """The process number of each role, by name, as far as they are known."""
-        return {process.name: pid for process in self._processes if (pid := process.pid) is not None}
+        return {process.name: pid for process in self._processes.values() if (pid := process.pid) is not None}
 
     @property
     def unheard(self) -> list[str]:
@@ -127,8 +129,8 @@ class Launcher:
         for role in roles:
             process = self._host_of(role).start(role, self._open_log(role.name))
             processes.append(process)
-            self._processes.append(process)
-            self._watched.append(process)
+            self._processes[role.name] = process
+            self._ends.add(process)
         for role, process in zip(roles, processes, strict=True):
             assignment = self._assignment(role, timeout_s)
             self._host_of(role).assign(process, assignment, files=role.files, deadline=now + timeout_s)
@@ -195,10 +197,9 @@ class Launcher:
 
     def _remove(self, names: Sequence[str]) -> None:
         """Kill these roles, and tell the others that they have ended."""
-        for process in [process for process in self._processes if process.name in names]:
+        for process in [self._processes.pop(name) for name in names if name in self._processes]:
+            self._ends.discard(process)
             process.kill()
-            self._processes.remove(process)
-            self._watched = [other for other in self._watched if other is not process]
         self._ended_roles += names
         for name in names:
             self._channel.forget(name)
@@ -223,15 +224,16 @@ class Launcher:
         A role whose heartbeat has stopped is killed at once. why: the reason that roles report.
         """
         self._stopped = True
-        silent = self._monitor.silent_roles(time.monotonic())
+        processes = list(self._processes.values())
         try:
-            for process in self._processes:
-                if process.name in silent:
-                    process.signal(signal.SIGKILL)
-            self._send_stop([process.name for process in self._processes if process.returncode() is None], why)
-            await_ends(self._processes, STOP_S)
+            for name in self._monitor.silent_roles(time.monotonic()):
+                if name in self._processes:
+                    self._processes[name].signal(signal.SIGKILL)
+            self._send_stop([process.name for process in processes if process.returncode() is None], why)
+            await_ends(processes, STOP_S)
         finally:
-            end_all(self._processes)
+            self._processes.clear()
+            end_all(processes)
 
     def __enter__(self) -> "Launcher":
         return self
@@ -244,10 +246,11 @@ class Launcher:
         finally:
             for host in self._own_hosts:
                 host.close()
+            self._ends.close()
             self._channel.close()
 
     def __repr__(self) -> str:
-        return f"Launcher({self.job}, {self._processes}, {self._monitor})"
+        return f"Launcher({self.job}, {list(self._processes.values())}, {self._monitor})"
 
     def _host_of(self, role: Role) -> Host:
         return self._hosts[role.host or next(iter(self._hosts))]
@@ -276,27 +279,32 @@ class Launcher:
 
     def _poll(self) -> list[Message]:
         """Wait for messages and ends of processes, and pass them to the monitor. Returns the caller's messages."""
-        self._channel.wait(TICK_S, files=[process.end_file for process in self._watched])
+        self._channel.wait(TICK_S, files=[self._ends.fileno()])
         messages = self._read()
-        for process in [p for p in self._watched if p.returncode() is not None]:
+        for process in self._ends.take_ended():
             messages += self._read()  # what it sent before it ended comes first
-            self._watched.remove(process)
             code = process.returncode()
             assert code is not None
             last_lines, host_lost = process.last_lines(), process.host_lost
             self._monitor.on_exited(process.name, time.monotonic(), code, last_lines=last_lines, host_lost=host_lost)
         now = time.monotonic()
-        doubtful, late = self._monitor.doubtful_roles(now), self._monitor.late_exits(now)
-        local = ((process.name, process.local_pid) for process in self._watched if process.name in doubtful)
-        pids = {name: pid for name, pid in local if pid is not None}
-        for name, activity in self._activity_probes.sample(pids, now).items():
-            self._monitor.on_activity(name, activity)
-        self._monitor.tick(now)
-        for process in [process for process in self._watched if process.name in late]:
-            process.signal(signal.SIGKILL)  # it has delivered its result
+        if now >= self._next_check:  # looks at all roles; there may be thousands of messages in that time
+            self._next_check = now + TICK_S / 2
+            self._check_liveness(now)
         while self._monitor.notes:
             self._on_notice(self._monitor.notes.pop(0))
         return messages
+
+    def _check_liveness(self, now: float) -> None:
+        """Have the monitor look for roles that are silent, stuck or late."""
+        doubtful = [self._processes[n] for n in self._monitor.doubtful_roles(now) if n in self._processes]
+        pids = {process.name: pid for process in doubtful if (pid := process.local_pid) is not None}
+        for name, activity in self._activity_probes.sample(pids, now).items():
+            self._monitor.on_activity(name, activity)
+        self._monitor.tick(now)
+        for name in self._monitor.late_exits(now):
+            if name in self._processes:
+                self._processes[name].signal(signal.SIGKILL)  # it has delivered its result
 
     def _read(self) -> list[Message]:
         messages: list[Message] = []
@@ -334,17 +342,8 @@ class Launcher:
         """Send "stop" to these roles; those that have not said where they listen lose their pipe, at which they end."""
         directory = self._monitor.directory
         self._channel.introduce(self._endpoints_for(LAUNCHER, directory))
-        for process in self._processes:
-            if process.name in names and process.name in directory:
-                self._channel.send(process.name, Message("stop", body={"why": why}))
-            elif process.name in names:
-                process.hang_up()
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError unless every role has a name of its own, that may be part of a sender's and a file's name."""
-    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or names.count(name) > 1]
-    if bad or not names:
-        raise ValueError(
-            f"roles need names of their own, without {SIDE!r} and '/', and not {LAUNCHER!r}: {bad or names}"
-        )
+        for name in names:
+            if name in directory:
+                self._channel.send(name, Message("stop", body={"why": why}))
+            elif name in self._processes:
+                self._processes[name].hang_up()

@@ -48,6 +48,7 @@ class LivenessMonitor:
         self.limits = limits or Limits()
         self.verdict: CutsetError | None = None
         self._members: dict[str, Member] = {}
+        self._in_state: dict[str, dict[str, Member]] = {}  # by state and name: a message must not cost a look at all
         self._suspicions: dict[str, Suspicion] = {}  # by group, "" for roles that are in none
         self._losses: list[Loss] = []
         self.notes: list[str] = []
@@ -55,12 +56,14 @@ class LivenessMonitor:
 
     def join(self, names: Iterable[str], *, now: float, groups: Mapping[str, str] | None = None) -> None:
         """Add roles whose processes are being started."""
-        self._members |= {name: Member(name, (groups or {}).get(name, ""), began=now) for name in names}
+        for name in names:
+            self._members[name] = Member(name, (groups or {}).get(name, ""), began=now)
+            self._move(self._members[name], "starting")
 
     @property
     def all_ready(self) -> bool:
         """Whether every role has sent "hello"."""
-        return not self._members_in("starting")
+        return not self._in_state.get("starting")
 
     @property
     def newcomers(self) -> list[str]:
@@ -85,7 +88,7 @@ class LivenessMonitor:
     def have_ended(self, names: Iterable[str] | None = None) -> bool:
         """Whether these roles (by default all that were not replaced) have finished and their processes ended."""
         if names is None:
-            names = [m.name for m in self._members.values() if m.state != "replaced"]
+            return not any(members for state, members in self._in_state.items() if state not in ("gone", "replaced"))
         return all(self._members[name].state == "gone" for name in names)
 
     def is_replaced(self, name: str) -> bool:
@@ -96,7 +99,7 @@ class LivenessMonitor:
         """These roles are not needed any more: how they end is no failure."""
         for name in names:
             self._drop_suspicions(name)
-            self._members[name].state = "replaced"
+            self._move(self._members[name], "replaced")
 
     def take_losses(self) -> list[Loss]:
         """Return the losses since the last call, and clear them."""
@@ -106,12 +109,12 @@ class LivenessMonitor:
     def on_hello(self, name: str, endpoint: str) -> None:
         """The role is ready and listens at `endpoint`."""
         self._members[name].endpoint = endpoint
-        self._members[name].state = "ready"
+        self._move(self._members[name], "ready")
 
     def on_started(self, now: float) -> None:
         """All roles that were ready were told to start; from now on their heartbeats are due."""
         for member in self._members_in("ready"):
-            member.state = "running"
+            self._move(member, "running")
             member.heard_at = member.spoke_at = member.progress_at = now
 
     def on_heartbeat(self, name: str, now: float, progress: int | str | None) -> None:
@@ -143,14 +146,14 @@ class LivenessMonitor:
         member = self._members[name]
         member.value = value
         member.heard_at = now
-        member.state = "finished"
+        self._move(member, "finished")
         if member.returncode is not None:  # its process ended first
             self._drop_suspicions(name)
             self._end_finished(member)
 
     def on_failed(self, name: str, now: float, failure: Failure) -> None:
         """The role has reported the error that ended it."""
-        self._members[name].state = "failed"
+        self._move(self._members[name], "failed")
         self._drop_suspicions(name)
         error = failure.to_error(name)
         if isinstance(error, NetworkError):
@@ -175,7 +178,7 @@ class LivenessMonitor:
         if before == "finished":
             self._end_finished(member)
             return
-        member.state = "lost"
+        self._move(member, "lost")
         log = f"\nlast lines of its log:\n{last_lines.rstrip()}" if last_lines.strip() else ""
         if host_lost:
             facts = f"{host_lost}; {name} was there ({member.last_progress()}){log}"
@@ -213,7 +216,7 @@ class LivenessMonitor:
 
     def _end_finished(self, member: Member) -> None:
         """The process of a role that has delivered its result ended; note it where its exit code is not 0."""
-        member.state = "gone"
+        self._move(member, "gone")
         if member.returncode:
             how = _signal_name(-member.returncode) if member.returncode < 0 else f"exit code {member.returncode}"
             self.notes.append(
@@ -234,7 +237,7 @@ class LivenessMonitor:
         self._losses.append(Loss(group, error, {m.name: m.progress for m in members}))
         self._suspicions.pop(group, None)
         for member in members:
-            member.state = "replaced"
+            self._move(member, "replaced")
 
     def _suspect(self, suspicion: Suspicion) -> None:
         """Remember a suspicion, unless the group has one already that is as good."""
@@ -258,8 +261,13 @@ class LivenessMonitor:
         """Drop the suspicions of this role, whose end is explained."""
         self._suspicions = {group: s for group, s in self._suspicions.items() if name not in s.names}
 
-    def _members_in(self, *states: str) -> list[Member]:
-        return [m for m in self._members.values() if m.state in states]
+    def _move(self, member: Member, state: str) -> None:
+        self._in_state.get(member.state, {}).pop(member.name, None)
+        member.state = state
+        self._in_state.setdefault(state, {})[member.name] = member
+
+    def _members_in(self, state: str) -> list[Member]:
+        return list(self._in_state.get(state, {}).values())
 
     def _is_any_overdue(self, now: float) -> bool:
         """Whether a running role has been silent for so long that it may be lost."""

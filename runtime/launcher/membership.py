@@ -1,9 +1,12 @@
 """What a `LivenessMonitor` knows of a run: `Member`s and `Suspicion`s, and what it makes of them, a `Loss`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import CutsetError
+from ..channel.message import LAUNCHER
+from ..channel.zmq_channel import SIDE
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,12 @@ class Suspicion:
     due: float
     rank: int
     connection: bool = False
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError unless every role has a name of its own, that may be part of a sender's and a file's name."""
+    bad = [name for name in names if name == LAUNCHER or SIDE in name or "/" in name or names.count(name) > 1]
+    if bad or not names:
+        raise ValueError(
+            f"roles need names of their own, without {SIDE!r} and '/', and not {LAUNCHER!r}: {bad or names}"
+        )

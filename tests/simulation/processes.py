@@ -3,6 +3,7 @@
 import errno
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cached_property
 from typing import IO, Any, ClassVar
 
 import msgspec
@@ -85,7 +86,7 @@ class SimChannel:
     def _block(self, timeout_s: float) -> None:
         self._owner.block(timeout_s)
 
-    @property
+    @cached_property
     def _owner(self) -> Task:
         return next(task for task in self._world.tasks.values() if task.name == self.name and not task.dead)
 
@@ -99,6 +100,7 @@ class SimProcess:
     def __init__(self, name: str) -> None:
         self.name, self.pid, self.end_file, self.stdin = name, next(self.numbers), None, self
         self.host_lost = ""
+        self.ends: SimEnds | None = None  # who waits for its end
         self._code: int | None = None
         self._world = present()
         self._task: Task | None = None
@@ -146,6 +148,8 @@ class SimProcess:
     def _end(self, code: int) -> None:
         if self._code is None:
             self._code = code
+            if self.ends is not None:
+                self.ends.ended.append(self)
             self._world.inboxes.pop(self.name, None)
             if self._task is not None:
                 self._task.dead = True
@@ -230,6 +234,29 @@ class Threads:
     Thread = SimThread
 
 
+class SimEnds:
+    """Which processes have ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[SimProcess] = []
+
+    def fileno(self) -> int:
+        return -1
+
+    def add(self, process: SimProcess) -> None:
+        process.ends = self
+
+    def discard(self, process: SimProcess) -> None:
+        process.ends = None
+
+    def take_ended(self) -> list[SimProcess]:
+        ended, self.ended = self.ended, []
+        return [process for process in ended if process.ends is self]
+
+    def close(self) -> None:
+        pass
+
+
 class NoProbes:
     """The system does not tell what processes do."""
 
@@ -240,14 +267,23 @@ class NoProbes:
 class SimHost:
     """What starts the processes."""
 
-    name, address, cores = "local", "127.0.0.1", 1
+    address, cores = "127.0.0.1", 1
     public_key = folder = ports = lost = ""
 
-    def __init__(self, **ignored: str) -> None:
-        pass
+    def __init__(self, name: str = "local", **ignored: str) -> None:
+        self.name = name
+        self._processes: list[SimProcess] = []
 
     def start(self, role: Role, log: IO[bytes]) -> SimProcess:
-        return SimProcess(role.name)
+        self._processes.append(SimProcess(role.name))
+        return self._processes[-1]
+
+    def lose(self) -> None:
+        """Be lost, with all that runs on it."""
+        self.lost = f"{self.name} does not answer"
+        for process in self._processes:
+            process.host_lost = self.lost
+            process.kill()
 
     def prepare(self, threads: int, entry: str) -> None:
         pass
@@ -268,6 +304,7 @@ def install_processes() -> None:
     """Have the launcher and the shards use what is simulated."""
     launcher.ZmqChannel = SimChannel  # type: ignore[assignment,misc]
     launcher.LocalHost = SimHost  # type: ignore[assignment,misc]
+    launcher.ProcessEnds = SimEnds  # type: ignore[assignment,misc]
     launcher.ActivityProbes = NoProbes  # type: ignore[assignment,misc]
     launcher.make_keys = lambda names, others: dict.fromkeys(names, b"")  # type: ignore[assignment]
     launcher.Assignment = _plain_assignment  # type: ignore[assignment,misc]

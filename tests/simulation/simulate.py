@@ -22,7 +22,7 @@ import shutil  # noqa: E402
 import tempfile  # noqa: E402
 import traceback  # noqa: E402
 from collections import Counter  # noqa: E402
-from collections.abc import Callable, Iterator  # noqa: E402
+from collections.abc import Callable, Iterator, Sequence  # noqa: E402
 from dataclasses import dataclass, field  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -96,10 +96,10 @@ def draw(seed: int) -> Plan:
     )
 
 
-def run(plan: Plan, out: Path, *, faults: bool) -> Outcome:
-    """Run a plan; CutsetError or StandstillError if it does not end well."""
+def run(plan: Plan, out: Path, *, faults: bool, hosts: Sequence[SimHost] = (), world: World | None = None) -> Outcome:
+    """Run a plan, on one host where none are given; CutsetError or StandstillError if it does not end well."""
     outcome = Outcome()
-    world = World(plan.seed)
+    world = world or World(plan.seed)
     enter(world)
     SimProcess.all.clear()
     job = make_job(
@@ -115,10 +115,12 @@ def run(plan: Plan, out: Path, *, faults: bool) -> Outcome:
     results: list[Any] = []
 
     def launch() -> None:
-        hosts = RunHosts(job, [SimHost()])
-        supervisor = TrainingSupervisor(job, hosts, on_progress=lambda *progress: None, on_notice=outcome.said.append)
+        run_hosts = RunHosts(job, hosts or [SimHost()], on_notice=outcome.said.append)
+        supervisor = TrainingSupervisor(
+            job, run_hosts, on_progress=lambda *progress: None, on_notice=outcome.said.append
+        )
         try:
-            values = run_roles(job, supervisor, hosts, outcome.said.append, None)
+            values = run_roles(job, supervisor, run_hosts, outcome.said.append, None)
             results.append([values[name] for name in supervisor.shards])
         except Exception as error:  # the caller of `run` shall see it
             results.append(error)
@@ -127,7 +129,7 @@ def run(plan: Plan, out: Path, *, faults: bool) -> Outcome:
     Task(world, "launcher", launch).begin()
     if faults:
         for when, what in plan.faults:
-            world.at(when, happening(what, world, plan))
+            world.at(when, happening(what, world, hosts))
     try:
         world.run(lambda: bool(results))
     finally:
@@ -143,8 +145,10 @@ def run(plan: Plan, out: Path, *, faults: bool) -> Outcome:
     return outcome
 
 
-def happening(what: str, world: World, plan: Plan) -> Callable[[], None]:
-    """Return what lets a fault happen, to roles that are there then."""
+def happening(what: str, world: World, hosts: Sequence[SimHost]) -> Callable[[], None]:
+    """Return what lets a fault happen: to roles that are there then, or, as "lose m0007", to a host."""
+    if what.startswith("lose "):
+        return next(host.lose for host in hosts if what == f"lose {host.name}")
 
     def happen() -> None:
         working = sorted((process for process in SimProcess.all if process.works), key=lambda one: one.name)

@@ -19,7 +19,7 @@ from ...runtime.engines.torchrun import TorchrunEngine
 from ...runtime.hosts.host import LocalHost
 from ...runtime.hosts.remote_host import RemoteHost
 from ..config.engine_name import HAND, KUBERNETES, RAY, SLURM, SSH, parse_engine
-from ..job.job import Job
+from ..job.job import MAX_ROLES, Job
 from .run_hosts import RunHosts
 
 
@@ -97,17 +97,21 @@ def _open(job: Job, engine: Engine, on_notice: Callable[[str], object]) -> Itera
             else:
                 on_notice(f"no spare: {host.facts}")
         run_hosts = RunHosts(job, hosts, spare_hosts=spare_hosts, on_notice=on_notice)
-        if job.config.ports:
-            _check_room(job, run_hosts, len(parse_ports(job.config.ports)))
+        _check_room(job, run_hosts)
         yield run_hosts
 
 
-def _check_room(job: Job, hosts: RunHosts, ports: int) -> None:
-    """Raise UsageError where a host has more roles than there are ports for them, and perhaps the launcher's."""
+def _check_room(job: Job, hosts: RunHosts) -> None:
+    """Raise UsageError where a host has too many roles, or more than there are ports for, and the launcher's."""
     workers = [hosts.worker_host(r, m).name for r in range(job.replicas) for m in range(job.machines)]
-    most = 1 + max(Counter([*workers, *(hosts.shard_host(index).name for index in range(job.shards))]).values())
-    if most > ports:
-        facts = f"--ports {job.config.ports} has {ports} ports; {most} roles may be on one host"
+    roles = Counter([*workers, *(hosts.shard_host(index).name for index in range(job.shards))])
+    (fullest, most), *_ = roles.most_common(1)
+    if most > MAX_ROLES:
+        facts = f"{most} processes on {fullest}; {MAX_ROLES} at most"
+        raise UsageError("E221", facts, fix="more machines, or fewer --replicas or --shards")
+    ports = len(parse_ports(job.config.ports)) if job.config.ports else most + 1
+    if most + 1 > ports:
+        facts = f"--ports {job.config.ports} has {ports} ports; {most + 1} roles may be on one host"
         raise UsageError("E297", facts, fix="a larger range, with some to spare for roles that are restarted")
 
 

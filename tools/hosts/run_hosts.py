@@ -90,8 +90,8 @@ class RunHosts:
         live = [host for host in self.hosts if not host.lost]
         if not live:
             raise ProcessLost("E608", f"{lost.lost}; no host is left", fix="go on with --resume when there is one")
-        busy = [*self._planned, *self._successors.values()]
-        chosen = min(live, key=lambda host: sum(host is other for other in busy))
+        busy = Counter(host.name for host in (*self._planned, *self._successors.values()))
+        chosen = min(live, key=lambda host: busy[host.name])
         self._successors[lost.name] = chosen
         self._workers[chosen.name] += self._workers.pop(lost.name, 0)
         self._on_notice(f"{lost.lost}; its roles go to {chosen.name}")

@@ -10,7 +10,7 @@ from torch import nn
 from ...errors import BadInput, UsageError
 from ...partition.capture.tracing_error import Untraceable
 from ...ps.slices.region import Region
-from ...ps.slices.slicing import ParameterSlice, slice_parameters
+from ...ps.slices.slicing import ParameterSlice, count_shards, slice_parameters
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.program import Program
 from ...runtime.worker.uncut_worker import UncutWorker
@@ -47,12 +47,15 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     method = method_of(config.method)
     if plan.placement is not None:
         plan.placement.save(staged / PLACEMENT)
-    shards = choose_shard_count(config, plan)
     weights = _write_weights(config, plan, staged, start)
     trial = _try_a_batch(plan, weights)
     training = _make_training_spec(config, plan, trial, start)
     names, resumed = state_names(weights.model), [] if start is None else start.notes
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
+    wanted = choose_shard_count(config, plan)
+    slices = _slice_parameters(plan, regions, trial.tables, wanted, method)
+    shards = count_shards(slices)
+    fewer = [f"{shards} shards, not {wanted}: no more have a part of the parameters"] if shards < wanted else []
     check_same_parameters(start, plan.task.name, {region.name for one in regions for region in one})
     return Job(
         config,
@@ -66,9 +69,9 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
         plan.programs,
         plan.evaluations,
         regions,
-        _slice_parameters(plan, regions, trial.tables, shards, method),
+        slices,
         names,
-        [*resumed, *plan.notes, *weights.notes, *_describe_cut(plan, regions, trial.tables)],
+        [*resumed, *plan.notes, *fewer, *weights.notes, *_describe_cut(plan, regions, trial.tables)],
         next_run_number(config.folder),
     )
 

@@ -19,7 +19,8 @@ from ..config.run_config import RunConfig
 from ..run_folder import INITIAL
 from .process_specs import TrainingSpec, WorkerSpec
 
-MAX_ROLES = 256  # processes of a run; all are on one host
+MAX_ROLES = 256  # processes of a run on one host
+MAX_FLEET_ROLES = 4096  # processes of a run over machines, each of which has connections to the launcher
 
 
 @dataclass(frozen=True)

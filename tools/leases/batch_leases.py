@@ -34,7 +34,6 @@ class _Holder:
     held: int = 0
     done: int = 0
     retired: bool = False
-    ended: bool = False
 
     def list_unfinished(self) -> list[Lease]:
         """Return what was leased to it and is not known to be completed."""
@@ -61,6 +60,11 @@ class BatchLeases:
     def __init__(self, batches: int, *, first: int = 0) -> None:
         self._free = [Lease(first, batches - first)] if batches > first else []  # in order, not adjacent
         self._holders: dict[ReplicaStart, _Holder] = {}
+        # So that an answer costs the same however many hold leases: sums over _free, over what holders have still to
+        # complete, and the holders that may ask for more.
+        self._free_batches = max(0, batches - first)
+        self._unfinished = 0
+        self._asking = set[ReplicaStart]()
         self.batches = batches
         self.completed: dict[int, int] = {}
         self.recomputed: dict[int, int] = {}
@@ -68,12 +72,12 @@ class BatchLeases:
     @property
     def free_batches(self) -> int:
         """How many batches are leased to nobody and not computed."""
-        return sum(lease.count for lease in self._free)
+        return self._free_batches
 
     @property
     def all_done(self) -> bool:
         """Whether all batches are computed."""
-        return not self._free and all(holder.done == holder.held for holder in self._holders.values())
+        return not self._free and not self._unfinished
 
     def lease(
         self, start: ReplicaStart, number: int, *, pace_s: float | None = None, idle: bool = False
@@ -89,7 +93,7 @@ class BatchLeases:
         Raises:
             NetworkError: E580, if a request was skipped.
         """
-        holder = self._holders.setdefault(start, _Holder())
+        holder = self._hold(start)
         if number < len(holder.leases):
             return holder.leases[number]
         if number > len(holder.leases) or number < 0:
@@ -101,31 +105,45 @@ class BatchLeases:
         if idle and not self._free and not self.all_done and not holder.retired:
             return None
         lease = NO_BATCHES if holder.retired else self._take(self._choose_size(pace_s))
-        holder.ended = idle and lease == NO_BATCHES
+        if idle and lease == NO_BATCHES:
+            self._asking.discard(start)  # it ends
         holder.leases.append(lease)
         holder.held += lease.count
+        self._unfinished += lease.count
         return lease
 
     def complete(self, start: ReplicaStart, count: int) -> None:
         """Note that a start has computed `count` of its batches, so that they are never leased again."""
-        holder = self._holders.setdefault(start, _Holder())
+        holder = self._hold(start)
         count = min(count, holder.held)
         if count > holder.done:
+            self._unfinished -= count - holder.done
             self.completed[start[0]] = self.completed.get(start[0], 0) + count - holder.done
             holder.done = count
 
     def retire(self, start: ReplicaStart) -> None:
         """Lease nothing more to this start."""
-        self._holders.setdefault(start, _Holder()).retired = True
+        self._hold(start).retired = True
+        self._asking.discard(start)
 
     def reclaim(self, start: ReplicaStart) -> int:
         """Take back what a lost start has not computed, to lease it again; return the number of batches."""
-        name_unfinished = self._holders.pop(start, _Holder()).list_unfinished()
-        self._free = _merge_adjacent([*self._free, *name_unfinished])
-        count = sum(lease.count for lease in name_unfinished)
+        unfinished = self._holders.pop(start, _Holder()).list_unfinished()
+        self._asking.discard(start)
+        self._free = _merge_adjacent([*self._free, *unfinished])
+        count = sum(lease.count for lease in unfinished)
+        self._free_batches += count
+        self._unfinished -= count
         if count:
             self.recomputed[start[0]] = self.recomputed.get(start[0], 0) + count
         return count
+
+    def _hold(self, start: ReplicaStart) -> _Holder:
+        """Return what a start holds; from its first request on it counts among those that may ask for more."""
+        if start not in self._holders:
+            self._holders[start] = _Holder()
+            self._asking.add(start)
+        return self._holders[start]
 
     def _choose_size(self, pace_s: float | None) -> int:
         """Return the number of batches of the next lease.
@@ -133,8 +151,7 @@ class BatchLeases:
         Guided self-scheduling leases ceil(R / P) of R remaining batches to one of P replicas. Here a lease is an eighth
         of that, and lasts no longer than MAX_LEASE_S, so that little is lost with a replica.
         """
-        replicas = sum(not (holder.retired or holder.ended) for holder in self._holders.values())
-        even = self.free_batches // (DIVISOR * max(1, replicas))
+        even = self.free_batches // (DIVISOR * max(1, len(self._asking)))
         in_time = 1 if pace_s is None else even if pace_s * even <= MAX_LEASE_S else int(MAX_LEASE_S / pace_s)
         return max(1, min(even, in_time))
 
@@ -145,7 +162,9 @@ class BatchLeases:
         lease = self._free.pop(0)
         if lease.count > size:
             self._free.insert(0, Lease(lease.first + size, lease.count - size))
-        return Lease(lease.first, min(size, lease.count))
+        taken = Lease(lease.first, min(size, lease.count))
+        self._free_batches -= taken.count
+        return taken
 
     def __repr__(self) -> str:
         holders = {start: f"{holder.done} of {holder.held}" for start, holder in self._holders.items()}

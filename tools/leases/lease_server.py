@@ -53,6 +53,7 @@ class LeaseServer:
         self._machines = machines
         self._members: dict[int, _Member] = {}  # by replica
         self._requests: list[_LeaseRequest] = []
+        self._waiting: list[_LeaseRequest] = []  # requests that could not be answered yet
         self._replies: list[tuple[str, Message]] = []
 
     @property
@@ -86,21 +87,23 @@ class LeaseServer:
 
     def take_replies(self) -> list[tuple[str, Message]]:
         """Return what can be answered now: names of workers and the replies."""
-        waiting = []
-        for request in self._requests:
+        if self._waiting and (self.leases.free_batches or self.leases.all_done):
+            self._requests, self._waiting = [*self._waiting, *self._requests], []
+        requests, self._requests = self._requests, []
+        for request in requests:
             lease = self.leases.lease(request.member.start, request.number, pace_s=request.pace_s, idle=request.idle)
             if lease is None:
-                waiting.append(request)
+                self._waiting.append(request)
                 continue
             body = {"first": lease.first, "count": lease.count}
             self._replies.append((request.sender, Message("lease", edge=request.number, body=body)))
-        self._requests = waiting
         replies, self._replies = self._replies, []
         return replies
 
     def retire(self, replica: int) -> None:
         """Lease nothing more to a replica, which computes what it has and ends."""
         self.leases.retire(self._members[replica].start)
+        self._requests, self._waiting = [*self._waiting, *self._requests], []
 
     def reclaim(self, replica: int, acknowledged: Iterable[tuple[WorkerId, int]] = ()) -> int:
         """Take back what a lost replica has not computed; return the number of batches.
@@ -111,6 +114,7 @@ class LeaseServer:
             self.acknowledge(worker, step)
         member = self._members.pop(replica)
         self._requests = [request for request in self._requests if request.member is not member]
+        self._waiting = [request for request in self._waiting if request.member is not member]
         return self.leases.reclaim(member.start)
 
     def statistics(self) -> dict[str, Any]:
@@ -120,7 +124,7 @@ class LeaseServer:
         return {"batches": self.leases.batches, "completed": completed, "recomputed": recomputed}
 
     def __repr__(self) -> str:
-        return f"LeaseServer({self.leases}, {len(self._requests)} requests wait)"
+        return f"LeaseServer({self.leases}, {len(self._requests) + len(self._waiting)} requests wait)"
 
 
 def _read_pace(body: dict[str, Any]) -> float | None:

@@ -114,7 +114,7 @@ class ElasticReplicas:
 
     def drop_unneeded(self, starting: Iterable[int]) -> list[int]:
         """Remove and return the replicas still starting that are no longer needed; the caller ends their processes."""
-        if self._lease_server is None:
+        if self._lease_server is None or not (self._lease_server.all_done or self._membership.leaving):
             return []
         unneeded = [replica for replica in starting if self._is_unneeded(replica)]
         for replica in unneeded:

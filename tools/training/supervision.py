@@ -114,7 +114,7 @@ def unique_job_name() -> str:
 
 
 class RestartLog:
-    """Counts the restarts of each group up to a limit, and records why and for how long each group was missing.
+    """Counts how often each group was lost up to a limit, and records why and for how long each group was missing.
 
     Every record is plain data: {"role", "step", "code", "reason", "seconds"}. role: the group; step: with which a
     replica continued, None for other groups; seconds: until the group worked again, None while it does not.
@@ -122,12 +122,12 @@ class RestartLog:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._incarnations = Counter[str]()
+        self._losses, self._incarnations = Counter[str](), Counter[str]()
         self._missing: dict[str, tuple[float, dict[str, Any]]] = {}  # since when, and the record to complete
         self.records: list[dict[str, Any]] = []
 
     def incarnation(self, group: str) -> int:
-        """Return how often a group was restarted."""
+        """Return how often a group was restarted: since it was lost, or had to go back with one that was."""
         return self._incarnations[group]
 
     @property
@@ -141,8 +141,9 @@ class RestartLog:
 
     def restart(self, group: str, error: CutsetError, *, step: int | None = None) -> str:
         """Count a restart of a lost group and return the reason; raise the error if the group reached the limit."""
-        if self._incarnations[group] == self._limit:
+        if self._losses[group] == self._limit:
             raise self.final_error(group, error)
+        self._losses[group] += 1
         self._incarnations[group] += 1
         reason = error.facts.partition("\n")[0]
         record = {"role": group, "step": step, "code": error.code, "reason": reason, "seconds": None}
@@ -172,7 +173,7 @@ class RestartLog:
 
     def final_error(self, group: str, error: CutsetError) -> CutsetError:
         """Return the error that ends the run, which says how often the group was restarted before."""
-        count = self._incarnations[group]
+        count = self._losses[group]
         if not count:
             return error
         facts, *log = error.facts.split("\n", 1)

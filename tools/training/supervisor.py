@@ -79,8 +79,7 @@ class TrainingSupervisor:
         self._lost: dict[str, Loss] = {}  # by group, the losses for which all are to go back
         self._workers: dict[str, WorkerId] = {}  # by current name
         self._trained: set[WorkerId] = set()
-        self._ready: set[str] = set()
-        self._training: set[str] = set()  # workers that were told to start
+        self._ready: set[str] = set()  # workers that wait to be told to start
         self._evaluating: set[str] = set()  # workers of replica 0 that were told that all have trained
         self._under_way = False
         self._finishing: set[str] = set()  # shards that were told to finish
@@ -126,7 +125,7 @@ class TrainingSupervisor:
         for replica, record in self._elastic.apply_request():
             self._restarts.expect(replica_group(replica), record)
             launcher.add(self._worker_roles(replica))
-        starting = [r for r in self._elastic.replica_numbers if self._restarts.is_missing(replica_group(r))]
+        starting = (r for r in self._elastic.replica_numbers if self._restarts.is_missing(replica_group(r)))
         for replica in self._elastic.drop_unneeded(starting):
             names = [name for name, worker in self._workers.items() if worker.replica == replica]
             launcher.stop_roles(names)
@@ -220,7 +219,7 @@ class TrainingSupervisor:
         step = self._points.step
         for records in (self._steps_done, self._workers, self.results):
             records.clear()
-        for names in (self._trained, self._ready, self._training, self._evaluating, self._finishing, self.state_files):
+        for names in (self._trained, self._ready, self._evaluating, self._finishing, self.state_files):
             names.clear()
         self._checkpoints.abandon_incomplete()
         samples = step * self._job.replicas * self._job.training.batch
@@ -282,8 +281,8 @@ class TrainingSupervisor:
 
     def _request_checkpoint(self, progress: Message, launcher: Launcher) -> None:
         """If a checkpoint by time is due, request it from all roles that write a part of it."""
-        writers = [name for name, worker in self._workers.items() if worker.replica == 0]
-        if progress.sender in writers and self._shards.all_serve:
+        if self._workers[progress.sender].replica == 0 and self._shards.all_serve:
+            writers = [name for name, worker in self._workers.items() if worker.replica == 0]
             batches = self.losses[-1][0] // self._job.training.batch
             number = self._checkpoints.timing.note_progress(batches, progress.body["seconds"])
             for name in [*writers, *self.shards] if number is not None else []:
@@ -316,8 +315,9 @@ class TrainingSupervisor:
         self._trained.add(worker)
         seconds = self._clock_offsets_s.get(worker.replica, 0.0) + value["seconds"]
         self.results[worker_name(*worker)] = {**value, "seconds": seconds}
-        at_work = any(w.replica == worker.replica and w not in self._trained for w in self._workers.values())
-        if self._elastic.is_leaving(worker.replica) and not at_work:
+        if self._elastic.is_leaving(worker.replica) and not any(
+            other.replica == worker.replica and other not in self._trained for other in self._workers.values()
+        ):
             self._elastic.mark_left(worker.replica)
 
     def _start_training(self, launcher: Launcher) -> None:
@@ -327,9 +327,9 @@ class TrainingSupervisor:
                 return
             self._under_way = True
             self._start_s = self._elastic.start_s = time.monotonic()
-        for name in sorted(self._ready - self._training):
-            self._training.add(name)
+        for name in sorted(self._ready):
             launcher.send(name, Message("start_training"))
+        self._ready.clear()
 
     def _send_due(self, launcher: Launcher) -> None:
         """Answer workers that ask for batches; then, when all workers have trained, let replica 0 evaluate; then, when

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutset.errors import UsageError
-from cutset.ps.slices.slicing import ParameterSlice, format_ranges, slice_parameters, slices_of_machine, slices_of_shard
+from cutset.ps.slices.slicing import (
+    ParameterSlice,
+    count_shards,
+    format_ranges,
+    slice_parameters,
+    slices_of_machine,
+    slices_of_shard,
+)
 from cutset.runtime.worker.flat_gradient import SparseTable
 
 SIZES = st.lists(st.integers(0, 200), max_size=6)
@@ -50,10 +57,16 @@ def test_an_example():
     ]
 
 
-def test_more_shards_than_elements_leaves_some_empty():
+def test_more_shards_than_elements_makes_fewer_shards():
     slices = slice_parameters([3], 8, align=1)
     assert sorted(piece.size for piece in slices) == [1, 1, 1]
     assert slice_parameters([], 2) == slice_parameters([0, 0], 3) == []
+
+
+@given(SIZES, st.integers(1, 40), st.integers(1, 32), st.booleans())
+def test_no_shard_is_empty(sizes, shards, align, whole):
+    slices = slice_parameters(sizes, shards, align=align, whole=whole)
+    assert {piece.shard for piece in slices} == set(range(count_shards(slices) if slices else 0))
 
 
 @pytest.mark.parametrize(
