@@ -29,7 +29,7 @@ class HandEngine:
         key = read_join_key(self._key_file)
         with Door(key.door_keys(wanted), key.address, key.port) as door:
             names = {str(number): f"host{number}" for number in range(wanted)}
-            with open_joined(door, names, launcher=key.address, wait_s=WAIT_S) as opened:
+            with open_joined(door, names, notices=self.notices, launcher=key.address, wait_s=WAIT_S) as opened:
                 yield opened
 
     def __repr__(self) -> str:

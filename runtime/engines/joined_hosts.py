@@ -13,12 +13,24 @@ Streams = Mapping[str, Callable[[], AgentStream]]
 
 @contextmanager
 def open_joined(
-    door: Door, names: Mapping[str, str], *, launcher: str, others: Streams | None = None, wait_s: float = JOIN_S
+    door: Door,
+    names: Mapping[str, str],
+    *,
+    launcher: str,
+    notices: list[str],
+    others: Streams | None = None,
+    wait_s: float = JOIN_S,
 ) -> Iterator[Opened]:
     """Yield the hosts, as `open_hosts` does; others come first.
 
-    names: of the hosts, by the owners of the keys with which they come. launcher: the address of this machine.
+    names: of the hosts, by the owners of the keys with which they come. launcher: the address of this machine. notices:
+    gets a sentence about those who were refused.
     """
     coming = {name: partial(door.await_stream, owner, wait_s=wait_s) for owner, name in names.items()}
-    with open_hosts({**(others or {}), **coming}, launcher=launcher) as opened:
-        yield opened
+    try:
+        with open_hosts({**(others or {}), **coming}, launcher=launcher) as opened:
+            yield opened
+    finally:
+        if door.refused:
+            often = "somebody" if door.refused == 1 else f"{door.refused} times somebody"
+            notices.append(f"{often} came to {door.endpoint} with a key that is not expected, or was used already")

@@ -75,7 +75,9 @@ class RayEngine:
             public, secret = (key.decode() for key in zmq.curve_keypair())
             with Door(Keys(public, secret, publics), launcher) as door:
                 serving = [actor.serve.remote(door.endpoint, public) for actor in actors.values()]
-                with open_joined(door, {name: name for name in actors}, launcher=launcher) as opened:
+                with open_joined(
+                    door, {name: name for name in actors}, notices=self.notices, launcher=launcher
+                ) as opened:
                     yield opened
                 ray.wait(serving, num_returns=len(serving), timeout=ROOM_S)
         finally:

@@ -22,10 +22,19 @@ NOT_READY = "E604"
 GREETER = f"{__name__}:greet_all"
 
 
-def find_closed_links(hosts: Sequence[RemoteHost]) -> list[CutsetError]:
-    """Return an error for every way from one of these hosts to another, or to the launcher, that nothing passes."""
+def find_closed_links(hosts: Sequence[RemoteHost], *, listeners: int = 1) -> list[CutsetError]:
+    """Return an error for every way from one of these hosts to another, or to the launcher, that nothing passes.
+
+    listeners: how many roles listen on each host at the same time; only one of them sends.
+    """
     names, address = [host.name for host in hosts], launcher_address(hosts)
-    roles = [Role(name, GREETER, {"names": names, "timeout_s": GREETING_S}, host=name) for name in names]
+    setup = {"names": names, "timeout_s": GREETING_S}
+    roles = [Role(name, GREETER, setup, host=name) for name in names]
+    roles += [
+        Role(f"{name} listener {number}", GREETER, {**setup, "names": []}, host=name)
+        for name in names
+        for number in range(1, listeners)
+    ]
     listens = join_ports(address, hosts[0].ports) if address else ""
     launching = Launcher(roles, job=f"doctor-{uuid.uuid4().hex[:12]}", hosts=hosts, address=listens)
     with launching as launcher:
@@ -35,7 +44,7 @@ def find_closed_links(hosts: Sequence[RemoteHost]) -> list[CutsetError]:
                 pass
         except (NetworkError, ProcessLost) as error:
             began = launcher.pids  # others are slow, which is no fault of the network
-            cut_off = [name for name in launcher.unheard if name in began and error.code == NOT_READY]
+            cut_off = [name for name in launcher.unheard if name in began and name in names and error.code == NOT_READY]
             if not cut_off:
                 return [error]
         else:
@@ -44,7 +53,7 @@ def find_closed_links(hosts: Sequence[RemoteHost]) -> list[CutsetError]:
             return [_closed_way(source, name, targets[name]) for name in names for source in unheard[name]]
     errors: list[CutsetError] = [_closed_way(name, "this machine", address) for name in cut_off]
     rest = [host for host in hosts if host.name not in cut_off]
-    return [*errors, *(find_closed_links(rest) if rest else [])]
+    return [*errors, *(find_closed_links(rest, listeners=listeners) if rest else [])]
 
 
 def launcher_address(hosts: Sequence[RemoteHost]) -> str:

@@ -52,7 +52,7 @@ class TorchrunEngine:
         with Door(key.door_keys(self.size), address, key.port) as door, self._published(key, door):
             names = {str(rank): f"rank{rank}" for rank in range(1, self.size)}
             own = {"rank0": partial(AgentCommand, "rank0", (sys.executable, *AGENT))}
-            with open_joined(door, names, launcher=address, others=own) as opened:
+            with open_joined(door, names, notices=self.notices, launcher=address, others=own) as opened:
                 yield opened
 
     def join(self) -> None:

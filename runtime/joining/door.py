@@ -67,6 +67,7 @@ class Door:
         self._router.zap_domain = ZAP_DOMAIN
         self._router.linger, self._router.router_handover = 0, True
         self._closed = False
+        self._repeated = 0
         self._guests = {name: _Guest() for name in keys.allowed}
         self._wake_reader, self._wake_writer = os.pipe()
         try:
@@ -83,8 +84,8 @@ class Door:
 
     @property
     def refused(self) -> int:
-        """How often somebody came whose key is not expected."""
-        return self._authenticator.refused
+        """How often somebody came whose key is not expected, or with which another came before."""
+        return self._authenticator.refused + self._repeated
 
     def await_stream(self, name: str, *, wait_s: float = JOIN_S) -> JoinedStream:
         """Wait until the agent of that name has come. UsageError where it does not in time."""
@@ -164,6 +165,7 @@ class Door:
 
     def _admit(self, guest: _Guest, route: bytes) -> None:
         if guest.stream is not None:
+            self._repeated += 1
             self._send(route, [REFUSED, b"", b"its key has been used already"])
             return
         local, guest.remote = socket.socketpair()

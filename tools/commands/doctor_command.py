@@ -20,12 +20,14 @@ _COLUMNS = ("machine", "ssh", "listens on", "cores", "memory", "free on disk", "
 @click.option("--on", "engine", required=True, metavar="ENGINE", help=f"Which machines: {FORMS}.")
 @click.option("--machines", type=click.IntRange(1), default=1, help="How many, where the engine makes them.")
 @click.option("--ports", metavar="FIRST-LAST", default="", help="At which roles are to listen.")
+@click.option("--roles", type=click.IntRange(1, 256), default=2, help="Processes that a run has on each, at most.")
 @json_option
-def doctor(task: str | None, engine: str, machines: int, ports: str, as_json: bool) -> None:
+def doctor(task: str | None, engine: str, machines: int, ports: str, roles: int, as_json: bool) -> None:
     """Check that machines are ready for a run, before one depends on them.
 
     On every machine of the engine an agent is started, as for a run: versions of Python, torch and cutset, memory,
     disk and clock are compared, and every way between any two machines is tried, encrypted as in a run.
+    So many roles listen on each as a run may have there: a range of ports must have room for them and the launcher.
     A TASK is loaded on each, as its workers would; data are not read.
     Everything that is wrong is named, with its fix. Nothing is left on any machine.
 
@@ -40,7 +42,7 @@ def doctor(task: str | None, engine: str, machines: int, ports: str, as_json: bo
     if ports:
         check_ports("--ports", ports)
     spec = None if task is None else TaskSpec(task)
-    examination = examine(make_engine(engine), wanted=machines, ports=ports, task=spec)
+    examination = examine(make_engine(engine), wanted=machines, ports=ports, roles=roles, task=spec)
     if as_json:
         print_json(examination.to_dict(), indent=1)
     else:

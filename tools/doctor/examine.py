@@ -50,10 +50,13 @@ class Examination:
         return {"ready": not failures, "hosts": hosts, "failures": failures}
 
 
-def examine(engine: Engine, *, wanted: int = 1, ports: str = "", task: TaskSpec | None = None) -> Examination:
+def examine(
+    engine: Engine, *, wanted: int = 1, ports: str = "", roles: int = 2, task: TaskSpec | None = None
+) -> Examination:
     """Look at the machines of an engine, all at once; it takes some seconds.
 
-    wanted: how many it is to make, and must have. ports: at which roles are to listen. task: to load on each of them.
+    wanted: how many it is to make, and must have. ports: at which roles are to listen. roles: how many of a run there
+    are to be on each. task: to load on each of them.
     """
     stated = {machine.name: machine for machine in engine.machines} if isinstance(engine, SshEngine) else {}
     with engine.open(wanted, least=wanted) as opened:
@@ -61,7 +64,7 @@ def examine(engine: Engine, *, wanted: int = 1, ports: str = "", task: TaskSpec 
         hosts = [host for host in opened.values() if isinstance(host, RemoteHost)]
         for host in hosts:
             host.ports = ports
-        links = find_closed_links(hosts) if hosts else []
+        links = find_closed_links(hosts, listeners=roles) if hosts else []
         unloaded = try_task(task, hosts) if task is not None and hosts and not links else []
         return Examination(reports, tuple(links), tuple(unloaded))
 
