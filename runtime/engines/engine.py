@@ -7,7 +7,10 @@ from .open_hosts import Opened
 
 
 class Engine(Protocol):
-    """Leads to machines. name: as the user wrote it. notices: sentences about what it could not tidy up."""
+    """Leads to machines.
+
+    name: as the user wrote it. notices: sentences about what it could not tidy up, and whom it refused.
+    """
 
     name: str
     notices: list[str]

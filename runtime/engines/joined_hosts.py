@@ -31,6 +31,5 @@ def open_joined(
         with open_hosts({**(others or {}), **coming}, launcher=launcher) as opened:
             yield opened
     finally:
-        if door.refused:
-            often = "somebody" if door.refused == 1 else f"{door.refused} times somebody"
-            notices.append(f"{often} came to {door.endpoint} with a key that is not expected, or was used already")
+        if door.refusals:
+            notices.append(f"refused at {door.endpoint}: {door.refusals}")

@@ -83,15 +83,16 @@ class Door:
         self._thread.start()
 
     @property
-    def refused(self) -> int:
-        """How often somebody came whose key is not expected, or with which another came before."""
-        return self._authenticator.refused + self._repeated
+    def refusals(self) -> str:
+        """How often somebody was refused, and why, in words; "" where nobody was."""
+        reasons = {"a key that is not expected": self._authenticator.refused, "a key that was used": self._repeated}
+        return ", ".join(f"{count} came with {key}" for key, count in reasons.items() if count)
 
     def await_stream(self, name: str, *, wait_s: float = JOIN_S) -> JoinedStream:
         """Wait until the agent of that name has come. UsageError where it does not in time."""
         guest = self._guests[name]
         if not guest.arrived.wait(wait_s) or self._closed:
-            wrong = f"; {self.refused} came with a key that is not expected" if self.refused else ""
+            wrong = f"; {self.refusals}" if self.refusals else ""
             facts = f"host {name} cannot be used: it has not joined at {self.endpoint} in {wait_s:g} s{wrong}"
             raise UsageError("E290", facts, fix="see what it prints, and that it can connect to this address")
         assert guest.remote is not None

@@ -198,6 +198,12 @@ def check(plan: Plan, out: Path) -> str:
     except BaseException as error:
         lines = traceback.format_exception(error)
         return f"{plan}\n{''.join(lines[-6:])}"
+    wrong = find_wrong(plan, outcome, out)
+    return f"{plan}\n{wrong}\n{outcome.said}" if wrong else ""
+
+
+def find_wrong(plan: Plan, outcome: Outcome, out: Path) -> str:
+    """Return what is wrong with the parameters that a plan ended with, "" if nothing is."""
     method = make_job(plan.method, out, seed=0, machines=1, replicas=2, shards=1, steps=2, every=0).method
     wrong = ""
     if method.lock_step and not method.backup_replicas and "overlap" not in plan.method:
@@ -209,7 +215,7 @@ def check(plan: Plan, out: Path) -> str:
         )
     elif not method.lock_step and method.name != "easgd":
         wrong = check_counts(outcome, any(what == "full" for _, what in plan.faults))
-    return f"{plan}\n{wrong}\n{outcome.said}" if wrong else ""
+    return wrong
 
 
 def break_dedupe() -> None:

@@ -1,6 +1,5 @@
 """Runs over many simulated machines, as `make simulate` has them; a thousand in `make slow`."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,4 +18,4 @@ def test_a_launcher_keeps_up_with_many_machines(machines: int, lost: int, method
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr[-5000:]
     assert f"{machines} machines, {lost} of them lost" in ended.stdout
-    assert re.search(r"messages: [\d,]+ a second came", ended.stdout)
+    assert ended.stdout.endswith("the parameters are those that they should be\n")

@@ -9,7 +9,7 @@ import pytest
 
 from cutset.tools.commands import cli
 
-USAGE, BAD_INPUT, INFEASIBLE, DIVERGED = 2, 3, 4, 7
+USAGE, BAD_INPUT, INFEASIBLE, NETWORK, DIVERGED = 2, 3, 4, 5, 7
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The command `cutset doctor`: whether machines are ready for a run."""
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +35,7 @@ def doctor(task: str | None, engine: str, machines: int, ports: str, roles: int,
     Exit codes: 0 if all is well, 2 for machines, 5 for the network between them.
     """
     from ..doctor.examine import examine
-    from ..hosts.engine import make_engine, serve_if_member
+    from ..hosts.engine import make_engine, pass_on_notices, serve_if_member
     from ..task.load_task import TaskSpec
 
     if serve_if_member(engine):
@@ -42,7 +43,9 @@ def doctor(task: str | None, engine: str, machines: int, ports: str, roles: int,
     if ports:
         check_ports("--ports", ports)
     spec = None if task is None else TaskSpec(task)
-    examination = examine(make_engine(engine), wanted=machines, ports=ports, roles=roles, task=spec)
+    chosen = make_engine(engine)
+    with pass_on_notices(chosen, partial(click.echo, err=True)):
+        examination = examine(chosen, wanted=machines, ports=ports, roles=roles, task=spec)
     if as_json:
         print_json(examination.to_dict(), indent=1)
     else:

@@ -1,5 +1,6 @@
 """The command `cutset probe`: measures this machine, prints the results and writes a cluster file."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,14 +64,14 @@ def _probe_engine(engine: str, out: Path, wanted: int, *, as_json: bool) -> None
     from ...partition.cluster.machines import Machine
     from ...runtime.engines.ssh import SshEngine
     from ...runtime.hosts.remote_host import RemoteHost
-    from ..hosts.engine import make_engine, serve_if_member
+    from ..hosts.engine import make_engine, pass_on_notices, serve_if_member
     from ..probe.measure_machine import probe_hosts
 
     if serve_if_member(engine):
         return
     chosen = make_engine(engine)
     stated = {machine.name: machine for machine in chosen.machines} if isinstance(chosen, SshEngine) else {}
-    with chosen.open(wanted, least=1) as opened:
+    with pass_on_notices(chosen, partial(click.echo, err=True)), chosen.open(wanted, least=1) as opened:
         for host in opened.values():
             if isinstance(host, CutsetError):
                 raise host

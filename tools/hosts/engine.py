@@ -74,9 +74,15 @@ def open_run_hosts(job: Job, on_notice: Callable[[str], object]) -> Iterator[Run
             yield RunHosts(job, [here])
         return
     engine = make_engine(job.config.on)
+    with pass_on_notices(engine, on_notice), _open(job, engine, on_notice) as hosts:
+        yield hosts
+
+
+@contextmanager
+def pass_on_notices(engine: Engine, on_notice: Callable[[str], object]) -> Iterator[None]:
+    """At the end, whatever it is, pass on what an engine has to say."""
     try:
-        with _open(job, engine, on_notice) as hosts:
-            yield hosts
+        yield
     finally:
         for sentence in engine.notices:
             on_notice(sentence)
@@ -97,11 +103,11 @@ def _open(job: Job, engine: Engine, on_notice: Callable[[str], object]) -> Itera
             else:
                 on_notice(f"no spare: {host.facts}")
         run_hosts = RunHosts(job, hosts, spare_hosts=spare_hosts, on_notice=on_notice)
-        _check_room(job, run_hosts)
+        check_room(job, run_hosts)
         yield run_hosts
 
 
-def _check_room(job: Job, hosts: RunHosts) -> None:
+def check_room(job: Job, hosts: RunHosts) -> None:
     """Raise UsageError where a host has too many roles, or more than there are ports for, and the launcher's."""
     workers = [hosts.worker_host(r, m).name for r in range(job.replicas) for m in range(job.machines)]
     roles = Counter([*workers, *(hosts.shard_host(index).name for index in range(job.shards))])

@@ -24,7 +24,7 @@ from .checkpoint_order import next_run_number
 from .divergence import check_divergence_policy
 from .dry_run import DryRun, dry_run, dry_run_without_weights
 from .initial_weights import InitialWeights, state_names, write_initial_weights
-from .job import MAX_ROLES, Job
+from .job import Job, most_roles
 from .process_specs import TrainingSpec
 from .replica_plan import ReplicaPlan, has_sparse_gradients
 from .resume import ResumeState, check_same_parameters, initial_weights_file, other_model_error
@@ -80,7 +80,7 @@ def choose_shard_count(config: RunConfig, plan: ReplicaPlan) -> int:
     """Return how many shards there are: by default one for each machine, so that none holds the whole model."""
     if config.shards is not None or not plan.is_cut:
         return config.shards or 1
-    return min(len(plan.programs), MAX_ROLES - len(plan.programs) * config.replicas)
+    return min(len(plan.programs), most_roles(config) - len(plan.programs) * config.replicas)
 
 
 def _write_weights(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeState | None) -> InitialWeights:

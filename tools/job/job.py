@@ -23,6 +23,11 @@ MAX_ROLES = 256  # processes of a run on one host
 MAX_FLEET_ROLES = 4096  # processes of a run over machines, each of which has connections to the launcher
 
 
+def most_roles(config: RunConfig) -> int:
+    """Return how many processes a run may have, on this host or over the machines of its engine."""
+    return MAX_ROLES if config.on is None else MAX_FLEET_ROLES
+
+
 @dataclass(frozen=True)
 class Job:
     """A run of which everything is settled: what `configure` returns, and the supervisors start roles from.

@@ -25,7 +25,7 @@ from ..task.plan_task import with_placement
 from ..unfinished.unfinished_run import complete_unfinished
 from .claim_folder import claim_folder, follow_links, lock_folder, point_last, resumes_in_place
 from .configure import configure
-from .job import MAX_FLEET_ROLES, MAX_ROLES, Job
+from .job import Job, most_roles
 from .portion_size import check_resumable, choose_portion_size
 from .replica_plan import capture_replica, plan_replica
 from .resume import ResumeState, load_resume_state
@@ -102,8 +102,8 @@ def check_role_count(config: RunConfig, placement: Placement | None) -> None:
     """Raise UsageError where a run would have too many roles, or more than may have files open."""
     machines = len(placement.machines if placement else config.plan_request.load_cluster().machines)
     roles = machines * config.replicas + (1 if config.shards is None else config.shards)
-    most, where = (MAX_ROLES, "on this host") if config.on is None else (MAX_FLEET_ROLES, "in one run")
-    if roles > most:
+    if roles > (most := most_roles(config)):
+        where = "on this host" if config.on is None else "in one run"
         fix = "fewer --machines, --replicas or --shards"
         raise UsageError("E221", f"{roles} processes {where}; {most} at most", fix=fix)
     allow_open_files(machines * config.replicas + (config.shards or machines) + 1)  # and perhaps a coordinator

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import CutsetError, UsageError
 from ...runtime.channel.message import Message
-from ..job.job import MAX_ROLES, Job
+from ..job.job import Job, most_roles
 from ..leases.lease_server import LeaseServer, WorkerId
 from .progress_log import parse_acknowledged_steps
 from .scale_requests import ScaleLimits, ScaleRequests
@@ -36,7 +36,7 @@ class ElasticReplicas:
         if job.method.leases_batches:
             first = training.start_step * training.replicas
             self._lease_server = LeaseServer(training.batches, job.machines, first=first)
-        at_once = (MAX_ROLES - job.shards) // job.machines
+        at_once = (most_roles(job.config) - job.shards) // job.machines
         names = job.machines * incarnations
         self._membership = ReplicaMembership(job.replicas, at_once=at_once, names_per_replica=names)
         self._initial = list(self._membership.present)

@@ -1,6 +1,7 @@
 """A door lets in those whose keys are expected, each once; what passes there is whole and in order."""
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import zmq
 from busy import stretch
 
 from cutset.errors import NetworkError, UsageError
+from cutset.runtime.engines.joined_hosts import open_joined
 from cutset.runtime.hosts.host import Role
 from cutset.runtime.hosts.remote_host import RemoteHost
 from cutset.runtime.joining.door import Door
@@ -56,9 +58,15 @@ def test_a_key_that_is_not_expected_gets_no_answer(door: Door) -> None:
     other = make_join_key("127.0.0.1", 0)
     with pytest.raises(NetworkError, match=r"E520: the launcher at .* refuses this machine: it does not expect"):
         join(door.endpoint, Pass(KEY.make_pass(0).server, *list(vars(other.make_pass(0)).values())[1:]), wait_s=WAIT_S)
-    assert door.refused >= 1
+    assert re.fullmatch("[1-9][0-9]* came with a key that is not expected", door.refusals)
     with pytest.raises(UsageError, match=r"has not joined at .*; [0-9]+ came with a key that is not expected"):
         door.await_stream("0", wait_s=0.1)
+    notices = list[str]()
+    with open_joined(door, {}, launcher="127.0.0.1", notices=notices):
+        pass
+    (notice,) = notices
+    assert notice.startswith(f"refused at {door.endpoint}: ")
+    assert notice.endswith(" came with a key that is not expected")
 
 
 def test_who_speaks_no_curve_gets_no_answer(door: Door) -> None:
@@ -72,8 +80,10 @@ def test_who_speaks_no_curve_gets_no_answer(door: Door) -> None:
 def test_a_key_serves_once(door: Door) -> None:
     with joined(door, 0):
         stream = door.await_stream("0", wait_s=WAIT_S)
+        assert door.refusals == ""
         with pytest.raises(NetworkError, match="its key has been used already"):
             join(door.endpoint, KEY.make_pass(0), wait_s=WAIT_S)
+        assert door.refusals == "1 came with a key that was used"
         stream.hang_up()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import USAGE, Cutset
+from command_line import NETWORK, USAGE, Cutset
 from command_line import cutset as cutset
 from places import USER_MODELS
 from ssh_hosts import needs_sshd, ssh_hosts, write_cluster
@@ -75,6 +75,11 @@ def test_a_task_is_tried_on_each_machine(tmp_path: Path, monkeypatch: pytest.Mon
         engine = f"ssh:{write_cluster(tmp_path / 'cluster.toml', names)}"
         wrong = cutset("doctor", f"{tmp_path / 'task.py'}:task", "--on", engine, "--json", "--ports", "42300-42320")
         good = cutset("doctor", f"{USER_MODELS / 'good.py'}:task", "--on", engine)
+        narrow = cutset("doctor", "--on", engine, "--json", "--ports", "42321-42323", "--roles", "4")
+    assert narrow.code == NETWORK
+    (failure,) = json.loads(narrow.out)["failures"]
+    assert failure["code"] == "E512"
+    assert "every port of 42321-42323 is in use" in failure["facts"]
     assert wrong.code == USAGE
     failures = [failure["facts"] for failure in json.loads(wrong.out)["failures"]]
     assert [facts.partition(":")[0] for facts in failures] == ["on host lab1", "on host lab2"]

@@ -3,6 +3,8 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +13,7 @@ from places import USER_MODELS
 from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.worker.program import Program
 from cutset.tools.config.run_config import RunConfig
+from cutset.tools.job.configure import choose_shard_count
 from cutset.tools.job.job import Job, make_worker_spec
 from cutset.tools.job.prepare import prepare
 
@@ -61,3 +64,13 @@ def test_where_the_run_goes_on_from_a_checkpoint_it_begins_there(
     )
     assert [make_worker_spec(later, 0, 0, 0, start_step).start_step for start_step in (0, 4, 6)] == [5, 5, 6]
     assert make_worker_spec(later, 0, 0, 0).regions == job.regions[0]
+
+
+@pytest.mark.parametrize(
+    ("on", "replicas", "shards"),
+    [(None, 2, 3), (None, 85, 1), ("ssh:cluster.toml", 85, 3), ("ssh:cluster.toml", 1365, 1)],
+)
+def test_a_cut_run_has_a_shard_for_each_machine_while_there_is_room(on: str | None, replicas: int, shards: int) -> None:
+    plan: Any = SimpleNamespace(is_cut=True, programs=[None] * 3)
+    config = RunConfig(f"{GOOD}:task", optimizer=SGD(0.1), replicas=replicas, on=on)
+    assert choose_shard_count(config, plan) == shards
