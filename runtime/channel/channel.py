@@ -1,11 +1,33 @@
 """`Channel`: the one small interface to a network. `ZmqChannel` and `MemoryChannel` implement it."""
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from torch import Tensor
 
 from ...errors import NetworkError
 from .message import Message
+
+DIRECTORY = "@directory"  # from the launcher to the channel of a role; see `make_directory`
+KEYS_KNOWN = "@keys_known"  # to the launcher: {"owners": [owner]} of the keys that were in one
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def make_directory(
+    *,
+    joined: Mapping[str, str] = NOTHING,
+    key_owners: Mapping[str, str] = NOTHING,
+    gone: Iterable[str] = (),
+    keys: Mapping[str, str] = NOTHING,
+) -> Message:
+    """Return the launcher's news for the channel of a role.
+
+    joined: where roles listen. key_owners: whose key each role holds. gone: roles that have ended. keys: the public key
+    of each host that has joined, which the channel confirms.
+    """
+    body = {"joined": dict(joined), "key_owners": dict(key_owners), "gone": list(gone), "keys": dict(keys)}
+    return Message(DIRECTORY, body=body)
 
 
 class Channel(Protocol):

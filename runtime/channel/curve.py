@@ -30,7 +30,8 @@ class Keys(msgspec.Struct, frozen=True):
 
     def owner(self, public: str) -> str | None:
         """The owner of this public key; None for a key that is not on the list."""
-        return next((name for name, key in self.allowed.items() if key == public), None)
+        allowed = list(self.allowed.items())  # others may be let in meanwhile
+        return next((name for name, key in allowed if key == public), None)
 
     def __repr__(self) -> str:
         return f"Keys({self.public}, allowed={sorted(self.allowed)})"

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import zmq
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...errors import NetworkError
 from .bind import listen
-from .channel import silence_error, unknown_peer_error
+from .channel import DIRECTORY, KEYS_KNOWN, NOTHING, silence_error, unknown_peer_error
 from .curve import ZAP_DOMAIN, Keys, ZapAuthenticator
 from .message import LAUNCHER, MAX_ENCRYPTED_FRAME_BYTES, MalformedError, Message, decode, encode
 from .peer_connection import PeerConnection
@@ -29,13 +29,10 @@ MAX_FRAME_BYTES = 1 << 30
 _OVERHEAD_BYTES = 1024  # more than CURVE adds to a frame
 SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
-# From the launcher to the channel of a role: {"joined": {name: endpoint}, "key_owners": {name: owner}, "gone": [name]}.
-DIRECTORY = "@directory"
 CONNECTION_LOST = (
     "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a connection that lost messages
 )
 CHECK_S = 0.5  # between two checks of all connections
-NO_OWNERS: Mapping[str, str] = MappingProxyType({})
 _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
 
@@ -92,7 +89,7 @@ class ZmqChannel:
             self.close()
             raise
 
-    def introduce(self, directory: Mapping[str, str], *, key_owners: Mapping[str, str] = NO_OWNERS) -> None:
+    def introduce(self, directory: Mapping[str, str], *, key_owners: Mapping[str, str] = NOTHING) -> None:
         """Learn where peers listen, {name: endpoint}, and whose keys they hold: {name: owner}."""
         self._directory |= directory
         self._key_owners |= key_owners
@@ -277,6 +274,9 @@ class ZmqChannel:
     def _update_directory(self, body: dict[str, Any]) -> None:
         """Take in the launcher's news of who has joined and who has ended, and send what had to wait for it."""
         self.introduce(body["joined"], key_owners=body["key_owners"])
+        if body["keys"]:
+            self._keys.allowed.update(body["keys"])
+            self.send(LAUNCHER, Message(KEYS_KNOWN, body={"owners": list(body["keys"])}))
         for name in body["gone"]:
             self.forget(name)
         for name in [name for name in self._unroutable if name in self._directory]:

@@ -18,7 +18,7 @@ import msgspec
 from ...errors import UsageError
 from ..hosts.remote_host import AGENT
 from .agent_command import AgentCommand
-from .open_hosts import Opened, check_enough, open_hosts
+from .open_hosts import Opened, Streams, check_enough, open_hosts
 from .programs import run_program, tidy_up
 
 ASK_S, READY_S, _AGAIN_S = 30.0, 300.0, 0.5
@@ -129,13 +129,17 @@ class KubernetesEngine:
             self._ask("create", "-f", "-", given=manifests)
             pods = self._await_pods(values.name, wanted)
             check_enough(self.name, f"job {values.name}", pods, least, fix=f"see `kubectl describe job {values.name}`")
-            commands = {pod.rpartition("/")[2]: self._exec_command(pod) for pod in pods}
-            streams = {name: partial(AgentCommand, name, command) for name, command in commands.items()}
-            with open_hosts(streams, launcher=launcher) as opened:
+            with open_hosts(partial(self._find_streams, values.name), launcher=launcher) as opened:
                 yield opened
         finally:
             delete = ["kubectl", f"--namespace={values.namespace}", "delete", "--ignore-not-found", "--wait=false"]
             self.notices += tidy_up(self.name, [*delete, "-f", "-"], timeout_s=ASK_S, given=manifests)
+
+    def _find_streams(self, job: str) -> Streams:
+        """Return what leads to the pods that run; one that stands in for another has a name of its own."""
+        chosen = (f"--selector=job-name={job}", "--field-selector=status.phase=Running")
+        pods = sorted(pod.rpartition("/")[2] for pod in self._ask("get", "pods", *chosen, "--output=name").split())
+        return {pod: partial(AgentCommand, pod, self._exec_command(f"pod/{pod}")) for pod in pods}
 
     def _await_pods(self, job: str, wanted: int) -> list[str]:
         """Return the pods of a job once all are ready."""

@@ -14,7 +14,7 @@ from typing import IO
 from ...errors import UsageError
 from ..hosts.remote_host import AGENT
 from .agent_command import AgentCommand
-from .open_hosts import Opened, check_enough, open_hosts
+from .open_hosts import Opened, Streams, check_enough, open_hosts
 from .programs import run_program, tidy_up
 
 ASK_S = 30.0
@@ -35,13 +35,19 @@ class SlurmEngine:
     def open(self, wanted: int, *, least: int) -> Iterator[Opened]:
         """Start an agent on every node; see `Engine`."""
         with self._allocation(wanted) as job:
-            # Names, as scontrol lists them: its output as JSON is another one in every version.
-            names = run_program(self.name, ["squeue", "--noheader", "--jobs", job, "--format=%N"], timeout_s=ASK_S)
-            hosts = run_program(self.name, ["scontrol", "show", "hostnames", names.strip()], timeout_s=ASK_S)
-            nodes = hosts.split()
+            nodes = self._list_nodes(job)
             check_enough(self.name, f"allocation {job}", nodes, least, fix=f"salloc --nodes={wanted}")
-            with open_hosts({node: partial(AgentCommand, node, srun_command(job, node)) for node in nodes}) as opened:
+            with open_hosts(partial(self._find_streams, job)) as opened:
                 yield opened
+
+    def _list_nodes(self, job: str) -> list[str]:
+        """Return the nodes that an allocation has now."""
+        # Names, as scontrol lists them: its output as JSON is another one in every version.
+        names = run_program(self.name, ["squeue", "--noheader", "--jobs", job, "--format=%N"], timeout_s=ASK_S)
+        return run_program(self.name, ["scontrol", "show", "hostnames", names.strip()], timeout_s=ASK_S).split()
+
+    def _find_streams(self, job: str) -> Streams:
+        return {node: partial(AgentCommand, node, srun_command(job, node)) for node in self._list_nodes(job)}
 
     @contextmanager
     def _allocation(self, count: int) -> Iterator[str]:

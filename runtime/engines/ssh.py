@@ -2,14 +2,14 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
 from ...partition.cluster.machines import Machine
 from ..hosts.remote_host import AGENT
 from .agent_command import AgentCommand
-from .open_hosts import Opened, open_hosts
+from .open_hosts import Opened, Streams, open_hosts
 
 CONNECT_S = 10
 # No question that nobody would answer, no forwarding of agents or screens, no connection that others share and hold.
@@ -17,15 +17,22 @@ _OPTIONS = ("BatchMode=yes", f"ConnectTimeout={CONNECT_S}", "ControlMaster=no", 
 
 
 class SshEngine:
-    """Machines with addresses that ssh knows, each with an agent; see `Engine`. All are opened, whatever the count."""
+    """Machines with addresses that ssh knows, each with an agent; see `Engine`. All are opened, whatever the count.
 
-    def __init__(self, name: str, machines: Sequence[Machine]) -> None:
-        self.name, self.machines = name, tuple(machines)
+    read_machines: returns them, again whenever a run looks for more.
+    """
+
+    def __init__(self, name: str, read_machines: Callable[[], Sequence[Machine]]) -> None:
+        self.name, self._read_machines = name, read_machines
+        self.machines = tuple(read_machines())
         self.notices = list[str]()
 
     def open(self, wanted: int = 0, *, least: int = 0) -> AbstractContextManager[Opened]:
         """Log in to all machines at once; see `Engine`."""
-        return open_hosts({m.name: partial(AgentCommand, m.name, ssh_command(m)) for m in self.machines})
+        return open_hosts(self._find_streams)
+
+    def _find_streams(self) -> Streams:
+        return {m.name: partial(AgentCommand, m.name, ssh_command(m)) for m in self._read_machines()}
 
     def __repr__(self) -> str:
         return f"SshEngine({self.name}, {len(self.machines)} machines)"

@@ -9,6 +9,7 @@ from typing import IO, Any, Protocol
 
 from .assignment import Assignment, write_assignment
 from .role_process import ForkServers, HostedProcess, RoleProcess
+from .versions import read_memory
 
 LOCAL = "local"
 
@@ -49,6 +50,11 @@ class Host(Protocol):
     @property
     def cores(self) -> int:
         """How many cores its roles have."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory its roles have."""
         ...
 
     @property
@@ -98,7 +104,7 @@ class LocalHost:
         self.name = name
         self.address = address
         self.public_key = self.folder = self.ports = self.lost = ""
-        self.cores = os.cpu_count() or 1
+        self.cores, self.memory_bytes = os.cpu_count() or 1, read_memory()
         self._servers = ForkServers(prefix=prefix, environ=environ)
 
     def start(self, role: Role, log: IO[bytes]) -> RoleProcess:

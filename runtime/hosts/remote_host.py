@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Protocol
 
 import msgspec
@@ -121,6 +120,11 @@ class RemoteHost:
         return self.ready.cores
 
     @property
+    def memory_bytes(self) -> int:
+        """How much memory its roles have."""
+        return self.ready.memory_bytes
+
+    @property
     def folder(self) -> str:
         """The folder of the agent, where its roles have the files of the run."""
         return self.ready.folder
@@ -195,9 +199,7 @@ class RemoteHost:
     def __enter__(self) -> "RemoteHost":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *ignored: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

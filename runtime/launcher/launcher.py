@@ -5,30 +5,27 @@ failed. A group of roles that was lost is ended, and the caller says which roles
 """
 
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from ...errors import NetworkError
-from ..channel.bind import join_ports
-from ..channel.curve import make_keys
+from ..channel.channel import KEYS_KNOWN, make_directory
 from ..channel.message import LAUNCHER, Message
-from ..channel.zmq_channel import CONNECTION_LOST, DIRECTORY, SIDE, ZmqChannel
-from ..hosts.assignment import Assignment
+from ..channel.zmq_channel import CONNECTION_LOST, SIDE, ZmqChannel
 from ..hosts.failure_report import Failure
 from ..hosts.host import Host, LocalHost, Role
 from ..hosts.process_activity import ActivityProbes
 from ..hosts.role_process import HostedProcess, await_ends, end_all
+from .host_registry import HostRegistry
 from .liveness import LivenessMonitor
 from .membership import Limits, Loss, check_names
 from .process_ends import ProcessEnds
 
-TICK_S, HEARTBEAT_INTERVAL_S = 0.25, 0.5
+TICK_S = 0.25
 STOP_S = 2.0  # from the message to stop to SIGTERM
 _BURST = 10_000  # messages to read before the clock is checked again
 
@@ -49,6 +46,9 @@ class Launcher:
     `events` are followed; it may `add` and `stop_roles`. on_notice: called with a sentence where a process that had
     delivered its result did not end, or ended badly, and nothing is lost. route: given (source, target, end point of
     the target), returns the end point at which `source` is to reach `target`; by default the target's own.
+
+    Attributes:
+        on_hold: set while roles have yet to take the place of lost ones, however few are left.
     """
 
     def __init__(
@@ -72,9 +72,7 @@ class Launcher:
         self._limits = limits or Limits()
         own = [LocalHost(address=address or "127.0.0.1")] if not hosts else []
         self._own_hosts: list[Host] = [*own]
-        self._hosts: dict[str, Host] = {host.name: host for host in (*own, *hosts)}
-        remote = {host.name: host.public_key for host in hosts if host.public_key}
-        self._keys = make_keys([LAUNCHER, *(name for name in self._hosts if name not in remote)], others=remote)
+        self._hosts = HostRegistry([*own, *hosts])
         self._restart = restart
         self._watch = watch
         self._on_notice = on_notice
@@ -82,13 +80,13 @@ class Launcher:
         self._processes: dict[str, HostedProcess] = {}
         self._next_check = 0.0
         self._activity_probes = ActivityProbes()
-        self._key_owners: dict[str, str] = {}  # hosts of all roles, whose keys they hold
+        self.on_hold = False
         self._ended_roles: list[str] = []  # roles that have ended, to whom others may still send
         self._stopped = False
         self._servers_stopped = False
         self._monitor = LivenessMonitor([], now=0.0)
-        address = address or next(iter(self._hosts.values())).address
-        self._channel = ZmqChannel(LAUNCHER, job, self._keys[LAUNCHER], host=address)
+        address = address or self._hosts.first.address
+        self._channel = ZmqChannel(LAUNCHER, job, self._hosts.keys(LAUNCHER), host=address)
         self._ends = ProcessEnds()
 
     @property
@@ -123,17 +121,18 @@ class Launcher:
         now = time.monotonic()
         timeout_s = self._monitor.limits.start_s
         self._monitor.join([r.name for r in roles], now=now, groups={r.name: r.group for r in roles})
-        self._key_owners |= {role.name: self._host_of(role).name for role in roles}
-        self._channel.introduce({}, key_owners=self._key_owners)
+        self._hosts.register(roles)
+        self._channel.introduce({}, key_owners=self._hosts.key_owners)
         processes = []
         for role in roles:
-            process = self._host_of(role).start(role, self._open_log(role.name))
+            process = self._hosts.host_of(role).start(role, self._open_log(role.name))
             processes.append(process)
             self._processes[role.name] = process
             self._ends.add(process)
         for role, process in zip(roles, processes, strict=True):
-            assignment = self._assignment(role, timeout_s)
-            self._host_of(role).assign(process, assignment, files=role.files, deadline=now + timeout_s)
+            launcher = self._endpoints_for(role.name, {LAUNCHER: self._channel.endpoint})[LAUNCHER]
+            assignment = self._hosts.make_assignment(role, job=self.job, launcher=launcher, start_timeout_s=timeout_s)
+            self._hosts.host_of(role).assign(process, assignment, files=role.files, deadline=now + timeout_s)
 
     def _start_newcomers(self) -> None:
         """Tell the roles that are ready to start, and the running ones where those listen."""
@@ -141,20 +140,25 @@ class Launcher:
         self._channel.introduce(self._endpoints_for(LAUNCHER, directory))
         for name in newcomers:
             endpoints = self._endpoints_for(name, directory)
-            body = {"directory": endpoints, "key_owners": self._key_owners, "gone": self._ended_roles}
+            body = {"directory": endpoints, "key_owners": self._hosts.key_owners, "gone": self._ended_roles}
             self._channel.send(name, Message("start", body=body))
+            self._send_keys(name)
         for name in self._monitor.running:
             endpoints = self._endpoints_for(name, {newcomer: directory[newcomer] for newcomer in newcomers})
-            owners = {newcomer: self._key_owners[newcomer] for newcomer in newcomers}
-            self._channel.send(name, Message(DIRECTORY, body={"joined": endpoints, "key_owners": owners, "gone": []}))
+            owners = {newcomer: self._hosts.key_owners[newcomer] for newcomer in newcomers}
+            self._channel.send(name, make_directory(joined=endpoints, key_owners=owners))
         self._monitor.on_started(time.monotonic())
+
+    def _send_keys(self, name: str) -> None:
+        """Tell a role the keys of hosts that have joined since it was started."""
+        keys = self._hosts.unknown_keys(name)
+        if keys:
+            self._channel.send(name, make_directory(keys=keys))
 
     def _endpoints_for(self, source: str, directory: Mapping[str, str]) -> dict[str, str]:
         """The end points at which `source` reaches these targets."""
-        return {target: self._endpoint_for(source, target, endpoint) for target, endpoint in directory.items()}
-
-    def _endpoint_for(self, source: str, target: str, endpoint: str) -> str:
-        return endpoint if self._route is None else self._route(source, target, endpoint)
+        route = self._route
+        return dict(directory) if route is None else {to: route(source, to, there) for to, there in directory.items()}
 
     def events(self) -> Iterator[Message]:
         """Yield what the roles send to "launcher", and "finished" with the value of each, until all have ended.
@@ -163,7 +167,7 @@ class Launcher:
         of errors, with its traceback; else its own error, of its own class and code. A lost group that can be started
         again is restarted, and nothing is raised.
         """
-        while not self._stopped and not self._monitor.have_ended():
+        while not self._stopped and (self.on_hold or not self._monitor.have_ended()):
             yield from self._poll()
             if self._monitor.verdict is not None:
                 raise self._monitor.verdict
@@ -173,7 +177,9 @@ class Launcher:
                 self._watch(self)
             if self._monitor.newcomers and self._monitor.all_ready:
                 self._start_newcomers()
-            if not self._servers_stopped and self._monitor.have_ended(r.name for r in self.roles if not r.serves):
+            if self.on_hold or self._servers_stopped:
+                continue
+            if self._monitor.have_ended(role.name for role in self.roles if not role.serves):
                 self._servers_stopped = True
                 self._send_stop([role.name for role in self.roles if role.serves], "all others have finished")
 
@@ -186,9 +192,19 @@ class Launcher:
 
     def add(self, roles: Sequence[Role]) -> None:
         """Start more roles, under names that none has had, while the others run."""
-        check_names([*self._key_owners, *(role.name for role in roles)])
+        check_names([*self._hosts.key_owners, *(role.name for role in roles)])
         self.roles = (*self.roles, *roles)
         self._spawn(roles)
+
+    def join(self, host: Host) -> None:
+        """Let in a host with a key of its own while roles run; once all know of it, `take_joined_hosts` returns it."""
+        self._hosts.join(host, self._monitor.unfinished)
+        for name in self._monitor.running:
+            self._send_keys(name)
+
+    def take_joined_hosts(self) -> list[Host]:
+        """Return the hosts on which roles may be started from now on, each once."""
+        return self._hosts.take_joined()
 
     def stop_roles(self, names: Sequence[str]) -> None:
         """End roles that are not needed any more, whatever they do; from now on nothing that they send counts."""
@@ -201,10 +217,11 @@ class Launcher:
             self._ends.discard(process)
             process.kill()
         self._ended_roles += names
+        self._hosts.forget(names)
         for name in names:
             self._channel.forget(name)
         for name in self._monitor.running:
-            self._channel.send(name, Message(DIRECTORY, body={"joined": {}, "key_owners": {}, "gone": list(names)}))
+            self._channel.send(name, make_directory(gone=names))
         self.roles = tuple(role for role in self.roles if role.name not in names)
 
     def run(self) -> list[Any]:
@@ -238,9 +255,7 @@ class Launcher:
     def __enter__(self) -> "Launcher":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.stop("the run ended" if error is None else f"the run ended: {error}")
         finally:
@@ -252,30 +267,11 @@ class Launcher:
     def __repr__(self) -> str:
         return f"Launcher({self.job}, {list(self._processes.values())}, {self._monitor})"
 
-    def _host_of(self, role: Role) -> Host:
-        return self._hosts[role.host or next(iter(self._hosts))]
-
     def _open_log(self, name: str) -> IO[bytes]:
         if self._folder is None:
             return tempfile.TemporaryFile()
         self._folder.mkdir(parents=True, exist_ok=True)
         return (self._folder / f"{name.replace(' ', '-')}.log").open("w+b")
-
-    def _assignment(self, role: Role, timeout_s: float) -> Assignment:
-        host = self._host_of(role)
-        return Assignment(
-            name=role.name,
-            job=self.job,
-            entry=role.entry,
-            setup=role.setup,
-            keys=self._keys[host.name],
-            key_owners=self._key_owners,
-            launcher=self._endpoint_for(role.name, LAUNCHER, self._channel.endpoint),
-            host=join_ports(host.address, host.ports),
-            path=sys.path,
-            start_timeout_s=timeout_s,
-            heartbeat_interval_s=HEARTBEAT_INTERVAL_S,
-        )
 
     def _poll(self) -> list[Message]:
         """Wait for messages and ends of processes, and pass them to the monitor. Returns the caller's messages."""
@@ -331,7 +327,10 @@ class Launcher:
             case kind if kind == CONNECTION_LOST:
                 error = NetworkError(body["code"], body["facts"], fix=body["fix"])
                 self._monitor.on_connection_lost(name, body["peer"], now, error)
+            case kind if kind == KEYS_KNOWN:
+                self._hosts.confirm(name, body["owners"])
             case "finished":
+                self._hosts.forget([name])
                 self._monitor.on_finished(name, now, body["value"])
                 return True
             case _:

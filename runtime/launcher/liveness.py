@@ -76,6 +76,11 @@ class LivenessMonitor:
         return [m.name for m in self._members_in("running")]
 
     @property
+    def unfinished(self) -> list[str]:
+        """Roles that start or run."""
+        return [m.name for state in ("starting", "ready", "running") for m in self._members_in(state)]
+
+    @property
     def directory(self) -> dict[str, str]:
         """The end point of each role, as far as known; without roles that were replaced."""
         return {m.name: m.endpoint for m in self._members.values() if m.endpoint and m.state != "replaced"}

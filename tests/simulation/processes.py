@@ -14,9 +14,9 @@ from world import Task, present
 
 from cutset.ps.checkpoint import snapshot, streamed_safetensors
 from cutset.ps.checkpoint import write_checkpoint as writing
-from cutset.runtime.channel.channel import silence_error
+from cutset.runtime.channel.channel import DIRECTORY, KEYS_KNOWN, silence_error
 from cutset.runtime.channel.message import LAUNCHER, Message
-from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, DIRECTORY, HEARTBEAT
+from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, HEARTBEAT
 from cutset.runtime.hosts import child
 from cutset.runtime.hosts.assignment import Assignment
 from cutset.runtime.hosts.heartbeat import RoleProgress
@@ -82,6 +82,8 @@ class SimChannel:
         if message.kind != DIRECTORY:
             self._inbox.append(message)
             self._owner.wake()
+        elif message.body["keys"]:
+            self.send(LAUNCHER, Message(KEYS_KNOWN, body={"owners": list(message.body["keys"])}))
 
     def _block(self, timeout_s: float) -> None:
         self._owner.block(timeout_s)
@@ -267,7 +269,7 @@ class NoProbes:
 class SimHost:
     """What starts the processes."""
 
-    address, cores = "127.0.0.1", 1
+    address, cores, memory_bytes = "127.0.0.1", 1, 1 << 40
     public_key = folder = ports = lost = ""
 
     def __init__(self, name: str = "local", **ignored: str) -> None:

@@ -174,6 +174,13 @@ class RunConfig:
         shown_default="any free ones",
         help="With --on: the ports at which roles, and the launcher, listen: 40000-40100.",
     )
+    host_wait: float = option(
+        60.0,
+        group=REPLICAS,
+        metavar="SECONDS",
+        check=number(0),
+        help="With --on: where the machines left have no room for a lost one's processes, wait so long for one.",
+    )
 
     out: Path | str | None = option(
         group=FOLDER,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ...errors import UsageError
@@ -20,6 +21,7 @@ from ...runtime.hosts.host import LocalHost
 from ...runtime.hosts.remote_host import RemoteHost
 from ..config.engine_name import HAND, KUBERNETES, RAY, SLURM, SSH, parse_engine
 from ..job.job import MAX_ROLES, Job
+from .host_finder import HostFinder
 from .run_hosts import RunHosts
 
 
@@ -28,7 +30,7 @@ def make_engine(name: str) -> Engine:
     parts = parse_engine(name)
     match parts.kind:
         case kind if kind == SSH:
-            return SshEngine(name, read_machines(Path(parts.argument)))
+            return SshEngine(name, partial(read_machines, Path(parts.argument)))
         case kind if kind == SLURM:
             return SlurmEngine(name, parts.options)
         case kind if kind == RAY:
@@ -102,9 +104,10 @@ def _open(job: Job, engine: Engine, on_notice: Callable[[str], object]) -> Itera
                 raise host
             else:
                 on_notice(f"no spare: {host.facts}")
-        run_hosts = RunHosts(job, hosts, spare_hosts=spare_hosts, on_notice=on_notice)
-        check_room(job, run_hosts)
-        yield run_hosts
+        with HostFinder(opened, ports=job.config.ports or "") as finder:
+            run_hosts = RunHosts(job, hosts, spare_hosts=spare_hosts, finder=finder, on_notice=on_notice)
+            check_room(job, run_hosts)
+            yield run_hosts
 
 
 def check_room(job: Job, hosts: RunHosts) -> None:

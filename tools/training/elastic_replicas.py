@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import CutsetError, UsageError
 from ...runtime.channel.message import Message
+from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, most_roles
 from ..leases.lease_server import LeaseServer, WorkerId
 from .progress_log import parse_acknowledged_steps
@@ -20,6 +21,7 @@ class ElasticReplicas:
     """The replicas of one run.
 
     Args:
+        hosts: where they run.
         on_notice: called with a sentence when a replica joins or leaves.
         requests: for more or fewer replicas.
 
@@ -28,9 +30,11 @@ class ElasticReplicas:
         changes: replicas that joined or left: {"replica", "change", "at_s", "seconds"}, the seconds until it trained.
     """
 
-    def __init__(self, job: Job, *, on_notice: OnNotice, requests: ScaleRequests | None) -> None:
+    def __init__(self, job: Job, hosts: RunHosts, *, on_notice: OnNotice, requests: ScaleRequests | None) -> None:
         training, incarnations = job.training, job.config.restarts + 1
         self._on_notice, self._requests, self._method = on_notice, requests, job.method
+        self._hosts = hosts
+        self._requested: int | None = None  # until it is applied
         self._machines, self._incarnations = job.machines, incarnations
         self._lease_server: LeaseServer | None = None
         if job.method.leases_batches:
@@ -87,7 +91,7 @@ class ElasticReplicas:
 
         Return the replicas to start, each with the record to complete when it trains.
         """
-        requested = None if self._requests is None else self._requests.take_request()
+        requested = self._take_request()
         if requested is None or self._lease_server is None or self._lease_server.all_done:
             return []
         try:
@@ -101,6 +105,21 @@ class ElasticReplicas:
             self._on_notice(f"replica {replica} {'joins' if joining else 'is asked to leave'}; replicas: {requested}")
         self.publish_limits()
         return [(replica, self._record_change(replica, "joined")) for replica in joining]
+
+    def _take_request(self) -> int | None:
+        """Return how many replicas there shall be from now on, None for as many as there are.
+
+        Before there are more, machines are looked for that have been added since.
+        """
+        requested = None if self._requests is None else self._requests.take_request()
+        if requested is not None:
+            self._requested = requested
+            if requested > len(self._membership.present):
+                self._hosts.look_for_more()
+        if self._requested is None or self._hosts.is_looking:
+            return None
+        requested, self._requested = self._requested, None
+        return requested
 
     def handle_loss(self, replica: int, progress: Iterable[tuple[WorkerId, int | str | None]]) -> bool:
         """Take back the batches of a lost replica; return whether it is still needed.

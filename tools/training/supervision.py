@@ -17,6 +17,7 @@ from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher, Route
 from ...runtime.launcher.membership import Loss
 from ..hosts.file_relay import FileRelay
+from ..hosts.held_losses import HeldLosses
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
 from ..run_folder import INITIAL, LOGS
@@ -57,13 +58,23 @@ def run_roles(
                 launcher.send(message.sender, Message("kept", body=body))
             supervisor.handle(message, launcher)
 
+    held = HeldLosses(hosts, limit_s=job.config.host_wait, on_notice=on_notice)
+
     def restart(loss: Loss) -> list[Role]:
         hosts.note_loss(loss.group, loss.error)
-        return supervisor.restart(loss)
+        return [] if held.add_if_needed(loss) else supervisor.restart(loss)
 
     def watch(launcher: Launcher) -> None:
+        for host in hosts.take_found():
+            launcher.join(host)
+        for joined in launcher.take_joined_hosts():
+            hosts.admit(joined)
         hand_over(relay.take_ready(), launcher)
-        supervisor.watch(launcher)
+        launcher.on_hold = held.must_wait()
+        if not launcher.on_hold:
+            for loss in held.take():
+                launcher.add(supervisor.restart(loss))
+            supervisor.watch(launcher)
 
     launching = Launcher(
         supervisor.roles(),

@@ -70,7 +70,7 @@ class TrainingSupervisor:
         self._checkpoints = CheckpointSets(job, on_notice=on_notice)
         self._points = RecoveryPoints(job)
         self._shards = ShardSupervisor(job, hosts, self._restarts, self._points, on_notice=on_notice)
-        self._elastic = ElasticReplicas(job, on_notice=on_notice, requests=requests)
+        self._elastic = ElasticReplicas(job, hosts, on_notice=on_notice, requests=requests)
         self._start_s = time.monotonic()
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
         self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them

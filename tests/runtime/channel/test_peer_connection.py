@@ -10,10 +10,11 @@ from relay import Relay
 
 from cutset.errors import NetworkError
 from cutset.runtime.channel import peer_connection
+from cutset.runtime.channel.channel import DIRECTORY, make_directory
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.message import Message
 from cutset.runtime.channel.peer_connection import PLAIN_BUFFER_BYTES
-from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, DIRECTORY, ZmqChannel
+from cutset.runtime.channel.zmq_channel import CONNECTION_LOST, ZmqChannel
 
 NAMES = ["a", "b", "launcher"]
 FOUND_S = 8.0
@@ -127,7 +128,7 @@ def test_what_is_sent_to_one_that_is_gone_is_counted(roles: dict[str, ZmqChannel
     b.introduce({"a": a.endpoint})
     a.send("b", Message("hello"))
     assert b.receive(10).kind == "hello"
-    launcher.send("a", Message(DIRECTORY, body={"joined": {}, "key_owners": {}, "gone": ["b"]}))
+    launcher.send("a", make_directory(gone=["b"]))
     with pytest.raises(NetworkError, match="no message came"):
         a.receive(0.5)
     a.send("b", Message("are you there?"))
@@ -143,7 +144,7 @@ def test_an_answer_waits_until_it_is_known_where_to(roles: dict[str, ZmqChannel]
     a.send("b", Message("question"))
     assert b.receive(10).kind == "question"
     b.send("a", Message("answer"))
-    launcher.send("b", Message(DIRECTORY, body={"joined": {"a": a.endpoint}, "key_owners": {}, "gone": []}))
+    launcher.send("b", make_directory(joined={"a": a.endpoint}))
     with pytest.raises(NetworkError, match="no message came"):
         b.receive(0.5)
     assert a.receive(10).kind == "answer"
@@ -152,7 +153,7 @@ def test_an_answer_waits_until_it_is_known_where_to(roles: dict[str, ZmqChannel]
 def test_only_the_launcher_says_who_is_gone(roles: dict[str, ZmqChannel]) -> None:
     a, b, _ = roles.values()
     b.introduce({"a": a.endpoint})
-    b.send("a", Message(DIRECTORY, body={"joined": {}, "key_owners": {}, "gone": ["launcher"]}))
+    b.send("a", make_directory(gone=["launcher"]))
     assert a.receive(10).kind == DIRECTORY
 
 

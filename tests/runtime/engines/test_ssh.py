@@ -34,7 +34,7 @@ def test_hosts_open_together_and_each_that_does_not_says_why(tmp_path: Path, mon
             Machine("shelf", address=two, python="/no/python"),
             Machine("attic", address="nobody-there"),
         ]
-        with SshEngine("ssh", machines).open() as opened:
+        with SshEngine("ssh", lambda: machines).open() as opened:
             desk, shelf, attic = opened["desk"], opened["shelf"], opened["attic"]
             assert isinstance(desk, RemoteHost)
             assert (desk.address, desk.ready.launcher) == ("127.0.0.1", "127.0.0.1")
@@ -50,7 +50,7 @@ def test_hosts_open_together_and_each_that_does_not_says_why(tmp_path: Path, mon
 def test_roles_on_all_hosts_hear_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         ssh_hosts(tmp_path, 3, monkeypatch) as names,
-        SshEngine("ssh", [Machine(n, address=n) for n in names]).open() as opened,
+        SshEngine("ssh", lambda: [Machine(n, address=n) for n in names]).open() as opened,
     ):
         hosts = [host for host in opened.values() if isinstance(host, RemoteHost)]
         assert [host.address for host in hosts] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]

@@ -67,8 +67,8 @@ def test_roles_on_two_hosts_work_together(host: RemoteHost, tmp_path: Path) -> N
 def test_the_secret_key_never_travels(host: RemoteHost) -> None:
     role = Role("worker 0", "role_examples:environment")
     with Launcher([role], job="test", hosts=[host]) as launcher:
-        assert launcher._keys["lab1"].secret == ""
-        assert launcher._keys["lab1"].public == host.ready.public
+        assert launcher._hosts.keys("lab1").secret == ""
+        assert launcher._hosts.keys("lab1").public == host.ready.public
         launcher.run()
 
 
@@ -229,3 +229,34 @@ def test_a_role_that_prints_without_end_keeps_nobody_else_waiting(host: RemoteHo
                 break
         assert launcher.results["client"] == sum(range(20))
     assert (tmp_path / "endless.log").stat().st_size > 0
+
+
+def test_a_host_joins_while_roles_run_and_takes_the_place_of_a_lost_one(host: RemoteHost) -> None:
+    """Its key is another one; roles that were there before know it before any role is started there."""
+    joined: list[RemoteHost] = []
+
+    def watch(launcher: Launcher) -> None:
+        if not joined:
+            joined.append(open_host("lab1"))
+            launcher.join(joined[0])
+            launcher.on_hold = True  # or the server would be stopped, since nobody else is left
+        for ready in launcher.take_joined_hosts():
+            assert ready is joined[0]
+            assert launcher._hosts.keys("lab1").public == joined[0].ready.public != host.ready.public
+            launcher.add([Role("client", "role_examples:asks", "server", host="lab1")])
+            launcher.on_hold = False
+
+    roles = [
+        Role("server", "role_examples:serves", serves=True, host="lab2"),
+        Role("doomed", "role_examples:waits", host="lab1", group="doomed"),
+    ]
+    with open_host("lab2") as other:
+        try:
+            with Launcher(roles, job="test", hosts=[host, other], watch=watch, restart=lambda loss: []) as launcher:
+                launcher.start()
+                os.kill(agent_of(host), signal.SIGKILL)
+                list(launcher.events())
+                assert launcher.results == {"server": None, "client": sum(range(20))}
+        finally:
+            for one in joined:
+                one.close()

@@ -52,7 +52,7 @@ def test_a_role_gets_its_threads_and_no_secret_where_others_can_look() -> None:
     environ = got["environ"]
     assert (got["threads"], environ["OMP_NUM_THREADS"], environ["OMP_WAIT_POLICY"]) == (2, "2", "passive")
     assert environ["MARK"] == "kept"
-    secret = launcher._keys[LOCAL].secret
+    secret = launcher._hosts.keys(LOCAL).secret
     assert secret not in str(environ) + str(got["argv"])
     assert got["stdin"] == ""
     assert got["leader"]

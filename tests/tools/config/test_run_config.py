@@ -58,6 +58,7 @@ FLAGS = {
     "restarts": "--restarts",
     "on": "--on",
     "ports": "--ports",
+    "host_wait": "--host-wait",
     "out": "--out",
     "overwrite": "--overwrite",
     "init": "--init",

@@ -55,7 +55,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(remote_host, "read_versions", versions)
         monkeypatch.setattr(examine, "MAX_CLOCK_AHEAD_S", -1.0)
         machine = replace(read_machines(path)[0], memory_bytes=1 << 60)
-        found = examine.examine(SshEngine("ssh:", [machine]))
+        found = examine.examine(SshEngine("ssh:", lambda: [machine]))
     assert outcome.code == USAGE
     first = json.loads(outcome.out)
     assert [failure["code"] for failure in first["failures"]] == ["E291", "E290"]

@@ -24,6 +24,7 @@ class FakeHost:
     folder: str = "/tmp/agent"
     lost: str = ""
     ports: str = ""
+    memory_bytes: int = 1 << 30
 
 
 @pytest.fixture
@@ -35,15 +36,15 @@ def hosts_of(job: Job, *hosts: Any, **more: Any) -> RunHosts:
     return RunHosts(job, [cast(Host, host) for host in hosts], **more)
 
 
-def with_machines(job: Job, *names: str) -> Job:
+def with_machines(job: Job, *names: str, memory: int = 0) -> Job:
     """The same run, as if its replicas were cut over these machines."""
-    placement: Any = SimpleNamespace(machines=[SimpleNamespace(name=name) for name in names])
+    placement: Any = SimpleNamespace(machines=[SimpleNamespace(name=name, memory_used_bytes=memory) for name in names])
     return replace(job, placement=placement, regions=job.regions * len(names))
 
 
 def test_replica_0_is_where_the_placement_says_and_others_follow(job: Job) -> None:
     hosts = hosts_of(with_machines(job, "c", "a"), *map(FakeHost, "abcde"))
-    assert [[hosts.worker_host(r, m).name for m in (0, 1)] for r in range(3)] == [["c", "a"], ["e", "c"], ["b", "e"]]
+    assert [[hosts.worker_host(r, m).name for m in (0, 1)] for r in range(2)] == [["c", "a"], ["e", "c"]]
     assert [hosts.shard_host(index).name for index in range(6)] == ["a", "b", "c", "d", "e", "a"]
 
 
@@ -110,3 +111,54 @@ def test_a_role_here_gets_nothing_since_it_is_all_here(job: Job) -> None:
         assert hosts.training_on(here) == job.training
         assert hosts.folder_on(here) == str(job.out.resolve())
         assert hosts.launcher_address == ""
+
+
+def test_a_lost_host_that_is_there_again_gets_back_what_is_started(job: Job) -> None:
+    notices = list[str]()
+    old, other = FakeHost("b", 2), FakeHost("a", 6)
+    hosts = hosts_of(job, other, old, on_notice=notices.append)
+    old.lost = "host b is lost: why"
+    assert [hosts.worker_host(replica, 0).name for replica in range(2)] == ["a", "a"]
+    assert hosts.threads_on(cast(Host, other)) == 3
+    again = FakeHost("b", 2)
+    hosts.admit(cast(Host, again))
+    assert hosts.worker_host(1, 0) is cast(Host, again)
+    assert [hosts.threads_on(host) for host in hosts.hosts] == [6, 2]
+    hosts.admit(cast(Host, FakeHost("c")))
+    assert [host.name for host in hosts.hosts] == ["a", "b", "c"]
+    other.lost = "host a is lost: why"
+    assert hosts.worker_host(0, 0).name == "c"
+    assert notices == [
+        "host b is lost: why; its roles go to a",
+        "host b is there again",
+        "host c has joined",
+        "host a is lost: why; its roles go to c",
+    ]
+
+
+def test_replicas_that_join_go_where_the_fewest_workers_are_and_stay_there(job: Job) -> None:
+    hosts = hosts_of(job, FakeHost("a"), FakeHost("b"), spare_hosts=[cast(Host, FakeHost("big", 12))])
+    joined = [hosts.worker_host(replica, 0).name for replica in (5, 6, 7, 5)]
+    assert joined == ["big", "big", "big", "big"]
+    assert hosts.worker_host(8, 0).name == "a"
+    hosts.admit(cast(Host, FakeHost("new")))
+    assert [hosts.worker_host(replica, 0).name for replica in (5, 9, 10)] == ["big", "new", "b"]
+    cut = hosts_of(with_machines(job, "a", "b"), *map(FakeHost, "abcd"))
+    assert [[cut.worker_host(r, m).name for m in (0, 1)] for r in (0, 1, 2)] == [["a", "b"], ["c", "d"], ["a", "b"]]
+
+
+def test_nothing_goes_where_the_memory_is_too_small(job: Job) -> None:
+    planned = with_machines(job, "a", memory=600 << 20)
+    a, b, c = FakeHost("a"), FakeHost("b"), FakeHost("c")
+    hosts = hosts_of(planned, a, b, spare_hosts=[cast(Host, c)])
+    assert hosts.find_obstacle() is None
+    a.lost = "host a is lost: why"
+    assert hosts.find_obstacle() is None
+    assert [hosts.worker_host(replica, 0).name for replica in range(2)] == ["c", "b"]
+    c.lost = "host c is lost: why"
+    obstacle = hosts.find_obstacle()
+    assert obstacle is not None
+    assert obstacle.facts == "host c is lost: why; no other has 600 MiB of memory to spare"
+    hosts.admit(cast(Host, FakeHost("c")))
+    assert hosts.find_obstacle() is None
+    assert hosts.worker_host(0, 0).name == "c"
