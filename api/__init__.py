@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import CutsetError
+    from .models.metrics import Perplexity
     from .models.task import Data, Task
     from .models.tasks.locally_connected import LocallyConnected2d
     from .partition.placement.placement_file import Placement
@@ -47,6 +48,7 @@ _HOME = {
     "EASGD": ("ps.methods.easgd", "EASGD"),
     "Hogwild": ("ps.methods.hogwild", "Hogwild"),
     "LocallyConnected2d": ("models.tasks.locally_connected", "LocallyConnected2d"),
+    "Perplexity": ("models.metrics", "Perplexity"),
     "Placement": ("partition.placement.placement_file", "Placement"),
     "RMSprop": ("ps.optimizers.standard", "RMSprop"),
     "Replica": ("runtime.worker.replica", "Replica"),
@@ -82,6 +84,7 @@ __all__ = [
     "Downpour",
     "Hogwild",
     "LocallyConnected2d",
+    "Perplexity",
     "Placement",
     "RMSprop",
     "Replica",

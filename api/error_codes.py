@@ -107,7 +107,7 @@ MEANINGS: Mapping[str, str] = {
     "E312": "The example batch of the task cannot be made, or has the wrong size.",
     "E313": "The data and the example batch of the task have different shapes or dtypes.",
     "E314": "The model fails on the first batch of the data.",
-    "E315": "The task's function that counts right answers is missing or wrong.",
+    "E315": "What scores test samples, a count of right answers, a metric or the loss, fails or is missing.",
     "E316": "The model has no parameter to train.",
     "E317": "The initial weights are those of another model.",
     "E318": "The initial weights cannot be read.",

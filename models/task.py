@@ -1,10 +1,14 @@
 """`Task`: what the user brings to be planned and trained - model, loss, data and an example batch."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .metrics import CollectingMetric, Metric
 
 
 class TaskError(ValueError):
@@ -54,11 +58,13 @@ class Task:
     """A model, its loss, its data and an example batch.
 
     model: makes the module; called on the meta device for planning, so it must not read weights from disk.
-    loss: `loss(outputs, *targets)` gives a scalar, the mean over the batch.
+    loss: `loss(outputs, *targets)` gives a scalar, the mean over the batch; outputs is what the model gives.
     example: `example(batch)` gives a batch of the right shapes and dtypes; the values do not matter.
     data: `data(split)` with split "train" or "test"; None for a task that is only planned.
     correct: `correct(outputs, *targets)` counts correct answers in a batch, for test accuracy; outputs is the first
-        tensor of what the model gives, while `loss` gets all of it.
+        tensor of what the model gives. By default the class with the largest output counts, where outputs and targets
+        are those of a classification; None for no accuracy.
+    metrics: what else is measured on test samples, by name; see metrics.py. They get what `loss` gets.
     batch: samples of a step and replica, unless the command line names another number.
     leaf_modules: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside
         is not traced and may branch on data.
@@ -69,13 +75,23 @@ class Task:
     loss: Callable[..., Tensor]
     example: Callable[[int], Data]
     data: Callable[[str], Data] | None = None
-    correct: Callable[..., int] = field(default=count_correct_classes)
+    correct: Callable[..., int] | None = field(default=count_correct_classes)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     batch: int = 32
     leaf_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        reserved = sorted({"loss", "accuracy"} & set(self.metrics))
+        if reserved:
+            fix = "another name; test loss and accuracy are measured without that"
+            raise TaskError(f"task {self.name!r} has a metric called {reserved[0]!r}", fix=fix)
         if self.batch < 1:
             raise TaskError(f"task {self.name!r} has batch {self.batch}", fix="give a batch of at least 1")
+
+    def list_readers(self) -> list[Callable[..., Any]]:
+        """Return whatever reads all that the model gives in evaluation, called as `reader(outputs, *targets)`."""
+        metrics = [copy.deepcopy(one) for one in self.metrics.values()]
+        return [self.loss, *(one.update if isinstance(one, CollectingMetric) else one for one in metrics)]
 
     def build(self, *, seed: int, device: str = "cpu") -> nn.Module:
         """Build the module, with weights drawn from `seed`, or without storage on device "meta"."""

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
@@ -20,11 +21,12 @@ from ...errors import BadInput
 from ..ir.autocast import autocast_context
 from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
-from ..ir.pytree import first_tensor
+from ..ir.output_layout import OutputLayout, describe_output, list_tensors
 from ..operators.generator_state import thread_generator_state
 from ..trace.detached_data import DetachedData
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
+from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from .axis_inference import build_graph
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
@@ -43,24 +45,26 @@ TENSOR_KINDS = {
 
 
 class _Step(nn.Module):
-    """The module and its loss as one, which a training step computes; without a loss, the output's first tensor."""
+    """The module and its loss as one, which a training step computes; without a loss, some tensors of the output.
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None) -> None:
+    wanted: which of them, by number.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, wanted: Sequence[int] = (0,)) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.wanted = model, tuple(wanted)
         self.criterion = loss  # a submodule where it is a module: its class weights are then captured like any buffer
 
-    def forward(self, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
         output = self.model(*inputs)
         if self.criterion is not None:
             loss: Tensor = self.criterion(output, *targets)
             return loss
-        first = first_tensor(output)
-        if first is None:
+        tensors = list_tensors(output)
+        if not tensors:
             raise TypeError(f"the model returns a {type(output).__name__} without a tensor")
-        # A last operator of its own, so that the output can be collected on one machine whatever computed it.
-        collected: Tensor = torch.ops.aten.alias(first)
-        return collected
+        # A last operator for each, so that it can be collected on one machine whatever computed it.
+        return tuple(torch.ops.aten.alias(tensors[number]) for number in self.wanted)
 
 
 def capture(
@@ -72,6 +76,7 @@ def capture(
     leaf_modules: Sequence[str] = (),
     autocast: str = "",
     trust: bool = False,
+    readers: Sequence[Callable[..., Any]] = (),
     tell: Callable[[str], None] = lambda note: None,
 ) -> tuple[Graph, dict[str, Tensor]]:
     """Return the graph of a training step, or of evaluation where `loss` is None, and the model code's constants.
@@ -79,24 +84,25 @@ def capture(
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
     shapes and dtypes count. leaf_modules: globs; a module whose name matches one becomes one operator, whose inside
     is not traced. autocast: the dtype in which torch.autocast computes model and loss ("bfloat16"); its casts become
-    operators of the graph. trust: do not check that all steps compute what the first does. tell: gets notes on what
-    the user should know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot
-    be traced, both naming the source line.
+    operators of the graph. trust: do not check that all steps compute what the first does. readers: who reads the
+    output in evaluation, called as `reader(output, *targets)`; the graph computes what they read, by default the first
+    tensor. tell: gets notes on what the user should know. Raises BadInput where the example does not fit the model, and
+    Untraceable where it cannot be traced, both naming the source line.
     """
     names = select_leaf_modules(model, leaf_modules).names
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    whole = _Step(model, loss)
+    whole, layout = _Step(model, loss), None
     with mode:
         memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
-        example = (
-            tuple(empty_like(t) for t in inputs),
-            tuple(empty_like(t) for t in targets) if loss is not None else (),
-        )
+        fake_targets = tuple(empty_like(t) for t in targets)
+        example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
     trials: LeafTrials = {}
 
-    def make_step() -> nn.Module:
+    def make_step() -> _Step:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
-        step = empty_copy(whole, memo.__getitem__).train(loss is not None)
+        step = empty_copy(whole, memo.__getitem__)
+        assert isinstance(step, _Step)
+        step.train(loss is not None)
         wrap_leaf_modules(step.get_submodule("model"), model, names, trials)
         return step
 
@@ -106,6 +112,8 @@ def capture(
             refuse_hooks(model, names)
         with _traced_code(probe, autocast), mode:
             _try_step(probe, example)
+            if loss is None and readers:
+                layout = _choose_results([step, repeated], probe.model(*example[0]), readers, fake_targets)
         with _traced_code(step, autocast):
             exported = _export(step, example)
         _check_constants(exported.constants, model)
@@ -116,7 +124,18 @@ def capture(
                 _compare_steps(repeated, example, tell)
     except Untraceable as error:
         raise error.suggest(find_leaf_globs(model, error.modules, names), leaf_modules) from error
-    return thread_generator_state(build_graph(draft)), constants
+    graph = thread_generator_state(build_graph(draft))
+    return msgspec.structs.replace(graph, output=layout), constants
+
+
+def _choose_results(
+    steps: Sequence[_Step], output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
+) -> OutputLayout:
+    """Have steps compute what is read of an output; return its layout."""
+    wanted = find_read_tensors(output, readers, targets)
+    for step in steps:
+        step.wanted = wanted
+    return describe_output(output, wanted)
 
 
 def _export(step: nn.Module, example: tuple[Any, ...]) -> torch.export.ExportedProgram:

@@ -13,7 +13,7 @@ def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
     """Derive the cut of the evaluation graph that leaves every parameter where training has it.
 
     An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes; another goes
-    whole to the machine that computes most of what it reads. The output is collected where the loss is.
+    whole to the machine that computes most of what it reads. What is read of the output is collected where the loss is.
     """
     cut = assign_fold_owners(train, cut)
     known = {key: op for op, key in zip(train.ops, _operator_keys(train), strict=True)}
@@ -30,7 +30,8 @@ def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
             continue
         makers = [placed_box for name in op.inputs if name in producers for placed_box in boxes[producers[name]]]
         boxes[op.name] = [(op.nest.box, _busiest_machine(makers, home))]
-    boxes[evaluation.ops[-1].name] = [(evaluation.ops[-1].nest.box, home)]
+    collected = {producers[name] for name in evaluation.results}
+    boxes |= {op.name: [(op.nest.box, home)] for op in evaluation.ops if op.name in collected}
     for name, ops in evaluation.overwritten.items():
         holder = cut.owners[name][0][1] if name in cut.owners else home
         boxes |= {op.name: [(op.nest.box, holder)] for op in ops}

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from .box import Box, volume, whole
+from .output_layout import OutputLayout
 
 OPAQUE = "opaque"  # stands for the sharding rule of an operator that has none
 
@@ -183,13 +184,18 @@ class Op(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True, dict=True):
-    """The captured model. results: the loss of a training graph, or the output of an evaluation graph."""
+    """The captured model.
+
+    results: the loss of a training graph, or of an evaluation graph what is read of the output. output: how that is
+    nested; None where it is the first tensor alone.
+    """
 
     tensors: dict[str, TensorInfo]
     ops: tuple[Op, ...]
     axes: tuple[tuple[str, int], ...]
     batch_axes: tuple[int, ...]
     results: tuple[str, ...]
+    output: OutputLayout | None = None
 
     @property
     def parameters(self) -> list[TensorInfo]:

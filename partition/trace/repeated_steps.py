@@ -41,10 +41,12 @@ class RepeatedSteps:
     count: int
 
 
-def repeat_step(run: Callable[[], Tensor], model: nn.Module, states: Mapping[str, Tensor]) -> RepeatedSteps:
+def repeat_step(
+    run: Callable[[], Tensor | Sequence[Tensor]], model: nn.Module, states: Mapping[str, Tensor]
+) -> RepeatedSteps:
     """Run a step twice, or up to MAX_STEPS times if each changes attributes of `model`.
 
-    run: computes a step and returns its result. states: batch, parameters and buffers by name, fake tensors.
+    run: computes a step and returns its results. states: batch, parameters and buffers by name, fake tensors.
     """
     numbers, generators, initial = ValueNumbers(states), read_generators(), read_attributes(model)
     expected = _run_once(run, numbers)
@@ -64,8 +66,8 @@ def repeat_step(run: Callable[[], Tensor], model: nn.Module, states: Mapping[str
     return RepeatedSteps(None, changes, count)
 
 
-def _run_once(run: Callable[[], Tensor], numbers: ValueNumbers) -> Sequence[str]:
+def _run_once(run: Callable[[], Tensor | Sequence[Tensor]], numbers: ValueNumbers) -> Sequence[str]:
     numbers.begin_step()
     with numbers:
         result = run()
-    return numbers.end_step(result)
+    return numbers.end_step([result] if isinstance(result, Tensor) else result)

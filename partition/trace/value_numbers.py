@@ -54,9 +54,9 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._written[memory] = "" if memory in self._name_of else left
         self._varying.update(self._name_of)
 
-    def end_step(self, result: Tensor) -> Sequence[str]:
-        """Return the numbers of the result and of all states after the step."""
-        return [self._number(result), *map(self._number, self._states.values())]
+    def end_step(self, results: Sequence[Tensor]) -> Sequence[str]:
+        """Return the numbers of the results and of all states after the step."""
+        return [*map(self._number, results), *map(self._number, self._states.values())]
 
     def is_left_over(self, tensor: Tensor) -> bool:
         """Return whether a tensor is no constant and no state, so that a later step finds what this one leaves."""

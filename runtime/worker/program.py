@@ -13,6 +13,7 @@ from ...partition.dataflow.dataflow import SUM, Dataflow, Edge, Instruction
 from ...partition.dataflow.pipeline_depth import needs_backpressure, pipeline_depths
 from ...partition.ir.box import Box, volume
 from ...partition.ir.graph import OPAQUE, Graph, Op, TensorInfo
+from ...partition.ir.output_layout import OutputLayout
 from ...partition.ir.random_ops import random_tensor_name
 from ...partition.operators.generator_state import find_generator_origins
 from .flat_layout import find_one_dtype, sort_for_flat_buffer
@@ -102,8 +103,8 @@ class Program(msgspec.Struct, frozen=True):
     elements: length of the flat parameter buffer. shared_out: state of this machine that others use, too, sent to them
     before a step. shared_in: such state of others, received from its owners. Its gradients go back to the owner after
     the step. arrivals: edges that come in, by number. returns: edge -> position of the earliest segment that reads it,
-    after whose backward its gradient goes back. results: pieces of the loss, or of the output, that this machine
-    computes.
+    after whose backward its gradient goes back. results: pieces of the loss, or of what is read of the output, that
+    this machine computes. output: how these are nested; None where there is one tensor.
     one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
     depth: pipeline stages from this machine to the end of the model, its own counted in. Machines that wait for each
     other in forward make up one stage. plan: a digest of model and cut, the same for all programs of one cut.
@@ -133,6 +134,7 @@ class Program(msgspec.Struct, frozen=True):
     plan: str = ""
     done_listeners: tuple[int, ...] = ()
     done_source: int = -1
+    output: OutputLayout | None = None
 
 
 def programs(dataflow: Dataflow, *, training: bool) -> list[Program]:
@@ -191,6 +193,7 @@ def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
         returns=_returns(segments),
         results=tuple(i for i in dataflow.results if dataflow.pieces[i].machine == machine),
         one_at_a_time=_mixing(graph, own_instructions),
+        output=graph.output,
     )
 
 

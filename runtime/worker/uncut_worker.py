@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ...models.task import Data
 from ...partition.ir.autocast import autocast_context as autocast_in
-from ...partition.ir.pytree import first_tensor
 from .dropout_masks import mask_seed
 from .flat_gradient import FlatGradient, SparseTable
 from .flat_layout import find_one_dtype, sort_for_flat_buffer
@@ -79,13 +78,11 @@ class UncutWorker:
         return norm
 
     @torch.no_grad()
-    def predict(self, batch: Data) -> Tensor:
-        """Compute the output for a batch in evaluation mode: the first tensor that the model returns."""
+    def predict(self, batch: Data) -> Any:
+        """Compute the output for a batch in evaluation mode."""
         self.model.eval()
         with autocast_in(self.autocast):
-            output = first_tensor(self.model(*batch.inputs))
-        assert output is not None  # the dry run has checked it
-        return output
+            return self.model(*batch.inputs)
 
 
 def find_sparse_tables(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[SparseTable]:

@@ -27,6 +27,7 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.scores import Scores
 from cutset.tools.training import worker_process
 
 BATCH = 4
@@ -97,6 +98,9 @@ class Trainer:
         self._meet(step, "backward")
         return 1.0 if self._setup.machine == 0 else None
 
+    def score(self, task: object, tests: object, batch: int) -> Scores:
+        return Scores(2, 0.5, 1)
+
     def clip(self, max_norm: float, step: int) -> float:
         raise NotImplementedError
 
@@ -127,7 +131,6 @@ def install_workload() -> None:
     worker_process.read_split = lambda task, split: Samples()  # type: ignore[assignment,return-value]
     worker_process.SampleStream = Stream  # type: ignore[assignment,misc]
     worker_process.CutTrainer = Trainer  # type: ignore[assignment,misc]
-    worker_process.measure_accuracy = lambda trainer, task, tests, batch: 0.5  # type: ignore[assignment]
     worker_process._warm_up = lambda: None
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -48,11 +49,23 @@ def ssh_hosts(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Iter
     """
     (folder / AGENTS).mkdir()
     addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = find_free_port(addresses)
     names = _prepare(folder, addresses, port, monkeypatch)
     with _sshd(folder, addresses, port, options=["-o", f"SetEnv=TMPDIR={folder / AGENTS}"]):
         yield names
+
+
+def find_free_port(addresses: Sequence[str]) -> int:
+    """A port that is free on all of them, below those that the kernel gives to tests that run beside this one."""
+    for port in random.sample(range(10_000, 30_000), 100):
+        with ExitStack() as stack:
+            try:
+                for address in addresses:
+                    stack.enter_context(socket.create_server((address, port)))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
 
 
 @dataclass(frozen=True)

@@ -239,19 +239,24 @@ def make_result() -> dict[str, Any]:
 
     def curve(final: float, seconds: float, lag: float) -> list[dict[str, Any]]:
         rise = [final - (final - 0.1) * lag**i for i in range(13)]
-        return [{"seconds": seconds * i / 12, "samples": 1500 * i, "test_accuracy": y} for i, y in enumerate(rise)]
+        return [
+            {"seconds": seconds * i / 12, "samples": 1500 * i, "test_accuracy": y, "test_loss": 1 - y, "metrics": {}}
+            for i, y in enumerate(rise)
+        ]
 
     def losses(lag: float, noise: int) -> list[list[float]]:
         return [[50.0 * i, 2.3 * lag**i + 0.02 * ((i * noise) % 7) / (1 + i / 40)] for i in range(1, 360)]
 
     one = {
         "name": "one process", "processes": 1, "threads": 1, "samples": 18000, "seconds": 9.4, "samples_per_s": 1914.9,
-        "test_accuracy": 0.972, "time_to_target_s": 4.1, "target": 0.95, "staleness_mean": None, "staleness_max": None,
+        "test_accuracy": 0.972, "test_loss": 0.08, "metrics": {},
+        "time_to_target_s": 4.1, "target": 0.95, "staleness_mean": None, "staleness_max": None,
         "bytes_per_step": None, "curve": curve(0.972, 9.4, 0.55), "losses": losses(0.975, 3),
     }  # fmt: skip
     many = {
         "name": "downpour 2 machines x 2 replicas", "processes": 6, "threads": 1, "samples": 18000, "seconds": 14.8,
-        "samples_per_s": 1216.2, "test_accuracy": 0.966, "time_to_target_s": 7.9, "target": 0.95,
+        "samples_per_s": 1216.2, "test_accuracy": 0.966, "test_loss": 0.1, "metrics": {},
+        "time_to_target_s": 7.9, "target": 0.95,
         "staleness_mean": 1.04, "staleness_max": 4, "bytes_per_step": 151552.0,
         "curve": curve(0.966, 14.8, 0.6), "losses": losses(0.98, 5),
     }  # fmt: skip

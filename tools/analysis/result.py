@@ -14,7 +14,15 @@ from ..job.divergence import DivergenceRetry
 from ..job.job import Job
 from .bottleneck import describe_explanation, explain_steps
 from .recorded_steps import RecordedSpans, measure_typical_step
-from .results_table import describe_restart, describe_setup, list_versions, make_row
+from .results_table import (
+    SCORES,
+    capitalise,
+    describe_restart,
+    describe_scores,
+    describe_setup,
+    list_versions,
+    make_row,
+)
 from .server_statistics import (
     compute_mean_staleness,
     count_staleness,
@@ -58,7 +66,7 @@ def compare_runs(
     rows.append(row)
     return {
         "task": job.config.task,
-        "test_accuracy": row["test_accuracy"],
+        **{name: row[name] for name in SCORES},
         "verdict": _describe_verdict(rows),
         "notes": [
             *_describe_job(job, row),
@@ -128,13 +136,18 @@ def _count_links(workers: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 def _describe_verdict(rows: Sequence[dict[str, Any]]) -> str:
     last = rows[-1]
     if len(rows) == 1:
-        return f"{last['test_accuracy']:.1%} test accuracy after {last['samples']} samples in {last['seconds']:.1f} s."
+        after = f"after {last['samples']} samples in {last['seconds']:.1f} s"
+        return f"{capitalise(describe_scores(last))} {after}."
     first = rows[0]
     ratio = last["samples_per_s"] / first["samples_per_s"]
+    speed = f"throughput is {ratio:.2f}x of one process"
+    if last["test_accuracy"] is None:
+        alone = f"one process at the same number of samples: {describe_scores(first)}"
+        return f"{capitalise(describe_scores(last))}; {alone}; {speed}."
     points = 100 * (last["test_accuracy"] - first["test_accuracy"])
     return (
         f"{last['test_accuracy']:.1%} test accuracy, {abs(points):.1f} points {'above' if points >= 0 else 'below'} "
-        f"one process at the same number of samples; throughput is {ratio:.2f}x of one process."
+        f"one process at the same number of samples; {speed}."
     )
 
 

@@ -1,8 +1,9 @@
 """The rows of a run's results table: one for the method, and one for the single process that it is compared with.
 
 A row is plain data. Its columns: name; processes, threads of each; samples trained on; seconds and samples_per_s;
-test_accuracy; target and time_to_target_s; staleness_mean and staleness_max of pushes; bytes_per_step of a replica; the
-learning curve, {"seconds", "samples", "test_accuracy"} for each evaluation; and losses, (samples, loss) now and then.
+test_loss, test_accuracy and metrics as `Scores` has them, test_accuracy None for a task that counts no right answers;
+target and time_to_target_s; staleness_mean and staleness_max of pushes; bytes_per_step of a replica; the
+learning curve, the same with "seconds" and "samples" for each evaluation; and losses, (samples, loss) now and then.
 """
 
 import os
@@ -12,6 +13,8 @@ from importlib.metadata import version
 from typing import Any
 
 from ..job.job import Job
+
+SCORES = ("test_loss", "test_accuracy", "metrics")
 
 
 def make_row(
@@ -26,7 +29,7 @@ def make_row(
     target: float | None = None,
 ) -> dict[str, Any]:
     """Return a row; staleness and bytes are None until they are filled in."""
-    reached = [point["seconds"] for point in curve if target is not None and point["test_accuracy"] >= target]
+    reached = [point["seconds"] for point in curve if target is not None and (point["test_accuracy"] or 0.0) >= target]
     return {
         "name": name,
         "processes": processes,
@@ -34,7 +37,7 @@ def make_row(
         "samples": samples,
         "seconds": seconds,
         "samples_per_s": samples / seconds if seconds else 0.0,
-        "test_accuracy": curve[-1]["test_accuracy"],
+        **{name: curve[-1][name] for name in SCORES},
         "target": target,
         "time_to_target_s": reached[0] if reached else None,
         "staleness_mean": None,
@@ -45,13 +48,26 @@ def make_row(
     }
 
 
+def describe_scores(scores: Mapping[str, Any]) -> str:
+    """Return the scores in words: "95.2% test accuracy, test loss 0.16, perplexity 1.2"."""
+    accuracy, loss = scores["test_accuracy"], scores["test_loss"]
+    parts = [] if accuracy is None else [f"{accuracy:.1%} test accuracy"]
+    parts += [] if loss is None else [f"test loss {loss:.4g}"]
+    return ", ".join([*parts, *(f"{name} {value:.4g}" for name, value in scores["metrics"].items())])
+
+
+def capitalise(sentence: str) -> str:
+    """Return a sentence that begins with a capital letter."""
+    return sentence[:1].upper() + sentence[1:]
+
+
 def describe_setup(job: Job, processes: int) -> list[str]:
     """Return notes on what to think of the seconds of a run, and on its plan."""
     notes, cores = [], os.cpu_count() or 1
     if processes > cores:
         notes.append(
             f"{processes} processes share {cores} cores: timings here do not predict a real cluster; "
-            "accuracy does carry over."
+            "what is learned does carry over."
         )
     if job.placement is not None and job.machines > 1:
         notes.append(f"The plan: {job.placement.verdict}")

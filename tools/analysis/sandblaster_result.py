@@ -6,7 +6,7 @@ from ...ps.methods.sandblaster import Sandblaster
 from ..job.job import Job
 from ..job.portion_size import describe_left_out, portions_of_job
 from ..sandblaster.supervisor import THREADS
-from .results_table import describe_restart, describe_setup, list_versions, make_row
+from .results_table import capitalise, describe_restart, describe_scores, describe_setup, list_versions, make_row
 
 BASELINE_NAME = "one process, torch's L-BFGS"
 
@@ -22,7 +22,9 @@ def summarize_sandblaster(job: Job, method: Sandblaster, outcome: dict[str, Any]
     return {
         "task": job.config.task,
         "test_accuracy": row["test_accuracy"],
-        "verdict": _describe_verdict(coordinator, len(iterations), loss, row["test_accuracy"], baseline),
+        "test_loss": row["test_loss"],
+        "metrics": row["metrics"],
+        "verdict": _describe_verdict(coordinator, len(iterations), loss, row, baseline),
         "notes": [
             *job.notes,
             *describe_left_out(job),
@@ -62,14 +64,14 @@ def _make_row(job: Job, method: Sandblaster, outcome: dict[str, Any], processes:
     samples_per_evaluation = coordinator["samples"] / max(1, coordinator["evaluations"])
     replayed = max((one["evaluations"] for one in iterations if one["replayed"]), default=0)
     samples = round(coordinator["samples"] - replayed * samples_per_evaluation)
-    seconds, accuracy = outcome["seconds"], outcome["test_accuracy"]
+    seconds = outcome["seconds"]
     row = make_row(
         f"{method.name}, {job.machines} machines x {job.replicas} replicas, {job.shards} shards",
         processes=processes,
         threads=THREADS,
         samples=samples,
         seconds=seconds,
-        curve=[{"seconds": seconds, "samples": samples, "test_accuracy": accuracy}],
+        curve=[{"seconds": seconds, "samples": samples, **outcome["scores"]}],
         losses=[(round(one["evaluations"] * samples_per_evaluation), one["loss"]) for one in iterations],
     )
     steps = max(1, sum(not one["replayed"] for one in iterations))
@@ -79,7 +81,7 @@ def _make_row(job: Job, method: Sandblaster, outcome: dict[str, Any], processes:
 
 def _make_baseline_row(job: Job, baseline: dict[str, Any], samples_per_evaluation: int) -> dict[str, Any]:
     samples, seconds = round(baseline["evaluations"] * samples_per_evaluation), baseline["seconds"]
-    point = {"seconds": seconds, "samples": samples, "test_accuracy": baseline["test_accuracy"]}
+    point = {"seconds": seconds, "samples": samples, **baseline["scores"]}
     return make_row(
         BASELINE_NAME,
         processes=1,
@@ -92,16 +94,17 @@ def _make_baseline_row(job: Job, baseline: dict[str, Any], samples_per_evaluatio
 
 
 def _describe_verdict(
-    coordinator: dict[str, Any], count: int, loss: float | None, accuracy: float, baseline: dict[str, Any] | None
+    coordinator: dict[str, Any], count: int, loss: float | None, row: dict[str, Any], baseline: dict[str, Any] | None
 ) -> str:
     if loss is None:
         return f"It ended before the first iteration: {coordinator['reason']}."
     start = f"Loss {loss:.6g} after {count} iterations and {coordinator['evaluations']} evaluations"
+    scores = describe_scores(row)
     if baseline is None:
-        return f"{start}; {accuracy:.1%} test accuracy. It ended: {coordinator['reason']}."
+        return f"{start}; {scores}. It ended: {coordinator['reason']}."
     return (
         f"{start}; torch.optim.LBFGS in one process reached {baseline['loss']:.6g} after {baseline['evaluations']} "
-        f"evaluations. {accuracy:.1%} test accuracy, one process {baseline['test_accuracy']:.1%}. "
+        f"evaluations. {capitalise(scores)}; one process: {describe_scores(baseline['scores'])}. "
         f"It ended: {coordinator['reason']}."
     )
 

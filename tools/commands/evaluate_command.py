@@ -114,9 +114,12 @@ def _report_split(result: dict[str, Any], *, as_json: bool) -> None:
         print_json(result)
         return
     over = "one machine" if result["machines"] == 1 else f"{result['machines']} machines ({result['plan']})"
-    counts = f"{result['correct']} of {result['samples']} {result['split']} samples correct"
+    scores = [] if result["loss"] is None else [f"{result['split']} loss {result['loss']:.6g}"]
+    if result["correct"] is not None:
+        counts = f"{result['correct']} of {result['samples']} {result['split']} samples correct"
+        scores.insert(0, f"{counts}: {100 * result['accuracy']:.2f} %")
     click.echo(
-        f"{counts}: {100 * result['accuracy']:.2f} %, "
+        f"{', '.join([*scores, *(f'{name} {value:.6g}' for name, value in result['metrics'].items())])}, "
         f"in {result['seconds']:.2f} s on {over}, {result['samples_per_s']:.0f} samples/s"
     )
 

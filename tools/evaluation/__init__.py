@@ -1,4 +1,4 @@
 """Evaluation of trained weights: `evaluate` runs a checkpoint on a split, cut or uncut, as `cutset eval` does.
 
-accuracy.py counts correct answers, also for tests while training; word_vectors.py scores trained word vectors.
+What is measured on samples is in tools/task/scores.py; word_vectors.py scores trained word vectors.
 """

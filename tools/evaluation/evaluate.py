@@ -31,8 +31,8 @@ from ..task.load_task import TaskSpec, build_model, load_task, read_split
 from ..task.meta_model import build_without_weights, non_persistent_buffers
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import compile_programs, load_cut, plan_task, with_placement
+from ..task.scores import Scores, score, score_uncut
 from ..tensor_files import save_state
-from .accuracy import count_correct, count_correct_uncut
 
 EVALUATION_WORKER = f"{__name__}:run_evaluation_worker"
 MESSAGE_TIMEOUT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging peer long before
@@ -60,7 +60,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
 def evaluate(
     spec: TaskSpec, source: Path, *, request: PlanRequest, placement: Placement | None = None, split: str = "test"
 ) -> dict[str, Any]:
-    """Return correct answers, accuracy, seconds and samples per second of a checkpoint on a split.
+    """Return the scores, seconds and samples per second of a checkpoint on a split.
 
     Args:
         source: a run folder, a checkpoint folder or a safetensors file.
@@ -89,7 +89,6 @@ def evaluate(
         "machines": max(1, len(programs)),
         "plan": placement.winner if placement is not None else "uncut",
         **counts,
-        "accuracy": counts["correct"] / counts["samples"],
         "samples_per_s": counts["samples"] / counts["seconds"],
     }
 
@@ -131,12 +130,12 @@ def _launch(names: Sequence[str], machines: Sequence[EvaluationSpec]) -> dict[st
     ]
     with Launcher(roles, job=f"eval-{uuid.uuid4().hex[:12]}") as launcher:
         results: list[dict[str, Any]] = launcher.run()
-    (counts,) = [result for result in results if result["correct"] is not None]
-    return {**counts, "seconds": max(result["seconds"] for result in results)}
+    (scores,) = [result["scores"] for result in results if result["scores"] is not None]
+    return {**scores, "seconds": max(result["seconds"] for result in results)}
 
 
 def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
-    """Evaluate one machine's part; return correct answers (None if another machine has the output) and seconds."""
+    """Evaluate one machine's part; return the scores (None if another machine has the output) and seconds."""
     spec = msgspec.convert(setup, EvaluationSpec)
     task = load_task(spec.spec)
     samples = read_split(task, spec.split)
@@ -152,14 +151,19 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
             worker = Worker(program, mailbox, spec.peers, leaf_modules=leaf_modules)
             weights.load_pieces(worker.states, values)
             start = time.monotonic()
-            correct = count_correct(worker, task, samples, 0)
+            scores = score(worker, task, samples, 0, autocast=spec.spec.autocast)
         else:
             model = build_model(task, seed=0)
             weights.load_model(model, values, where=Path(spec.weights))
             uncut = UncutWorker(model, task.loss, autocast=spec.spec.autocast)
             start = time.monotonic()
-            correct = count_correct_uncut(uncut, task, samples, spec.batch)
-    return {"correct": correct, "samples": len(samples), "seconds": time.monotonic() - start}
+            scores = score_uncut(uncut, task, samples, spec.batch)
+    return {"scores": None if scores is None else _to_plain(scores), "seconds": time.monotonic() - start}
+
+
+def _to_plain(scores: Scores) -> dict[str, Any]:
+    counts = {"samples": scores.samples, "correct": scores.correct, "accuracy": scores.accuracy}
+    return {**counts, "loss": scores.loss, "metrics": scores.metrics}
 
 
 def check_split(split: str) -> str:

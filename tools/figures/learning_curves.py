@@ -1,4 +1,4 @@
-"""Learning curves of a run: test accuracy over time and loss over samples, one line a row of the result table."""
+"""Learning curves of a run: test accuracy or test loss over time, loss over samples, one line a row of the results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +33,7 @@ class ChartAxis:
 
 def render_accuracy_curves(result: Mapping[str, Any], *, standalone: bool = True) -> str:
     """Render test accuracy over seconds, with the target as a dotted line; "" without points."""
-    lines = [
-        (str(row["name"]), _drop_infinite([(p["seconds"], p["test_accuracy"]) for p in row.get("curve") or ()]))
-        for row in result["rows"]
-    ]
+    lines = _list_curves(result, "test_accuracy")
     targets = sorted({float(row["target"]) for row in result["rows"] if row.get("target") is not None})
     points = [point for _, line in lines for point in line]
     if not points:
@@ -49,6 +46,32 @@ def render_accuracy_curves(result: Mapping[str, Any], *, standalone: bool = True
     return _render_chart(
         "accuracy", "Test accuracy over time", lines, axes=(x, y), ends=ends, goals=targets, standalone=standalone
     )
+
+
+def render_test_loss_curves(result: Mapping[str, Any], *, standalone: bool = True) -> str:
+    """Render test loss over seconds, for a task without an accuracy; "" without points, or where there is one."""
+    lines = _list_curves(result, "test_loss")
+    points = [point for _, line in lines for point in line]
+    if not points or any(line for _, line in _list_curves(result, "test_accuracy")):
+        return ""
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    x = ChartAxis(0.0, max(x for x, _ in points) or 1.0, "time", format_seconds)
+    y = ChartAxis(min(0.0, low), 1.04 * high if high > 0 else low + 1.0, "test loss", _format_plain)
+    ends = [_format_plain(line[-1][1]) if line else "" for _, line in lines]
+    return _render_chart(
+        "test-loss", "Test loss over time", lines, axes=(x, y), ends=ends, goals=[], standalone=standalone
+    )
+
+
+def _list_curves(result: Mapping[str, Any], score: str) -> list[tuple[str, list[Point]]]:
+    """Return a score over seconds for each row, as far as it was measured."""
+    return [
+        (
+            str(row["name"]),
+            _drop_infinite([(p["seconds"], p[score]) for p in row.get("curve") or () if p[score] is not None]),
+        )
+        for row in result["rows"]
+    ]
 
 
 def _choose_low_end(best: list[float], targets: list[float]) -> float:

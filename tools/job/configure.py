@@ -49,6 +49,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
         plan.placement.save(staged / PLACEMENT)
     weights = _write_weights(config, plan, staged, start)
     trial = _try_a_batch(plan, weights)
+    _check_target(config, plan, trial)
     training = _make_training_spec(config, plan, trial, start)
     names, resumed = state_names(weights.model), [] if start is None else start.notes
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
@@ -71,7 +72,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
         regions,
         slices,
         names,
-        [*resumed, *plan.notes, *fewer, *weights.notes, *_describe_cut(plan, regions, trial.tables)],
+        [*resumed, *plan.notes, *fewer, *weights.notes, *trial.notes, *_describe_cut(plan, regions, trial.tables)],
         next_run_number(config.folder),
     )
 
@@ -106,7 +107,7 @@ def _write_weights(config: RunConfig, plan: ReplicaPlan, staged: Path, start: Re
 
 
 def _try_a_batch(plan: ReplicaPlan, weights: InitialWeights) -> DryRun:
-    """Put one micro-batch through the model, the loss and the count of right answers."""
+    """Put one micro-batch through the model, the loss and all that scores it."""
     example, autocast = example_batch(plan.task, plan.batch // plan.micro_batches), plan.spec.autocast
     if not weights.whole:
         return dry_run_without_weights(plan.task, example, has_leaf_modules=plan.has_leaf_modules, autocast=autocast)
@@ -116,6 +117,13 @@ def _try_a_batch(plan: ReplicaPlan, weights: InitialWeights) -> DryRun:
         if plan.failure is not None and plan.failure.code == FAILS_UNTRACED:
             raise plan.failure from error
         raise
+
+
+def _check_target(config: RunConfig, plan: ReplicaPlan, trial: DryRun) -> None:
+    """Raise UsageError where an accuracy is aimed at, and the task counts no right answers."""
+    if config.target is not None and trial.scores is not None and trial.scores.correct is None:
+        facts = f"--target {config.target:g}: task {plan.task.name} counts no right answers"
+        raise UsageError("E225", facts, fix="give the task correct=..., or leave --target out")
 
 
 def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, start: ResumeState | None) -> TrainingSpec:

@@ -1,4 +1,4 @@
-"""A dry run before any process is started: a batch goes through the model, the loss and the count of right answers.
+"""A dry run before any process is started: a batch goes through the model, the loss and all that scores it.
 
 The task's data is compared with its example, too. What is wrong gets a plain error at once.
 """
@@ -21,6 +21,7 @@ from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..task.load_task import blame, read_split
 from ..task.meta_model import build_without_weights
+from ..task.scores import Scorer, Scores
 
 if TYPE_CHECKING:
     from ...models.task import Task
@@ -31,11 +32,13 @@ class DryRun:
     """What a dry run has found.
 
     samples: how many there are to train on. tables: parts of the flat parameters of a whole model whose gradients are
-    sparse.
+    sparse. scores: those of a test batch, None where they are not known. notes: what the user should know.
     """
 
     samples: int
     tables: Sequence[SparseTable] = ()
+    scores: Scores | None = None
+    notes: tuple[str, ...] = ()
 
 
 def dry_run(task: "Task", model: nn.Module, example: Data, *, autocast: str = "", uncut: bool = False) -> DryRun:
@@ -48,12 +51,11 @@ def dry_run(task: "Task", model: nn.Module, example: Data, *, autocast: str = ""
     """
     train, test = _read_splits(task, model, example)
     index = torch.arange(len(example))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_context(autocast):
-        with torch.set_grad_enabled(uncut):
-            loss = _compute_loss(task, model.train(), train.rows(index % len(train)))
-        _count_correct(task, model.eval(), test.rows(index % len(test)))
+    with torch.set_grad_enabled(uncut), torch.random.fork_rng(devices=[]), autocast_context(autocast):
+        loss = _compute_loss(task, model.train(), train.rows(index % len(train)))
+    scores, notes = _score(task, model.eval(), test.rows(index % len(test)), autocast)
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return DryRun(len(train), find_sparse_tables(loss, parameters) if uncut else ())
+    return DryRun(len(train), find_sparse_tables(loss, parameters) if uncut else (), scores, notes)
 
 
 def dry_run_without_weights(
@@ -70,8 +72,8 @@ def dry_run_without_weights(
     index = torch.arange(len(example))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_context(autocast):
         _compute_loss(task, _RandomOutputs(model.train()), train.rows(index % len(train)))
-        _count_correct(task, _RandomOutputs(model.eval()), test.rows(index % len(test)))
-    return DryRun(len(train))
+    scores, notes = _score(task, _RandomOutputs(model.eval()), test.rows(index % len(test)), autocast)
+    return DryRun(len(train), scores=scores, notes=notes)
 
 
 class _RandomOutputs(nn.Module):
@@ -140,18 +142,23 @@ def _compute_loss(task: "Task", model: nn.Module, batch: Data) -> Tensor:
     return loss
 
 
-def _count_correct(task: "Task", model: nn.Module, batch: Data) -> None:
-    with blame("E314", f"the first test batch of task {task.name}"):
+@torch.no_grad()
+def _score(task: "Task", model: nn.Module, batch: Data, autocast: str) -> tuple[Scores, tuple[str, ...]]:
+    """Return the scores of a batch, and notes on what is not measured; BadInput where nothing can be."""
+    first = f"the first test batch of task {task.name}"
+    with blame("E314", first), torch.random.fork_rng(devices=[]), autocast_context(autocast):
         output = model(*batch.inputs)
-    first = first_tensor(output)
-    if first is None:
+    if first_tensor(output) is None:
         raise BadInput(
             "E314", f"the model of task {task.name} gives no tensor in evaluation mode", fix="return the output first"
         )
-    fix = "give the task correct=..., which counts the right answers among outputs and targets"
-    if first is not output:
-        fix += "; it gets the first tensor of the model's output, not all of it"
-    with blame("E315", f"correct of task {task.name} for an output of shape {tuple(first.shape)}", fix=fix):
-        correct = float(task.correct(first, *batch.targets))
-    if not correct.is_integer() or not 0 <= correct <= len(batch):
-        raise BadInput("E315", f"correct of task {task.name} counts {correct} right answers of {len(batch)}", fix=fix)
+    scorer = Scorer(task, autocast=autocast)
+    scorer.add(output, batch.targets, count=len(batch))
+    scores = scorer.finish()
+    if not scorer.failure:
+        return scores, ()
+    if scores.correct is None and not scores.metrics:
+        facts = f"the loss of task {task.name} fails on what the model gives in evaluation mode: {scorer.failure}"
+        fix = "let it take that, or give the task correct=... or metrics={...}: else test samples have no score"
+        raise BadInput("E315", facts, fix=fix)
+    return scores, (f"no test loss: the loss fails on what the model gives in evaluation mode: {scorer.failure}",)

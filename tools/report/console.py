@@ -20,9 +20,8 @@ from ..figures.cut_map_edges import collect_crossings
 from ..units import format_bytes, format_count, format_percent, format_seconds
 from .table_rows import (
     ITERATION_COLUMNS,
-    RESULT_COLUMNS,
     format_iteration,
-    format_result,
+    format_results,
     is_chosen,
     rank_candidates,
     sample_iterations,
@@ -49,10 +48,10 @@ def print_result(result: Mapping[str, Any], *, console: Console | None = None) -
     If the terminal is narrow, each run becomes a column.
     """
     console = console or make_console()
-    rows = [format_result(row) for row in result["rows"]]
-    table = _make_table(RESULT_COLUMNS, rows, [i > 0 for i in range(len(RESULT_COLUMNS))])
+    names, rows = format_results(result["rows"])
+    table = _make_table(names, rows, [i > 0 for i in range(len(names))])
     if _measure_width(console, table) > console.width:
-        headings, *columns = zip(RESULT_COLUMNS, *rows, strict=True)
+        headings, *columns = zip(names, *rows, strict=True)
         table = _make_table(headings, columns, [i > 0 for i in range(len(headings))])
     console.print(Text(f"{result['task']}\n", style="bold"))
     _print_table(console, table)

@@ -11,7 +11,7 @@ from ..analysis.measured_step import MeasuredStep
 from ..figures.cut_map import render_cut_map
 from ..figures.cut_map_edges import collect_crossings
 from ..figures.gantt import LEGEND, render_gantt
-from ..figures.learning_curves import render_accuracy_curves, render_loss_curves
+from ..figures.learning_curves import render_accuracy_curves, render_loss_curves, render_test_loss_curves
 from ..figures.load_and_traffic import render_link_matrix, render_load_bars, render_traffic_matrix
 from ..figures.staleness import render_staleness_heatmap, render_staleness_histograms, render_waiting_bars
 from ..units import NONE, format_bytes, format_count, format_percent, format_seconds
@@ -29,11 +29,10 @@ from .html import (
 )
 from .table_rows import (
     ITERATION_COLUMNS,
-    RESULT_COLUMNS,
     SHARD_COLUMNS,
     WORKER_COLUMNS,
     format_iteration,
-    format_result,
+    format_results,
     format_shard,
     format_worker,
     is_chosen,
@@ -66,6 +65,7 @@ def render_run_page(placement: Placement | None, result: Mapping[str, Any]) -> s
         render_card(title, "", figure, scroll=True)
         for title, figure in (
             ("Test accuracy", render_accuracy_curves(result, standalone=False)),
+            ("Test loss", render_test_loss_curves(result, standalone=False)),
             ("Loss", render_loss_curves(result, standalone=False)),
         )
     )
@@ -133,7 +133,7 @@ def _render_list(labels: Sequence[str], rows: Iterable[tuple[str, ...]]) -> str:
 
 def render_results(result: Mapping[str, Any]) -> str:
     """Render the result table."""
-    return _render_list(RESULT_COLUMNS, map(format_result, result["rows"]))
+    return _render_list(*format_results(result["rows"]))
 
 
 def _render_key_facts(placement: Placement) -> str:

@@ -6,18 +6,9 @@ from typing import Any
 from ...partition.placement.placement_file import CandidateScore, Placement
 from ..units import NONE, format_bytes, format_percent, format_seconds
 
-RESULT_COLUMNS = (
-    "run",
-    "processes",
-    "threads each",
-    "samples",
-    "seconds",
-    "samples/s",
-    "test accuracy",
-    "time to target",
-    "staleness mean / max",
-    "bytes a step",
-)
+_BEFORE_SCORES = ("run", "processes", "threads each", "samples", "seconds", "samples/s")
+_AFTER_SCORES = ("time to target", "staleness mean / max", "bytes a step")
+_TEST_LOSS, _TEST_ACCURACY = "test loss", "test accuracy"
 
 
 WORKER_COLUMNS = (
@@ -85,8 +76,24 @@ def sample_iterations(iterations: Sequence[Mapping[str, Any]], count: int = 12) 
     return [iterations[n] for n in sorted(kept)]
 
 
-def format_result(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the cells of one row of the result table, under `RESULT_COLUMNS`."""
+def format_results(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings of the result table, and the cells of its rows. What no row has measured has no column."""
+    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    scores = [_TEST_ACCURACY] if any(row["test_accuracy"] is not None for row in rows) else []
+    scores += [_TEST_LOSS] if any(row["test_loss"] is not None for row in rows) else []
+    return (*_BEFORE_SCORES, *scores, *metrics, *_AFTER_SCORES), [
+        _format_result(row, [*scores, *metrics]) for row in rows
+    ]
+
+
+def _format_score(row: Mapping[str, Any], name: str) -> str:
+    if name == _TEST_ACCURACY:
+        return NONE if row["test_accuracy"] is None else format_percent(row["test_accuracy"], digits=1)
+    value = row["test_loss"] if name == _TEST_LOSS else row["metrics"].get(name)
+    return NONE if value is None else f"{value:.4g}"
+
+
+def _format_result(row: Mapping[str, Any], scores: Sequence[str]) -> tuple[str, ...]:
     target = "" if row.get("target") is None else f" to {format_percent(row['target'])}"
     reached = row.get("time_to_target_s")
     mean, largest = row.get("staleness_mean"), row.get("staleness_max")
@@ -97,7 +104,7 @@ def format_result(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(row["samples"]),
         f"{row['seconds']:.1f}",
         f"{row['samples_per_s']:.0f}",
-        format_percent(row["test_accuracy"], digits=1),
+        *(_format_score(row, name) for name in scores),
         "not reached"
         if reached is None and target
         else NONE

@@ -32,7 +32,7 @@ from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..run_folder import INITIAL
 from ..task.load_task import load_task, read_split
 from ..training.replica_state import write_final_state
-from ..training.trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy
+from ..training.trainer import CutTrainer, Trainer, UncutTrainer
 
 COORDINATOR, SHARD, WORKER, BASELINE = (
     f"{__name__}:{name}" for name in ("run_coordinator", "run_shard", "run_worker", "run_torch_baseline")
@@ -169,8 +169,9 @@ class _GradientWorkerProcess:
     def _finish(self, tests: Data) -> None:
         self._role_progress.value = None  # an evaluation may take long; the launcher must not take it for being stuck
         self._worker.fetch_parameters()
-        accuracy = measure_accuracy(self._trainer, self._task, tests, self._training.micro_batch)
-        self._channel.send(LAUNCHER, Message("trained", body={"test_accuracy": accuracy}))
+        scores = self._trainer.score(self._task, tests, self._training.micro_batch)
+        point = None if scores is None else scores.to_point()
+        self._channel.send(LAUNCHER, Message("trained", body={"scores": point}))
         body = self._worker.wait_for_launcher("all_trained")
         folder = self._training.folder
         write_final_state(self._channel, folder, body["path"], self._spec.machine, self._trainer.state)
@@ -233,5 +234,6 @@ def _train_by_torch(channel: Channel, spec: TorchBaselineSpec, progress: RolePro
     optimizer.step(evaluate)  # type: ignore[no-untyped-call]
     seconds = time.monotonic() - begin
     evaluations, loss = len(losses), evaluate()
-    accuracy = measure_accuracy(trainer, task, tests, training.batch)
-    return {"seconds": seconds, "evaluations": evaluations, "loss": loss, "test_accuracy": accuracy}
+    scores = trainer.score(task, tests, training.batch)
+    assert scores is not None  # the model is whole
+    return {"seconds": seconds, "evaluations": evaluations, "loss": loss, "scores": scores.to_point()}

@@ -34,7 +34,8 @@ def run_sandblaster(
     """Train, evaluate and write the checkpoint; return what the roles reported.
 
     The result has the "seconds" up to the last iteration, the result of the "coordinator", the "iterations", the
-    "restarts", the results of "shards" and "workers", the "test_accuracy", and the result of the "baseline" or None.
+    "restarts", the results of "shards" and "workers", the "scores" on test samples, and the result of the "baseline" or
+    None.
     """
     portions = portions_of_job(job)
     prepare_folder(job)
@@ -58,7 +59,7 @@ def run_sandblaster(
         "restarts": supervisor.restarts,
         "shards": shards,
         "workers": supervisor.results,
-        "test_accuracy": supervisor.accuracy,
+        "scores": supervisor.scores,
         "baseline": baseline,
     }
 

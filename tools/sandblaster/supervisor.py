@@ -68,7 +68,7 @@ class SandblasterSupervisor:
         self.iterations: list[dict[str, Any]] = []
         self.results: dict[str, Any] = {}
         self.state_files: list[StateFile] = []
-        self.accuracy: float | None = None
+        self.scores: dict[str, Any] = {}  # a point of a learning curve
 
     @property
     def shards(self) -> list[str]:
@@ -151,8 +151,8 @@ class SandblasterSupervisor:
                 self._finish(launcher)
             case "trained":
                 self._trained.add(sender)
-                if body["test_accuracy"] is not None:
-                    self.accuracy = body["test_accuracy"]
+                if body["scores"] is not None:
+                    self.scores = body["scores"]
                 self._request_state(launcher)
             case "waiting_for_room":
                 self._on_notice(describe_wait_for_room(message.sender, message.body["reason"]))

@@ -123,6 +123,7 @@ def _graph(
             leaf_modules=leaf_modules,
             autocast=spec.autocast,
             trust=spec.trust_trace,
+            readers=() if training else task.list_readers(),
             tell=tell,
         )
 

@@ -4,11 +4,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import TrainingSpec
+from ..task.scores import Scores
 
 REPORT_INTERVAL_S = 0.2  # between two progress messages of a worker
 _STEP, _ACKNOWLEDGED = "step ", ", acknowledged "
@@ -51,7 +53,7 @@ class ProgressLog:
     Attributes:
         steps: steps made by this process.
         losses: (samples, loss) at each report.
-        curve: {"seconds", "samples", "test_accuracy"} for each evaluation.
+        curve: {"seconds", "samples", "test_loss", "test_accuracy", "metrics"} for each evaluation; see `Scores`.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class ProgressLog:
         self._evaluated: int | None = None  # `_reached` at the last evaluation
         self.steps = 0
         self.losses: list[tuple[int, float]] = []
-        self.curve: list[dict[str, float]] = []
+        self.curve: list[dict[str, Any]] = []
 
     def record_step(
         self, step: int, loss: float | None, *, reached: int = 0, acknowledged: int | None = None, last: bool = False
@@ -103,22 +105,22 @@ class ProgressLog:
             body |= {} if acknowledged is None else {"acknowledged": acknowledged}
             self._channel.send(LAUNCHER, Message("progress", step=step, body=body))
 
-    def record_evaluation(self, step: int, evaluate: Callable[[], float | None]) -> None:
+    def record_evaluation(self, step: int, evaluate: Callable[[], Scores | None]) -> None:
         """Evaluate after a step, and keep its time and traffic apart from those of training.
 
-        evaluate: returns the accuracy, None where another machine has it.
+        evaluate: returns the scores, None where another machine has it.
         """
         seconds, before, start = self.training_seconds(), self._channel.statistics(), time.monotonic()
         self._evaluated = self._reached
         # An evaluation may take long; without progress to compare, the launcher does not take it for being stuck.
         progress, self._progress.value = self._progress.value, None
-        accuracy = evaluate()
+        scores = evaluate()
         self._progress.value = progress
         self._evaluation_s += time.monotonic() - start
         traffic = _subtract_traffic(self._channel.statistics(), before)
         self._evaluation_traffic = _add_traffic(self._evaluation_traffic, traffic)
-        if accuracy is not None:
-            self.curve.append({"seconds": seconds, "samples": self._samples, "test_accuracy": accuracy})
+        if scores is not None:
+            self.curve.append({"seconds": seconds, "samples": self._samples, **scores.to_point()})
             self._channel.send(LAUNCHER, Message("evaluated", step=step, body=dict(self.curve[-1])))
         self._step_start_s = time.monotonic() - self._waited()
 

@@ -22,7 +22,7 @@ from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..task.load_task import load_task, read_split
 from .progress_log import ProgressLog
-from .trainer import UncutTrainer, measure_accuracy
+from .trainer import UncutTrainer
 from .worker_process import WorkerProcess
 
 WORKER, SHARD, BASELINE = (f"{__name__}:{name}" for name in ("run_worker", "run_shard", "run_baseline"))
@@ -78,9 +78,9 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
         gradient.zero()
         log.record_step(step, loss)
         if log.is_evaluation_due():
-            log.record_evaluation(step, lambda: measure_accuracy(trainer, task, tests, training.batch))
+            log.record_evaluation(step, lambda: trainer.score(task, tests, training.batch))
     seconds = log.training_seconds()
     if not is_finite(trainer.values):
         raise Diverged("E703", f"the parameters are not finite after step {training.steps - 1}", fix="a smaller --lr")
-    log.record_evaluation(training.steps - 1, lambda: measure_accuracy(trainer, task, tests, training.batch))
+    log.record_evaluation(training.steps - 1, lambda: trainer.score(task, tests, training.batch))
     return {"seconds": seconds, "losses": log.losses, "curve": log.curve}

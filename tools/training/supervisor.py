@@ -52,7 +52,7 @@ class TrainingSupervisor:
     Attributes:
         results: what each worker returned, by the name of its first incarnation.
         state_files: files with the buffers of replica 0, which the shards do not have.
-        curve: the learning curve, {"seconds", "samples", "test_accuracy"} for each evaluation of replica 0.
+        curve: the learning curve, as `ProgressLog` has it, of replica 0.
         losses: (samples, loss) at each progress report of replica 0.
     """
 
@@ -85,7 +85,7 @@ class TrainingSupervisor:
         self._finishing: set[str] = set()  # shards that were told to finish
         self.results: dict[str, Any] = {}
         self.state_files: list[StateFile] = []
-        self.curve: list[dict[str, float]] = []
+        self.curve: list[dict[str, Any]] = []
         self.losses: list[tuple[int, float]] = []
 
     @property

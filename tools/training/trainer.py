@@ -19,11 +19,11 @@ from ...runtime.worker.program import Program
 from ...runtime.worker.trace import Trace, warm_steps
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
-from ..evaluation.accuracy import count_correct, count_correct_uncut
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..task import weight_source as weights
 from ..task.load_task import build_model
 from ..task.meta_model import build_without_weights
+from ..task.scores import Scores, score, score_uncut
 
 
 class Trainer(ABC):
@@ -63,8 +63,8 @@ class Trainer(ABC):
         return self.worker.broadcast(number, step) if isinstance(self.worker, Worker) else number
 
     @abstractmethod
-    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
-        """Return the number of correct answers, computed batch by batch; None where another machine has the output."""
+    def score(self, task: Task, data: Data, batch: int) -> Scores | None:
+        """Return the scores on samples, computed batch by batch; None where another machine has the output."""
 
     @abstractmethod
     def buffers(self) -> list[Tensor]:
@@ -95,11 +95,11 @@ class CutTrainer(Trainer):
         self._tester = Worker(
             evaluation, mailbox, peers, states=self.worker.states, tag="test.", leaf_modules=leaf_modules
         )
-        self._tests = 0
+        self._tests, self._autocast = 0, setup.training.task.autocast
 
-    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
+    def score(self, task: Task, data: Data, batch: int) -> Scores | None:
         self._tests += 1
-        return count_correct(self._tester, task, data, self._tests)
+        return score(self._tester, task, data, self._tests, autocast=self._autocast)
 
     def buffers(self) -> list[Tensor]:
         states = self.worker.states
@@ -126,8 +126,8 @@ class UncutTrainer(Trainer):
         autocast, tables = training.task.autocast, training.tables
         self.worker = UncutWorker(model, task.loss, seed=seed, autocast=autocast, tables=tables)
 
-    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
-        return count_correct_uncut(self.worker, task, data, batch)
+    def score(self, task: Task, data: Data, batch: int) -> Scores | None:
+        return score_uncut(self.worker, task, data, batch)
 
     def buffers(self) -> list[Tensor]:
         return list(self.worker.model.buffers())
@@ -137,12 +137,6 @@ class UncutTrainer(Trainer):
         frozen = [(name, p.detach()) for name, p in model.named_parameters() if not p.requires_grad]
         state = [*frozen, *model.named_buffers()]
         return [(Region(name, list(t.shape), list(t.shape), [(0, n) for n in t.shape], 0), t) for name, t in state]
-
-
-def measure_accuracy(trainer: Trainer, task: Task, tests: Data, batch: int) -> float | None:
-    """Return the fraction of correct answers on the test samples; None where another machine has the output."""
-    correct = trainer.count_correct(task, tests, batch)
-    return None if correct is None else correct / len(tests)
 
 
 def _load_boxes(states: FlatParameters, path: Path) -> None:

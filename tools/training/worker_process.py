@@ -22,7 +22,7 @@ from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
 from .progress_log import ProgressLog
 from .replica_state import BufferFile, ReplicaStateWriter, report_write_failure, write_final_state
-from .trainer import CutTrainer, Trainer, UncutTrainer, measure_accuracy, read_optimizer_state
+from .trainer import CutTrainer, Trainer, UncutTrainer, read_optimizer_state
 
 MESSAGE_TIMEOUT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging peer long before
 
@@ -154,7 +154,7 @@ class WorkerProcess:
 
     def _evaluate(self, step: int, tests: Data) -> None:
         batch = self._training.micro_batch
-        self._log.record_evaluation(step, lambda: measure_accuracy(self._trainer, self._task, tests, batch))
+        self._log.record_evaluation(step, lambda: self._trainer.score(self._task, tests, batch))
 
     def _finish(self, tests: Data) -> None:
         """When all replicas have pushed their last gradients, evaluate what the shards hold, and save the rest."""

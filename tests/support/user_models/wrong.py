@@ -288,19 +288,29 @@ def correct_is_a_share() -> Task:
     return make(correct=lambda outputs, labels: 0.25)
 
 
-def regression() -> Task:
-    """Needs a count of right answers of its own."""
+def metric_raises() -> Task:
+    def broken(outputs: Tensor, classes: Tensor) -> Tensor:
+        raise KeyError("no such class")
 
-    def data(split: str) -> Data:
-        return Data(samples(split).inputs, (torch.zeros(len(samples(split))),))
+    return make(metrics={"broken": broken})
 
-    example = make_example_batches(((FEATURES,),))
-    return make(
-        model=lambda: nn.Sequential(nn.Linear(FEATURES, 1), nn.Flatten(0)),
-        loss=nn.functional.mse_loss,
-        data=data,
-        example=lambda batch: Data(example(batch).inputs, (torch.zeros(batch),)),
-    )
+
+def no_score() -> Task:
+    """Its loss takes two tensors, and in evaluation there is one."""
+
+    class Auxiliary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x: Tensor) -> Any:
+            return (self.net(x), self.net(2 * x)) if self.training else self.net(x)
+
+    def loss(outputs: tuple[Tensor, Tensor], classes: Tensor) -> Tensor:
+        main, auxiliary = outputs
+        return nn.functional.cross_entropy(main + auxiliary, classes)
+
+    return make(Auxiliary, loss=loss, correct=None)
 
 
 def correct_raises() -> Task:

@@ -63,7 +63,8 @@ def test_recorded_steps_are_measured_and_explained(options: RunConfig) -> None:
 
 
 def outcome(seconds: float, *points: tuple[float, float]) -> dict[str, Any]:
-    curve = [{"seconds": s, "samples": 1, "test_accuracy": share} for s, share in points]
+    scores = {"test_loss": 0.25, "metrics": {}}
+    curve = [{"seconds": s, "samples": 1, "test_accuracy": share, **scores} for s, share in points]
     return {"seconds": seconds, "curve": curve, "losses": [(1, 0.5)]}
 
 
@@ -78,9 +79,23 @@ def test_a_row_has_the_time_to_the_target(options: RunConfig) -> None:
 def test_the_verdict_compares_at_the_same_samples(options: RunConfig) -> None:
     job = prepare(options)
     rows = [result._make_row(job, "", outcome(s, (1.0, share)), processes=1) for s, share in ((2.0, 0.95), (4.0, 0.93))]
-    assert result._describe_verdict(rows[:1]) == "95.0% test accuracy after 96 samples in 2.0 s."
+    assert result._describe_verdict(rows[:1]) == "95.0% test accuracy, test loss 0.25 after 96 samples in 2.0 s."
     said = "93.0% test accuracy, 2.0 points below one process at the same number of samples; "
     assert result._describe_verdict(rows) == said + "throughput is 0.50x of one process."
+
+
+def test_without_an_accuracy_the_loss_and_the_metrics_are_compared(options: RunConfig) -> None:
+    job, rows = prepare(options), []
+    for seconds, loss in ((2.0, 1.5), (4.0, 1.25)):
+        scores = {"test_accuracy": None, "test_loss": loss, "metrics": {"perplexity": 4.48}}
+        point = {"seconds": 1.0, "samples": 1, **scores}
+        found = {"seconds": seconds, "curve": [point], "losses": [(1, 0.5)]}
+        rows.append(result._make_row(job, "", found, processes=1))
+    assert result._describe_verdict(rows) == (
+        "Test loss 1.25, perplexity 4.48; one process at the same number of samples: test loss 1.5, perplexity 4.48; "
+        "throughput is 0.50x of one process."
+    )
+    assert result._describe_verdict(rows[:1]) == "Test loss 1.5, perplexity 4.48 after 96 samples in 2.0 s."
 
 
 @pytest.mark.parametrize(

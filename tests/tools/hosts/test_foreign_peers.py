@@ -62,7 +62,8 @@ def is_answered(address: str, port: int, *, server: bytes | None) -> bool:
 def keys_in(text: bytes) -> list[bytes]:
     """Words that are keys of CURVE as they are written: 40 characters that stand for 32 bytes."""
     found = []
-    for word in re.split(rb"[\0\s,;\"'|]|(?<=[A-Z_])=", text):
+    words = re.split(rb"[\0\s,;\"'|]", text)
+    for word in (*words, *(re.sub(rb"^[A-Za-z_]\w*=", b"", word) for word in words if len(word) > 40)):
         if len(word) == 40 and not re.fullmatch(rb"[\w./-]+", word):
             with contextlib.suppress(ValueError, KeyError):
                 z85.decode(word)

@@ -233,7 +233,7 @@ def test_a_batch_larger_than_the_data_is_rehearsed_with_repetitions() -> None:
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("wide_samples", "E313"), ("labels_out_of_range", "E314"), ("regression", "E315"), ("without_parameters", "E316")],
+    [("wide_samples", "E313"), ("labels_out_of_range", "E314"), ("no_score", "E315"), ("without_parameters", "E316")],
 )
 def test_a_rehearsal_that_fails(name: str, code: str) -> None:
     task = load_task(TaskSpec(f"{MODELS / 'wrong.py'}:{name}"))

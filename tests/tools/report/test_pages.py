@@ -8,7 +8,12 @@ import msgspec
 import pytest
 
 from cutset.partition.placement.placement_file import Placement, TimelineSpan
-from cutset.tools.figures.learning_curves import average_runs, render_accuracy_curves, render_loss_curves
+from cutset.tools.figures.learning_curves import (
+    average_runs,
+    render_accuracy_curves,
+    render_loss_curves,
+    render_test_loss_curves,
+)
 from cutset.tools.figures.staleness import render_staleness_histograms
 from cutset.tools.report.html import TableColumn, TableRow, render_table
 from cutset.tools.report.pages import render_placement_page, render_run_page
@@ -152,6 +157,21 @@ def test_a_curve_that_never_rises_stays_in_view(result: dict[str, Any]) -> None:
     svg = render_accuracy_curves(result)
     assert "downpour 2 machines x 2 replicas ends at 10.0 %" in svg
     assert ">0 %<" in svg, "the axis begins low enough"
+
+
+def test_a_task_without_an_accuracy_has_a_curve_of_its_test_loss(mlp: Placement, result: dict[str, Any]) -> None:
+    assert render_test_loss_curves(result) == ""
+    for row in result["rows"]:
+        row["test_accuracy"], row["metrics"] = None, {"perplexity": 12.5}
+        for point in row["curve"]:
+            point["test_accuracy"] = None
+    assert render_accuracy_curves(result) == ""
+    assert "downpour 2 machines x 2 replicas ends at" in render_test_loss_curves(result)
+    page = render_run_page(mlp, result)
+    check_whole(page)
+    assert "perplexity" in page
+    assert "12.5" in page
+    assert "test accuracy" not in page
 
 
 def test_many_losses_become_few_means() -> None:

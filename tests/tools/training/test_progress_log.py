@@ -7,6 +7,7 @@ from cutset.runtime.channel.message import LAUNCHER
 from cutset.runtime.hosts.heartbeat import RoleProgress
 from cutset.tools.job.process_specs import TrainingSpec
 from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.scores import Scores
 from cutset.tools.training.progress_log import ProgressLog, parse_acknowledged_steps, parse_steps_done
 
 TRAINING = TrainingSpec(
@@ -26,16 +27,18 @@ def test_heartbeats_have_the_steps_done_except_during_an_evaluation() -> None:
     log = ProgressLog(network.channel("worker-0.0"), progress, TRAINING)
     during = []
 
-    def evaluate() -> float:
+    def evaluate() -> Scores:
         during.append(progress.value)
-        return 0.5
+        return Scores(4, 1.5, 2, {"mean": 3.0})
 
     for step in range(4):
         log.record_step(step, None)
         log.record_evaluation(step, evaluate)
         assert parse_steps_done(progress.value) == step + 1
     assert during == [None] * 4
-    assert [(point["samples"], point["test_accuracy"]) for point in log.curve] == [(16 * n, 0.5) for n in (1, 2, 3, 4)]
+    scores = {"test_loss": 1.5, "test_accuracy": 0.5, "metrics": {"mean": 3.0}}
+    assert [point["samples"] for point in log.curve] == [16, 32, 48, 64]
+    assert all(scores.items() <= point.items() for point in log.curve)
 
 
 def followed(steps: range, reached: Callable[[int], int]) -> list[int]:
@@ -47,7 +50,7 @@ def followed(steps: range, reached: Callable[[int], int]) -> list[int]:
         log.record_step(step, None, reached=reached(step))
         if log.is_evaluation_due():
             found.append(step)
-            log.record_evaluation(step, lambda: 0.5)
+            log.record_evaluation(step, lambda: Scores(4, 1.5, None))
     return found
 
 
@@ -85,5 +88,5 @@ def test_the_last_evaluation_counts_the_batches_of_all_replicas() -> None:
     log = ProgressLog(network.channel("worker-0.0"), RoleProgress(), TRAINING)
     log.record_step(0, None, reached=5)
     log.mark_all_trained()
-    log.record_evaluation(5, lambda: 0.75)
+    log.record_evaluation(5, lambda: Scores(4, 1.5, 3))
     assert [point["samples"] for point in log.curve] == [96]

@@ -1,4 +1,4 @@
-"""What a process trains: the fraction of correct answers, and a model that begins with the weights of a file."""
+"""What a process trains: a model that begins with the weights of a file."""
 
 from pathlib import Path
 
@@ -8,29 +8,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from cutset.errors import CheckpointError
-from cutset.models.task import Data, Task, make_example_batches
+from cutset.models.task import Task, make_example_batches
 from cutset.tools.job.process_specs import TrainingSpec
 from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.training.trainer import UncutTrainer, measure_accuracy
-
-
-class Counting:
-    """A trainer that finds this many correct answers."""
-
-    def __init__(self, correct: int | None) -> None:
-        self._correct = correct
-
-    def count_correct(self, task: Task, data: Data, batch: int) -> int | None:
-        return self._correct
-
-
-ANY = Task("any", lambda: nn.Identity(), nn.functional.mse_loss, make_example_batches(((),)))
-
-
-@pytest.mark.parametrize(("correct", "fraction"), [(4, 4 / 5), (0, 0.0), (None, None)])
-def test_accuracy_is_a_fraction_of_the_samples_or_unknown(correct: int | None, fraction: float | None) -> None:
-    test = Data((torch.tensor([1.0, -2.0, 3.0, 4.0, 5.0]),), ())
-    assert measure_accuracy(Counting(correct), ANY, test, 2) == fraction  # type: ignore[arg-type]
+from cutset.tools.training.trainer import UncutTrainer
 
 
 def normed() -> nn.Module:

@@ -181,6 +181,7 @@ def measure_accuracy(model: nn.Module, task: Task, tests: Data) -> float:
     """The share of right answers, in evaluation mode."""
     model.eval()
     parts = (tests.rows(indices) for indices in torch.split(torch.arange(len(tests)), TEST_BATCH))
+    assert task.correct is not None  # that of a bundled task
     right = sum(task.correct(model(*part.inputs), *part.targets) for part in parts)
     model.train()
     return right / len(tests)

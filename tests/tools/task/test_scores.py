@@ -1,0 +1,174 @@
+"""Scores of a cut and of an uncut model: every sample once, the last batch filled up."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cutting import finest_cut, load, subject
+from places import USER_MODELS
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from cutset.errors import BadInput
+from cutset.models.metrics import Perplexity
+from cutset.models.task import Data, Task, TaskError, make_example_batches
+from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.evaluation_cut import evaluation_cut
+from cutset.runtime.channel.mailbox import Mailbox
+from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.worker.program import programs
+from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.uncut_worker import UncutWorker
+from cutset.runtime.worker.worker import Worker
+from cutset.tools.config.run_config import RunConfig
+from cutset.tools.evaluation.evaluate import evaluate
+from cutset.tools.job.prepare import prepare
+from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.task.plan_request import PlanRequest
+from cutset.tools.task.scores import Scorer, Scores, iterate_batches, score, score_uncut
+from cutset.tools.train import run
+
+NAMES = ["worker-0.0", "worker-0.1"]
+TASK = Task("any", lambda: subject("mlp").fresh()[0], torch.nn.functional.cross_entropy, make_example_batches(((12,),)))
+
+
+def samples(count: int) -> Data:
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(count, 12, dtype=torch.float64, generator=generator)
+    return Data((inputs,), (torch.randint(0, 5, (count,), generator=generator),))
+
+
+def test_the_last_batch_is_filled_up() -> None:
+    found = [batch.inputs[0][:, 0].tolist() for batch in iterate_batches(samples(5), 2)]
+    first = samples(5).inputs[0][:, 0].tolist()
+    assert found == [first[:2], first[2:4], [first[4]] * 2]
+
+
+@pytest.mark.parametrize("count", [1, 6, 13, 60])
+def test_a_cut_model_has_as_many_correct_answers_as_plain_torch(count: int) -> None:
+    of, data = subject("mlp"), samples(count)
+    model, loss = of.fresh()
+    with torch.no_grad():
+        expected = int((model.eval()(*data.inputs).argmax(1) == data.targets[0]).sum())
+        mean = float(loss(model(*data.inputs), *data.targets))
+    alone = score_uncut(UncutWorker(model, loss), TASK, data, 4)
+    assert (alone.correct, alone.samples, alone.accuracy) == (expected, count, expected / count)
+    assert alone.loss == pytest.approx(mean, rel=1e-12)
+    spelled = lower_cut(of.graph, finest_cut(of.graph, 2))
+    parts = programs(lower_cut(of.evaluation, evaluation_cut(of.graph, spelled.cut, of.evaluation)), training=False)
+    with Replica(parts) as replica:
+        load(replica, of)
+        states = [worker.states for worker in replica.workers]
+
+    def role(machine: int, channel: MemoryChannel) -> list[Scores | None]:
+        worker = Worker(parts[machine], Mailbox(channel), NAMES, states=states[machine])
+        return [score(worker, TASK, data, step) for step in (1, 2)]
+
+    found = MemoryNetwork().run({n: lambda channel, m=m: role(m, channel) for m, n in enumerate(NAMES)})  # type: ignore[misc]
+    ((cut, again),) = [both for both in found.values() if both[0] is not None]
+    assert cut == again
+    assert cut is not None
+    assert (cut.correct, cut.samples) == (expected, count)
+    assert cut.loss == pytest.approx(mean, rel=1e-12)
+    assert [None, None] in found.values()
+
+
+SCORED = USER_MODELS / "scored.py"
+
+
+@pytest.mark.parametrize("name", ["regression", "language", "two_heads"])
+def test_a_cut_run_measures_what_plain_torch_does(tmp_path: Path, name: str) -> None:
+    """50 test samples in batches of 8: the last one is filled up. The language model's own loss leaves that out."""
+    task = load_task(TaskSpec(f"{SCORED}:{name}"))
+    options = RunConfig(f"{SCORED}:{name}", machines=2, replicas=1, baseline=True, epochs=1, out=tmp_path)
+    result = run(prepare(options))
+    tests, model = read_split(task, "test"), task.build(seed=0)
+    model.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    rows = torch.arange(48 if name == "language" else 50)
+    with torch.no_grad():
+        part = tests.rows(rows)
+        outputs = model.eval()(*part.inputs)
+        expected = float(task.loss(outputs, *part.targets))
+    cut = result["rows"][-1]
+    assert result["settings"]["machines"] == 2
+    assert cut["test_loss"] == pytest.approx(expected, rel=1e-5)
+    if name == "language":
+        assert cut["metrics"] == {"perplexity": pytest.approx(math.exp(expected), rel=1e-5)}
+        assert cut["test_accuracy"] is None
+    elif name == "regression":
+        mean = float((outputs - part.targets[0]).abs().mean())
+        assert cut["metrics"] == {"mae": pytest.approx(mean, rel=1e-5)}
+        assert cut["test_accuracy"] is None
+    else:
+        right = int((outputs["classes"].argmax(1) == part.targets[0]).sum())
+        assert cut["test_accuracy"] == right / 50
+    again = evaluate(TaskSpec(f"{SCORED}:{name}"), tmp_path, request=PlanRequest())
+    assert again["machines"] == 2
+    assert (again["loss"], again["metrics"]) == (pytest.approx(cut["test_loss"]), pytest.approx(cut["metrics"]))
+
+
+def classification(**more: Any) -> Task:
+    return Task("any", nn.Identity, nn.functional.cross_entropy, make_example_batches(((3,),), classes=3), **more)
+
+
+LOGITS, CLASSES = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), (torch.tensor([0, 2]),)
+
+
+def scored(task: Task, *, count: int = 2) -> Scores:
+    scorer = Scorer(task)
+    scorer.add(LOGITS, CLASSES, count=count)
+    return scorer.finish()
+
+
+def test_functions_are_means_over_samples_and_objects_collect() -> None:
+    metrics = {"largest": lambda outputs, classes: outputs.max(), "perplexity": Perplexity()}
+    scores = scored(classification(metrics=metrics))
+    loss = float(nn.functional.cross_entropy(LOGITS, CLASSES[0]))
+    assert (scores.correct, scores.accuracy) == (1, 0.5)
+    assert scores.loss == pytest.approx(loss)
+    assert scores.metrics == {"largest": 2.0, "perplexity": pytest.approx(math.exp(loss))}
+    assert scored(classification(metrics=metrics), count=1).metrics["perplexity"] == pytest.approx(
+        math.exp(float(nn.functional.cross_entropy(LOGITS[:1], CLASSES[0][:1])))
+    )  # an object begins anew in every evaluation
+
+
+def test_a_metric_that_raises_is_named_with_its_line() -> None:
+    def broken(outputs: Tensor, classes: Tensor) -> float:
+        raise KeyError("no such class")
+
+    with pytest.raises(BadInput, match=r"E315: metric 'broken' of task any fails at .*test_scores.py:") as caught:
+        scored(classification(metrics={"broken": broken}))
+    assert "no such class" in caught.value.facts
+
+
+def test_a_loss_that_wants_what_training_gives_leaves_the_rest() -> None:
+    def of_two(outputs: tuple[Tensor, Tensor], classes: Tensor) -> Tensor:
+        main, auxiliary = outputs
+        return nn.functional.cross_entropy(main + auxiliary, classes)
+
+    scorer = Scorer(replace(classification(), loss=of_two))
+    scorer.add(torch.cat([LOGITS, LOGITS]), (torch.cat([CLASSES[0]] * 2),), count=4)
+    scores = scorer.finish()
+    assert (scores.loss, scores.correct) == (None, 2)
+    assert "too many values to unpack" in scorer.failure
+
+
+def test_names_of_what_is_measured_anyway_are_refused() -> None:
+    with pytest.raises(TaskError, match="a metric called 'accuracy'"):
+        classification(metrics={"accuracy": Perplexity()})
+
+
+def test_perplexity_counts_targets_and_not_batches() -> None:
+    metric = Perplexity()
+    logits = torch.randn(3, 4, 7, generator=torch.Generator().manual_seed(1))
+    targets = torch.tensor([[1, 2, -100, 3], [0, -100, -100, -100], [6, 5, 4, 3]])
+    for row in range(3):
+        metric.update(logits[row], targets[row])
+    expected = math.exp(float(nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())))
+    assert metric.compute() == pytest.approx(expected)
+    metric.reset()
+    metric.update(torch.tensor([[0.0, 2000.0]]), torch.tensor([0]))
+    assert metric.compute() == math.inf
