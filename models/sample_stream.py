@@ -48,6 +48,10 @@ class SampleStream:
             start += last - first
         return torch.cat(parts)
 
+    def epochs(self, step: int) -> Tensor:
+        """Return the epochs of the samples of global batch `step`: int64 [batch]."""
+        return torch.arange(step * self.batch, (step + 1) * self.batch) // self.count
+
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._permutations:
             while len(self._permutations) >= EPOCHS_KEPT:

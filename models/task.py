@@ -1,10 +1,12 @@
 """`Task`: what the user brings to be planned and trained - model, loss, data and an example batch."""
 
 import copy
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,12 +24,23 @@ class TaskError(ValueError):
 
 @dataclass(frozen=True)
 class Data:
-    """Samples, in memory or over a file that is mapped: every tensor has them along its first dimension."""
+    """Samples, in memory or over a file that is mapped: every tensor has them along its first dimension.
+
+    inputs, targets: tensors or arrays of numpy, one or several; inputs by name, {"x": ...}, go to the model by keyword.
+    names: of the last inputs, those that go by keyword.
+    """
 
     inputs: tuple[Tensor, ...]
-    targets: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        inputs: Any = self.inputs
+        if isinstance(inputs, Mapping):
+            object.__setattr__(self, "names", tuple(inputs))
+            inputs = tuple(inputs.values())
+        object.__setattr__(self, "inputs", _as_tensors(inputs))
+        object.__setattr__(self, "targets", _as_tensors(self.targets))
         shapes = [tuple(t.shape) for t in (*self.inputs, *self.targets)]
         if not self.inputs or () in shapes or len({shape[0] for shape in shapes}) > 1:
             raise TaskError(
@@ -38,10 +51,28 @@ class Data:
     def __len__(self) -> int:
         return len(self.inputs[0])
 
-    def rows(self, index: Tensor) -> "Data":
-        """Return the samples at `index` (int64, shape [batch])."""
+    def rows(self, index: Tensor, epochs: Tensor | None = None) -> "Data":
+        """Return the samples at `index` (int64, shape [batch]), which are the same in all epochs."""
         inputs, targets = ([t.index_select(0, index) for t in part] for part in (self.inputs, self.targets))
-        return Data(tuple(inputs), tuple(targets))
+        return Data(tuple(inputs), tuple(targets), self.names)
+
+    def call(self, model: Callable[..., Any]) -> Any:
+        """Return what a model gives for the inputs."""
+        return call_by_name(model, self.inputs, self.names)
+
+
+def call_by_name(model: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[str]) -> Any:
+    """Call a model with inputs of which the last ones have names."""
+    count = len(inputs) - len(names)
+    return model(*inputs[:count], **dict(zip(names, inputs[count:], strict=True)))
+
+
+def _as_tensors(values: Any) -> tuple[Tensor, ...]:
+    """Return tensors over the same memory. Nobody writes to samples, so it may be that of a file mapped for reading."""
+    several = values if isinstance(values, tuple | list) else (values,)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return tuple(torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in several)
 
 
 def count_correct_classes(outputs: Tensor, *targets: Tensor) -> int:
@@ -59,11 +90,17 @@ class Task:
 
     model: makes the module; called on the meta device for planning, so it must not read weights from disk.
     loss: `loss(outputs, *targets)` gives a scalar, the mean over the batch; outputs is what the model gives.
-    example: `example(batch)` gives a batch of the right shapes and dtypes; the values do not matter.
-    data: `data(split)` with split "train" or "test"; None for a task that is only planned.
+    example: `example(batch)` gives a batch of the right shapes and dtypes; the values do not matter. By default the
+        first training samples.
+    data: `data(split)` with split "train" or "test" gives `Data`, a torch Dataset with numbered samples, its
+        DataLoader, a dataset of Hugging Face, or any sequence of samples; None for a task that is only planned.
     correct: `correct(outputs, *targets)` counts correct answers in a batch, for test accuracy; outputs is the first
         tensor of what the model gives. By default the class with the largest output counts, where outputs and targets
         are those of a classification; None for no accuracy.
+    unpack: makes `Data` of a collated batch of a dataset. By default the last part of a tuple is the target; the parts
+        of a dict are inputs by keyword, and "labels" is the target, too.
+    loaders: processes that read a dataset beside each process that trains; by default two, or `num_workers` of a
+        DataLoader. With 0 it is read in between, by the process that trains.
     metrics: what else is measured on test samples, by name; see metrics.py. They get what `loss` gets.
     batch: samples of a step and replica, unless the command line names another number.
     leaf_modules: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside
@@ -73,10 +110,12 @@ class Task:
     name: str
     model: Callable[[], nn.Module]
     loss: Callable[..., Tensor]
-    example: Callable[[int], Data]
-    data: Callable[[str], Data] | None = None
+    example: Callable[[int], Data] | None = None
+    data: Callable[[str], Any] | None = None
     correct: Callable[..., int] | None = field(default=count_correct_classes)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    unpack: Callable[[Any], Data] | None = None
+    loaders: int | None = None
     batch: int = 32
     leaf_modules: tuple[str, ...] = ()
 
@@ -85,6 +124,8 @@ class Task:
         if reserved:
             fix = "another name; test loss and accuracy are measured without that"
             raise TaskError(f"task {self.name!r} has a metric called {reserved[0]!r}", fix=fix)
+        if self.loaders is not None and self.loaders < 0:
+            raise TaskError(f"task {self.name!r} has {self.loaders} loaders", fix="give 0 or more, or leave it out")
         if self.batch < 1:
             raise TaskError(f"task {self.name!r} has batch {self.batch}", fix="give a batch of at least 1")
 

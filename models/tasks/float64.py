@@ -10,11 +10,11 @@ from ..task import Data, Task
 
 def to_float64(task: Task) -> Task:
     """Return the same task with every float32 tensor of its model, example and data in float64."""
-    read = task.data
+    read, example = task.data, task.example
     return replace(
         task,
         model=lambda: task.model().double(),
-        example=lambda batch: _widen(task.example(batch)),
+        example=None if example is None else lambda batch: _widen(example(batch)),
         data=None if read is None else lambda split: _widen(read(split)),
     )
 
@@ -30,4 +30,4 @@ def _widen(data: Data) -> Data:
     inputs, targets = (
         tuple(t.double() if t.dtype == torch.float32 else t for t in part) for part in (data.inputs, data.targets)
     )
-    return Data(inputs, targets)
+    return Data(inputs, targets, data.names)

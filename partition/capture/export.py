@@ -47,16 +47,22 @@ TENSOR_KINDS = {
 class _Step(nn.Module):
     """The module and its loss as one, which a training step computes; without a loss, some tensors of the output.
 
-    wanted: which of them, by number.
+    names: of the last inputs, which go by keyword. wanted: which tensors, by number.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, wanted: Sequence[int] = (0,)) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, names: Sequence[str] = ()) -> None:
         super().__init__()
-        self.model, self.wanted = model, tuple(wanted)
+        self.model, self.names = model, tuple(names)
+        self.wanted: tuple[int, ...] = (0,)
         self.criterion = loss  # a submodule where it is a module: its class weights are then captured like any buffer
 
+    def run(self, inputs: tuple[Tensor, ...]) -> Any:
+        """Return what the model gives."""
+        count = len(inputs) - len(self.names)
+        return self.model(*inputs[:count], **dict(zip(self.names, inputs[count:], strict=True)))
+
     def forward(self, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        output = self.model(*inputs)
+        output = self.run(inputs)
         if self.criterion is not None:
             loss: Tensor = self.criterion(output, *targets)
             return loss
@@ -73,6 +79,7 @@ def capture(
     inputs: Sequence[Tensor],
     targets: Sequence[Tensor] = (),
     *,
+    input_names: Sequence[str] = (),
     leaf_modules: Sequence[str] = (),
     autocast: str = "",
     trust: bool = False,
@@ -82,16 +89,17 @@ def capture(
     """Return the graph of a training step, or of evaluation where `loss` is None, and the model code's constants.
 
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
-    shapes and dtypes count. leaf_modules: globs; a module whose name matches one becomes one operator, whose inside
-    is not traced. autocast: the dtype in which torch.autocast computes model and loss ("bfloat16"); its casts become
-    operators of the graph. trust: do not check that all steps compute what the first does. readers: who reads the
-    output in evaluation, called as `reader(output, *targets)`; the graph computes what they read, by default the first
-    tensor. tell: gets notes on what the user should know. Raises BadInput where the example does not fit the model, and
-    Untraceable where it cannot be traced, both naming the source line.
+    shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
+    module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
+    torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. trust: do not check
+    that all steps compute what the first does. readers: who reads the output in evaluation, called as `reader(output,
+    *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes on what the user should
+    know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
+    naming the source line.
     """
     names = select_leaf_modules(model, leaf_modules).names
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    whole, layout = _Step(model, loss), None
+    whole, layout = _Step(model, loss, input_names), None
     with mode:
         memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
         fake_targets = tuple(empty_like(t) for t in targets)
@@ -113,7 +121,7 @@ def capture(
         with _traced_code(probe, autocast), mode:
             _try_step(probe, example)
             if loss is None and readers:
-                layout = _choose_results([step, repeated], probe.model(*example[0]), readers, fake_targets)
+                layout = _choose_results([step, repeated], probe.run(example[0]), readers, fake_targets)
         with _traced_code(step, autocast):
             exported = _export(step, example)
         _check_constants(exported.constants, model)
@@ -124,8 +132,7 @@ def capture(
                 _compare_steps(repeated, example, tell)
     except Untraceable as error:
         raise error.suggest(find_leaf_globs(model, error.modules, names), leaf_modules) from error
-    graph = thread_generator_state(build_graph(draft))
-    return msgspec.structs.replace(graph, output=layout), constants
+    return msgspec.structs.replace(thread_generator_state(build_graph(draft)), output=layout), constants
 
 
 def _choose_results(

@@ -67,7 +67,7 @@ class UncutWorker:
             # torch.manual_seed would seed other devices too, noting where it was called, which takes 0.1 ms and more.
             torch.default_generator.manual_seed(mask_seed(self.seed, step, 0))
             with autocast_in(self.autocast):
-                loss = self.loss(self.model(*batch.inputs), *batch.targets)
+                loss = self.loss(batch.call(self.model), *batch.targets)
             loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
@@ -82,7 +82,7 @@ class UncutWorker:
         """Compute the output for a batch in evaluation mode."""
         self.model.eval()
         with autocast_in(self.autocast):
-            return self.model(*batch.inputs)
+            return batch.call(self.model)
 
 
 def find_sparse_tables(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[SparseTable]:

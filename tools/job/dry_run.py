@@ -19,7 +19,9 @@ from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.ir.pytree import first_tensor
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
-from ..task.load_task import blame, read_split
+from ..task.blame import blame
+from ..task.dataset_samples import Samples
+from ..task.load_task import read_split
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scorer, Scores
 
@@ -86,9 +88,10 @@ class _RandomOutputs(nn.Module):
             memo = {tensor: empty_like(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._copy = empty_copy(model, memo.__getitem__)
 
-    def forward(self, *inputs: Tensor) -> Any:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
         with self._mode:
-            output = self._copy(*(self._mode.from_tensor(tensor) for tensor in inputs))
+            fakes = [self._mode.from_tensor(tensor) for tensor in inputs]
+            output = self._copy(*fakes, **{name: self._mode.from_tensor(tensor) for name, tensor in named.items()})
         return tree_map(lambda leaf: _random_like(leaf) if isinstance(leaf, Tensor) else leaf, output)
 
 
@@ -98,7 +101,7 @@ def _random_like(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _read_splits(task: "Task", model: nn.Module, example: Data) -> tuple[Data, Data]:
+def _read_splits(task: "Task", model: nn.Module, example: Data) -> tuple[Samples, Samples]:
     """Return training and test data, which are like the example; BadInput else, and where nothing is to be trained."""
     train, test = read_split(task, "train"), read_split(task, "test")
     for split, data in (("train", train), ("test", test)):
@@ -110,8 +113,12 @@ def _read_splits(task: "Task", model: nn.Module, example: Data) -> tuple[Data, D
     return train, test
 
 
-def _check_alike(task: "Task", example: Data, data: Data, split: str) -> None:
+def _check_alike(task: "Task", example: Data, samples: Samples, split: str) -> None:
     """Raise BadInput unless samples have the shapes and dtypes of the example, for which the model is cut."""
+    data = samples if isinstance(samples, Data) else samples.rows(torch.zeros(1, dtype=torch.int64))
+    if example.names != data.names:
+        facts = f"the {split} data of task {task.name} has inputs named {data.names}, its example {example.names}"
+        raise BadInput("E313", facts, fix="let example(batch) give the names of the data")
     pairs = (("inputs", example.inputs, data.inputs), ("targets", example.targets, data.targets))
     for what, expected, actual in pairs:
         if [_format_sample(t) for t in expected] != [_format_sample(t) for t in actual]:
@@ -135,7 +142,7 @@ def _compute_loss(task: "Task", model: nn.Module, batch: Data) -> Tensor:
     """Return the loss of a batch; BadInput where there is none."""
     shapes = ", ".join(_format_sample(tensor) for tensor in (*batch.inputs, *batch.targets))
     with blame("E314", f"the first training batch of task {task.name} ({len(batch)} x {shapes})"):
-        loss: Any = task.loss(model(*batch.inputs), *batch.targets)
+        loss: Any = task.loss(batch.call(model), *batch.targets)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
@@ -147,7 +154,7 @@ def _score(task: "Task", model: nn.Module, batch: Data, autocast: str) -> tuple[
     """Return the scores of a batch, and notes on what is not measured; BadInput where nothing can be."""
     first = f"the first test batch of task {task.name}"
     with blame("E314", first), torch.random.fork_rng(devices=[]), autocast_context(autocast):
-        output = model(*batch.inputs)
+        output = batch.call(model)
     if first_tensor(output) is None:
         raise BadInput(
             "E314", f"the model of task {task.name} gives no tensor in evaluation mode", fix="return the output first"

@@ -21,6 +21,9 @@ class BatchAssignment(Protocol):
     def batch_at(self, step: int) -> int | None:
         """Return the global batch of a step, None after the last step."""
 
+    def peek(self, step: int) -> int | None:
+        """Return the global batch of a step to come, None where it is not known yet."""
+
     def count_reached(self, step: int) -> int:
         """Return about how many batches all replicas together have computed by the end of a step."""
 
@@ -38,6 +41,10 @@ class RoundRobinBatches:
     def batch_at(self, step: int) -> int | None:
         """Return batch r + step * n."""
         return self._replica + step * self._training.replicas if step < self._training.steps else None
+
+    def peek(self, step: int) -> int | None:
+        """Return the batch of a step to come; all are known."""
+        return self.batch_at(step)
 
     def count_reached(self, step: int) -> int:
         """Return the batches computed if all replicas have made as many steps as this one."""
@@ -88,6 +95,10 @@ class LeasedBatches:
         if step - begin >= lease.count // 2 and self._is_open:
             self._request_lease(step)
         return self._find_batch(step)
+
+    def peek(self, step: int) -> int | None:
+        """Return the batch of a step to come, where it is leased already."""
+        return self._find_batch(step) if step < self._next else None
 
     def count_reached(self, step: int) -> int:
         """Return the batches up to that of this step, since batches are leased in order."""

@@ -30,6 +30,7 @@ from ..job.portion_size import FOLDER
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..run_folder import INITIAL
+from ..task.dataset_samples import Samples
 from ..task.load_task import load_task, read_split
 from ..training.replica_state import write_final_state
 from ..training.trainer import CutTrainer, Trainer, UncutTrainer
@@ -166,7 +167,7 @@ class _GradientWorkerProcess:
     def _report_progress(self, done: int | None) -> None:
         self._role_progress.value = None if done is None else f"portion {done}"
 
-    def _finish(self, tests: Data) -> None:
+    def _finish(self, tests: Samples) -> None:
         self._role_progress.value = None  # an evaluation may take long; the launcher must not take it for being stuck
         self._worker.fetch_parameters()
         scores = self._trainer.score(self._task, tests, self._training.micro_batch)
@@ -181,7 +182,7 @@ class _GradientWorkerProcess:
 class PortionData:
     """The samples of each portion, which divide one permutation of all samples, drawn from the seed."""
 
-    def __init__(self, samples: Data, portions: Portions, seed: int) -> None:
+    def __init__(self, samples: Samples, portions: Portions, seed: int) -> None:
         self._samples, self._portions = samples, portions
         self._stream = SampleStream(len(samples), batch=portions.size, seed=seed)
 

@@ -120,6 +120,7 @@ def _graph(
             task.loss if training else None,
             example.inputs,
             example.targets,
+            input_names=example.names,
             leaf_modules=leaf_modules,
             autocast=spec.autocast,
             trust=spec.trust_trace,

@@ -11,10 +11,7 @@ import inspect
 import os
 import re
 import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,16 +19,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...errors import BadInput, UsageError
+from .blame import blame, describe_error, locate
 from .factory_name import FactoryName, parse_factory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...models.task import Data, Task
+    from .dataset_samples import Samples
 
-OWN = tuple(
-    f"{Path(__file__).parent.parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools")
-)
 _SHAPE = re.compile(r"[1-9][0-9]{0,17}([xX][1-9][0-9]{0,17})*")
 
 
@@ -77,23 +73,28 @@ def load_task(spec: TaskSpec) -> "Task":
     return _wrap_module(spec, name, lambda: _call_factory(factory, spec, name))
 
 
-def read_split(task: "Task", split: str) -> "Data":
-    """Return the samples of a split; BadInput where the task has none or its files are wrong."""
+def read_split(task: "Task", split: str, *, seed: int = 0) -> "Samples":
+    """Return the samples of a split; BadInput where the task has none or its files are wrong.
+
+    seed: of the random numbers that the samples of a dataset draw.
+    """
     from ...models.task import Data
+    from .dataset_samples import wrap_dataset
 
     if task.data is None:
         raise BadInput("E310", f"task {task.name} has no data to train on", fix="return a cutset.Task with data=...")
     with blame("E311", f"data({split!r}) of task {task.name}"):
         found = task.data(split)
-    if not isinstance(found, Data):
+        samples = found if isinstance(found, Data) else wrap_dataset(task, split, found, seed=seed)
+    if samples is None:
         raise BadInput(
             "E311",
-            f"data({split!r}) of task {task.name} gives {_with_article(found)}, not a cutset.Data",
-            fix="return cutset.Data((inputs,), (targets,))",
+            f"data({split!r}) of task {task.name} gives {_with_article(found)}, not a cutset.Data or a dataset",
+            fix="return cutset.Data((inputs,), (targets,)), or whatever has __len__ and __getitem__",
         )
-    if not len(found):
+    if not len(samples):
         raise BadInput("E311", f"data({split!r}) of task {task.name} has no samples", fix="give at least one")
-    return found
+    return samples
 
 
 def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
@@ -114,6 +115,8 @@ def example_batch(task: "Task", batch: int) -> "Data":
     """Return the task's example batch; BadInput where the task's own code fails."""
     from ...models.task import Data
 
+    if task.example is None:
+        return _take_first(task, batch)
     with blame("E312", f"example({batch}) of task {task.name}"):
         found = task.example(batch)
     if not isinstance(found, Data):
@@ -131,20 +134,14 @@ def example_batch(task: "Task", batch: int) -> "Data":
     return found
 
 
-@contextmanager
-def blame(code: str, what: str, *, stated: str = "", fix: str = "correct it there") -> Iterator[None]:
-    """Turn whatever the user's own code raises, which `what` describes, into BadInput that names its line.
+def _take_first(task: "Task", batch: int) -> "Data":
+    """Return the first training samples, again and again where there are too few."""
+    import torch
 
-    stated: the error code for a TaskError, which says itself what is wrong.
-    """
-    from ...models.task import TaskError
-
-    try:
-        yield
-    except TaskError as error:
-        raise BadInput(stated or code, error.facts, fix=error.fix or fix) from error
-    except (Exception, SystemExit) as error:
-        raise BadInput(code, f"{what} fails{_locate(error)}: {_describe_error(error)}", fix=fix) from error
+    if task.data is None:
+        raise BadInput("E312", f"task {task.name} has neither an example nor data", fix="give it one of both")
+    samples = read_split(task, "train")
+    return samples.rows(torch.arange(batch) % len(samples))
 
 
 def _import_module(name: str, attribute: str) -> ModuleType:
@@ -191,7 +188,7 @@ def _import_file(path: Path) -> ModuleType:
 def _import_error(name: str, error: BaseException, command: str) -> BadInput:
     return BadInput(
         "E303",
-        f"{name} cannot be imported{_locate(error)}: {_describe_error(error)}",
+        f"{name} cannot be imported{locate(error)}: {describe_error(error)}",
         fix=f"correct it there; the whole traceback: {command}",
     )
 
@@ -314,30 +311,8 @@ def _parse_shape(text: str) -> "Tensor":
     try:
         return torch.zeros([int(size) for size in shape.lower().split("x")], dtype=kind)
     except RuntimeError as error:
-        facts = f"--input {text!r} cannot be made: {_describe_error(error)}"
+        facts = f"--input {text!r} cannot be made: {describe_error(error)}"
         raise UsageError("E213", facts, fix="smaller sizes, or another dtype") from error
-
-
-def _locate(error: BaseException) -> str:
-    """Return the innermost line of the user's own code in a traceback, as part of a sentence."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" at {error.filename}:{error.lineno}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_foreign(f.filename)]
-    own = [f for f in frames if "-packages" not in f.filename] or frames  # the user's own code may be installed, too
-    return f" at {own[-1].filename}:{own[-1].lineno} ({(own[-1].line or '').strip()})" if own else ""
-
-
-def _is_foreign(file: str) -> bool:
-    """Return whether a source file is part of cutset, of torch or of Python."""
-    import torch
-
-    python = file.startswith(sysconfig.get_path("stdlib")) and "-packages" not in file
-    return python or file.startswith((*OWN, "<", str(Path(torch.__file__).parent)))
-
-
-def _describe_error(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _with_article(value: Any) -> str:

@@ -4,6 +4,7 @@ The batches of a split stream through the machines of a cut model; the one with 
 filled up with the last sample, and what is measured are the samples that there are.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,8 @@ from ...partition.ir.box import Box
 from ...partition.ir.pytree import first_tensor, flatten, iter_leaves
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
-from .load_task import blame
+from .blame import blame
+from .dataset_samples import Samples
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -131,36 +133,39 @@ class Scorer:
         return blame("E315", f"metric {name!r} of task {self._task.name}", fix=fix)
 
 
-def score(worker: Worker, task: Task, data: Data, step: int, *, autocast: str = "") -> Scores | None:
+def score(worker: Worker, task: Task, data: Samples, step: int, *, autocast: str = "") -> Scores | None:
     """Return the scores of a cut model on samples; None where another machine has the output.
 
     All machines of the replica must call it with the same data and the same `step`, which is a new one at every call.
     """
     size, scorer, has_output = worker.program.batch, Scorer(task, autocast=autocast), False
-    for number, pieces in enumerate(worker.stream(iterate_batches(data, size), step)):
+    targets = deque[tuple[Tensor, ...]]()  # of batches whose output is on its way
+
+    def feed() -> Iterator[Data]:
+        for batch in iterate_batches(data, size):
+            targets.append(batch.targets)
+            yield batch
+
+    for number, pieces in enumerate(worker.stream(feed(), step)):
+        of_batch = targets.popleft()
         if pieces:
             has_output = True
-            _add_batch(scorer, data, number * size, size, _build_output(worker, pieces))
+            scorer.add(_build_output(worker, pieces), of_batch, count=min(size, len(data) - number * size))
     return scorer.finish() if has_output else None
 
 
-def score_uncut(worker: UncutWorker, task: Task, data: Data, size: int) -> Scores:
+def score_uncut(worker: UncutWorker, task: Task, data: Samples, size: int) -> Scores:
     """Return the scores of an uncut model on samples, in batches of `size`."""
     scorer = Scorer(task, autocast=worker.autocast)
     for number, batch in enumerate(iterate_batches(data, size)):
-        _add_batch(scorer, data, number * size, size, worker.predict(batch))
+        scorer.add(worker.predict(batch), batch.targets, count=min(size, len(data) - number * size))
     return scorer.finish()
 
 
-def iterate_batches(data: Data, size: int) -> Iterator[Data]:
+def iterate_batches(data: Samples, size: int) -> Iterator[Data]:
     """Yield all samples in batches of `size`; the last batch is filled up with the last sample."""
     for start in range(0, len(data), size):
         yield data.rows(torch.arange(start, start + size).clamp(max=len(data) - 1))
-
-
-def _add_batch(scorer: Scorer, data: Data, start: int, size: int, outputs: Any) -> None:
-    targets = tuple(t.index_select(0, torch.arange(start, start + size).clamp(max=len(data) - 1)) for t in data.targets)
-    scorer.add(outputs, targets, count=min(size, len(data) - start))
 
 
 def _build_output(worker: Worker, pieces: list[tuple[Box, Tensor]]) -> Any:

@@ -47,7 +47,7 @@ def run_plain(model: nn.Module, loss: Callable[..., Tensor], batch: Data, *, aut
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mask_seed(SEED, STEP, 0))
         with autocast_context(autocast):
-            value = loss(model.train()(*batch.inputs), *batch.targets)
+            value = loss(batch.call(model.train()), *batch.targets)
         # Code under an activation checkpoint runs again in backward, and changes buffers another time.
         buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         value.backward()  # type: ignore[no-untyped-call]

@@ -116,6 +116,7 @@ def _make_up(example: Data) -> Data:
     return Data(
         tuple(fill(tensor, torch.randn) for tensor in example.inputs),
         tuple(fill(tensor, torch.rand) for tensor in example.targets),
+        example.names,
     )
 
 

@@ -21,6 +21,7 @@ from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..task.load_task import load_task, read_split
+from ..task.sample_loader import SampleLoader
 from .progress_log import ProgressLog
 from .trainer import UncutTrainer
 from .worker_process import WorkerProcess
@@ -64,13 +65,14 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
     spec = msgspec.convert(setup, BaselineSpec)
     training, optimizer = spec.training, spec.optimizer
     task = load_task(training.task)
-    samples, tests = read_split(task, "train"), read_split(task, "test")
+    samples, tests = read_split(task, "train", seed=training.seed), read_split(task, "test")
     trainer = UncutTrainer(training, task, training.seed)
     state, gradient = optimizer.init_state(trainer.values), trainer.gradient
     stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)
-    log = ProgressLog(channel, progress, training)
+    log, loader = ProgressLog(channel, progress, training), SampleLoader(samples, stream)
     for step in range(training.steps):
-        loss = trainer.step(samples.rows(stream.indices(step)), step)
+        upcoming = range(step + 1, min(training.steps, step + 1 + loader.ahead))
+        loss = trainer.step(loader.read(step, upcoming), step)
         demand_finite_loss(channel.name, step, loss)
         if training.clip_norm:
             trainer.clip(training.clip_norm, step)
@@ -79,6 +81,7 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
         log.record_step(step, loss)
         if log.is_evaluation_due():
             log.record_evaluation(step, lambda: trainer.score(task, tests, training.batch))
+    loader.close()
     seconds = log.training_seconds()
     if not is_finite(trainer.values):
         raise Diverged("E703", f"the parameters are not finite after step {training.steps - 1}", fix="a smaller --lr")

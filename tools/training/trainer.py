@@ -21,6 +21,7 @@ from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..task import weight_source as weights
+from ..task.dataset_samples import Samples
 from ..task.load_task import build_model
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scores, score, score_uncut
@@ -63,7 +64,7 @@ class Trainer(ABC):
         return self.worker.broadcast(number, step) if isinstance(self.worker, Worker) else number
 
     @abstractmethod
-    def score(self, task: Task, data: Data, batch: int) -> Scores | None:
+    def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         """Return the scores on samples, computed batch by batch; None where another machine has the output."""
 
     @abstractmethod
@@ -97,7 +98,7 @@ class CutTrainer(Trainer):
         )
         self._tests, self._autocast = 0, setup.training.task.autocast
 
-    def score(self, task: Task, data: Data, batch: int) -> Scores | None:
+    def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         self._tests += 1
         return score(self._tester, task, data, self._tests, autocast=self._autocast)
 
@@ -126,7 +127,7 @@ class UncutTrainer(Trainer):
         autocast, tables = training.task.autocast, training.tables
         self.worker = UncutWorker(model, task.loss, seed=seed, autocast=autocast, tables=tables)
 
-    def score(self, task: Task, data: Data, batch: int) -> Scores | None:
+    def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         return score_uncut(self.worker, task, data, batch)
 
     def buffers(self) -> list[Tensor]:

@@ -17,7 +17,9 @@ from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
 from ..run_folder import buffer_path
+from ..task.dataset_samples import Samples
 from ..task.load_task import load_task, read_split
+from ..task.sample_loader import SampleLoader
 from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
 from .progress_log import ProgressLog
@@ -38,13 +40,14 @@ class WorkerProcess:
     def __init__(self, channel: Channel, spec: WorkerSpec, progress: RoleProgress) -> None:
         self._channel, self._spec, self._training, self._progress = channel, spec, spec.training, progress
         self._task = load_task(self._training.task)
-        self._samples = read_split(self._task, "train")
+        self._samples = read_split(self._task, "train", seed=self._training.seed)
         self._tests = read_split(self._task, "test") if spec.replica == 0 else None
         self._mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
         self._send("connected", {})
         self._trainer = self._build_trainer()
         self._client = self._build_client()
-        self._stream = SampleStream(len(self._samples), batch=self._training.batch, seed=self._training.seed)
+        stream = SampleStream(len(self._samples), batch=self._training.batch, seed=self._training.seed)
+        self._loader = SampleLoader(self._samples, stream)
         state = number_buffers(self._trainer.state(), self._trainer.buffers()) if spec.replica == 0 else None
         self._send("ready", {"machine": spec.machine, "state": msgspec.to_builtins(state)})
         self._mailbox.wait([(LAUNCHER, "start_training", 0, 0, 0)], timeout_s=MESSAGE_TIMEOUT_S)
@@ -65,6 +68,7 @@ class WorkerProcess:
                 self._buffer_file.save(now=True)
             self._progress.value = None  # others may take long; the launcher must not take the wait for being stuck
             more = self._assignment.wait_for_more()
+        self._loader.close()
         if self._tests is not None:
             self._finish(self._tests)
         return {
@@ -136,7 +140,10 @@ class WorkerProcess:
 
     def _read_batch(self, step: int) -> Data | None:
         number = self._assignment.batch_at(step)
-        return None if number is None else self._samples.rows(self._stream.indices(number))
+        if number is None:
+            return None
+        following = (self._assignment.peek(step + n) for n in range(1, self._loader.ahead + 1))
+        return self._loader.read(number, [later for later in following if later is not None])
 
     def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
         """Log a step, and save and evaluate if that is due."""
@@ -152,11 +159,11 @@ class WorkerProcess:
         if self._tests is not None and self._log.is_evaluation_due():
             self._evaluate(step, self._tests)
 
-    def _evaluate(self, step: int, tests: Data) -> None:
+    def _evaluate(self, step: int, tests: Samples) -> None:
         batch = self._training.micro_batch
         self._log.record_evaluation(step, lambda: self._trainer.score(self._task, tests, batch))
 
-    def _finish(self, tests: Data) -> None:
+    def _finish(self, tests: Samples) -> None:
         """When all replicas have pushed their last gradients, evaluate what the shards hold, and save the rest."""
         self._send("trained", {})
         message = self._mailbox.wait([(LAUNCHER, "all_trained", 0, 0, 0)], timeout_s=REPLICA_TIMEOUT_S)

@@ -97,7 +97,7 @@ def test_a_step_leaves_the_callers_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_a_prediction_is_in_evaluation_mode_and_of_the_first_tensor() -> None:
+def test_a_prediction_is_in_evaluation_mode() -> None:
     class Several(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -110,7 +110,7 @@ def test_a_prediction_is_in_evaluation_mode_and_of_the_first_tensor() -> None:
     worker = UncutWorker(model, lambda output, target: nn.functional.cross_entropy(output["logits"], target))
     worker.step(batch_of(0), 0)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    output = worker.predict(batch_of(1))
+    output = worker.predict(batch_of(1))["logits"]
     assert torch.equal(output, model.net.eval()(*batch_of(1).inputs).detach())
     assert not output.requires_grad
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())

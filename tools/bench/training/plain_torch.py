@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ....models.sample_stream import SampleStream
-from ....models.task import Data, Task
+from ....models.task import Task
 from ....runtime.channel.channel import Channel
 from ....runtime.hosts.heartbeat import RoleProgress
+from ...task.dataset_samples import Samples
 from ...task.load_task import TaskSpec, build_model, load_task, read_split
 
 ALONE, DDP, HOGWILD = (
@@ -164,7 +165,7 @@ class _TorchLoop:
 
     def _gradient(self, model: nn.Module, number: int, part: slice) -> None:
         rows = self.samples.rows(self.stream.indices(number)[part])
-        self.task.loss(model(*rows.inputs), *rows.targets).backward()  # type: ignore[no-untyped-call]
+        self.task.loss(rows.call(model), *rows.targets).backward()  # type: ignore[no-untyped-call]
 
     def _due(self, done: int) -> bool:
         every = self.config.every
@@ -177,11 +178,11 @@ class _TorchLoop:
 
 
 @torch.no_grad()
-def measure_accuracy(model: nn.Module, task: Task, tests: Data) -> float:
+def measure_accuracy(model: nn.Module, task: Task, tests: Samples) -> float:
     """The share of right answers, in evaluation mode."""
     model.eval()
     parts = (tests.rows(indices) for indices in torch.split(torch.arange(len(tests)), TEST_BATCH))
     assert task.correct is not None  # that of a bundled task
-    right = sum(task.correct(model(*part.inputs), *part.targets) for part in parts)
+    right = sum(task.correct(part.call(model), *part.targets) for part in parts)
     model.train()
     return right / len(tests)

@@ -1,0 +1,188 @@
+"""Samples of datasets: the same batch whoever reads it, whatever a sample draws; and what is wrong, in words."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launched import gone
+from places import USER_MODELS
+from safetensors.torch import load_file
+from torch import nn
+
+from cutset.errors import BadInput, ProcessLost
+from cutset.models.sample_stream import SampleStream
+from cutset.models.task import Data
+from cutset.ps.methods.registry import parse_method
+from cutset.tools.config.run_config import RunConfig
+from cutset.tools.job.prepare import prepare
+from cutset.tools.task.dataset_samples import DatasetSamples, unpack_batch
+from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.task.sample_loader import SampleLoader
+from cutset.tools.train import run
+
+DATASETS = USER_MODELS / "datasets.py"
+
+
+def split_of(name: str, split: str = "train", *, seed: int = 3) -> DatasetSamples:
+    samples = read_split(load_task(TaskSpec(f"{DATASETS}:{name}")), split, seed=seed)
+    assert isinstance(samples, DatasetSamples)
+    return samples
+
+
+def equal(a: Data, b: Data) -> bool:
+    pairs = zip((*a.inputs, *a.targets), (*b.inputs, *b.targets), strict=True)
+    return a.names == b.names and all(torch.equal(one, other) for one, other in pairs)
+
+
+@given(st.lists(st.integers(0, 95), min_size=1, max_size=12), st.integers(0, 4))
+@settings(deadline=None, max_examples=25)
+def test_what_a_sample_draws_depends_on_seed_epoch_and_number_alone(numbers: list[int], epoch: int) -> None:
+    samples, index = split_of("dataset"), torch.tensor(numbers)
+    epochs = torch.full_like(index, epoch)
+    whole = samples.rows(index, epochs)
+    random.seed(epoch)
+    parts = [split_of("dataset").rows(one[None], epochs[:1]) for one in index]
+    assert torch.equal(whole.inputs[0], torch.cat([part.inputs[0] for part in parts]))
+    assert not equal(whole, samples.rows(index, epochs + 1))
+    assert not equal(whole, split_of("dataset", seed=4).rows(index, epochs))
+
+
+def test_the_generators_of_the_process_are_left_alone() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    def seed() -> None:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+
+    seed()
+    expected = draw()
+    seed()
+    split_of("dataset").rows(torch.arange(5))
+    assert draw() == expected
+
+
+@pytest.fixture
+def stream() -> SampleStream:
+    return SampleStream(96, batch=8, seed=3)
+
+
+@pytest.mark.parametrize("name", ["dataset", "loader", "named"])
+def test_processes_read_what_this_one_does_in_any_order(name: str, stream: SampleStream) -> None:
+    samples = split_of(name)
+    with SampleLoader(samples, stream) as loader, SampleLoader(split_of("in_between"), stream) as alone:
+        for number in (0, 1, 2, 30, 3, 14):
+            found = loader.read(number, range(number + 1, number + 1 + loader.ahead))
+            expected = samples.rows(stream.indices(number), stream.epochs(number))
+            assert equal(found, expected)
+            if name != "named":
+                assert equal(found, alone.read(number))
+
+
+def test_the_processes_end_with_the_loader(stream: SampleStream) -> None:
+    with SampleLoader(split_of("loader"), stream) as loader:
+        loader.read(0, [1, 2])
+        assert loader._pool is not None
+        pids = list(loader._pool._processes)
+        assert len(pids) == 2
+    assert all(gone(pid, timeout_s=10.0) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "failing(how='raise')",
+            [r"sample 40 of the train data of task points fails at .*datasets.py:\d+", "sector 17"],
+        ),
+        ("failing(how='nan')", ["sample 40 of the train data of task points has a value that is not finite"]),
+        (
+            "failing(how='shape')",
+            ["the batch of samples 40, 41, 42, 43, ... of the train data of task points fails", "stack"],
+        ),
+        ("shrinking", ["had 96 samples when the run began, and has 88 now"]),
+    ],
+)
+def test_a_sample_that_will_not_do_is_named(name: str, said: list[str], stream: SampleStream) -> None:
+    samples = split_of(name)
+
+    def read_all() -> None:
+        for first in range(0, 96, 8):
+            samples.rows(torch.arange(first, first + 8))
+
+    with pytest.raises(BadInput) as caught:
+        read_all()
+    for words in said:
+        assert caught.match(words)
+
+
+def test_a_process_that_dies_while_it_reads_is_named() -> None:
+    """And one that fails does so with its own error."""
+    in_order = SampleStream(41, batch=41, seed=0)
+    with SampleLoader(split_of("failing(how='die')"), in_order) as loader:
+        with pytest.raises(ProcessLost, match=r"a process that read .*points.* has died") as caught:
+            loader.read(0)
+        assert "loaders=0" in caught.value.fix
+    failing = split_of("failing(how='raise')")
+    with SampleLoader(failing, in_order) as loader, pytest.raises(BadInput, match="sector 17"):
+        loader.read(0)
+
+
+@pytest.mark.parametrize(("name", "said"), [("weighted", "WeightedRandomSampler"), ("tuple_of_tensors", "a tuple")])
+def test_what_would_train_on_something_else_is_refused(name: str, said: str) -> None:
+    with pytest.raises(BadInput, match=f"E311: .*{said}"):
+        split_of(name)
+
+
+def test_how_a_batch_is_unpacked() -> None:
+    x, y, z = torch.zeros(2, 3), torch.ones(2), torch.ones(2, 1)
+    assert unpack_batch(x) == Data((x,), ())
+    assert unpack_batch([x, z, y]) == Data((x, z), (y,))
+    named = unpack_batch({"x": x, "text": ["a", "b"], "label": y})
+    assert (named.inputs, named.targets, named.names) == ((x, y), (y,), ("x", "label"))
+    with pytest.raises(ValueError, match="a batch is a set"):
+        unpack_batch({1, 2})
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["loader", "named"])
+def test_a_cut_run_on_a_dataset_has_the_weights_of_plain_torch(tmp_path: Path, name: str) -> None:
+    """Its own loop, by the numbers of the stream: two epochs of lock step."""
+    options = RunConfig(
+        f"{DATASETS}:{name}", machines=2, method=parse_method("sync"), lr=0.1, epochs=2, baseline=False, out=tmp_path
+    )
+    result = run(prepare(replace(options, optimizer="sgd")))
+    task, samples, stream = (
+        load_task(TaskSpec(f"{DATASETS}:{name}")),
+        split_of(name, seed=0),
+        SampleStream(96, batch=8, seed=0),
+    )
+    model = task.build(seed=0)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(stream.steps(2)):
+        batch = samples.rows(stream.indices(step), stream.epochs(step))
+        plain.zero_grad()
+        task.loss(batch.call(model.train()), *batch.targets).backward()  # type: ignore[no-untyped-call]
+        plain.step()
+    for key, value in weights(tmp_path).items():
+        torch.testing.assert_close(value, model.state_dict()[key], rtol=1e-5, atol=1e-6)
+    tests = split_of(name, "test").rows(torch.arange(50))
+    with torch.no_grad():
+        output = tests.call(model.eval())
+    logits = output["logits"] if name == "named" else output
+    assert isinstance(logits, torch.Tensor)
+    right = int((logits.argmax(1) == tests.targets[0]).sum())
+    assert result["test_accuracy"] == right / 50
+    if name == "loader":
+        assert result["test_loss"] == pytest.approx(
+            float(nn.functional.cross_entropy(logits, tests.targets[0])), rel=1e-5
+        )
