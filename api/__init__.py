@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .ps.methods.ssp import SSP
     from .ps.methods.sync import Sync
     from .ps.optimizers.delay_compensated import AdaDelay, DCAdaptive, DCConstant
-    from .ps.optimizers.registry import Scaled
+    from .ps.optimizers.registry import Scaled, Scheduled
+    from .ps.optimizers.schedule import Cosine, Linear, OneCycle, StepDecay, Table
     from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
     from .runtime.worker.replica import Replica
     from .tools.task.in_process import make_replica as replica
@@ -39,6 +40,7 @@ _HOME = {
     "Add": ("ps.optimizers.standard", "Add"),
     "AllReduce": ("ps.methods.all_reduce", "AllReduce"),
     "Averaging": ("ps.methods.local_sgd", "Averaging"),
+    "Cosine": ("ps.optimizers.schedule", "Cosine"),
     "CutsetError": ("errors", "CutsetError"),
     "DCAdaptive": ("ps.optimizers.delay_compensated", "DCAdaptive"),
     "DCConstant": ("ps.optimizers.delay_compensated", "DCConstant"),
@@ -47,7 +49,9 @@ _HOME = {
     "Downpour": ("ps.methods.downpour", "Downpour"),
     "EASGD": ("ps.methods.easgd", "EASGD"),
     "Hogwild": ("ps.methods.hogwild", "Hogwild"),
+    "Linear": ("ps.optimizers.schedule", "Linear"),
     "LocallyConnected2d": ("models.tasks.locally_connected", "LocallyConnected2d"),
+    "OneCycle": ("ps.optimizers.schedule", "OneCycle"),
     "Perplexity": ("models.metrics", "Perplexity"),
     "Placement": ("partition.placement.placement_file", "Placement"),
     "RMSprop": ("ps.optimizers.standard", "RMSprop"),
@@ -55,7 +59,10 @@ _HOME = {
     "SGD": ("ps.optimizers.standard", "SGD"),
     "SSP": ("ps.methods.ssp", "SSP"),
     "Scaled": ("ps.optimizers.registry", "Scaled"),
+    "Scheduled": ("ps.optimizers.registry", "Scheduled"),
+    "StepDecay": ("ps.optimizers.schedule", "StepDecay"),
     "Sync": ("ps.methods.sync", "Sync"),
+    "Table": ("ps.optimizers.schedule", "Table"),
     "Task": ("models.task", "Task"),
     "TorchAdagrad": ("ps.optimizers.standard", "TorchAdagrad"),
     "load_checkpoint": ("ps.checkpoint.read_checkpoint", "load_checkpoint"),
@@ -76,6 +83,7 @@ __all__ = [
     "Add",
     "AllReduce",
     "Averaging",
+    "Cosine",
     "CutsetError",
     "DCAdaptive",
     "DCConstant",
@@ -83,13 +91,18 @@ __all__ = [
     "DiLoCo",
     "Downpour",
     "Hogwild",
+    "Linear",
     "LocallyConnected2d",
+    "OneCycle",
     "Perplexity",
     "Placement",
     "RMSprop",
     "Replica",
     "Scaled",
+    "Scheduled",
+    "StepDecay",
     "Sync",
+    "Table",
     "Task",
     "TorchAdagrad",
     "load_checkpoint",

@@ -60,6 +60,7 @@ MEANINGS: Mapping[str, str] = {
     "E254": "An optimizer, method or compression has no such option, or the option cannot be read.",
     "E255": "Nesterov momentum was requested without momentum.",
     "E256": "An option of a compression has an impossible value.",
+    "E257": "A learning rate schedule cannot work with such an option.",
     "E260": "An option of a method is not a whole number, or is too small.",
     "E261": "The warm start needs more pushes than replica 0 makes.",
     "E262": "The optimizer compensates the delay of pushes, which this method does not have.",

@@ -62,7 +62,7 @@ class AllReduce(Method, frozen=True, tag="allreduce"):
                 loop.compute_gradient(step)
                 group.average(gradient, step)
                 number += 1
-                apply_lazily(optimizer, values, gradient, state, Update(number))
+                apply_lazily(optimizer, values, gradient, state, Update(number, progress=loop.progress(step)))
                 loop.finish_step(step)
         if not is_finite(values):
             facts = f"the parameters of {client.name} are not finite after its last step"

@@ -71,7 +71,8 @@ class EASGD(Method, frozen=True, tag="easgd"):
             if exchanges:
                 self._exchange_with_centre(loop, done)
             # "x^i ← x^i - η g^i(x)"
-            optimizer.apply(values, gradient, state, Update(step - loop.start_step + 1, replica=loop.replica))
+            taken = step - loop.start_step + 1
+            optimizer.apply(values, gradient, state, Update(taken, 0, loop.replica, loop.progress(step)))
             # "t^i ← t^i + 1"
             loop.finish_step(step)
             done = step + 1

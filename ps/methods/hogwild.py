@@ -41,7 +41,7 @@ class Hogwild(Method, frozen=True, tag="hogwild"):
             loop.compute_gradient(step)
             # "for v ∈ e do x_v ← x_v - γ b_vᵀ G_e(x)"
             if shared is not None:
-                shared.apply(loop.optimizer, gradient, updates_before)
+                shared.apply(loop.optimizer, gradient, updates_before, total=loop.total_steps * loop.replicas)
             loop.finish_step(step)
         if not is_finite(loop.worker.values):
             facts = f"the parameters of {loop.client.name} are not finite after its last step"

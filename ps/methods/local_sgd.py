@@ -71,7 +71,8 @@ class LocalSGD(Method, frozen=True):
             loop.compute_gradient(step)
             # "θ_i(t) ← InnerOpt(θ_i(t), ∇L)"
             taken += 1
-            optimizer.apply(values, gradient, state, Update(int(taken), replica=loop.replica))
+            update = Update(int(taken), replica=loop.replica, progress=loop.progress(step))
+            optimizer.apply(values, gradient, state, update)
             if (step + 1) % self.every == 0 or loop.is_last:
                 self._end_round(loop, base, step)
             loop.finish_step(step)

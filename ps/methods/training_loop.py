@@ -46,7 +46,8 @@ class TrainingLoop(Generic[B]):
     """What a method's loop is made of. All workers of a replica take the same steps, as they exchange activations.
 
     worker: its `values` are those of the client. optimizer: the user's. batches: the replica's batch at each step,
-    whose length is its number of samples. start_step: the step to begin with, more than 0 if training is resumed. clip:
+    whose length is its number of samples. start_step: the step to begin with, more than 0 if training is resumed.
+    total_steps: of each replica in the whole run, about; 0 where that does not matter. clip:
     may scale the gradients of a step, which must be alone in `worker.gradients`. agree: called with a number and a
     step; returns the number that machine 0 of the replica gave, for which all its machines must ask. report: called
     after each step. gradient: the worker's gradient with its sparse tables, for methods that push touched rows only.
@@ -62,6 +63,7 @@ class TrainingLoop(Generic[B]):
         *,
         replicas: int,
         start_step: int = 0,
+        total_steps: int = 0,
         clip: Callable[[int], object] | None = None,
         agree: Callable[[int, int], int] = lambda number, step: number,
         report: Report | None = None,
@@ -70,7 +72,7 @@ class TrainingLoop(Generic[B]):
     ) -> None:
         self.gradient = gradient or FlatGradient(worker.gradients)
         self.worker, self.client, self.optimizer, self.replicas = worker, client, optimizer, replicas
-        self.start_step = start_step
+        self.start_step, self.total_steps = start_step, total_steps
         self.is_last = False  # whether no step follows the present one
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
@@ -87,6 +89,10 @@ class TrainingLoop(Generic[B]):
     def clips_gradients(self) -> bool:
         """Whether gradients are scaled, so that those of several steps must not be added up in `worker.gradients`."""
         return self._clip is not None
+
+    def progress(self, step: int) -> float:
+        """Return the fraction of the run that is over before a step of this replica."""
+        return min(1.0, step / self.total_steps) if self.total_steps else 0.0
 
     def load_batch(self, step: int) -> bool:
         """Load the batch of a step, for methods that may skip steps; return whether there is one."""

@@ -14,12 +14,14 @@ class Update(msgspec.Struct, frozen=True):
     """What an optimizer may know of an update besides the gradient.
 
     number: of the update of these values, from 1. tau: its staleness, the updates by others since the values that the
-    gradient was computed on. replica: which computed it; the first one if several gradients were aggregated.
+    gradient was computed on. replica: which computed it; the first one if several gradients were aggregated. progress:
+    the fraction of the run's updates that were made before, for schedules.
     """
 
     number: int = 1
     tau: int = 0
     replica: int = 0
+    progress: float = 0.0
 
 
 class Optimizer(msgspec.Struct, frozen=True):

@@ -48,14 +48,16 @@ class SharedParameters:
         """The updates that all replicas have made so far."""
         return int(self._counts.sum())
 
-    def apply(self, optimizer: Optimizer, gradient: FlatGradient, seen: int) -> None:
+    def apply(self, optimizer: Optimizer, gradient: FlatGradient, seen: int, *, total: int = 0) -> None:
         """Update the parameters with a gradient; of sparse tables only the touched rows.
 
-        seen: the number of updates when the gradient's step began, from which its staleness follows.
+        seen: the number of updates when the gradient's step began, from which its staleness follows. total: updates of
+        the whole run, 0 where that does not matter.
         """
         before = self.updates
         tau = before - seen
-        update = Update(self._base + before + 1, tau, self._replica)
+        done = self._base + before
+        update = Update(done + 1, tau, self._replica, min(1.0, done / total) if total else 0.0)
         apply_lazily(optimizer, self.values, gradient, self._state, update)
         self._counts[self._replica, min(tau, MAX_TAU)] += 1
 

@@ -218,7 +218,7 @@ class SliceServer:
         self.counters.pushes += 1
         self.counters.staleness.setdefault(push.sender, StalenessHistogram()).add(tau)
         if not self._serving.aggregate:
-            self._apply(slice_state, push, Update(slice_state.version + 1, tau, push.replica))
+            self._apply(slice_state, push, self._next_update(slice_state, push.replica, tau))
             return [push]
         if tau > 0:  # its update was made without it (Chen et al., 2016: the gradient of a backup worker is dropped)
             self.counters.late += 1
@@ -234,11 +234,14 @@ class SliceServer:
         if len(self._aggregator.pushes) < max(1, enough):
             return []
         pushes, mean = self._aggregator.take(self.piece.size)
-        update = Update(slice_state.version + 1, 0, pushes[0].replica)
+        update = self._next_update(slice_state, pushes[0].replica)
         self._apply(slice_state, msgspec.structs.replace(pushes[0], gradient=mean), update)
         for push in pushes:
             slice_state.applied[push.sender] = push.number
         return pushes
+
+    def _next_update(self, slice_state: SliceState, replica: int, tau: int = 0) -> Update:
+        return Update(slice_state.version + 1, tau, replica, self._serving.progress(slice_state.version))
 
     def _apply(self, slice_state: SliceState, push: PendingPush, update: Update) -> None:
         self._durability.before_change(self.piece.number)

@@ -12,6 +12,7 @@ def methods_command() -> None:
     """List methods, optimizers and compressions, with their options and defaults."""
     from ...ps.methods.registry import METHODS
     from ...ps.optimizers.registry import OPTIMIZERS
+    from ...ps.optimizers.schedule import SCHEDULES
     from ...ps.slices.compression import COMPRESSIONS
 
     click.echo("--method NAME[:OPTION=VALUE,...], how replicas train together:\n")
@@ -19,6 +20,8 @@ def methods_command() -> None:
     click.echo("\n--optimizer NAME[/tau][:OPTION=VALUE,...], how a gradient changes the parameters (--lr is its rate,")
     click.echo("which /tau divides by the staleness of each push):\n")
     click.echo(_format_kinds(OPTIMIZERS))
+    click.echo("\n--lr-schedule NAME[:OPTION=VALUE,...], how the rate changes; options are fractions of the run:\n")
+    click.echo(_format_kinds(SCHEDULES))
     click.echo("\n--compress NAME[:OPTION=VALUE,...], how pushes are compressed:\n")
     click.echo(_format_kinds(COMPRESSIONS))
 

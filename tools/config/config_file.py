@@ -10,6 +10,7 @@ import msgspec
 from ...errors import BadInput, UsageError
 from ...ps.methods.registry import AnyMethod
 from ...ps.optimizers.registry import AnyOptimizer
+from ...ps.optimizers.schedule import AnySchedule
 from ...ps.slices.compression import AnyCompression
 from ...whole_file import write_whole
 from ..run_folder import CONFIG, PLACEMENT
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OWN_KEYS = {"task", "method", "replicas", "shards", "checkpoint_every", "out"}  # by which a record is recognised
-OBJECTS: "Mapping[str, Any]" = {"method": AnyMethod, "optimizer": AnyOptimizer, "compress": AnyCompression}
+OBJECTS: "Mapping[str, Any]" = {
+    "method": AnyMethod,
+    "optimizer": AnyOptimizer,
+    "lr_schedule": AnySchedule,
+    "compress": AnyCompression,
+}
 
 
 def save_config(config: RunConfig, folder: Path | None = None) -> Path:

@@ -9,7 +9,8 @@ from ...errors import UsageError
 from ...ps.methods.method import Method
 from ...ps.methods.registry import AnyMethod, parse_method
 from ...ps.optimizers.optimizer import Optimizer
-from ...ps.optimizers.registry import AnyOptimizer, Scaled, parse_optimizer
+from ...ps.optimizers.registry import AnyOptimizer, Scaled, Scheduled, parse_optimizer
+from ...ps.optimizers.schedule import AnySchedule, Schedule, parse_schedule
 from ...ps.slices.compression import AnyCompression, Compression, parse_compression
 from .option import MAX_WHOLE
 from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER
@@ -26,8 +27,10 @@ def method_of(choice: str | AnyMethod) -> AnyMethod:
     return method
 
 
-def optimizer_of(choice: str | AnyOptimizer | None, lr: float | None) -> AnyOptimizer:
-    """Return the optimizer of a config at the learning rate `lr`.
+def optimizer_of(
+    choice: str | AnyOptimizer | None, lr: float | None, schedule: str | AnySchedule | None = None
+) -> AnyOptimizer:
+    """Return the optimizer of a config at the learning rate `lr`, or at one that follows a schedule.
 
     UsageError if there is no such optimizer, if it sets a learning rate itself and `lr` is given too, or if the rate is
     too large for float32.
@@ -43,12 +46,22 @@ def optimizer_of(choice: str | AnyOptimizer | None, lr: float | None) -> AnyOpti
     else:
         _expect(choice, Optimizer, "optimizer", DEFAULT_OPTIMIZER)
         optimizer = choice
-    _refuse_huge(optimizer.inner if isinstance(optimizer, Scaled) else optimizer, "optimizer")
+    inner = optimizer.inner if isinstance(optimizer, Scheduled) else optimizer
+    _refuse_huge(inner.inner if isinstance(inner, Scaled) else inner, "optimizer")
     if optimizer.lr > MAX_LR:
         raise UsageError(
             "E226", f"--lr {optimizer.lr:g} is too large; the largest float32 is {MAX_LR:.3g}", fix="--lr 0.05"
         )
-    return optimizer
+    return optimizer if schedule is None else _with_schedule(optimizer, schedule)
+
+
+def _with_schedule(optimizer: AnyOptimizer, choice: str | AnySchedule) -> AnyOptimizer:
+    if isinstance(optimizer, Scheduled):
+        facts = "lr_schedule beside an optimizer that has a schedule of its own"
+        raise UsageError("E229", facts, fix="leave one of both out")
+    if not isinstance(choice, str):
+        _expect(choice, Schedule, "lr_schedule", "cosine")
+    return Scheduled(optimizer, parse_schedule(choice) if isinstance(choice, str) else choice)
 
 
 def compression_of(choice: str | AnyCompression | None) -> AnyCompression | None:

@@ -15,7 +15,7 @@ PLANNING = (
 )  # fmt: skip
 ONE_HOST = ("hogwild", "allreduce", "sandblaster")  # by shared memory, by plain TCP, by a log on one disk
 # What a batch method does not use: it takes all samples in every iteration, and chooses its own step sizes.
-STOCHASTIC = ("optimizer", "lr", "epochs", "target", "clip_norm", "on_divergence")
+STOCHASTIC = ("optimizer", "lr", "lr_schedule", "epochs", "target", "clip_norm", "on_divergence")
 
 
 def refuse_conflicts(options: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ def refuse_conflicts(options: Mapping[str, Any]) -> None:
         facts = "has no effect with method sandblaster, which uses all samples in every iteration"
         _refuse_any(options, STOCHASTIC, "E296", facts, fix="; see --method sandblaster:iterations=40,step=1")
     else:
-        optimizer_of(options.get("optimizer"), options.get("lr"))
+        optimizer_of(options.get("optimizer"), options.get("lr"), options.get("lr_schedule"))
     if "overwrite" in options and "out" not in options:
         _refuse_any(options, ["overwrite"], "E230", "has no effect without --out: a run folder without a name is new")
     if "keep_checkpoints" in options and "checkpoint_every" not in options:

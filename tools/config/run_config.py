@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...partition.placement.placement_file import Placement
     from ...ps.methods.registry import AnyMethod
     from ...ps.optimizers.registry import AnyOptimizer
+    from ...ps.optimizers.schedule import AnySchedule
     from ...ps.slices.compression import AnyCompression
 
 TASK, PLAN, TRAINING, REPLICAS, FOLDER = (
@@ -117,6 +118,12 @@ class RunConfig:
         help="How gradients change parameters, e.g. adam:beta1=0.8. `cutset methods` lists all.",
     )
     lr: float | None = option(group=TRAINING, shown_default=str(DEFAULT_LR), help="Learning rate.")
+    lr_schedule: str | AnySchedule | None = option(
+        group=TRAINING,
+        metavar="NAME[:OPTION=VALUE,...]",
+        shown_default="the same rate throughout",
+        help="How the rate changes over the run, e.g. cosine:warmup=0.05. `cutset methods` lists all.",
+    )
     clip_norm: float = option(
         0.0, group=TRAINING, check=number(0), help="Clip the global gradient norm to this value; 0 disables."
     )

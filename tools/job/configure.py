@@ -61,7 +61,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     return Job(
         config,
         method,
-        optimizer_of(config.optimizer, config.lr),
+        optimizer_of(config.optimizer, config.lr, config.lr_schedule),
         compression_of(config.compress),
         shards,
         plan.task.name,
@@ -128,7 +128,7 @@ def _check_target(config: RunConfig, plan: ReplicaPlan, trial: DryRun) -> None:
 
 def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, start: ResumeState | None) -> TrainingSpec:
     """Share the samples of all epochs out in whole batches, the steps of each replica."""
-    method, optimizer = method_of(config.method), optimizer_of(config.optimizer, config.lr)
+    method, optimizer = method_of(config.method), optimizer_of(config.optimizer, config.lr, config.lr_schedule)
     steps = config.epochs * trial.samples // plan.batch // config.replicas
     if steps < 1:
         raise UsageError(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...ps.methods.registry import AnyMethod
-from ...ps.optimizers.registry import AnyOptimizer, Scaled
+from ...ps.optimizers.registry import AnyOptimizer, scale_by_staleness
 from ..config.option_values import STOP
 
 
@@ -25,13 +25,13 @@ def check_divergence_policy(policy: str, method: AnyMethod, optimizer: AnyOptimi
     """Raise UsageError where a run of so many steps that diverges could not go on as the user asks."""
     if policy == STOP:
         return
-    if isinstance(optimizer, Scaled):
+    if scale_by_staleness(optimizer) == optimizer:
         facts = (
             f"--on-divergence {policy} divides the rate by the staleness, as optimizer {optimizer.name} does already"
         )
         raise UsageError("E285", facts, fix=f"--on-divergence {STOP}")
     try:
-        method.check(Scaled(optimizer), replicas, steps)
+        method.check(scale_by_staleness(optimizer), replicas, steps)
     except UsageError as error:
         facts = f"--on-divergence {policy} divides the rate by the staleness of pushes: {error.facts}"
         raise UsageError("E285", facts, fix=f"--on-divergence {STOP}") from error

@@ -84,7 +84,8 @@ class Job:
     @property
     def serving(self) -> ServingConfig:
         """What its shards do."""
-        return self.method.configure_shards(self.optimizer, self.replicas)
+        updates = self.method.count_updates(self.training.steps, self.replicas)
+        return msgspec.structs.replace(self.method.configure_shards(self.optimizer, self.replicas), updates=updates)
 
     @property
     def worker_threads(self) -> int:

@@ -125,5 +125,5 @@ def read_start(config: RunConfig, folder: Path) -> ResumeState | None:
     method = method_of(config.method)
     if config.resume is None or isinstance(method, Sandblaster):
         return None
-    optimizer = optimizer_of(config.optimizer, config.lr)
+    optimizer = optimizer_of(config.optimizer, config.lr, config.lr_schedule)
     return load_resume_state(Path(config.resume), folder, method=method, optimizer=optimizer, seed=config.seed)

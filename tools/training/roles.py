@@ -76,7 +76,7 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
         demand_finite_loss(channel.name, step, loss)
         if training.clip_norm:
             trainer.clip(training.clip_norm, step)
-        apply_lazily(optimizer, trainer.values, gradient, state, Update(step + 1))
+        apply_lazily(optimizer, trainer.values, gradient, state, Update(step + 1, progress=step / training.steps))
         gradient.zero()
         log.record_step(step, loss)
         if log.is_evaluation_due():

@@ -9,7 +9,7 @@ import msgspec
 from ...errors import Diverged
 from ...ps.checkpoint.journal import remove_journals
 from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
-from ...ps.optimizers.registry import Scaled
+from ...ps.optimizers.registry import scale_by_staleness
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Route
 from ..config.option_values import RETRY_SCALED
@@ -92,9 +92,11 @@ def run_with_divergence_retry(
         return job, train(job), None
     except Diverged as error:
         optimizer = job.optimizer
-        if job.config.on_divergence != RETRY_SCALED or isinstance(optimizer, Scaled):
+        if job.config.on_divergence != RETRY_SCALED or scale_by_staleness(optimizer) == optimizer:
             raise
-        scaled = replace(job, optimizer=Scaled(optimizer), run=job.run + 1)  # its checkpoints are later ones
+        scaled = replace(
+            job, optimizer=scale_by_staleness(optimizer), run=job.run + 1
+        )  # its checkpoints are later ones
         retry = DivergenceRetry(error.code, error.facts.partition("\n")[0], scaled.optimizer.name)
     on_notice(retry.describe())
     try:

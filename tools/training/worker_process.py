@@ -130,6 +130,7 @@ class WorkerProcess:
             self._read_batch,
             replicas=self._training.replicas,
             start_step=self._assignment.start_step,
+            total_steps=self._training.steps,
             clip=(lambda step: trainer.clip(max_norm, step)) if max_norm else None,
             agree=trainer.agree,
             report=lambda step, loss, count: self._finish_step(step, loss, last=loop.is_last),

@@ -45,6 +45,7 @@ FLAGS = {
     "method": "--method",
     "optimizer": "--optimizer",
     "lr": "--lr",
+    "lr_schedule": "--lr-schedule",
     "clip_norm": "--clip-norm",
     "epochs": "--epochs",
     "target": "--target",
