@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .ps.methods.sync import Sync
     from .ps.optimizers.delay_compensated import AdaDelay, DCAdaptive, DCConstant
     from .ps.optimizers.registry import Scaled, Scheduled
-    from .ps.optimizers.schedule import Cosine, Linear, OneCycle, StepDecay, Table
+    from .ps.optimizers.schedule import Cosine, Linear, OneCycle, StepDecay, TabulatedSchedule
     from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
     from .runtime.worker.replica import Replica
     from .tools.task.in_process import make_replica as replica
@@ -62,7 +62,7 @@ _HOME = {
     "Scheduled": ("ps.optimizers.registry", "Scheduled"),
     "StepDecay": ("ps.optimizers.schedule", "StepDecay"),
     "Sync": ("ps.methods.sync", "Sync"),
-    "Table": ("ps.optimizers.schedule", "Table"),
+    "TabulatedSchedule": ("ps.optimizers.schedule", "TabulatedSchedule"),
     "Task": ("models.task", "Task"),
     "TorchAdagrad": ("ps.optimizers.standard", "TorchAdagrad"),
     "load_checkpoint": ("ps.checkpoint.read_checkpoint", "load_checkpoint"),
@@ -102,7 +102,7 @@ __all__ = [
     "Scheduled",
     "StepDecay",
     "Sync",
-    "Table",
+    "TabulatedSchedule",
     "Task",
     "TorchAdagrad",
     "load_checkpoint",

@@ -116,7 +116,7 @@ class OneCycle(Schedule, frozen=True, tag="one-cycle"):
         return _anneal(1.0, end, (progress - self.rise) / max(1 - self.rise, 1e-9))
 
 
-class Table(Schedule, frozen=True, tag="table"):
+class TabulatedSchedule(Schedule, frozen=True, tag="table"):
     """Factors at points that divide the run evenly, the first at its beginning; those between are on straight lines."""
 
     factors: tuple[float, ...]
@@ -124,10 +124,10 @@ class Table(Schedule, frozen=True, tag="table"):
     def __post_init__(self) -> None:
         if not self.factors or not all(math.isfinite(factor) and factor >= 0 for factor in self.factors):
             facts = "the factors of schedule table must be finite numbers of at least 0, one or more"
-            raise UsageError("E257", facts, fix="cutset.Table.of(function, steps)")
+            raise UsageError("E257", facts, fix="cutset.TabulatedSchedule.of(function, steps)")
 
     @classmethod
-    def of(cls, function: Callable[[int], float], steps: int) -> "Table":
+    def of(cls, function: Callable[[int], float], steps: int) -> "TabulatedSchedule":
         """Return the schedule of a function of the step, from 0 to `steps` - 1, as torch's LambdaLR has it."""
         return cls(tuple(float(function(step)) for step in range(max(1, steps))))
 
@@ -139,7 +139,7 @@ class Table(Schedule, frozen=True, tag="table"):
         return self.factors[before] + (self.factors[after] - self.factors[before]) * max(0.0, at - before)
 
 
-AnySchedule = Cosine | Linear | StepDecay | OneCycle | Table
+AnySchedule = Cosine | Linear | StepDecay | OneCycle | TabulatedSchedule
 SCHEDULES: dict[str, type[Cosine | Linear | StepDecay | OneCycle]] = {
     "cosine": Cosine,
     "linear": Linear,

@@ -19,7 +19,7 @@ from cutset.ps.optimizers.schedule import (
     Linear,
     OneCycle,
     StepDecay,
-    Table,
+    TabulatedSchedule,
     parse_schedule,
 )
 from cutset.ps.optimizers.standard import SGD, Adam
@@ -32,7 +32,7 @@ SAME: list[tuple[AnySchedule, Made]] = [
     (Cosine(final=0.25), lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS, eta_min=0.025)),
     (Linear(final=0.5), lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.5, total_iters=STEPS)),
     (StepDecay(0.25, 0.3), lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.3)),
-    (Table.of(lambda step: 0.9**step, STEPS), lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step)),
+    (TabulatedSchedule.of(lambda step: 0.9**step, STEPS), lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step)),
 ]
 
 
@@ -64,7 +64,7 @@ def test_a_warm_up_rises_in_proportion_and_then_the_fall_begins() -> None:
     assert schedule.factor(1.0) == pytest.approx(0.2)
 
 
-@given(st.sampled_from([*(kind() for kind in SCHEDULES.values()), Table((1.0, 0.5, 2.0))]), st.floats(0, 1))
+@given(st.sampled_from([*(kind() for kind in SCHEDULES.values()), TabulatedSchedule((1.0, 0.5, 2.0))]), st.floats(0, 1))
 def test_a_factor_is_finite_and_an_optimizer_takes_it(schedule: AnySchedule, progress: float) -> None:
     factor = schedule.factor(progress)
     assert 0 <= factor <= 2
@@ -97,4 +97,4 @@ def test_what_is_no_schedule_is_refused() -> None:
         parse_schedule("cosin")
     for factors in ((), (1.0, math.nan), (-1.0,)):
         with pytest.raises(UsageError, match="E257"):
-            Table(factors)
+            TabulatedSchedule(factors)
