@@ -103,6 +103,7 @@ MEANINGS: Mapping[str, str] = {
     "E303": "The user's code raised an error when it was imported, or when it made its model.",
     "E304": "The user's function does not return a task or a module.",
     "E305": "The user's function cannot be called without arguments.",
+    "E306": "A file of the user trains as it is imported.",
     "E310": "The task has no data to train on.",
     "E311": "The data of the task cannot be read, or is not a `cutset.Data` with samples.",
     "E312": "The example batch of the task cannot be made, or has the wrong size.",

@@ -1,9 +1,11 @@
 """Runs training jobs: `run` starts the processes of a job and returns its result, `train` is `cutset.train`."""
 
+import json
 from typing import Any
 
 import msgspec
 
+from ..errors import UsageError
 from ..ps.methods.sandblaster import Sandblaster
 from ..runtime.launcher.launcher import Route
 from ..whole_file import write_whole
@@ -17,26 +19,41 @@ from .hosts.engine import open_run_hosts, serve_if_member
 from .job.job import Job
 from .job.prepare import prepare_run
 from .job.process_specs import worker_name
-from .run_folder import TRACE
+from .report.pages import render_run_page
+from .run_folder import REPORT, RESULT, TRACE
 from .sandblaster.run import run_sandblaster
+from .task.load_task import refuse_while_importing
 from .training.run import run_baseline, run_replicas, run_with_divergence_retry
 from .training.supervision import OnNotice, OnProgress
 
 
 @takes_options_of(RunConfig)
 def train(config: RunConfig) -> dict[str, Any]:
-    """Train a task named as on the command line, "file.py:factory", and return the result, as result.json has it.
+    """Train a task and return the result; the run folder is as the command leaves it, result.json and report included.
 
-    The arguments are the options of `cutset train`. Method, optimizer and compress may be text ("downpour:fetch=4") or
-    objects (`cutset.Downpour(fetch=4)`). The processes of the run import the task by its name, so it must not be one
-    of an interactive session. Raises `cutset.CutsetError`.
+    The task is named as on the command line, "file.py:factory", or given as that function, which must stand in a file:
+    the processes of the run import it, so what a script does itself stands under `if __name__ == "__main__"`. The other
+    arguments are the options of `cutset train`. Method, optimizer and compress may be text ("downpour:fetch=4") or
+    objects (`cutset.Downpour(fetch=4)`). Raises `cutset.CutsetError`.
 
     With on="env", in a process that torchrun has started with another rank than 0, the result is {}.
     """
+    refuse_while_importing("cutset.train")
     if serve_if_member(config.on):
         return {}
     with prepare_run(config) as job:
-        return run(job)
+        result = run(job)
+        save_result(job, result)
+    return result
+
+
+def save_result(job: Job, result: dict[str, Any]) -> None:
+    """Write a result and its page into the run folder. UsageError where that cannot be."""
+    try:
+        write_whole(job.out / RESULT, json.dumps(result, indent=1) + "\n")
+        write_whole(job.out / REPORT, render_run_page(job.placement, result))
+    except OSError as error:
+        raise UsageError("E222", f"cannot write {job.out}: {error}", fix="--out FOLDER with enough space") from error
 
 
 def run(

@@ -53,11 +53,14 @@ class Stream:
     def indices(self, number: int) -> int:
         return number
 
+    def epochs(self, number: int) -> None:
+        return None
+
 
 class Samples:
     """In the place of `Data`."""
 
-    def rows(self, number: int) -> Batch:
+    def rows(self, number: int, epochs: object = None) -> Batch:
         return Batch(number)
 
     def __len__(self) -> int:
@@ -128,7 +131,7 @@ class Trainer:
 def install_workload() -> None:
     """Have the real `WorkerProcess` train what is simulated."""
     worker_process.load_task = lambda spec: None  # type: ignore[assignment,return-value]
-    worker_process.read_split = lambda task, split: Samples()  # type: ignore[assignment,return-value]
+    worker_process.read_split = lambda task, split, seed=0: Samples()  # type: ignore[assignment,return-value]
     worker_process.SampleStream = Stream  # type: ignore[assignment,misc]
     worker_process.CutTrainer = Trainer  # type: ignore[assignment,misc]
     worker_process._warm_up = lambda: None

@@ -49,6 +49,7 @@ ps/server
 ps/sandblaster
 ps/methods
 tools
+tools/samples
 tools/task tools/unfinished
 tools/config
 tools/job

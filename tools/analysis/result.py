@@ -65,7 +65,7 @@ def compare_runs(
     row |= {name: statistics[name] for name in SERVER_COLUMNS}
     rows.append(row)
     return {
-        "task": job.config.task,
+        "task": job.config.task_name,
         **{name: row[name] for name in SCORES},
         "verdict": _describe_verdict(rows),
         "notes": [

@@ -20,7 +20,7 @@ def summarize_sandblaster(job: Job, method: Sandblaster, outcome: dict[str, Any]
     rows.append(row)
     loss = iterations[-1]["loss"] if iterations else None
     return {
-        "task": job.config.task,
+        "task": job.config.task_name,
         "test_accuracy": row["test_accuracy"],
         "test_loss": row["test_loss"],
         "metrics": row["metrics"],

@@ -147,7 +147,7 @@ def _score_words(
 
 
 def _find_nearest(vectors: "WordVectors", near: tuple[str, ...]) -> dict[str, list[tuple[str, float]]]:
-    from ..task.blame import blame
+    from ..blame import blame
 
     with blame("E329", "--near"):
         return {word: vectors.nearest(word) for word in near}

@@ -4,10 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...errors import UsageError
-from ...whole_file import write_whole
 from ..config.run_config import RunConfig
-from ..run_folder import REPORT, RESULT, TRACE, WEIGHTS
+from ..run_folder import REPORT, TRACE, WEIGHTS
 from .config_options import ALL_OPTIONS, GroupedCommand, config_options
 from .output import json_option, keep_stdout, print_json
 
@@ -66,7 +64,7 @@ def _train(config: RunConfig, *, as_json: bool) -> None:
     from ..hosts.engine import serve_if_member
     from ..job.prepare import prepare_run
     from ..report.console import print_result
-    from ..train import run
+    from ..train import run, save_result
 
     if serve_if_member(config.on):
         return
@@ -75,7 +73,7 @@ def _train(config: RunConfig, *, as_json: bool) -> None:
             _announce(job)
         with _ProgressLines() as lines:
             result = run(job, lines.show_progress, on_notice=lines.show_notice)
-        _save_result(job, result)
+        save_result(job, result)
     if as_json:
         print_json(result)
         return
@@ -90,19 +88,6 @@ def _announce(job: "Job") -> None:
     plan = job.placement
     cut = [] if plan is None else [f"cut of {plan.model}: {plan.winner}. {plan.verdict}"]
     click.echo("\n".join([*cut, *job.notes, ""]), err=True)
-
-
-def _save_result(job: "Job", result: dict[str, Any]) -> None:
-    """Write the result and its page into the run folder."""
-    import json
-
-    from ..report.pages import render_run_page
-
-    try:
-        write_whole(job.out / RESULT, json.dumps(result, indent=1) + "\n")
-        write_whole(job.out / REPORT, render_run_page(job.placement, result))
-    except OSError as error:
-        raise UsageError("E222", f"cannot write {job.out}: {error}", fix="--out FOLDER with enough space") from error
 
 
 class _ProgressLines:

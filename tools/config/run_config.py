@@ -8,13 +8,13 @@ fast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, Field, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import UsageError
 from ..path_option import require_path, require_utf8
+from ..task.factory_name import name_factory
 from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
 from .engine_name import FORMS, check_engine, check_ports, parse_engine
@@ -42,11 +42,14 @@ TASK, PLAN, TRAINING, REPLICAS, FOLDER = (
 class RunConfig:
     """The options of a training run, as the user gives them: as text, or in Python also as objects.
 
+    task: its name, "file.py:factory", or in Python the function that makes it, if it stands in a file; it becomes its
+    name.
+
     An option counts as given if it differs from its default. UsageError if the value of an option is wrong, or if
     options have no effect together or with the method.
     """
 
-    task: str
+    task: str | Callable[..., Any]
     _: KW_ONLY
 
     data: str | None = option(
@@ -219,9 +222,7 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, str):
-            facts = f"the task is {_article(self.task)}; the processes of a run import their task by its name"
-            raise UsageError("E227", facts, fix='cutset.train("file.py:factory"), the function that makes the task')
+        object.__setattr__(self, "task", name_factory(self.task))
         for one in fields(self):
             declared = option_of(one)
             if declared is not None:
@@ -256,6 +257,11 @@ class RunConfig:
         return bool(value != (Path(default) if isinstance(value, Path) and isinstance(default, str) else default))
 
     @property
+    def task_name(self) -> str:
+        """How the processes of the run name the task."""
+        return name_factory(self.task)
+
+    @property
     def folder(self) -> Path:
         """The run folder of a config that names one; `prepare_run` chooses it where the user does not."""
         assert self.out is not None
@@ -265,7 +271,7 @@ class RunConfig:
     def task_spec(self) -> TaskSpec:
         """How the processes of the run load the task."""
         return TaskSpec(
-            self.task,
+            self.task_name,
             self.data,
             tuple(self.inputs),
             self.batch,
@@ -291,8 +297,3 @@ class RunConfig:
             micro_batches=self.micro_batches,
             seed=self.seed,
         )
-
-
-def _article(value: object) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

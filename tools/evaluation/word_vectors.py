@@ -7,8 +7,8 @@ from typing import Any
 from ...errors import BadInput, CheckpointError
 from ...models.tasks.word2vec import WordTask
 from ...models.tasks.word_vectors import Score, WordVectors, read_judgements, read_questions
+from ..blame import blame
 from ..task import weight_source as weights
-from ..task.blame import blame
 from ..task.load_task import TaskSpec, load_task
 
 ALL = "all"

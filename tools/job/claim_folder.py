@@ -37,7 +37,7 @@ def claim_folder(config: RunConfig) -> Iterator[Path]:
     made = [path for path in (wanted, *wanted.parents) if not os.path.lexists(path)]
     folder = wanted
     if config.out is None:
-        folder = _make_numbered(parse_factory(config.task).factory[:MAX_LABEL])
+        folder = _make_numbered(parse_factory(config.task_name).factory[:MAX_LABEL])
         made.insert(0, folder)
     lock = _lock(folder)
     try:

@@ -19,8 +19,8 @@ from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.ir.pytree import first_tensor
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
-from ..task.blame import blame
-from ..task.dataset_samples import Samples
+from ..blame import blame
+from ..samples.dataset_samples import Samples
 from ..task.load_task import read_split
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scorer, Scores

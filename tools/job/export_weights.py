@@ -27,7 +27,7 @@ def describe_checkpoint(job: "Job", step: int) -> dict[str, Any]:
     By "run" and "samples" the last checkpoint of a folder is known (checkpoint_order.py); "written" is for people.
     """
     return {
-        "task": job.config.task,
+        "task": job.config.task_name,
         "epochs": job.config.epochs,
         "run": job.run,
         "step": step,

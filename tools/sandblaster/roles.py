@@ -30,7 +30,7 @@ from ..job.portion_size import FOLDER
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..run_folder import INITIAL
-from ..task.dataset_samples import Samples
+from ..samples.dataset_samples import Samples
 from ..task.load_task import load_task, read_split
 from ..training.replica_state import write_final_state
 from ..training.trainer import CutTrainer, Trainer, UncutTrainer

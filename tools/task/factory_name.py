@@ -4,8 +4,11 @@ Arguments are Python literals by keyword: numbers, strings, True, None, lists an
 """
 
 import ast
+import functools
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
@@ -31,6 +34,32 @@ def parse_factory(text: str) -> FactoryName:
         raise UsageError("E210", f"{text!r} names no factory", fix=f"pkg.module:FACTORY or file.py:FACTORY, as {named}")
     arguments = _arguments(match["arguments"]) if match["call"] else {}
     return FactoryName(match["module"], match["factory"], arguments)
+
+
+def name_factory(factory: object) -> str:
+    """Return the name of a function that stands in a file or an importable module; a text is one already.
+
+    UsageError where other processes could not find it by a name.
+    """
+    if isinstance(factory, str):
+        return factory
+    if isinstance(factory, functools.partial) and not factory.args:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in factory.keywords.items())
+        return f"{name_factory(factory.func)}({arguments})"
+    fix = 'cutset.train(task), with a function "def task(): ..." of a file, or cutset.train("file.py:task")'
+    code, name = getattr(factory, "__code__", None), getattr(factory, "__qualname__", "")
+    if code is None or not name.isidentifier():
+        what = f"the function {name}" if code is not None else f"a {type(factory).__name__} itself"
+        facts = f"the task is {what}, which the processes of a run cannot find by a name"
+        raise UsageError("E227", facts, fix=f"give a function at the top of a file that returns it: {fix}")
+    module = getattr(factory, "__module__", "")
+    known = sys.modules.get(module)
+    if module != "__main__" and getattr(known, name, None) is factory and getattr(known, "__spec__", None) is not None:
+        return f"{module}:{name}"
+    if not code.co_filename.endswith(".py") or not Path(code.co_filename).is_file():
+        facts = f"the function {name} stands in no file, from which the processes of a run could import it"
+        raise UsageError("E227", facts, fix="write it to a file, in a notebook by %%writefile task.py, and import it")
+    return f"{Path(code.co_filename).resolve()}:{name}"
 
 
 def is_bundled(model: str) -> bool:

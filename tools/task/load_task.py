@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...errors import BadInput, UsageError
-from .blame import blame, describe_error, locate
+from ..blame import blame, describe_error, locate
 from .factory_name import FactoryName, parse_factory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...models.task import Data, Task
-    from .dataset_samples import Samples
+    from ..samples.dataset_samples import Samples
 
+IMPORTING = "E306"
+_importing: list[Path] = []  # files of users, whose code runs
 _SHAPE = re.compile(r"[1-9][0-9]{0,17}([xX][1-9][0-9]{0,17})*")
 
 
@@ -79,7 +81,7 @@ def read_split(task: "Task", split: str, *, seed: int = 0) -> "Samples":
     seed: of the random numbers that the samples of a dataset draw.
     """
     from ...models.task import Data
-    from .dataset_samples import wrap_dataset
+    from ..samples.dataset_samples import wrap_dataset
 
     if task.data is None:
         raise BadInput("E310", f"task {task.name} has no data to train on", fix="return a cutset.Task with data=...")
@@ -175,14 +177,28 @@ def _import_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and torch look their module up by name
+    _importing.append(path)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
+    except BadInput as error:
+        if error.code != IMPORTING:
+            raise _import_error(str(path), error, f"python {path}") from error
+        raise
     except (Exception, SystemExit) as error:
         raise _import_error(str(path), error, f"python {path}") from error
+    finally:
+        _importing.remove(path)
     return module
+
+
+def refuse_while_importing(what: str) -> None:
+    """Raise BadInput where a file of the user calls this as it is imported for its task: it would do so for ever."""
+    if _importing:
+        facts = f"{what} is called by {_importing[-1]} while that is imported for its task"
+        raise BadInput(IMPORTING, facts, fix='put the call under: if __name__ == "__main__":')
 
 
 def _import_error(name: str, error: BaseException, command: str) -> BadInput:

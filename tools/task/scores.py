@@ -19,8 +19,8 @@ from ...partition.ir.box import Box
 from ...partition.ir.pytree import first_tensor, flatten, iter_leaves
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
-from .blame import blame
-from .dataset_samples import Samples
+from ..blame import blame
+from ..samples.dataset_samples import Samples
 
 
 class Scores(msgspec.Struct, frozen=True):

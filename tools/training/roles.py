@@ -20,8 +20,8 @@ from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
+from ..samples.sample_loader import SampleLoader
 from ..task.load_task import load_task, read_split
-from ..task.sample_loader import SampleLoader
 from .progress_log import ProgressLog
 from .trainer import UncutTrainer
 from .worker_process import WorkerProcess

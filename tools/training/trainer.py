@@ -20,8 +20,8 @@ from ...runtime.worker.trace import Trace, warm_steps
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
+from ..samples.dataset_samples import Samples
 from ..task import weight_source as weights
-from ..task.dataset_samples import Samples
 from ..task.load_task import build_model
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scores, score, score_uncut

@@ -17,9 +17,9 @@ from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
 from ..run_folder import buffer_path
-from ..task.dataset_samples import Samples
+from ..samples.dataset_samples import Samples
+from ..samples.sample_loader import SampleLoader
 from ..task.load_task import load_task, read_split
-from ..task.sample_loader import SampleLoader
 from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
 from .progress_log import ProgressLog

@@ -215,7 +215,7 @@ def test_python_refuses_objects_of_the_wrong_kind(options: dict[str, Any], code:
 
 def test_a_task_in_hand_is_to_be_named() -> None:
     task = Task(name="mine", model=None, loss=None, example=None, batch=1)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"E227: the task is a Task; .*\n  fix: .*file\.py:factory"):
+    with pytest.raises(UsageError, match=r"E227: the task is a Task itself, .*\n  fix: .*file.py:task"):
         cutset.train(task)  # type: ignore[arg-type]
 
 

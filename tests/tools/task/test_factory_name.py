@@ -1,13 +1,17 @@
 """Names of factories and their arguments: literals alone, and nothing is evaluated."""
 
 import string
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cutset.errors import UsageError
-from cutset.tools.task.factory_name import FactoryName, parse_factory
+from cutset.models.tasks.digits import digits
+from cutset.tools.task.factory_name import FactoryName, name_factory, parse_factory
 
 literals = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -87,3 +91,25 @@ def test_arguments_that_are_no_literals_are_refused(arguments, said):
         parse_factory(f"m:f({arguments})")
     assert caught.value.code == "E215"
     assert "transformer(layers=12,width=768)" in caught.value.fix
+
+
+def test_a_function_is_named_by_its_module_or_its_file() -> None:
+    assert name_factory(digits) == "cutset.models.tasks.digits:digits"
+    assert name_factory("net.py:task") == "net.py:task"
+    assert name_factory(partial(digits, data=None)) == "cutset.models.tasks.digits:digits(data=None)"
+    file = {"__name__": "__main__"}
+    exec(compile("def task(): pass", __file__, "exec"), file)
+    assert name_factory(file["task"]) == f"{Path(__file__).resolve()}:task"
+
+
+@pytest.mark.parametrize("what", [digits(), lambda: digits(), partial, 3], ids=["task", "lambda", "class", "number"])
+def test_what_no_other_process_finds_is_refused(what: object) -> None:
+    with pytest.raises(UsageError, match=r"E227: the task is .*cannot find by a name\n  fix: .*def task\(\)"):
+        name_factory(what)
+
+
+def test_a_function_of_an_interactive_session_is_refused() -> None:
+    session: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("def task(): pass", "<stdin>", "exec"), session)
+    with pytest.raises(UsageError, match=r"E227: the function task stands in no file"):
+        name_factory(session["task"])

@@ -20,7 +20,7 @@ from ....models.sample_stream import SampleStream
 from ....models.task import Task
 from ....runtime.channel.channel import Channel
 from ....runtime.hosts.heartbeat import RoleProgress
-from ...task.dataset_samples import Samples
+from ...samples.dataset_samples import Samples
 from ...task.load_task import TaskSpec, build_model, load_task, read_split
 
 ALONE, DDP, HOGWILD = (

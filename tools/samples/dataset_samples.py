@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 
 from ...errors import BadInput
-from .blame import blame
+from ..blame import blame
 
 if TYPE_CHECKING:
     from ...models.task import Data, Task
@@ -38,7 +38,8 @@ class DatasetSamples:
     """The samples of one split, from a dataset with `__len__` and `__getitem__`.
 
     collate: makes a batch of a list of samples. unpack: makes `Data` of that. seed: of the random numbers that samples
-    draw. processes: that read beside a process that trains. BadInput where a sample fails, or is unlike the others.
+    draw. processes: that read beside a process that trains. what: the samples are, in words. BadInput where a sample
+    fails, or is unlike the others.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class DatasetSamples:
     ) -> None:
         self._dataset, self._collate, self._seed = dataset, collate, seed
         self._unpack = task.unpack or unpack_batch
-        self._what = f"the {split} data of task {task.name}"
+        self.what = f"the {split} data of task {task.name}"
         self._count = len(dataset)
         self._form: list[str] | None = None
         self.processes = processes
@@ -65,19 +66,19 @@ class DatasetSamples:
         """Return the samples at `index` (int64 [batch]); see `Samples`."""
         from ...models.task import Data
 
-        with blame("E311", self._what):
+        with blame("E311", self.what):
             count = len(self._dataset)
         if count != self._count:
-            facts = f"{self._what} had {self._count} samples when the run began, and has {count} now"
+            facts = f"{self.what} had {self._count} samples when the run began, and has {count} now"
             raise BadInput("E311", facts, fix="let a dataset keep its length while it is trained on")
         numbers = index.tolist()
         drawn = [0] * len(numbers) if epochs is None else epochs.tolist()
         with _kept_generators():
             items = [self._read(number, epoch) for number, epoch in zip(numbers, drawn, strict=True)]
-        with blame("E311", f"the batch of samples {_list_some(numbers)} of {self._what}"):
+        with blame("E311", f"the batch of samples {_list_some(numbers)} of {self.what}"):
             batch = self._unpack(self._collate(items))
         if not isinstance(batch, Data):
-            facts = f"unpack of {self._what} gives a {type(batch).__name__}, not a cutset.Data"
+            facts = f"unpack of {self.what} gives a {type(batch).__name__}, not a cutset.Data"
             raise BadInput("E311", facts, fix="return cutset.Data((inputs,), (targets,))")
         self._check(batch, numbers)
         return batch
@@ -88,7 +89,7 @@ class DatasetSamples:
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
         torch.default_generator.manual_seed(seed)
-        with blame("E311", f"sample {number} of {self._what}"):
+        with blame("E311", f"sample {number} of {self.what}"):
             return self._dataset[number]
 
     def _check(self, batch: "Data", numbers: Sequence[int]) -> None:
@@ -96,10 +97,10 @@ class DatasetSamples:
         tensors = (*batch.inputs, *batch.targets)
         form = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape[1:])}" for t in tensors]
         if len(batch) != len(numbers):
-            facts = f"{len(numbers)} samples of {self._what} make a batch of {len(batch)}"
+            facts = f"{len(numbers)} samples of {self.what} make a batch of {len(batch)}"
             raise BadInput("E311", facts, fix="let collate and unpack give a row for each sample")
         if self._form is not None and form != self._form:
-            facts = f"{self._what} has samples of {' and '.join(form)} ({_list_some(numbers)}) beside {self._form}"
+            facts = f"{self.what} has samples of {' and '.join(form)} ({_list_some(numbers)}) beside {self._form}"
             raise BadInput("E311", facts, fix="give all samples one shape, by padding them in collate_fn")
         self._form = form
         for tensor in tensors:
@@ -107,11 +108,11 @@ class DatasetSamples:
                 finite = tensor.flatten(1).isfinite().all(1) if tensor.dim() > 1 else tensor.isfinite()
                 bad = [number for number, is_finite in zip(numbers, finite.tolist(), strict=True) if not is_finite]
                 if bad:
-                    facts = f"sample {bad[0]} of {self._what} has a value that is not finite"
+                    facts = f"sample {bad[0]} of {self.what} has a value that is not finite"
                     raise BadInput("E311", facts, fix="leave it out, or put a number there")
 
     def __repr__(self) -> str:
-        return f"DatasetSamples({self._what}, {self._count} samples)"
+        return f"DatasetSamples({self.what}, {self._count} samples)"
 
 
 def wrap_dataset(task: "Task", split: str, found: Any, *, seed: int) -> DatasetSamples | None:

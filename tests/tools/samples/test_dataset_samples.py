@@ -20,9 +20,9 @@ from cutset.models.task import Data
 from cutset.ps.methods.registry import parse_method
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
-from cutset.tools.task.dataset_samples import DatasetSamples, unpack_batch
+from cutset.tools.samples.dataset_samples import DatasetSamples, unpack_batch
+from cutset.tools.samples.sample_loader import SampleLoader
 from cutset.tools.task.load_task import TaskSpec, load_task, read_split
-from cutset.tools.task.sample_loader import SampleLoader
 from cutset.tools.train import run
 
 DATASETS = USER_MODELS / "datasets.py"
@@ -85,11 +85,29 @@ def test_processes_read_what_this_one_does_in_any_order(name: str, stream: Sampl
                 assert equal(found, alone.read(number))
 
 
+def test_batches_that_a_method_skips_are_given_up(stream: SampleStream) -> None:
+    samples = split_of("loader")
+    with SampleLoader(samples, stream) as loader:
+        for number in (0, 20, 40, 60):
+            found = loader.read(number, range(number + 1, number + 1 + loader.ahead))
+            assert equal(found, samples.rows(stream.indices(number), stream.epochs(number)))
+        assert len(loader._reading) == loader.ahead
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.uint8, torch.complex64, torch.float64])
+def test_all_dtypes_pass_between_processes(dtype: torch.dtype) -> None:
+    values = [(torch.ones(2, 3).to(dtype), torch.tensor(n)) for n in range(8)]
+    task = replace(load_task(TaskSpec(f"{DATASETS}:dataset")), data=lambda split: values)
+    with SampleLoader(read_split(task, "train"), SampleStream(8, batch=4, seed=0)) as loader:
+        found = loader.read(0)
+    assert found.inputs[0].dtype == dtype
+    assert torch.equal(found.inputs[0], torch.ones(4, 2, 3).to(dtype))
+
+
 def test_the_processes_end_with_the_loader(stream: SampleStream) -> None:
     with SampleLoader(split_of("loader"), stream) as loader:
         loader.read(0, [1, 2])
-        assert loader._pool is not None
-        pids = list(loader._pool._processes)
+        pids = loader.pids
         assert len(pids) == 2
     assert all(gone(pid, timeout_s=10.0) for pid in pids)
 
@@ -126,7 +144,9 @@ def test_a_process_that_dies_while_it_reads_is_named() -> None:
     """And one that fails does so with its own error."""
     in_order = SampleStream(41, batch=41, seed=0)
     with SampleLoader(split_of("failing(how='die')"), in_order) as loader:
-        with pytest.raises(ProcessLost, match=r"a process that read .*points.* has died") as caught:
+        with pytest.raises(
+            ProcessLost, match=r"a process that read the train data of task points was killed by SIGKILL"
+        ) as caught:
             loader.read(0)
         assert "loaders=0" in caught.value.fix
     failing = split_of("failing(how='raise')")

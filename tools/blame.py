@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...errors import BadInput
+from ..errors import BadInput
 
-OWN = tuple(
-    f"{Path(__file__).parent.parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools")
-)
+OWN = tuple(f"{Path(__file__).parent.parent / name}/" for name in ("models", "partition", "ps", "runtime", "tools"))
 
 
 @contextmanager
@@ -19,7 +17,7 @@ def blame(code: str, what: str, *, stated: str = "", fix: str = "correct it ther
 
     stated: the error code for a TaskError, which says itself what is wrong.
     """
-    from ...models.task import TaskError
+    from ..models.task import TaskError
 
     try:
         yield

@@ -1,0 +1,180 @@
+"""`ReaderProcess`: a fork of this process that reads samples; requests and batches pass a socket as plain bytes.
+
+A fork has the dataset already, so nothing of it travels, and what comes back are dtypes, shapes and numbers.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from typing import NoReturn
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ...errors import BadInput, ProcessLost
+from ...models.task import Data
+from .dataset_samples import DatasetSamples
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_LENGTH_BYTES = 8
+
+
+class _Request(msgspec.Struct, array_like=True):
+    number: int
+    index: list[int]
+    epochs: list[int]
+
+
+class _Array(msgspec.Struct, array_like=True):
+    dtype: str
+    shape: list[int]
+    data: bytes
+
+
+class _Reply(msgspec.Struct, array_like=True):
+    """A batch, or with a code the error of one that cannot be read."""
+
+    number: int
+    inputs: list[_Array] = []
+    targets: list[_Array] = []
+    names: list[str] = []
+    code: str = ""
+    facts: str = ""
+    fix: str = ""
+
+
+class ReaderProcess:
+    """Reads the batches that it is asked for, one after the other."""
+
+    def __init__(self, samples: DatasetSamples) -> None:
+        self._samples, self._waiting, self._replies = samples, list[int](), dict[int, _Reply]()
+        self._socket, theirs = socket.socketpair()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the fork uses none of them
+            self.pid = os.fork()
+        if not self.pid:
+            self._socket.close()
+            _serve(samples, theirs)
+        theirs.close()
+
+    @property
+    def waiting(self) -> int:
+        """How many batches were asked for and not taken."""
+        return len(self._waiting)
+
+    def request(self, number: int, index: Tensor, epochs: Tensor) -> None:
+        """Ask for the samples at `index` (int64 [batch]), as they are in these epochs, under a number."""
+        self._waiting.append(number)
+        try:
+            _send(self._socket, msgspec.msgpack.encode(_Request(number, index.tolist(), epochs.tolist())))
+        except OSError as error:
+            raise self._lost() from error
+
+    def take(self, number: int) -> Data:
+        """Wait for a batch that was asked for. BadInput where it cannot be read, ProcessLost where the process died."""
+        while number not in self._replies:
+            try:
+                reply = msgspec.msgpack.decode(_receive(self._socket), type=_Reply)
+            except OSError as error:
+                raise self._lost() from error
+            if reply.number in self._waiting:
+                self._replies[reply.number] = reply
+        self._waiting.remove(number)
+        reply = self._replies.pop(number)
+        if reply.code:
+            raise BadInput(reply.code, reply.facts, fix=reply.fix)
+        inputs, targets = (tuple(map(_to_tensor, part)) for part in (reply.inputs, reply.targets))
+        return Data(inputs, targets, tuple(reply.names))
+
+    def forget(self, number: int) -> None:
+        """Do not wait for a batch that was asked for any more."""
+        self._waiting.remove(number)
+        self._replies.pop(number, None)
+
+    def close(self) -> None:
+        """End the process."""
+        self._socket.close()
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+
+    def _lost(self) -> ProcessLost:
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        ended = os.waitstatus_to_exitcode(status)
+        how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with exit code {ended}"
+        facts = f"a process that read {self._samples.what} {how}"
+        fix = "see the log above; a dataset that cannot be read after a fork needs Task(..., loaders=0)"
+        return ProcessLost("E602", facts, fix=fix)
+
+    def __repr__(self) -> str:
+        return f"ReaderProcess({self.pid}, {self._samples}, {self.waiting} waiting)"
+
+
+def _serve(samples: DatasetSamples, ours: socket.socket) -> NoReturn:
+    """Answer requests until the other end is closed, in a fork, which ends with the process that it is one of."""
+    code = 0
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        torch.set_num_threads(1)  # threads of the other process are not here
+        while True:
+            try:
+                request = msgspec.msgpack.decode(_receive(ours), type=_Request)
+            except ConnectionError:
+                break
+            _send(ours, msgspec.msgpack.encode(_answer(samples, request)))
+    except BaseException:  # nothing above may go on in a fork, whatever happens
+        traceback.print_exc()
+        sys.stderr.flush()
+        code = 1
+    os._exit(code)
+
+
+def _answer(samples: DatasetSamples, request: _Request) -> _Reply:
+    try:
+        batch = samples.rows(torch.tensor(request.index), torch.tensor(request.epochs))
+    except BadInput as error:
+        return _Reply(request.number, code=error.code, facts=error.facts, fix=error.fix)
+    inputs, targets = ([_to_array(tensor) for tensor in part] for part in (batch.inputs, batch.targets))
+    return _Reply(request.number, inputs, targets, list(batch.names))
+
+
+def _to_array(tensor: Tensor) -> _Array:
+    plain = tensor.detach().contiguous()
+    data = plain.view(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return _Array(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), data)
+
+
+def _to_tensor(array: _Array) -> Tensor:
+    dtype = getattr(torch, array.dtype)
+    if not array.data:
+        return torch.empty(array.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(array.data), dtype=dtype).view(array.shape)
+
+
+def _send(to: socket.socket, data: bytes) -> None:
+    to.sendall(len(data).to_bytes(_LENGTH_BYTES, "little"))
+    to.sendall(data)
+
+
+def _receive(source: socket.socket) -> bytearray:
+    return _receive_exactly(source, int.from_bytes(_receive_exactly(source, _LENGTH_BYTES), "little"))
+
+
+def _receive_exactly(source: socket.socket, count: int) -> bytearray:
+    """Return so many bytes. ConnectionError where the other end is closed before."""
+    data, at = bytearray(count), 0
+    while at < count:
+        received = source.recv_into(memoryview(data)[at:])
+        if not received:
+            raise ConnectionError("the other end is closed")
+        at += received
+    return data
