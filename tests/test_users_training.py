@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from marking import with_slow
 from places import USER_MODELS
 from safetensors.torch import load_file
 from torch.optim.lr_scheduler import LambdaLR
@@ -66,7 +67,7 @@ def test_it_is_what_a_plain_loop_computes(whole: Path) -> None:
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("step", [5, 10])
+@pytest.mark.parametrize("step", with_slow([10], [5]))
 def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(whole: Path, tmp_path: Path, step: int) -> None:
     middle = whole / "checkpoints" / f"{step // 5:06}"
     run(prepare(replace(options(tmp_path), resume=middle)))

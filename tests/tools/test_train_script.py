@@ -48,6 +48,11 @@ def test_a_script_trains_its_own_task_and_leaves_what_the_command_leaves(tmp_pat
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.json", "result.json", "report.html", "model.safetensors", "checkpoint", "logs"} <= left
     assert json.loads((tmp_path / "run" / "config.json").read_text())["task"] == f"{tmp_path / 'mine.py'}:task"
+
+
+@pytest.mark.slow
+def test_the_command_trains_the_same_bits(tmp_path: Path) -> None:
+    assert start(tmp_path, 'if __name__ == "__main__":').returncode == 0
     command = [Path(sys.executable).with_name("cutset"), "train", "mine.py:task", "--replicas", "2", "--no-baseline"]
     options = ["--method", "sync", "--lr-schedule", "linear", "--out", "again"]
     subprocess.run([*command, *options], cwd=tmp_path, check=True, capture_output=True, timeout=120)

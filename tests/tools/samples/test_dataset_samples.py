@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launched import gone
+from marking import with_slow
 from places import USER_MODELS
 from safetensors.torch import load_file
 from torch import nn
@@ -174,7 +175,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("name", ["loader", "named"])
+@pytest.mark.parametrize("name", with_slow(["loader"], ["named"]))
 def test_a_cut_run_on_a_dataset_has_the_weights_of_plain_torch(tmp_path: Path, name: str) -> None:
     """Its own loop, by the numbers of the stream: two epochs of lock step."""
     options = RunConfig(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from cutting import finest_cut, load, subject
+from marking import with_slow
 from places import USER_MODELS
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -79,11 +80,11 @@ def test_a_cut_model_has_as_many_correct_answers_as_plain_torch(count: int) -> N
 SCORED = USER_MODELS / "scored.py"
 
 
-@pytest.mark.parametrize("name", ["regression", "language", "two_heads"])
+@pytest.mark.parametrize("name", with_slow(["language"], ["regression", "two_heads"]))
 def test_a_cut_run_measures_what_plain_torch_does(tmp_path: Path, name: str) -> None:
     """50 test samples in batches of 8: the last one is filled up. The language model's own loss leaves that out."""
     task = load_task(TaskSpec(f"{SCORED}:{name}"))
-    options = RunConfig(f"{SCORED}:{name}", machines=2, replicas=1, baseline=True, epochs=1, out=tmp_path)
+    options = RunConfig(f"{SCORED}:{name}", machines=2, replicas=1, baseline=False, epochs=1, out=tmp_path)
     result = run(prepare(options))
     tests, model = read_split(task, "test"), task.build(seed=0)
     model.load_state_dict(load_file(tmp_path / "model.safetensors"))
