@@ -82,8 +82,8 @@ class HostFinder:
     def _look(self) -> list[RemoteHost]:
         try:
             found = self._opened.open_more()
-        except CutsetError as error:
-            self.failure = error.facts
+        except (CutsetError, OSError) as error:
+            self.failure = error.facts if isinstance(error, CutsetError) else str(error)
             return []
         refused = [error.facts for error in self._opened.values() if isinstance(error, CutsetError)]
         self.failure = "; ".join(refused)
