@@ -22,6 +22,7 @@ from cutset.runtime.hosts.agent import Agent
 from cutset.runtime.hosts.frames import PIECE_BYTES, FrameStream
 from cutset.runtime.hosts.host import Role
 from cutset.runtime.hosts.remote_host import AGENT, RemoteHost
+from cutset.runtime.hosts.versions import read_versions
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.runtime.launcher.membership import Limits
 
@@ -193,9 +194,8 @@ def test_a_host_without_an_agent_is_named(command: tuple[str, ...], said: str) -
 
 
 def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "cutset.runtime.hosts.remote_host.read_versions", lambda: {"python": "3.99", "torch": "2.13.0", "cutset": "9"}
-    )
+    others = {**read_versions(), "python": "3.99", "cutset": "9"}
+    monkeypatch.setattr("cutset.runtime.hosts.remote_host.read_versions", lambda: others)
     with pytest.raises(UsageError, match=r"E291: host lab1 has python 3\.\d+ instead of 3.99, cutset .* instead of 9"):
         open_host("lab1")
 
