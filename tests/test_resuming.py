@@ -95,6 +95,7 @@ def test_a_checkpoint_folder_that_cannot_be_made_does_not_end_the_run(
     shutil.rmtree(tmp_path / "checkpoint")
 
 
+@pytest.mark.slow
 def test_any_run_may_start_from_the_last_checkpoint_of_another(tmp_path: Path, whole: Path) -> None:
     given = replace(
         digits(tmp_path, init=whole, checkpoint_every=0), method=Sandblaster(iterations=1), optimizer=None, epochs=1

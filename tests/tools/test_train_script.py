@@ -41,6 +41,7 @@ def start(folder: Path, guard: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "mine.py"], cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_script_trains_its_own_task_and_leaves_what_the_command_leaves(tmp_path: Path) -> None:
     done = start(tmp_path, 'if __name__ == "__main__":')
     assert done.returncode == 0, done.stderr

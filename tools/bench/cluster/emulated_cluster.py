@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,7 +35,7 @@ SAVED_S, PEAK = 2e-3, 1.25
 PACKET_BYTES = 16_384  # that TCP hands over at once, to be cut up by the card
 AT_ONCE_S, MIN_AT_ONCE = 2e-4, 24_000
 QUEUE_BYTES = 64 << 20  # nothing is ever dropped: a full link delays
-COMMAND_S = 20.0
+COMMAND_S, UP_S = 20.0, 2.0
 _NAME = re.compile(r"cutset-(\d+)-(\d+)-\d+-(?:switch|\d+)")
 
 
@@ -82,7 +83,16 @@ class EmulatedCluster:
     def restore(self, machine: int) -> None:
         """Undo `pull_cable` and `drop_packets`."""
         _run_command("ip", "-n", self._switch, "link", "set", f"port{machine}", "up")
-        _run_command("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "3")
+        forward = ("bridge", "-n", self._switch, "link", "set", "dev", f"port{machine}", "state", "3")
+        deadline = time.monotonic() + UP_S
+        while True:
+            try:
+                _run_command(*forward)
+                return
+            except UsageError:  # the kernel notices a cable some time after the card is up
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def __enter__(self) -> Self:
         require_support()
