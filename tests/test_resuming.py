@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from listening import Listening
 from resumed import (
     MIXED,
     check_buffers,
@@ -85,7 +86,7 @@ def test_a_checkpoint_folder_that_cannot_be_made_does_not_end_the_run(
     (tmp_path / "checkpoints").touch()
     (tmp_path / "journal").mkdir()
     notes: list[str] = []
-    result = run(prepare(options), lambda *said: None, on_notice=notes.append)
+    result = run(prepare(options), Listening(on_notice=notes.append))
     assert result["test_accuracy"] > 0.5
     assert (tmp_path / WEIGHTS).exists()
     said = [note for note in notes if "cannot be written" in note]

@@ -17,6 +17,8 @@ INITIAL = "initial.safetensors"  # the weights that training began with
 LOGS = "logs"  # folder; what each process printed
 CHECKPOINT = "checkpoint"  # folder; the checkpoint of the end
 WEIGHTS = "model.safetensors"  # the trained model as a plain state_dict
+BEST = "best"  # folder; the checkpoint of the best weights so far, while the run lasts
+BEST_WEIGHTS = "best.safetensors"  # these weights as a plain state_dict
 TRACE = "trace.json"  # some recorded steps, for ui.perfetto.dev
 RESULT = "result.json"
 REPORT = "report.html"
@@ -35,6 +37,7 @@ _PARTS = ("manifest.json", "shard-*.safetensors", "state-*.safetensors", "worker
 _FOLDERS = {  # a folder in a folder comes after it
     LOGS: ("*.log",),
     CHECKPOINT: _PARTS,
+    BEST: _PARTS,
     "checkpoints": (),
     "checkpoints/[0-9]*": _PARTS,
     "journal": (*_PARTS, "unfinished.json"),
@@ -42,8 +45,11 @@ _FOLDERS = {  # a folder in a folder comes after it
     "batch": ("operations.jsonl", INITIAL),
     "batch/shard-*.*": _PARTS,
 }
-_FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, TRACE, RESULT, REPORT)
-_RESULTS = (RESULT, WEIGHTS, f"{CHECKPOINT}/manifest.json", "checkpoints/[0-9]*/manifest.json")
+_FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, BEST_WEIGHTS, TRACE, RESULT, REPORT)
+_RESULTS = (
+    *(RESULT, WEIGHTS, BEST_WEIGHTS),
+    *(f"{folder}/manifest.json" for folder in (CHECKPOINT, BEST, "checkpoints/[0-9]*")),
+)
 
 
 def buffer_path(folder: Path, replica: int, machine: int) -> Path:

@@ -17,14 +17,16 @@ def name_unfinished(path: Path) -> Path:
 
 
 @contextmanager
-def new_file(path: Path, layouts: Mapping[str, Layout]) -> Iterator[TensorWriter]:
-    """Open a file to write tensors to. It appears under its name once all of them are written.
+def new_file(
+    path: Path, layouts: Mapping[str, Layout], *, metadata: Mapping[str, str] | None = None
+) -> Iterator[TensorWriter]:
+    """Open a file to write tensors to, with metadata. It appears under its name once all of them are written.
 
     Raises UsageError where it cannot be written.
     """
     temporary = name_unfinished(path)
     try:
-        with TensorWriter(temporary, layouts) as writer:
+        with TensorWriter(temporary, layouts, metadata=dict(metadata or {})) as writer:
             yield writer
             writer.finish()
         rename_durably(temporary, path)

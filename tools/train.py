@@ -1,6 +1,8 @@
 """Runs training jobs: `run` starts the processes of a job and returns its result, `train` is `cutset.train`."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,10 +23,10 @@ from .job.prepare import prepare_run
 from .job.process_specs import worker_name
 from .report.pages import render_run_page
 from .run_folder import REPORT, RESULT, TRACE
+from .run_listener import RunListener
 from .sandblaster.run import run_sandblaster
 from .task.load_task import refuse_while_importing
 from .training.run import run_baseline, run_replicas, run_with_divergence_retry
-from .training.supervision import OnNotice, OnProgress
 
 
 @takes_options_of(RunConfig)
@@ -58,38 +60,38 @@ def save_result(job: Job, result: dict[str, Any]) -> None:
 
 def run(
     job: Job,
-    on_progress: OnProgress = lambda name, step, steps, loss: None,
+    listener: RunListener | None = None,
     *,
-    on_notice: OnNotice = lambda words: None,
     route: Route | None = None,
 ) -> dict[str, Any]:
     """Train in one process, if that is asked for, and by the method; return the result as plain data.
 
-    on_progress: is called with the name of a run, a step, the number of steps and the loss; on_notice: with a sentence
-    about each restart and what else happens, which the result has as its "notices". route: how processes reach each
-    other, see `Launcher`.
+    listener: hears of it while it lasts; the sentences about restarts and what else happens are the "notices" of the
+    result, too. route: how processes reach each other, see `Launcher`.
     """
     notices: list[str] = []
+    listener = listener or RunListener()
+    job = replace(job, training=msgspec.structs.replace(job.training, may_stop=listener.may_stop))
 
     def notify(sentence: str) -> None:
         notices.append(sentence)
-        on_notice(sentence)
+        listener.on_notice(sentence)
 
     with open_run_hosts(job, notify) as hosts:
         if isinstance(job.method, Sandblaster):
-            outcome = run_sandblaster(job, job.method, hosts, on_progress, notify, route)
+            outcome = run_sandblaster(job, job.method, hosts, listener, notify, route)
             return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}
         alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
-        baseline = run_baseline(job, hosts, on_progress) if alone else None
+        baseline = run_baseline(job, hosts, listener) if alone else None
         job, outcome, retry = run_with_divergence_retry(
-            job, lambda job: run_replicas(job, hosts, on_progress, notify, route), notify
+            job, lambda job: run_replicas(job, hosts, listener, notify, route), notify
         )
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
     _write_trace(job, steps, notify)
     return compare_runs(job, baseline, outcome, steps, retry) | {"notices": notices}
 
 
-def _write_trace(job: Job, steps: RecordedSpans, on_notice: OnNotice) -> None:
+def _write_trace(job: Job, steps: RecordedSpans, on_notice: Callable[[str], object]) -> None:
     """Write the recorded steps for Perfetto, where the model was cut; remove the trace of an earlier run.
 
     What was trained is more than a picture of it: where it cannot be written, that is a notice.

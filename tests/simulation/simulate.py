@@ -14,6 +14,8 @@ from pathlib import Path
 
 from world import World, enter, install_clock, leave
 
+from cutset.tools.run_listener import RunListener
+
 install_clock()
 
 import argparse  # noqa: E402
@@ -116,11 +118,9 @@ def run(plan: Plan, out: Path, *, faults: bool, hosts: Sequence[SimHost] = (), w
 
     def launch() -> None:
         run_hosts = RunHosts(job, hosts or [SimHost()], on_notice=outcome.said.append)
-        supervisor = TrainingSupervisor(
-            job, run_hosts, on_progress=lambda *progress: None, on_notice=outcome.said.append
-        )
+        supervisor = TrainingSupervisor(job, run_hosts, listener=RunListener(), on_notice=outcome.said.append)
         try:
-            values = run_roles(job, supervisor, run_hosts, outcome.said.append, None)
+            values = run_roles(job, supervisor, run_hosts, RunListener(), outcome.said.append, None)
             results.append([values[name] for name in supervisor.shards])
         except Exception as error:  # the caller of `run` shall see it
             results.append(error)

@@ -67,8 +67,8 @@ class Samples:
         return BATCH
 
 
-class Trainer:
-    """In the place of `CutTrainer`: one machine of a replica, which talks to the others at every step."""
+class SimulatedPart:
+    """In the place of `CutModelPart`: one machine of a replica, which talks to the others at every step."""
 
     def __init__(self, setup: WorkerSpec, task: object, mailbox: Mailbox) -> None:
         self.values = torch.zeros(sum(piece.size for piece in setup.slices))
@@ -133,7 +133,7 @@ def install_workload() -> None:
     worker_process.load_task = lambda spec: None  # type: ignore[assignment,return-value]
     worker_process.read_split = lambda task, split, seed=0: Samples()  # type: ignore[assignment,return-value]
     worker_process.SampleStream = Stream  # type: ignore[assignment,misc]
-    worker_process.CutTrainer = Trainer  # type: ignore[assignment,misc]
+    worker_process.CutModelPart = SimulatedPart  # type: ignore[assignment,misc]
     worker_process._warm_up = lambda: None
 
 

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from listening import Listening
+
 from cutset.ps.methods.registry import AnyMethod
 from cutset.ps.optimizers.standard import Adagrad
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
+from cutset.tools.leases.scale_requests import request_replicas
 from cutset.tools.train import run
-from cutset.tools.training.scale_requests import request_replicas
 
 CUTSET = Path(sys.executable).with_name("cutset")
 
@@ -67,7 +69,7 @@ def check_joining_and_leaving(tmp_path: Path, method: AnyMethod) -> None:
     """From 1 to 2 and back. Replica 0 waits in the midst of its work until replica 1 trains."""
     folder, notes, asked = tmp_path / "run", list[str](), False
 
-    def on_progress(name: str, step: int, steps: int, loss: float) -> None:
+    def on_step(step: int, loss: float) -> None:
         nonlocal asked
         if not asked:
             asked = True
@@ -84,8 +86,7 @@ def check_joining_and_leaving(tmp_path: Path, method: AnyMethod) -> None:
     with gate_of(tmp_path) as gate:
         result = run(
             prepare(options(folder, f"{tmp_path / 'gated.py'}:task", method, epochs=15)),
-            on_progress,
-            on_notice=on_notice,
+            Listening(on_step, on_notice=on_notice),
         )
     participation = result["participation"]
     assert [(change["replica"], change["change"]) for change in participation["changes"]] == [

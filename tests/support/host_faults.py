@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from listening import Listening
 from ssh_hosts import SeparateHosts
 
 from cutset.errors import CutsetError
@@ -60,7 +61,7 @@ def train_and_lose(config: RunConfig, hosts: SeparateHosts, fault: HostFault, nu
     followed = Followed()
     lost_at: float | None = None
 
-    def follow(name: str, at: int, steps: int, loss: float) -> None:
+    def follow(at: int, loss: float) -> None:
         nonlocal lost_at
         if lost_at is None and at >= step:
             lost_at = time.monotonic()
@@ -69,7 +70,7 @@ def train_and_lose(config: RunConfig, hosts: SeparateHosts, fault: HostFault, nu
             followed.resumed_s = time.monotonic() - lost_at
 
     try:
-        followed.result = run(prepare(config), follow, on_notice=followed.notes.append)
+        followed.result = run(prepare(config), Listening(follow, on_notice=followed.notes.append))
     except CutsetError as error:
         followed.error = error
     return followed

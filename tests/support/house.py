@@ -54,7 +54,7 @@ tools/task tools/unfinished
 tools/config
 tools/job
 tools/evaluation tools/probe tools/hosts tools/leases
-tools/doctor
+tools/doctor tools/selection
 tools/training
 tools/sandblaster
 tools/analysis

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from listening import Listening
 from places import USER_MODELS
 
 from cutset.errors import ProcessLost
@@ -18,7 +19,7 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.hosts.run_hosts import RunHosts
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
-from cutset.tools.training.scale_requests import ScaleLimits, ScaleRequests
+from cutset.tools.leases.scale_requests import ScaleLimits, ScaleRequests
 from cutset.tools.training.supervisor import TrainingSupervisor
 
 KILLED = "worker-1.0 was killed by SIGKILL (its last progress was 'step 2')"
@@ -27,6 +28,11 @@ KILLED = "worker-1.0 was killed by SIGKILL (its last progress was 'step 2')"
 def state_file(size: int) -> dict[str, Any]:
     """What a worker reports about the file of its buffers."""
     return {"machine": 0, "sha256": "0" * 64, "bytes": size, "pieces": []}
+
+
+def scores(accuracy: float) -> dict[str, Any]:
+    """What a point of a learning curve has of the scores."""
+    return {"test_loss": None, "test_accuracy": accuracy, "metrics": {}}
 
 
 def prepare_sync_run(out: Path, *, shards: int) -> Job:
@@ -93,7 +99,7 @@ class Run:
         self.supervisor = TrainingSupervisor(
             self.job,
             RunHosts(self.job, [LocalHost()]),
-            on_progress=lambda name, step, steps, loss: self.steps.append(step),
+            listener=Listening(lambda step, loss: self.steps.append(step)),
             on_notice=self.notices.append,
             requests=self.requests,
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from listening import Listening
 from relay import Relay
 
 from cutset.errors import CutsetError
@@ -91,7 +92,7 @@ def train_with_faults(options: RunConfig, faults: Sequence[Fault]) -> Outcome:
                 relays[source, target] = stack.enter_context(Relay(endpoint))
             return relays[source, target].endpoint
 
-        def tell(name: str, step: int, steps: int, loss: float) -> None:
+        def tell(step: int, loss: float) -> None:
             nonlocal since
             while left and step >= left[0].step and _happens(left[0], relays):
                 since = time.monotonic()
@@ -100,7 +101,7 @@ def train_with_faults(options: RunConfig, faults: Sequence[Fault]) -> Outcome:
                     break
 
         try:
-            outcome.result = run(prepare(options), tell, on_notice=outcome.notes.append, route=route)
+            outcome.result = run(prepare(options), Listening(tell, on_notice=outcome.notes.append), route=route)
         except CutsetError as error:
             outcome.error = error
         outcome.seconds = time.monotonic() - since

@@ -12,6 +12,8 @@ import msgspec
 
 from ..job.divergence import DivergenceRetry
 from ..job.job import Job
+from ..run_folder import BEST_WEIGHTS
+from ..run_listener import ALONE
 from .bottleneck import describe_explanation, explain_steps
 from .recorded_steps import RecordedSpans, measure_typical_step
 from .results_table import (
@@ -55,7 +57,7 @@ def compare_runs(
     """
     workers, shards = outcome["workers"], outcome["shards"]
     staleness, statistics, links = count_staleness(shards), summarize_servers(workers, shards), _count_links(workers)
-    rows = [] if baseline is None else [_make_row(job, "one process", baseline, processes=1)]
+    rows = [] if baseline is None else [_make_row(job, ALONE, baseline, processes=1)]
     name = f"{job.method.name}, {job.machines} machines x {job.replicas} replicas, {job.shards} shards"
     row = _make_row(job, name, outcome, processes=job.machines * job.replicas + job.shards)
     row["staleness_mean"], row["staleness_max"] = compute_mean_staleness(staleness), find_max_staleness(staleness)
@@ -71,6 +73,7 @@ def compare_runs(
         "notes": [
             *_describe_job(job, row),
             *([] if retry is None else [retry.describe()]),
+            *_describe_selection(job, outcome),
             *_describe_rising_loss(outcome["losses"], job.optimizer.lr),
             *map(describe_restart, outcome["restarts"]),
             *_describe_participation(outcome["participation"]),
@@ -81,6 +84,7 @@ def compare_runs(
         "server_statistics": statistics,
         "server_findings": describe_servers(statistics, lr=job.serving.optimizer.lr),
         "links": links,
+        "best": outcome["best"],
         "divergence_retry": None if retry is None else asdict(retry),
         "restarts": outcome["restarts"],
         "participation": outcome["participation"],
@@ -104,12 +108,11 @@ def _measure(job: Job, spans: RecordedSpans) -> dict[str, Any] | None:
 
 
 def _make_row(job: Job, name: str, outcome: dict[str, Any], *, processes: int) -> dict[str, Any]:
-    training = job.training
     return make_row(
         name,
         processes=processes,
         threads=job.worker_threads,
-        samples=(training.steps - training.start_step) * training.replicas * training.batch,  # of this run alone
+        samples=outcome["samples"],
         seconds=outcome["seconds"],
         curve=outcome["curve"],
         losses=outcome["losses"],
@@ -142,13 +145,18 @@ def _describe_verdict(rows: Sequence[dict[str, Any]]) -> str:
     ratio = last["samples_per_s"] / first["samples_per_s"]
     speed = f"throughput is {ratio:.2f}x of one process"
     if last["test_accuracy"] is None:
-        alone = f"one process at the same number of samples: {describe_scores(first)}"
+        alone = f"one process {_when(rows)}: {describe_scores(first)}"
         return f"{capitalise(describe_scores(last))}; {alone}; {speed}."
     points = 100 * (last["test_accuracy"] - first["test_accuracy"])
     return (
         f"{last['test_accuracy']:.1%} test accuracy, {abs(points):.1f} points {'above' if points >= 0 else 'below'} "
-        f"one process at the same number of samples; {speed}."
+        f"one process {_when(rows)}; {speed}."
     )
+
+
+def _when(rows: Sequence[dict[str, Any]]) -> str:
+    samples = rows[0]["samples"]
+    return "at the same number of samples" if samples == rows[-1]["samples"] else f"after {samples} samples"
 
 
 def _describe_job(job: Job, row: dict[str, Any]) -> list[str]:
@@ -159,6 +167,20 @@ def _describe_job(job: Job, row: dict[str, Any]) -> list[str]:
             f"{training.replicas * training.batch} samples; samples and seconds are those of this run."
         )
     return [*notes, *describe_setup(job, row["processes"])]
+
+
+def _describe_selection(job: Job, outcome: dict[str, Any]) -> list[str]:
+    """Return notes on the best weights, and on why training ended early."""
+    training, best, notes = job.training, outcome["best"], []
+    done = training.start_step + outcome["samples"] // (training.replicas * training.batch)
+    if done < training.steps:
+        monitor = training.monitor
+        is_over = monitor is not None and monitor.judge(outcome["curve"]).must_stop
+        why = f": {monitor.score} was not better in {monitor.patience} evaluations" if monitor and is_over else ""
+        notes.append(f"It ended early, after {done} of {training.steps} steps of each replica{why}.")
+    if best is not None:
+        notes.append(f"{BEST_WEIGHTS} has the best {best['score']}, {best['value']:.4g}, of {best['samples']} samples.")
+    return notes
 
 
 def _describe_rising_loss(losses: Sequence[tuple[int, float]], lr: float) -> list[str]:

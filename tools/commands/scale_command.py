@@ -17,7 +17,7 @@ def scale(folder: Path, replicas: int) -> None:
     RUN_FOLDER is the run folder of the job, by default runs/last. New replicas join at once; leaving ones finish their
     current batches. The job reports both.
     """
-    from ..training.scale_requests import POLL_S, request_replicas
+    from ..leases.scale_requests import POLL_S, request_replicas
 
     before = request_replicas(folder, replicas)
     change = f"{replicas} replicas instead of {before.replicas}"

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..config.run_config import RunConfig
-from ..run_folder import REPORT, TRACE, WEIGHTS
+from ..run_folder import BEST_WEIGHTS, REPORT, TRACE, WEIGHTS
+from ..run_listener import RunListener, StepReport
 from .config_options import ALL_OPTIONS, GroupedCommand, config_options
 from .output import json_option, keep_stdout, print_json
 
@@ -31,7 +32,7 @@ def train(task: str, as_json: bool, **options: Any) -> None:
 
     One process also trains on the same samples, for comparison; --no-baseline leaves this out. Afterwards the run
     folder holds config.json, result.json, report.html, placement.json, model.safetensors (a plain state_dict),
-    trace.json (some steps of a cut model, for ui.perfetto.dev), checkpoint/ and logs/.
+    trace.json (some steps of a cut model, for ui.perfetto.dev), checkpoint/ and logs/, with --monitor best.safetensors.
     """
     _train(RunConfig(task, **options), as_json=as_json)
 
@@ -72,13 +73,14 @@ def _train(config: RunConfig, *, as_json: bool) -> None:
         if not as_json:
             _announce(job)
         with _ProgressLines() as lines:
-            result = run(job, lines.show_progress, on_notice=lines.show_notice)
+            result = run(job, lines)
         save_result(job, result)
     if as_json:
         print_json(result)
         return
     print_result(result)
     files = [("report", REPORT), ("weights", WEIGHTS)]
+    files += [(f"best {result['best']['score']}", BEST_WEIGHTS)] if result.get("best") else []
     files += [("trace for ui.perfetto.dev", TRACE)] if result["measured"] else []
     click.echo("\n" + "    ".join(f"{what}: {job.out / name}" for what, name in files))
 
@@ -90,7 +92,7 @@ def _announce(job: "Job") -> None:
     click.echo("\n".join([*cut, *job.notes, ""]), err=True)
 
 
-class _ProgressLines:
+class _ProgressLines(RunListener):
     """Shows a progress line for each run, one after the other."""
 
     def __init__(self) -> None:
@@ -104,16 +106,16 @@ class _ProgressLines:
         if self._shown is not None:
             self._shown.__exit__(*exit_)
 
-    def show_progress(self, name: str, step: int, steps: int, loss: float) -> None:
-        """Show that run `name` has done `step` of `steps`."""
+    def on_step(self, report: StepReport) -> None:
+        """Show how many steps a run has done."""
         from ..report.console import Progress
 
-        if name != self._name:
+        if report.run != self._name:
             self.__exit__(None, None, None)
-            self._name, self._shown = name, Progress(name, steps).__enter__()
-        self._shown.update(step, f"loss {loss:.4f}")
+            self._name, self._shown = report.run, Progress(report.run, report.steps).__enter__()
+        self._shown.update(report.step, f"loss {report.loss:.4f}")
 
-    def show_notice(self, words: str) -> None:
+    def on_notice(self, words: str) -> None:
         """Print a notice on a line of its own."""
         self.__exit__(None, None, None)
         self._name, self._shown = "", None

@@ -15,7 +15,10 @@ PLANNING = (
 )  # fmt: skip
 ONE_HOST = ("hogwild", "allreduce", "sandblaster")  # by shared memory, by plain TCP, by a log on one disk
 # What a batch method does not use: it takes all samples in every iteration, and chooses its own step sizes.
-STOCHASTIC = ("optimizer", "lr", "lr_schedule", "epochs", "target", "clip_norm", "on_divergence")
+STOCHASTIC = (
+    "optimizer", "lr", "lr_schedule", "epochs", "evaluate_every", "monitor", "patience", "target", "clip_norm",
+    "on_divergence",
+)  # fmt: skip
 
 
 def refuse_conflicts(options: Mapping[str, Any]) -> None:

@@ -138,6 +138,24 @@ class RunConfig:
         check=fraction("E225", "a fraction of correct answers", such=0.95),
         help="Report the time to this test accuracy, e.g. 0.95.",
     )
+    evaluate_every: int | None = option(
+        group=TRAINING,
+        metavar="STEPS",
+        check=whole_number(1),
+        shown_default="after each epoch",
+        help="Evaluate on test samples after every so many steps of each replica.",
+    )
+    monitor: str | None = option(
+        group=TRAINING,
+        metavar="[max:|min:]SCORE",
+        help="Keep the weights with the best test_loss, test_accuracy or metric, in best.safetensors.",
+    )
+    patience: int | None = option(
+        group=TRAINING,
+        check=whole_number(1),
+        metavar="EVALUATIONS",
+        help="End early, after so many evaluations in which --monitor's score, or else test_loss, was not the best.",
+    )
     baseline: bool = option(True, group=TRAINING, help="Also train in one process on the same samples, to compare.")
     schedule: str = option(
         "dataflow",

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from torch import nn
 
 from ...errors import BadInput, UsageError
@@ -15,6 +16,7 @@ from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.program import Program
 from ...runtime.worker.uncut_worker import UncutWorker
 from ..config.checkpoint_interval import parse_interval
+from ..config.monitor import Monitor, choose_monitor
 from ..config.named_choices import compression_of, method_of, optimizer_of
 from ..config.run_config import RunConfig
 from ..run_folder import INITIAL, PLACEMENT
@@ -27,7 +29,13 @@ from .initial_weights import InitialWeights, state_names, write_initial_weights
 from .job import Job, most_roles
 from .process_specs import TrainingSpec
 from .replica_plan import ReplicaPlan, has_sparse_gradients
-from .resume import ResumeState, check_same_parameters, initial_weights_file, other_model_error
+from .resume import (
+    ResumeState,
+    check_same_parameters,
+    initial_weights_file,
+    other_model_error,
+    read_best_value,
+)
 
 if TYPE_CHECKING:
     from ...models.task import Task
@@ -151,7 +159,7 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         seed=config.seed,
         replicas=config.replicas,
         steps=steps,
-        evaluate_every=max(1, steps // config.epochs),
+        evaluate_every=config.evaluate_every or max(1, steps // config.epochs),
         folder=str(out),
         schedule=config.schedule,
         clip_norm=config.clip_norm,
@@ -162,7 +170,23 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         checkpoint_every=every.steps,
         checkpoint_s=every.seconds,
         samples=trial.samples,
+        monitor=_settle_monitor(config, plan, trial),
     )
+
+
+def _settle_monitor(config: RunConfig, plan: ReplicaPlan, trial: DryRun) -> Monitor | None:
+    """Return the score that decides which weights are kept, and what it was at best where the run is resumed."""
+    scores = trial.scores
+    monitor = choose_monitor(
+        config.monitor,
+        config.patience,
+        plan.task.metrics,
+        counts_correct=plan.task.correct is not None if scores is None else scores.correct is not None,
+        has_loss=scores is None or scores.loss is not None,
+    )
+    if monitor is None or config.resume is None:
+        return monitor
+    return msgspec.structs.replace(monitor, before=read_best_value(config.folder, monitor.score))
 
 
 def _lay_out_programs(programs: Sequence[Program]) -> list[list[Region]]:

@@ -1,23 +1,27 @@
 """What a run leaves behind: its checkpoint, and the whole model as a plain state_dict, written a part at a time."""
 
+import json
 import math
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...partition.ir.box import whole
-from ...ps.checkpoint.manifest import Manifest, ShardFile, StateFile
-from ...ps.checkpoint.read_checkpoint import Checkpoint
+from ...ps.checkpoint.manifest import MANIFEST, Manifest, ShardFile, StateFile
+from ...ps.checkpoint.read_checkpoint import Checkpoint, open_checkpoint
 from ...ps.checkpoint.streamed_safetensors import TensorReader, TensorWriter
 from ...ps.checkpoint.write_checkpoint import write_manifest
-from ..run_folder import CHECKPOINT, WEIGHTS
+from ..run_folder import BEST, BEST_WEIGHTS, CHECKPOINT, WEIGHTS
 from ..tensor_files import new_file
 
 if TYPE_CHECKING:
     from .job import Job
 
+BEST_KEY = "cutset.best"  # in the metadata of the file of the best weights
 PART_BYTES = 16 << 20  # of a parameter that are put together at once
 
 
@@ -39,21 +43,45 @@ def describe_checkpoint(job: "Job", step: int) -> dict[str, Any]:
     }
 
 
-def write_checkpoint(job: "Job", shards: Sequence[dict[str, Any]], states: Sequence[StateFile]) -> None:
-    """Complete the checkpoint that shards and workers have written, and write the whole model beside it."""
+def write_checkpoint(
+    job: "Job", shards: Sequence[dict[str, Any]], states: Sequence[StateFile], *, steps: int | None = None
+) -> None:
+    """Complete the checkpoint that shards and workers have written, and write the whole model beside it.
+
+    steps: that each replica has taken, by default all of the run.
+    """
     folder = job.out / CHECKPOINT
     files = [msgspec.convert(shard["file"], ShardFile) for shard in shards]
-    manifest = Manifest(job.slices, job.regions, files, list(states), describe_checkpoint(job, job.training.steps))
+    about = describe_checkpoint(job, job.training.steps if steps is None else steps)
+    manifest = Manifest(job.slices, job.regions, files, list(states), about)
     write_manifest(folder, manifest)
-    checkpoint = Checkpoint(folder, manifest)
+    export_weights(job, Checkpoint(folder, manifest), job.out / WEIGHTS)
+
+
+def export_weights(
+    job: "Job", checkpoint: Checkpoint, path: Path, *, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the whole model of a checkpoint as a plain state_dict. UsageError where that cannot be."""
     with TensorReader(job.training.initial) as initial:
         layouts = {name: initial.layouts[known] for name, known in job.names.items()}
-        with new_file(job.out / WEIGHTS, layouts) as writer:
+        with new_file(path, layouts, metadata=metadata) as writer:
             for name, known in job.names.items():
                 if known in checkpoint:
                     copy_whole(checkpoint, known, writer, name)
                 else:  # what no operator uses is as it was at the beginning
                     writer.write(name, initial.tensor(known))
+
+
+def export_best(job: "Job") -> dict[str, Any] | None:
+    """Write the best weights as one file in place of the checkpoint; return what is known of them, None if none."""
+    folder = job.out / BEST
+    if not (folder / MANIFEST).exists():
+        return None
+    checkpoint = open_checkpoint(folder)
+    about = {name: checkpoint.manifest.about[name] for name in ("score", "value", "samples")}
+    export_weights(job, checkpoint, job.out / BEST_WEIGHTS, metadata={BEST_KEY: json.dumps(about)})
+    shutil.rmtree(folder)
+    return about
 
 
 def copy_whole(checkpoint: Checkpoint, known: str, writer: TensorWriter, name: str, *, state: str = "") -> None:

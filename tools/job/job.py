@@ -120,6 +120,6 @@ def make_worker_spec(
         incarnation=incarnation,
         start_step=max(start_step, job.training.start_step),
         compression=job.compression,
-        regions=job.regions[machine] if job.training.optimizer_state else [],
+        regions=job.regions[machine] if job.training.optimizer_state or job.training.monitor else [],
         local_state=local_state,
     )

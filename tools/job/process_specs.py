@@ -13,16 +13,17 @@ from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.schedule import DATAFLOW
+from ..config.monitor import Monitor
 from ..run_folder import INITIAL
 from ..task.load_task import TaskSpec
 
 
 class TrainingSpec(msgspec.Struct, frozen=True):
-    """What all trainers of a run are told.
+    """What all that train in a run are told.
 
     batch: samples of a step; micro_batch: of each of the parts in which a cut model computes it, one after the other.
     steps: of each replica. evaluate_every: steps between two tests, 0 for the end only. folder: that of the run on the
-    machine of the trainer, where all of its files are. schedule: name of the order in which micro-batches run.
+    machine of the process, where all of its files are. schedule: name of the order in which micro-batches run.
     clip_norm: limit of the norm of all gradients of a step, 0 for none. tables: of a whole model's flat parameters, of
     which steps touch some rows only.
 
@@ -33,6 +34,9 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last; checkpoint_s: seconds
     between two, 0 where they go by steps. Where they go by time, only those are made of which the launcher tells all in
     advance (checkpoint_timing.py). samples: that there are to train on.
+
+    monitor: tells the best weights, which are kept, and may end the training; may_stop: it may end early for another
+    reason.
     """
 
     task: TaskSpec
@@ -52,6 +56,8 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     checkpoint_every: int = 0
     checkpoint_s: float = 0.0
     samples: int = 0
+    monitor: Monitor | None = None
+    may_stop: bool = False
 
     @property
     def initial(self) -> Path:
@@ -62,6 +68,11 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     def batches(self) -> int:
         """Batches of all replicas together."""
         return self.steps * self.replicas
+
+    @property
+    def awaits_verdicts(self) -> bool:
+        """Whether what follows after an evaluation is said by the launcher (tools/selection/verdicts.py)."""
+        return self.monitor is not None or self.may_stop
 
     def checkpoint(self, reached: int) -> int:
         """Return the number of the last checkpoint that is due when all replicas have come to so many batches."""

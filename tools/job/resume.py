@@ -3,6 +3,8 @@
 Both are written as whole tensors, so that the run may have other shards, replicas and machines than the one before.
 """
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +13,14 @@ from typing import Any
 from ...errors import BadInput, CheckpointError, UsageError
 from ...ps.checkpoint.journal import list_checkpoint_folders
 from ...ps.checkpoint.manifest import MANIFEST
-from ...ps.checkpoint.read_checkpoint import OTHER_FORMAT, Checkpoint, open_checkpoint
+from ...ps.checkpoint.read_checkpoint import OTHER_FORMAT, Checkpoint, open_checkpoint, read_manifest
+from ...ps.checkpoint.streamed_safetensors import TensorReader
 from ...ps.methods.registry import AnyMethod
 from ...ps.optimizers.registry import AnyOptimizer
+from ..run_folder import BEST, BEST_WEIGHTS
 from ..tensor_files import new_file
 from .checkpoint_order import order_checkpoints, read_progress
-from .export_weights import copy_whole
+from .export_weights import BEST_KEY, copy_whole
 
 WEIGHTS, STATE = "resumed.safetensors", "resumed-{}.safetensors"
 MAX_NAMED = 5  # parameters, at most, that an error lists
@@ -155,3 +159,13 @@ def _check_origin(
             f"the checkpoint was made with seed {about['seed']}; with {seed} samples come in another order",
             fix=f"--seed {about['seed']}",
         )
+
+
+def read_best_value(run: Path, score: str) -> float | None:
+    """Return the best value of this score that a run has kept weights of; None if it has none."""
+    abouts = list[dict[str, Any]]()
+    with contextlib.suppress(CheckpointError):
+        abouts.append(read_manifest(run / BEST).about)
+    with contextlib.suppress(CheckpointError), TensorReader(run / BEST_WEIGHTS) as reader:
+        abouts.append(json.loads(reader.metadata.get(BEST_KEY, "{}")))
+    return next((float(about["value"]) for about in abouts if about.get("score") == score), None)

@@ -27,6 +27,9 @@ class BatchAssignment(Protocol):
     def count_reached(self, step: int) -> int:
         """Return about how many batches all replicas together have computed by the end of a step."""
 
+    def end_after(self, step: int) -> None:
+        """Have no batch after this step; to be called before a later one is computed."""
+
     def wait_for_more(self) -> bool:
         """After the last step, wait until it is known whether more steps follow, from the new `start_step` on."""
 
@@ -37,10 +40,11 @@ class RoundRobinBatches:
     def __init__(self, training: TrainingSpec, replica: int, start_step: int) -> None:
         self.start_step = start_step
         self._training, self._replica = training, replica
+        self._steps = training.steps
 
     def batch_at(self, step: int) -> int | None:
         """Return batch r + step * n."""
-        return self._replica + step * self._training.replicas if step < self._training.steps else None
+        return self._replica + step * self._training.replicas if step < self._steps else None
 
     def peek(self, step: int) -> int | None:
         """Return the batch of a step to come; all are known."""
@@ -49,6 +53,10 @@ class RoundRobinBatches:
     def count_reached(self, step: int) -> int:
         """Return the batches computed if all replicas have made as many steps as this one."""
         return (step + 1) * self._training.replicas
+
+    def end_after(self, step: int) -> None:
+        """Have no batch after this step."""
+        self._steps = min(self._steps, step + 1)
 
     def wait_for_more(self) -> bool:
         """Return False: every replica has a fixed number of steps."""
@@ -103,6 +111,9 @@ class LeasedBatches:
     def count_reached(self, step: int) -> int:
         """Return the batches up to that of this step, since batches are leased in order."""
         return self._find_batch(step) + 1
+
+    def end_after(self, step: int) -> None:
+        """Do nothing: the launcher leases no more."""
 
     def wait_for_more(self) -> bool:
         """Report that all leases are computed; wait until batches of a lost replica are free, or all are computed."""

@@ -63,6 +63,7 @@ class BatchLeases:
         # So that an answer costs the same however many hold leases: sums over _free, over what holders have still to
         # complete, and the holders that may ask for more.
         self._free_batches = max(0, batches - first)
+        self._leased_to = first  # the end of the last lease in the order of batches
         self._unfinished = 0
         self._asking = set[ReplicaStart]()
         self.batches = batches
@@ -121,6 +122,13 @@ class BatchLeases:
             self.completed[start[0]] = self.completed.get(start[0], 0) + count - holder.done
             holder.done = count
 
+    def end_early(self, multiple_of: int) -> None:
+        """Lease no batches but those before some that are leased already, up to a multiple of a number."""
+        end = min(self.batches, -(-self._leased_to // multiple_of) * multiple_of)
+        self._free = [Lease(free.first, min(free.count, end - free.first)) for free in self._free if free.first < end]
+        self._free_batches = sum(free.count for free in self._free)
+        self.batches = end
+
     def retire(self, start: ReplicaStart) -> None:
         """Lease nothing more to this start."""
         self._hold(start).retired = True
@@ -164,6 +172,7 @@ class BatchLeases:
             self._free.insert(0, Lease(lease.first + size, lease.count - size))
         taken = Lease(lease.first, min(size, lease.count))
         self._free_batches -= taken.count
+        self._leased_to = max(self._leased_to, taken.first + taken.count)
         return taken
 
     def __repr__(self) -> str:

@@ -100,6 +100,11 @@ class LeaseServer:
         replies, self._replies = self._replies, []
         return replies
 
+    def end_early(self, multiple_of: int) -> None:
+        """Lease no more batches than are needed for all that are leased to be a multiple of a number."""
+        self.leases.end_early(multiple_of)
+        self._requests, self._waiting = [*self._waiting, *self._requests], []
+
     def retire(self, replica: int) -> None:
         """Lease nothing more to a replica, which computes what it has and ends."""
         self.leases.retire(self._members[replica].start)

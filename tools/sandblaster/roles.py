@@ -32,8 +32,8 @@ from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..run_folder import INITIAL
 from ..samples.dataset_samples import Samples
 from ..task.load_task import load_task, read_split
+from ..training.model_part import CutModelPart, ModelPart, UncutModelPart
 from ..training.replica_state import write_final_state
-from ..training.trainer import CutTrainer, Trainer, UncutTrainer
 
 COORDINATOR, SHARD, WORKER, BASELINE = (
     f"{__name__}:{name}" for name in ("run_coordinator", "run_shard", "run_worker", "run_torch_baseline")
@@ -134,21 +134,21 @@ class _GradientWorkerProcess:
         self._tests = read_split(self._task, "test") if worker.replica == 0 else None
         mailbox = Mailbox(channel, timeout_s=REPLICA_TIMEOUT_S)
         channel.send(LAUNCHER, Message("connected"))
-        self._trainer: Trainer = (
-            CutTrainer(worker, self._task, mailbox)
+        self._model_part: ModelPart = (
+            CutModelPart(worker, self._task, mailbox)
             if worker.program
-            else UncutTrainer(training, self._task, training.seed)
+            else UncutModelPart(training, self._task, training.seed)
         )
         names = [worker_name(worker.replica, machine, worker.incarnation) for machine in range(worker.machines)]
         leader = "" if worker.machine == 0 else names[0]
-        trainer, portions = self._trainer, Portions(spec.samples, training.batch)
+        model_part, portions = self._model_part, Portions(spec.samples, training.batch)
         data = PortionData(samples, portions, training.seed)
         self._worker = GradientWorker(
             mailbox,
             worker.slices,
-            trainer.values,
-            trainer.gradient,
-            lambda portion, step: trainer.step(data.read(portion), step),
+            model_part.values,
+            model_part.gradient,
+            lambda portion, step: model_part.step(data.read(portion), step),
             portions,
             coordinator="coordinator",
             leader=leader,
@@ -170,12 +170,12 @@ class _GradientWorkerProcess:
     def _finish(self, tests: Samples) -> None:
         self._role_progress.value = None  # an evaluation may take long; the launcher must not take it for being stuck
         self._worker.fetch_parameters()
-        scores = self._trainer.score(self._task, tests, self._training.micro_batch)
+        scores = self._model_part.score(self._task, tests, self._training.micro_batch)
         point = None if scores is None else scores.to_point()
         self._channel.send(LAUNCHER, Message("trained", body={"scores": point}))
         body = self._worker.wait_for_launcher("all_trained")
         folder = self._training.folder
-        write_final_state(self._channel, folder, body["path"], self._spec.machine, self._trainer.state)
+        write_final_state(self._channel, folder, body["path"], self._spec.machine, self._model_part.state)
         self._worker.wait_for_launcher("kept")
 
 
@@ -207,24 +207,24 @@ def _train_by_torch(channel: Channel, spec: TorchBaselineSpec, progress: RolePro
     training, method = spec.training, spec.method
     task = load_task(training.task)
     samples, tests = read_split(task, "train"), read_split(task, "test")
-    trainer = UncutTrainer(training, task, training.seed)
+    model_part = UncutModelPart(training, task, training.seed)
     portions = Portions(spec.samples, training.batch)
     data, losses = PortionData(samples, portions, training.seed), list[float]()
-    values = torch.nn.Parameter(trainer.values)  # the same memory
+    values = torch.nn.Parameter(model_part.values)  # the same memory
 
     def evaluate() -> float:
         """Compute the objective f(w) = mean loss + l2/2 |w|^2 and its gradient, portion by portion."""
-        total, loss = torch.zeros_like(trainer.gradients), 0.0
+        total, loss = torch.zeros_like(model_part.gradients), 0.0
         for portion in range(portions.count):
-            trainer.gradient.zero()
-            portion_loss = trainer.step(data.read(portion), len(losses))
+            model_part.gradient.zero()
+            portion_loss = model_part.step(data.read(portion), len(losses))
             count = portions.count_samples(portion, portion + 1)
             assert portion_loss is not None
-            total.add_(trainer.gradients, alpha=count)
+            total.add_(model_part.gradients, alpha=count)
             loss += portion_loss * count
             progress.value = f"evaluation {len(losses)}, portion {portion}"
-        loss = loss / portions.samples + method.l2 / 2 * float(torch.dot(trainer.values, trainer.values))
-        values.grad = total.div_(portions.samples).add_(trainer.values, alpha=method.l2)
+        loss = loss / portions.samples + method.l2 / 2 * float(torch.dot(model_part.values, model_part.values))
+        values.grad = total.div_(portions.samples).add_(model_part.values, alpha=method.l2)
         losses.append(loss)
         body = {"step": len(losses), "steps": spec.evaluations, "loss": loss}
         channel.send(LAUNCHER, Message("progress", body=body))
@@ -235,6 +235,6 @@ def _train_by_torch(channel: Channel, spec: TorchBaselineSpec, progress: RolePro
     optimizer.step(evaluate)  # type: ignore[no-untyped-call]
     seconds = time.monotonic() - begin
     evaluations, loss = len(losses), evaluate()
-    scores = trainer.score(task, tests, training.batch)
+    scores = model_part.score(task, tests, training.batch)
     assert scores is not None  # the model is whole
     return {"seconds": seconds, "evaluations": evaluations, "loss": loss, "scores": scores.to_point()}

@@ -17,8 +17,9 @@ from ..job.export_weights import write_checkpoint
 from ..job.job import Job
 from ..job.portion_size import FOLDER, portions_of_job
 from ..job.resume import remove_resumed
-from ..run_folder import INITIAL
-from ..training.supervision import OnNotice, OnProgress, describe_wait_for_room, run_one_process, run_roles
+from ..run_folder import CHECKPOINT, INITIAL
+from ..run_listener import CheckpointReport, RunListener
+from ..training.supervision import OnNotice, describe_wait_for_room, run_one_process, run_roles
 from .roles import BASELINE, TorchBaselineSpec
 from .supervisor import SandblasterSupervisor
 
@@ -27,7 +28,7 @@ def run_sandblaster(
     job: Job,
     method: Sandblaster,
     hosts: RunHosts,
-    on_progress: OnProgress,
+    listener: RunListener,
     on_notice: OnNotice,
     route: Route | None,
 ) -> dict[str, Any]:
@@ -39,19 +40,20 @@ def run_sandblaster(
     """
     portions = portions_of_job(job)
     prepare_folder(job)
-    supervisor = SandblasterSupervisor(job, method, portions, hosts, on_progress=on_progress, on_notice=on_notice)
-    results = run_roles(job, supervisor, hosts, on_notice, route)
+    supervisor = SandblasterSupervisor(job, method, portions, hosts, listener=listener, on_notice=on_notice)
+    results = run_roles(job, supervisor, hosts, listener, on_notice, route)
     shards = [results[name] for name in supervisor.shards]
     coordinator = results[supervisor.coordinator]
     write_once_there_is_room(
         lambda: write_checkpoint(job, shards, supervisor.state_files),
         lambda reason: on_notice(describe_wait_for_room("the launcher", reason)),
     )
+    listener.on_checkpoint(CheckpointReport(job.out / CHECKPOINT, supervisor.iterations[-1]["number"]))
     remove_resumed(job.out)
     baseline = None
     if job.config.baseline and job.config.resume is None and not method.l1:
         evaluations = max(1, round(coordinator["samples"] / portions.samples))
-        baseline = _run_baseline(job, method, portions, evaluations, hosts, on_progress)
+        baseline = _run_baseline(job, method, portions, evaluations, hosts, listener)
     return {
         "seconds": supervisor.seconds,
         "coordinator": coordinator,
@@ -91,7 +93,7 @@ def _run_baseline(
     portions: Portions,
     evaluations: int,
     hosts: RunHosts,
-    on_progress: OnProgress,
+    listener: RunListener,
 ) -> dict[str, Any]:
     setup = msgspec.to_builtins(TorchBaselineSpec(job.training, method, portions.samples, evaluations))
-    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), hosts, on_progress)
+    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), hosts, listener)

@@ -22,7 +22,8 @@ from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import replica_group, shard_group, shard_name, worker_name
 from ..run_folder import CHECKPOINT
-from ..training.supervision import OnNotice, OnProgress, RestartLog, describe_wait_for_room
+from ..run_listener import RunListener, StepReport
+from ..training.supervision import OnNotice, RestartLog, describe_wait_for_room
 from .roles import COORDINATOR, SHARD, WORKER, CoordinatorSpec, GradientWorkerSpec, VectorShardSpec
 
 COORDINATOR_GROUP = "coordinator"  # and the name of its first incarnation
@@ -33,7 +34,7 @@ class SandblasterSupervisor:
     """Follows one run.
 
     Args:
-        on_progress: called with every iteration.
+        listener: hears of every iteration and of the evaluation.
         on_notice: called with a sentence for every restart.
 
     Attributes:
@@ -50,12 +51,12 @@ class SandblasterSupervisor:
         portions: Portions,
         hosts: RunHosts,
         *,
-        on_progress: OnProgress,
+        listener: RunListener,
         on_notice: OnNotice,
     ) -> None:
         self._hosts = hosts
         self._job, self._method, self._portions = job, method, portions
-        self._on_progress, self._on_notice = on_progress, on_notice
+        self._listener, self._on_notice = listener, on_notice
         self._restarts = RestartLog(job.config.restarts)
         self._groups: dict[str, str] = {}  # of each role
         self._lost_workers: list[str] = []  # which the coordinator has to know
@@ -196,7 +197,9 @@ class SandblasterSupervisor:
             return  # a restarted coordinator replays it
         self.seconds = time.monotonic() - self._start_s
         self.iterations.append(body)
-        self._on_progress(self._method.name, body["number"], self._method.iterations, body["loss"])
+        samples = body["number"] * self._portions.samples
+        steps, loss = self._method.iterations, body["loss"]
+        self._listener.on_step(StepReport(self._method.name, body["number"], steps, loss, samples, self.seconds))
 
     def _send_new_name(self, name: str, other: str, launcher: Launcher) -> None:
         """Tell a role the name of another role that was restarted."""

@@ -20,6 +20,7 @@ from ..job.checkpoint_order import order_checkpoints
 from ..job.checkpoint_timing import CheckpointTiming
 from ..job.export_weights import describe_checkpoint
 from ..job.job import Job
+from ..run_listener import CheckpointReport
 from ..unfinished.unfinished_run import MachineState, UnfinishedRun, save_unfinished
 
 
@@ -29,14 +30,21 @@ class CheckpointSets:
     Complete checkpoints are counted from the oldest, and the last `keep` stay, whichever run in this folder wrote them.
 
     Args:
-        on_notice: called with a sentence about a checkpoint that could not be completed, or is damaged.
+        on_notice: called with a sentence about a checkpoint that could not be completed, or is damaged. on_complete:
+            called with each that is complete.
 
     Attributes:
         timing: which checkpoint to request when, where checkpoints go by time; it is told here how a request ended.
     """
 
-    def __init__(self, job: Job, *, on_notice: Callable[[str], None] = lambda notice: None) -> None:
-        self._job, self._on_notice = job, on_notice
+    def __init__(
+        self,
+        job: Job,
+        *,
+        on_notice: Callable[[str], None] = lambda notice: None,
+        on_complete: Callable[[CheckpointReport], object] = lambda report: None,
+    ) -> None:
+        self._job, self._on_notice, self._on_complete = job, on_notice, on_complete
         self.timing = CheckpointTiming(job.training)
         self._files: dict[int, dict[int, ShardFile]] = defaultdict(dict)
         self._states: dict[int, dict[int, StateFile]] = defaultdict(dict)
@@ -113,6 +121,7 @@ class CheckpointSets:
         except CheckpointError as error:  # the last complete ones stay
             self._on_notice(f"checkpoint {number} is not complete: {error.facts}; training continues")
             return
+        self._on_complete(CheckpointReport(folder, int(about["step"])))
         self._complete = [*(other for other in self._complete if other != number), number]
         for old in self._complete[: -job.config.keep_checkpoints]:
             self._remove(old)

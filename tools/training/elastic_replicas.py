@@ -12,8 +12,8 @@ from ...runtime.channel.message import Message
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, most_roles
 from ..leases.lease_server import LeaseServer, WorkerId
+from ..leases.scale_requests import ScaleLimits, ScaleRequests
 from .progress_log import parse_acknowledged_steps
-from .scale_requests import ScaleLimits, ScaleRequests
 from .supervision import OnNotice
 
 
@@ -81,6 +81,13 @@ class ElasticReplicas:
             self._lease_server.handle(message.sender, worker, message)
         elif message.kind == "progress" and "acknowledged" in message.body:
             self._lease_server.acknowledge(worker, message.body["acknowledged"])
+
+    def end_early(self, replicas: int) -> int | None:
+        """Lease no more batches; return how many there are then, a multiple of `replicas`, None without leases."""
+        if self._lease_server is None:
+            return None
+        self._lease_server.end_early(replicas)
+        return self._lease_server.leases.batches
 
     def take_replies(self) -> list[tuple[str, Message]]:
         """Return the replies to workers that asked for batches and can be answered now."""

@@ -148,9 +148,13 @@ class ProgressLog:
             return False
         return reached // every > self._evaluated // every
 
-    def mark_all_trained(self) -> None:
-        """Note that all replicas have computed all batches."""
-        self._reached = self._training.batches
+    def skip_evaluation(self) -> None:
+        """Note that another replica makes the evaluation that is due."""
+        self._evaluated = self._reached
+
+    def mark_all_trained(self, batches: int) -> None:
+        """Note how many batches all replicas have computed at the end."""
+        self._reached = batches
 
     @property
     def _samples(self) -> int:

@@ -22,7 +22,7 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ..job.process_specs import TrainingSpec
-from ..run_folder import buffer_path
+from ..run_folder import BEST, buffer_path
 from ..tensor_files import name_unfinished, save_state
 
 ReplicaState = Callable[[], Sequence[tuple[Region, Tensor]]]
@@ -90,6 +90,17 @@ def write_final_state(channel: Channel, folder: str, path: str, machine: int, st
     )
     body = {"file": msgspec.to_builtins(file), "written": [str(Path(path, file.name))], "confirm": True}
     channel.send(LAUNCHER, Message("state_file", body=body))
+
+
+def save_best_state(channel: Channel, folder: str, machine: int, state: Sequence[tuple[Region, Tensor]]) -> None:
+    """Write the best weights that a machine of replica 0 has evaluated, and tell the launcher, which completes them."""
+    try:
+        file = write_state(Path(folder, BEST), machine, state)
+    except CheckpointError as error:
+        report_write_failure(channel, str(error.__cause__ or error.facts))
+        return
+    body = {"file": msgspec.to_builtins(file), "written": [str(Path(BEST, file.name))]}
+    channel.send(LAUNCHER, Message("best_saved", body=body))
 
 
 SAVE_INTERVAL_S = 2.0

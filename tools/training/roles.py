@@ -22,8 +22,8 @@ from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..samples.sample_loader import SampleLoader
 from ..task.load_task import load_task, read_split
+from .model_part import UncutModelPart
 from .progress_log import ProgressLog
-from .trainer import UncutTrainer
 from .worker_process import WorkerProcess
 
 WORKER, SHARD, BASELINE = (f"{__name__}:{name}" for name in ("run_worker", "run_shard", "run_baseline"))
@@ -61,29 +61,34 @@ def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
 
 
 def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
-    """Train the whole model in this process on the samples of all replicas, one batch after the other."""
+    """Train the whole model in this process on the samples of all replicas, one batch after the other.
+
+    It ends early where the score that is monitored says so.
+    """
     spec = msgspec.convert(setup, BaselineSpec)
     training, optimizer = spec.training, spec.optimizer
     task = load_task(training.task)
     samples, tests = read_split(task, "train", seed=training.seed), read_split(task, "test")
-    trainer = UncutTrainer(training, task, training.seed)
-    state, gradient = optimizer.init_state(trainer.values), trainer.gradient
+    model_part = UncutModelPart(training, task, training.seed)
+    state, gradient = optimizer.init_state(model_part.values), model_part.gradient
     stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)
     log, loader = ProgressLog(channel, progress, training), SampleLoader(samples, stream)
     for step in range(training.steps):
         upcoming = range(step + 1, min(training.steps, step + 1 + loader.ahead))
-        loss = trainer.step(loader.read(step, upcoming), step)
+        loss = model_part.step(loader.read(step, upcoming), step)
         demand_finite_loss(channel.name, step, loss)
         if training.clip_norm:
-            trainer.clip(training.clip_norm, step)
-        apply_lazily(optimizer, trainer.values, gradient, state, Update(step + 1, progress=step / training.steps))
+            model_part.clip(training.clip_norm, step)
+        apply_lazily(optimizer, model_part.values, gradient, state, Update(step + 1, progress=step / training.steps))
         gradient.zero()
         log.record_step(step, loss)
         if log.is_evaluation_due():
-            log.record_evaluation(step, lambda: trainer.score(task, tests, training.batch))
+            log.record_evaluation(step, lambda: model_part.score(task, tests, training.batch))
+            if training.monitor is not None and training.monitor.judge(log.curve).must_stop:
+                break
     loader.close()
     seconds = log.training_seconds()
-    if not is_finite(trainer.values):
+    if not is_finite(model_part.values):
         raise Diverged("E703", f"the parameters are not finite after step {training.steps - 1}", fix="a smaller --lr")
-    log.record_evaluation(training.steps - 1, lambda: trainer.score(task, tests, training.batch))
-    return {"seconds": seconds, "losses": log.losses, "curve": log.curve}
+    log.record_evaluation(training.steps - 1, lambda: model_part.score(task, tests, training.batch))
+    return {"seconds": seconds, "samples": log.steps * training.batch, "losses": log.losses, "curve": log.curve}

@@ -15,20 +15,22 @@ from ...runtime.launcher.launcher import Route
 from ..config.option_values import RETRY_SCALED
 from ..hosts.run_hosts import RunHosts
 from ..job.divergence import DivergenceRetry
-from ..job.export_weights import write_checkpoint
+from ..job.export_weights import export_best, write_checkpoint
 from ..job.job import Job
 from ..job.process_specs import BaselineSpec
 from ..job.resume import remove_resumed
+from ..leases.scale_requests import ScaleRequests
+from ..run_folder import CHECKPOINT
+from ..run_listener import CheckpointReport, RunListener
 from ..unfinished.unfinished_run import complete_if_it_ends_early
 from .checkpoint_sets import remove_incomplete
 from .replica_state import remove_buffers_afterwards
 from .roles import BASELINE, WORKER
-from .scale_requests import ScaleRequests
-from .supervision import OnNotice, OnProgress, describe_wait_for_room, run_one_process, run_roles
+from .supervision import OnNotice, describe_wait_for_room, run_one_process, run_roles
 from .supervisor import TrainingSupervisor
 
 
-def run_baseline(job: Job, hosts: RunHosts, on_progress: OnProgress) -> dict[str, Any]:
+def run_baseline(job: Job, hosts: RunHosts, listener: RunListener) -> dict[str, Any]:
     """Train in one process on the same samples, which are as many steps as all replicas take together."""
     training = msgspec.structs.replace(
         hosts.training_on(hosts.first),
@@ -38,43 +40,48 @@ def run_baseline(job: Job, hosts: RunHosts, on_progress: OnProgress) -> dict[str
     )
     setup = msgspec.to_builtins(BaselineSpec(training, job.optimizer))
     return run_one_process(
-        job, Role("one-process", BASELINE, setup, threads=hosts.threads_on(hosts.first)), hosts, on_progress
+        job, Role("one-process", BASELINE, setup, threads=hosts.threads_on(hosts.first)), hosts, listener
     )
 
 
 def run_replicas(
-    job: Job, hosts: RunHosts, on_progress: OnProgress, on_notice: OnNotice, route: Route | None
+    job: Job, hosts: RunHosts, listener: RunListener, on_notice: OnNotice, route: Route | None
 ) -> dict[str, Any]:
     """Start shards and workers, train, evaluate at replica 0, write the checkpoint; return what the roles reported.
 
-    The result has the "seconds" of training, the results of "workers" and "shards" by name and in order, the learning
-    "curve" and the "losses" of replica 0, the "restarts", and the "participation" of the replicas.
+    The result has the "seconds" of training and the "samples", the results of "workers" and "shards" by name and in
+    order, the learning "curve" and the "losses" of replica 0, its "best" weights, the "restarts", and the
+    "participation" of the replicas.
     """
     out = job.out
     hosts.prepare_spare_hosts(WORKER)
     with ScaleRequests(out, on_notice=on_notice) as requests:
-        supervisor = TrainingSupervisor(job, hosts, on_progress=on_progress, on_notice=on_notice, requests=requests)
+        supervisor = TrainingSupervisor(job, hosts, listener=listener, on_notice=on_notice, requests=requests)
         remove_journals(out)  # of an earlier run
         remove_incomplete(out)
         with (
             remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines),
             complete_if_it_ends_early(out, on_notice),
         ):
-            results = run_roles(job, supervisor, hosts, on_notice, route)
+            results = run_roles(job, supervisor, hosts, listener, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
         write_once_there_is_room(
-            lambda: write_checkpoint(job, shards, supervisor.state_files),
+            lambda: write_checkpoint(job, shards, supervisor.state_files, steps=supervisor.steps),
             lambda reason: on_notice(describe_wait_for_room("the launcher", reason)),
         )
+        listener.on_checkpoint(CheckpointReport(out / CHECKPOINT, supervisor.steps))
         remove_incomplete(out)
         remove_journals(out)
         remove_resumed(out)
+        best = export_best(job)
     return {
         "seconds": max(result["seconds"] for result in supervisor.results.values()),
         "workers": supervisor.results,
         "shards": shards,
-        "curve": supervisor.curve,
-        "losses": supervisor.losses,
+        "samples": (supervisor.steps - job.training.start_step) * job.replicas * job.training.batch,
+        "curve": supervisor.record.curve,
+        "losses": supervisor.record.losses,
+        "best": best,
         "restarts": supervisor.restarts,
         "participation": supervisor.participation,
     }

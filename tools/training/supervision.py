@@ -21,8 +21,8 @@ from ..hosts.held_losses import HeldLosses
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
 from ..run_folder import INITIAL, LOGS
+from ..run_listener import ALONE, EvaluationReport, LossReport, RunListener, StepReport
 
-OnProgress = Callable[[str, int, int, float], None]  # name of the run, step, number of steps, loss
 OnNotice = Callable[[str], None]  # a sentence for the user
 
 
@@ -46,7 +46,12 @@ class RoleSupervisor(Protocol):
 
 
 def run_roles(
-    job: Job, supervisor: RoleSupervisor, hosts: RunHosts, on_notice: OnNotice, route: Route | None
+    job: Job,
+    supervisor: RoleSupervisor,
+    hosts: RunHosts,
+    listener: RunListener,
+    on_notice: OnNotice,
+    route: Route | None,
 ) -> dict[str, Any]:
     """Start the roles of a supervisor and let it answer them until all have finished; return their results by name."""
     relay = FileRelay(hosts, job.out, on_notice=on_notice)
@@ -62,6 +67,7 @@ def run_roles(
 
     def restart(loss: Loss) -> list[Role]:
         hosts.note_loss(loss.group, loss.error)
+        listener.on_machine_lost(LossReport(loss.group, loss.error.facts.partition("\n")[0]))
         return [] if held.add_if_needed(loss) else supervisor.restart(loss)
 
     def watch(launcher: Launcher) -> None:
@@ -97,7 +103,7 @@ def run_roles(
         return dict(launcher.results)
 
 
-def run_one_process(job: Job, role: Role, hosts: RunHosts, on_progress: OnProgress) -> dict[str, Any]:
+def run_one_process(job: Job, role: Role, hosts: RunHosts, listener: RunListener) -> dict[str, Any]:
     """Run the baseline, a single role, and return its result."""
     placed = hosts.place(role, hosts.first, files=[INITIAL])
     address = hosts.launcher_address
@@ -106,9 +112,12 @@ def run_one_process(job: Job, role: Role, hosts: RunHosts, on_progress: OnProgre
     ) as launcher:
         launcher.start()
         for message in launcher.events():
+            body = message.body
             if message.kind == "progress":
-                body = message.body
-                on_progress("one process", min(body["step"], body["steps"]), body["steps"], body["loss"])
+                step, (samples, seconds) = min(body["step"], body["steps"]), (body["samples"], body["seconds"])
+                listener.on_step(StepReport(ALONE, step, body["steps"], body["loss"], samples, seconds))
+            elif message.kind == "evaluated":
+                listener.on_evaluate(EvaluationReport.from_point(ALONE, body))
         result: dict[str, Any] = launcher.results[role.name]
     return result
 

@@ -30,30 +30,33 @@ from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import replica_group, shard_group, worker_name
 from ..leases.lease_server import WorkerId
+from ..leases.scale_requests import ScaleRequests
 from ..run_folder import CHECKPOINT
+from ..run_listener import RunListener
+from ..selection.verdicts import Verdicts
 from .checkpoint_sets import CheckpointSets
 from .elastic_replicas import ElasticReplicas
 from .progress_log import parse_steps_done
 from .recovery_points import RecoveryPoints
 from .replica_state import restored_files
 from .roles import WORKER
-from .scale_requests import ScaleRequests
+from .run_record import RunRecord
 from .shard_supervisor import ShardSupervisor
-from .supervision import OnNotice, OnProgress, RestartLog
+from .supervision import OnNotice, RestartLog
 
 
 class TrainingSupervisor:
     """Follows one run.
 
     Args:
-        hosts: where its roles run. requests: for more or fewer replicas. on_progress: called with the progress of
-            replica 0. on_notice: called with a sentence for every restart, and every replica that joins or leaves.
+        hosts: where its roles run. requests: for more or fewer replicas. listener: hears of replica 0, and may end the
+            training. on_notice: called with a sentence for every restart, and every replica that joins or leaves.
 
     Attributes:
         results: what each worker returned, by the name of its first incarnation.
         state_files: files with the buffers of replica 0, which the shards do not have.
-        curve: the learning curve, as `ProgressLog` has it, of replica 0.
-        losses: (samples, loss) at each progress report of replica 0.
+        record: what replica 0 has reported.
+        steps: that each replica takes, on the average; fewer than planned if training ends early.
     """
 
     def __init__(
@@ -61,20 +64,22 @@ class TrainingSupervisor:
         job: Job,
         hosts: RunHosts,
         *,
-        on_progress: OnProgress,
+        listener: RunListener,
         on_notice: OnNotice,
         requests: ScaleRequests | None = None,
     ) -> None:
-        self._job, self._hosts, self._on_progress, self._on_notice = job, hosts, on_progress, on_notice
+        self._job, self._hosts, self._listener, self._on_notice = job, hosts, listener, on_notice
         self._restarts = RestartLog(job.config.restarts)
-        self._checkpoints = CheckpointSets(job, on_notice=on_notice)
+        self._checkpoints = CheckpointSets(job, on_notice=on_notice, on_complete=listener.on_checkpoint)
+        self._verdicts = Verdicts(
+            job, stop_requested=lambda: listener.stop_requested, on_stop=self._end_early, on_notice=on_notice
+        )
+        self.record = RunRecord(job, listener)
         self._points = RecoveryPoints(job)
         self._shards = ShardSupervisor(job, hosts, self._restarts, self._points, on_notice=on_notice)
         self._elastic = ElasticReplicas(job, hosts, on_notice=on_notice, requests=requests)
-        self._start_s = time.monotonic()
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
         self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them
-        self._clock_offsets_s = dict[int, float]()  # seconds of the run when the clock of a restarted replica began
         self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were informed
         self._lost: dict[str, Loss] = {}  # by group, the losses for which all are to go back
         self._workers: dict[str, WorkerId] = {}  # by current name
@@ -85,8 +90,7 @@ class TrainingSupervisor:
         self._finishing: set[str] = set()  # shards that were told to finish
         self.results: dict[str, Any] = {}
         self.state_files: list[StateFile] = []
-        self.curve: list[dict[str, Any]] = []
-        self.losses: list[tuple[int, float]] = []
+        self.steps = job.training.steps
 
     @property
     def shards(self) -> list[str]:
@@ -115,11 +119,12 @@ class TrainingSupervisor:
 
     def mark_started(self) -> None:
         """Note that all roles run."""
-        self._start_s = self._elastic.start_s = time.monotonic()
+        self.record.start_s = self._elastic.start_s = time.monotonic()
         self._elastic.publish_limits()
 
     def watch(self, launcher: Launcher) -> None:
         """Start replicas that shall join, stop starting replicas that are no longer needed, take all back if due."""
+        self._verdicts.heed_request()
         if self._lost:
             self._take_all_back(launcher)
         for replica, record in self._elastic.apply_request():
@@ -146,14 +151,14 @@ class TrainingSupervisor:
         if message.kind in ("progress", "evaluated"):
             self._mark_training(worker.replica, message.body["seconds"])
         self._elastic.handle(worker, message)
+        self._verdicts.handle(message)
         match message.kind:
             case "progress":
                 self._record_progress(worker, message.body)
                 self._request_checkpoint(message, launcher)
                 self._request_recovery_point(message, launcher)
             case "evaluated" if worker.replica == 0:
-                seconds = self._clock_offsets_s.get(0, 0.0) + message.body["seconds"]
-                self.curve.append({**message.body, "samples": self._count_samples(message.body), "seconds": seconds})
+                self.record.add_evaluation(message.body)
             case "state_file" if worker.replica == 0:
                 self.state_files.append(msgspec.convert(message.body["file"], StateFile))
             case "ready":
@@ -217,14 +222,13 @@ class TrainingSupervisor:
             if group not in lost:
                 self._restarts.follow(group)
         step = self._points.step
-        for records in (self._steps_done, self._workers, self.results):
+        of_roles = self._trained, self._ready, self._evaluating, self._finishing, self.state_files
+        for records in (self._steps_done, self._workers, self.results, *of_roles):
             records.clear()
-        for names in (self._trained, self._ready, self._evaluating, self._finishing, self.state_files):
-            names.clear()
         self._checkpoints.abandon_incomplete()
-        samples = step * self._job.replicas * self._job.training.batch
-        self.losses = [(reached, loss) for reached, loss in self.losses if reached <= samples]
-        self.curve = [point for point in self.curve if point["samples"] <= samples]
+        self._verdicts.go_back()
+        self.record.go_back(step * self._job.replicas * self._job.training.batch)
+        self.steps = self._job.training.steps
         self._start_steps = Counter(dict.fromkeys(self._elastic.replicas, step))
         launcher.add(self.roles())
 
@@ -247,6 +251,7 @@ class TrainingSupervisor:
             self._shards.forget_worker(name)
             self._evaluating.discard(name)
             self._ready.discard(name)
+            self._verdicts.forget(name)
             self.results.pop(worker_name(*self._workers.pop(name)), None)
         if replica == 0:
             self.state_files.clear()
@@ -273,18 +278,13 @@ class TrainingSupervisor:
     def _record_progress(self, worker: WorkerId, body: dict[str, Any]) -> None:
         self._steps_done[worker] = body["step"]
         if worker.replica == 0:
-            samples, training = self._count_samples(body), self._job.training
-            self.losses.append((samples, body["loss"]))
-            by_batch = (samples // training.batch, training.batches)
-            step, steps = by_batch if self._elastic.uses_leases else (body["step"], body["steps"])
-            self._on_progress(self._job.method.name, step, steps, body["loss"])
+            self.record.add_progress(body)
 
     def _request_checkpoint(self, progress: Message, launcher: Launcher) -> None:
         """If a checkpoint by time is due, request it from all roles that write a part of it."""
         if self._workers[progress.sender].replica == 0 and self._shards.all_serve:
             writers = [name for name, worker in self._workers.items() if worker.replica == 0]
-            batches = self.losses[-1][0] // self._job.training.batch
-            number = self._checkpoints.timing.note_progress(batches, progress.body["seconds"])
+            number = self._checkpoints.timing.note_progress(self.record.batches, progress.body["seconds"])
             for name in [*writers, *self.shards] if number is not None else []:
                 launcher.send(name, Message("checkpoint", body={"number": number}))
 
@@ -293,27 +293,26 @@ class TrainingSupervisor:
         worker = self._workers[progress.sender]
         if worker.replica or not self._job.method.lock_step or self._restarts.any_missing:
             return
-        batches = self.losses[-1][0] // self._job.training.batch
-        number = self._points.note_progress(batches, progress.body["seconds"])
+        number = self._points.note_progress(self.record.batches, progress.body["seconds"])
         for name in [*self._workers, *self.shards] if number is not None else []:
             launcher.send(name, Message(RECOVERY_POINT, body={"number": number}))
 
-    def _count_samples(self, body: dict[str, Any]) -> int:
-        """Return the samples that replica 0 reports; never fewer than before, though it may get batches of others."""
-        before = [samples for samples, _ in self.losses[-1:]] + [int(point["samples"]) for point in self.curve[-1:]]
-        return max([int(body["samples"]), *before]) if self._elastic.uses_leases else int(body["samples"])
+    def _end_early(self, step: int) -> None:
+        """End the training: no more batches are leased, or all replicas take one more step after this one."""
+        training, batches = self._job.training, self._elastic.end_early(self._job.replicas)
+        self.steps = min(training.steps, step + 2) if batches is None else batches // training.replicas
 
     def _mark_training(self, replica: int, seconds: float) -> None:
         """Note that a replica which was missing trains, for `seconds` by its own clock."""
         record = self._restarts.mark_working(replica_group(replica))
         if record is not None:
-            self._clock_offsets_s[replica] = time.monotonic() - self._start_s - seconds
+            self.record.set_clock(replica, seconds)
             self._elastic.mark_training(record)
 
     def _record_result(self, worker: WorkerId, value: dict[str, Any]) -> None:
         self._mark_training(worker.replica, value["seconds"])  # there may have been no step left to report
         self._trained.add(worker)
-        seconds = self._clock_offsets_s.get(worker.replica, 0.0) + value["seconds"]
+        seconds = self.record.on_run_clock(worker.replica, value["seconds"])
         self.results[worker_name(*worker)] = {**value, "seconds": seconds}
         if self._elastic.is_leaving(worker.replica) and not any(
             other.replica == worker.replica and other not in self._trained for other in self._workers.values()
@@ -326,7 +325,7 @@ class TrainingSupervisor:
             if not self._ready >= self._workers.keys():
                 return
             self._under_way = True
-            self._start_s = self._elastic.start_s = time.monotonic()
+            self.record.start_s = self._elastic.start_s = time.monotonic()
         for name in sorted(self._ready):
             launcher.send(name, Message("start_training"))
         self._ready.clear()
@@ -335,14 +334,15 @@ class TrainingSupervisor:
         """Answer workers that ask for batches; then, when all workers have trained, let replica 0 evaluate; then, when
         all workers have finished, let the shards write their files."""
         self._start_training(launcher)
-        for name, reply in self._elastic.take_replies():
+        for name, reply in [*self._verdicts.take_replies(self.record.curve), *self._elastic.take_replies()]:
             launcher.send(name, reply)
         if len(self._trained) < len(self._workers):
             return
         for name in [name for name, worker in self._workers.items() if worker.replica == 0]:
             if name not in self._evaluating:
                 self._evaluating.add(name)
-                launcher.send(name, Message("all_trained", body={"path": CHECKPOINT}))
+                body = {"path": CHECKPOINT, "batches": self.steps * self._job.replicas}
+                launcher.send(name, Message("all_trained", body=body))
         if len(self.results) == len(self._workers):
             for index, name in enumerate(self.shards):
                 if name not in self._finishing and not self._restarts.is_missing(shard_group(index)):

@@ -22,9 +22,15 @@ from ..samples.sample_loader import SampleLoader
 from ..task.load_task import load_task, read_split
 from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
+from .model_part import CutModelPart, ModelPart, UncutModelPart, read_optimizer_state
 from .progress_log import ProgressLog
-from .replica_state import BufferFile, ReplicaStateWriter, report_write_failure, write_final_state
-from .trainer import CutTrainer, Trainer, UncutTrainer, read_optimizer_state
+from .replica_state import (
+    BufferFile,
+    ReplicaStateWriter,
+    report_write_failure,
+    save_best_state,
+    write_final_state,
+)
 
 MESSAGE_TIMEOUT_S = 600.0  # for a message of a peer; the launcher finds a dead or hanging peer long before
 
@@ -34,7 +40,8 @@ class WorkerProcess:
 
     Messages to the launcher: "connected", "ready" (to train), "progress", "evaluated", "trained", "state_file". From
     the launcher: "start_training" (to all workers at once, so that nobody's clock counts the setup of others) and
-    "all_trained" (to replica 0, with the path of the final checkpoint in the folder of the run).
+    "all_trained" (to replica 0, with the path of the final checkpoint in the folder of the run and the batches of all
+    replicas). After an evaluation it may wait for a verdict (tools/selection/verdicts.py).
     """
 
     def __init__(self, channel: Channel, spec: WorkerSpec, progress: RoleProgress) -> None:
@@ -44,19 +51,20 @@ class WorkerProcess:
         self._tests = read_split(self._task, "test") if spec.replica == 0 else None
         self._mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
         self._send("connected", {})
-        self._trainer = self._build_trainer()
+        self._model_part = self._build_model_part()
         self._client = self._build_client()
         stream = SampleStream(len(self._samples), batch=self._training.batch, seed=self._training.seed)
         self._loader = SampleLoader(self._samples, stream)
-        state = number_buffers(self._trainer.state(), self._trainer.buffers()) if spec.replica == 0 else None
+        state = number_buffers(self._model_part.state(), self._model_part.buffers()) if spec.replica == 0 else None
         self._send("ready", {"machine": spec.machine, "state": msgspec.to_builtins(state)})
         self._mailbox.wait([(LAUNCHER, "start_training", 0, 0, 0)], timeout_s=MESSAGE_TIMEOUT_S)
         self._log = ProgressLog(channel, progress, self._training, lambda: self._mailbox.waited_s)
         self._local_state, self._buffer_file = self._restore_local_state()
         self._state_writer = ReplicaStateWriter(
-            self._mailbox, self._training, spec.machine, self._trainer.state, start_step=spec.start_step
+            self._mailbox, self._training, spec.machine, self._model_part.state, start_step=spec.start_step
         )
         self._assignment = self._build_assignment()
+        self._steps_done = self._assignment.start_step
 
     def run(self) -> dict[str, Any]:
         """Train until nothing is left to compute; return the worker's result."""
@@ -77,17 +85,19 @@ class WorkerProcess:
             "step_s": self._log.median_work_s(),
             "client": self._client.statistics(),
             "links": traffic | self._client.peer_traffic,
-            "spans": self._trainer.worker.trace.complete_steps() if isinstance(self._trainer, CutTrainer) else [],
+            "spans": self._model_part.worker.trace.complete_steps()
+            if isinstance(self._model_part, CutModelPart)
+            else [],
         }
 
-    def _build_trainer(self) -> Trainer:
+    def _build_model_part(self) -> ModelPart:
         if self._spec.program:
-            return CutTrainer(self._spec, self._task, self._mailbox)
-        return UncutTrainer(self._training, self._task, self._training.seed + self._spec.replica)
+            return CutModelPart(self._spec, self._task, self._mailbox)
+        return UncutModelPart(self._training, self._task, self._training.seed + self._spec.replica)
 
     def _build_client(self) -> Client:
         """Return the client; that of replica 0 has put the values that training begins with."""
-        spec, values = self._spec, self._trainer.values
+        spec, values = self._spec, self._model_part.values
         client = Client(
             self._mailbox,
             spec.slices,
@@ -104,7 +114,7 @@ class WorkerProcess:
 
     def _restore_local_state(self) -> tuple[LocalState | None, BufferFile | None]:
         """Return what saves the state that this worker has alone: with recovery points, or its buffers now and then."""
-        spec, buffers = self._spec, self._trainer.buffers()
+        spec, buffers = self._spec, self._model_part.buffers()
         if spec.method.lock_step:
             return LocalState(spec, self._mailbox, buffers, self._client), None
         path = buffer_path(Path(self._training.folder), spec.replica, spec.machine)
@@ -122,19 +132,19 @@ class WorkerProcess:
 
     def _build_loop(self) -> TrainingLoop[Data]:
         """Return what the method trains on until the assignment has no batch for now."""
-        trainer, max_norm = self._trainer, self._training.clip_norm
+        model_part, max_norm = self._model_part, self._training.clip_norm
         loop: TrainingLoop[Data] = TrainingLoop(
-            trainer,
+            model_part,
             self._client,
             self._spec.optimizer,
             self._read_batch,
             replicas=self._training.replicas,
             start_step=self._assignment.start_step,
             total_steps=self._training.steps,
-            clip=(lambda step: trainer.clip(max_norm, step)) if max_norm else None,
-            agree=trainer.agree,
+            clip=(lambda step: model_part.clip(max_norm, step)) if max_norm else None,
+            agree=model_part.agree,
             report=lambda step, loss, count: self._finish_step(step, loss, last=loop.is_last),
-            gradient=trainer.gradient,
+            gradient=model_part.gradient,
             keep=self._local_state.keep if self._local_state is not None else lambda tensors: None,
         )
         return loop
@@ -157,12 +167,35 @@ class WorkerProcess:
             self._buffer_file.save()
         if self._spec.replica == 0:
             self._state_writer.write_due(reached)
-        if self._tests is not None and self._log.is_evaluation_due():
+        self._steps_done = step + 1
+        if self._log.is_evaluation_due():
+            self._evaluate_in_turn(step)
+
+    def _evaluate_in_turn(self, step: int) -> None:
+        """Evaluate if this is replica 0; the others go on, or wait for what follows if all may have to end together."""
+        if self._tests is not None:
             self._evaluate(step, self._tests)
+        elif self._training.awaits_verdicts and not self._spec.method.leases_batches:
+            self._log.skip_evaluation()
+            self._await_verdict(step)
 
     def _evaluate(self, step: int, tests: Samples) -> None:
         batch = self._training.micro_batch
-        self._log.record_evaluation(step, lambda: self._trainer.score(self._task, tests, batch))
+        self._log.record_evaluation(step, lambda: self._model_part.score(self._task, tests, batch))
+        if self._training.awaits_verdicts:
+            self._await_verdict(step)
+
+    def _await_verdict(self, step: int) -> None:
+        """Do what the launcher makes of an evaluation: save the weights, or end one step later, as all replicas do."""
+        self._channel.send(LAUNCHER, Message("await_verdict", step))
+        progress, self._progress.value = self._progress.value, None  # others may take long to evaluate
+        verdict = self._mailbox.wait([(LAUNCHER, "verdict", step, 0, 0)], timeout_s=REPLICA_TIMEOUT_S).body
+        self._progress.value = progress
+        if verdict["is_best"] and self._spec.replica == 0:
+            state = [*self._model_part.trained(self._spec.regions), *self._model_part.state()]
+            save_best_state(self._channel, self._training.folder, self._spec.machine, state)
+        if verdict["must_stop"]:
+            self._assignment.end_after(step + 1)
 
     def _finish(self, tests: Samples) -> None:
         """When all replicas have pushed their last gradients, evaluate what the shards hold, and save the rest."""
@@ -170,10 +203,10 @@ class WorkerProcess:
         message = self._mailbox.wait([(LAUNCHER, "all_trained", 0, 0, 0)], timeout_s=REPLICA_TIMEOUT_S)
         self._client.fetch()
         self._client.wait()
-        self._log.mark_all_trained()
-        self._evaluate(self._training.steps - 1, tests)
+        self._log.mark_all_trained(message.body["batches"])
+        self._evaluate(self._steps_done, tests)
         folder, path = self._training.folder, message.body["path"]
-        write_final_state(self._channel, folder, path, self._spec.machine, self._trainer.state)
+        write_final_state(self._channel, folder, path, self._spec.machine, self._model_part.state)
         self._mailbox.wait([(LAUNCHER, "kept", 0, 0, 0)], timeout_s=REPLICA_TIMEOUT_S)
 
     def _send(self, kind: str, body: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from command_line import USAGE, Cutset, refused
 
-from cutset.tools.training.scale_requests import ScaleLimits, ScaleRequests
+from cutset.tools.leases.scale_requests import ScaleLimits, ScaleRequests
 
 
 def test_a_run_is_asked(cutset: Cutset, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import cutset as cutset
+from listening import Listening
 from places import USER_MODELS
 from ssh_hosts import AGENTS, command_line, needs_sshd, ssh_hosts, write_cluster
 
@@ -16,8 +17,8 @@ from cutset.errors import ProcessLost
 from cutset.ps.methods.registry import parse_method
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
+from cutset.tools.leases.scale_requests import request_replicas
 from cutset.tools.train import run
-from cutset.tools.training.scale_requests import request_replicas
 
 pytestmark = [pytest.mark.slow, needs_sshd, pytest.mark.timeout(120)]
 
@@ -49,12 +50,12 @@ def train_and_kill_agents(there: RunConfig, *, step: int) -> list[str]:
     """Train; at this step of replica 0 kill all agents, on which all roles are. Return the notices."""
     notes, killed = list[str](), 0
 
-    def follow(name: str, at: int, steps: int, loss: float) -> None:
+    def follow(at: int, loss: float) -> None:
         nonlocal killed
         if not killed and at >= step:
             killed = kill_agents(there.folder.parent)
 
-    run(prepare(there), follow, on_notice=notes.append)
+    run(prepare(there), Listening(follow, on_notice=notes.append))
     assert killed == 1
     return notes
 
@@ -83,7 +84,7 @@ def test_a_machine_that_does_not_come_back_ends_the_run(
         cluster = write_cluster(tmp_path / "cluster.toml", names)
         there = replace(config(tmp_path / "there", "sync", 40), on=f"ssh:{cluster}", host_wait=host_wait)
 
-        def follow(name: str, at: int, steps: int, loss: float) -> None:
+        def follow(at: int, loss: float) -> None:
             if at >= 40:
                 # nothing leads there any more
                 cluster.write_text(cluster.read_text().replace("address", "# address"))
@@ -104,7 +105,7 @@ def test_replicas_join_on_a_machine_that_was_added_to_the_cluster_file(
         cluster = write_cluster(tmp_path / "cluster.toml", names[:2])
         there = replace(config(tmp_path / "there", "downpour", 100_000), on=f"ssh:{cluster}")
 
-        def follow(name: str, at: int, steps: int, loss: float) -> None:
+        def follow(at: int, loss: float) -> None:
             nonlocal asked
             if not asked and at >= 40:
                 asked = True
@@ -117,5 +118,5 @@ def test_replicas_join_on_a_machine_that_was_added_to_the_cluster_file(
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            run(prepare(there), follow, on_notice=note)
+            run(prepare(there), Listening(follow, on_notice=note))
     assert notes.index("host lab3 has joined") < notes.index("replica 2 joins; replicas: 3")

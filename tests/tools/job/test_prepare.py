@@ -26,6 +26,7 @@ from cutset.tools.job.initial_weights import state_names
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
 from cutset.tools.job.process_specs import WorkerSpec
+from cutset.tools.run_listener import RunListener
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.task.plan_request import PlanRequest
@@ -174,7 +175,7 @@ def test_the_shards_hold_every_element_once(mixed: Job) -> None:
 def test_the_roles_carry_their_programs_and_no_other(mixed: Job) -> None:
     job = replace(mixed, training=msgspec.structs.replace(mixed.training, replicas=2))
     hosts = RunHosts(job, [LocalHost()])
-    supervisor = TrainingSupervisor(job, hosts, on_progress=lambda *_: None, on_notice=lambda _: None)
+    supervisor = TrainingSupervisor(job, hosts, listener=RunListener(), on_notice=lambda _: None)
     roles = {role.name: role for role in supervisor.roles()}
     assert sorted(roles) == ["shard-0", "shard-1", "shard-2", *(f"worker-{r}.{m}" for r in (0, 1) for m in (0, 1))]
     setup = msgspec.convert(roles["worker-1.1"].setup, WorkerSpec)

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from supervised import Run, prepare_sync_run
+from supervised import Run, prepare_sync_run, scores
 
 from cutset.errors import ProcessLost
 from cutset.ps.checkpoint.journal import recovery_path
@@ -83,12 +83,12 @@ def test_what_was_reported_of_later_steps_is_dropped(job: Job) -> None:
     run = Run(job)
     for step in (2, 3, 6):
         run.receive("worker-0.0", "progress", step=step, steps=9, samples=16 * step, loss=1.0, seconds=float(step))
-        run.receive("worker-0.0", "evaluated", seconds=float(step), samples=16 * step, test_accuracy=0.5)
+        run.receive("worker-0.0", "evaluated", seconds=float(step), samples=16 * step, **scores(0.5))
     save_point(run, 3)
     lose(run, "replica 1", "worker-1.0")
     watch(run)
-    assert [samples for samples, _ in run.supervisor.losses] == [32, 48]
-    assert [point["samples"] for point in run.supervisor.curve] == [32, 48]
+    assert [samples for samples, _ in run.supervisor.record.losses] == [32, 48]
+    assert [point["samples"] for point in run.supervisor.record.curve] == [32, 48]
 
 
 def test_the_limit_of_restarts_counts_losses_of_the_same_role(job: Job) -> None:

@@ -87,6 +87,6 @@ def test_the_last_evaluation_counts_the_batches_of_all_replicas() -> None:
     network.channel(LAUNCHER)
     log = ProgressLog(network.channel("worker-0.0"), RoleProgress(), TRAINING)
     log.record_step(0, None, reached=5)
-    log.mark_all_trained()
+    log.mark_all_trained(12)
     log.record_evaluation(5, lambda: Scores(4, 1.5, 3))
     assert [point["samples"] for point in log.curve] == [96]

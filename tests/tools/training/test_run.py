@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from delayed_replicas import four_late_replicas
+from listening import Listening
 from places import USER_MODELS
 
 from cutset.errors import Diverged
@@ -40,7 +41,7 @@ def options(tmp_path: Path) -> RunConfig:
     )
 
 
-class Trainer:
+class FailingTraining:
     """Trains by failing with these errors, one after the other."""
 
     def __init__(self, *errors: Exception) -> None:
@@ -59,7 +60,7 @@ def diverged(where: str) -> Diverged:
 
 def test_a_diverged_run_is_retried_with_the_rate_over_tau(options: RunConfig) -> None:
     notices: list[str] = []
-    train = Trainer(diverged("shard-0"))
+    train = FailingTraining(diverged("shard-0"))
     job, outcome, retry = run_with_divergence_retry(prepare(options), train, notices.append)
     assert train.optimizers == [SGD(0.5), Scaled(SGD(0.5))]
     assert (job.optimizer, job.serving.optimizer) == (Scaled(SGD(0.5)), Scaled(SGD(0.5)))
@@ -78,18 +79,18 @@ def test_a_diverged_run_is_retried_with_the_rate_over_tau(options: RunConfig) ->
 
 def test_without_divergence_nothing_happens(options: RunConfig) -> None:
     job = prepare(options)
-    assert run_with_divergence_retry(job, Trainer(), pytest.fail) == (job, {"seconds": 1.0}, None)
+    assert run_with_divergence_retry(job, FailingTraining(), pytest.fail) == (job, {"seconds": 1.0}, None)
 
 
 def test_a_diverged_run_stops_where_that_is_the_policy(options: RunConfig) -> None:
-    train = Trainer(diverged("shard-0"))
+    train = FailingTraining(diverged("shard-0"))
     with pytest.raises(Diverged, match="shard-0"):
         run_with_divergence_retry(prepare(replace(options, on_divergence=STOP)), train, pytest.fail)
     assert train.optimizers == [SGD(0.5)]
 
 
 def test_the_error_of_a_second_divergence_mentions_the_first(options: RunConfig) -> None:
-    train = Trainer(diverged("shard-0"), diverged("shard-1"))
+    train = FailingTraining(diverged("shard-0"), diverged("shard-1"))
     with pytest.raises(Diverged, match=r"(?s)shard-1.*it had diverged with optimizer sgd before \(E701\)") as caught:
         run_with_divergence_retry(prepare(options), train, lambda words: None)
     assert caught.value.fix == "lower the rate: --lr 0.05"
@@ -98,7 +99,7 @@ def test_the_error_of_a_second_divergence_mentions_the_first(options: RunConfig)
 
 def test_other_errors_are_not_caught(options: RunConfig) -> None:
     with pytest.raises(ZeroDivisionError):
-        run_with_divergence_retry(prepare(options), Trainer(ZeroDivisionError()), pytest.fail)
+        run_with_divergence_retry(prepare(options), FailingTraining(ZeroDivisionError()), pytest.fail)
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ def test_a_rate_that_diverges_with_delay_converges_over_tau(tmp_path: Path) -> N
     """Four replicas, each three updates late: steps of 90 % grow without end, those over tau do not."""
     options = four_late_replicas(tmp_path / "run", on_divergence=RETRY_SCALED)
     notices: list[str] = []
-    result = run(prepare(options), lambda *progress: None, on_notice=notices.append)
+    result = run(prepare(options), Listening(on_notice=notices.append))
     assert result["test_accuracy"] == 1.0
     assert result["divergence_retry"]["code"] in ("E701", "E702")
     assert result["divergence_retry"]["optimizer"] == "sgd/tau"

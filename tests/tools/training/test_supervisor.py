@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 import pytest
 from places import USER_MODELS
-from supervised import KILLED, Run, state_file
+from supervised import KILLED, Run, scores, state_file
 
 from cutset.errors import ProcessLost
 from cutset.ps.methods.downpour import Downpour
@@ -53,7 +53,7 @@ def test_replicas_may_join_only_where_batches_are_leased(job: Job) -> None:
 def test_a_run_without_losses_ends_in_order(job: Job) -> None:
     run = Run(job)
     run.progress("worker-0.0", 1)
-    run.receive("worker-0.0", "evaluated", seconds=1.5, samples=8, test_accuracy=0.5)
+    run.receive("worker-0.0", "evaluated", seconds=1.5, samples=8, **scores(0.5))
     run.receive("worker-0.0", "trained")
     assert run.launcher.sent == []
     run.finish("worker-1.0")
@@ -62,8 +62,8 @@ def test_a_run_without_losses_ends_in_order(job: Job) -> None:
     run.finish("worker-0.0")
     assert run.launcher.sent[1:] == [("shard-0", "finish")]
     assert set(run.supervisor.results) == {"worker-0.0", "worker-1.0"}
-    assert run.supervisor.losses == [(8, 1.0)]
-    assert run.supervisor.curve == [{"seconds": 1.5, "samples": 8, "test_accuracy": 0.5}]
+    assert run.supervisor.record.losses == [(8, 1.0)]
+    assert run.supervisor.record.curve == [{"seconds": 1.5, "samples": 8, **scores(0.5)}]
     assert run.steps == [1]
     assert run.supervisor.restarts == []
 
@@ -85,7 +85,7 @@ def test_reported_steps_count_though_no_heartbeat_had_them(job: Job) -> None:
     run.progress("worker-0.0", 5)
     run.lose(0, {"worker-0.0": "step 1"})
     assert run.supervisor.restarts[0]["step"] == 5
-    assert run.supervisor.losses == [(40, 0.2)]
+    assert run.supervisor.record.losses == [(40, 0.2)]
 
 
 def test_a_replica_continues_after_the_last_step_of_its_slowest_machine(job: Job) -> None:
@@ -121,11 +121,11 @@ def test_a_replica_lost_after_training_only_evaluates_and_writes_its_state(job: 
 
 def test_seconds_of_a_restarted_replica_continue_those_of_the_run(job: Job) -> None:
     run = Run(job)
-    run.supervisor._start_s -= 100.0
+    run.supervisor.record.start_s -= 100.0
     run.lose(0, {"worker-0.0": "step 2"})
-    run.receive("worker-0.0+1", "evaluated", seconds=2.0, samples=32, test_accuracy=0.5)
-    run.receive("worker-0.0+1", "evaluated", seconds=3.0, samples=40, test_accuracy=0.6)
-    first, second = (point["seconds"] for point in run.supervisor.curve)
+    run.receive("worker-0.0+1", "evaluated", seconds=2.0, samples=32, **scores(0.5))
+    run.receive("worker-0.0+1", "evaluated", seconds=3.0, samples=40, **scores(0.6))
+    first, second = (point["seconds"] for point in run.supervisor.record.curve)
     assert first == pytest.approx(100.0, abs=5.0)
     assert second == first + 1.0
 
@@ -240,7 +240,7 @@ def test_progress_is_reported_in_batches_and_never_decreases(job: Job) -> None:
     run.progress("worker-0.0", 3)
     run.progress("worker-0.0", 7)
     assert run.steps == [5, 5, 7]
-    assert [samples for samples, _ in run.supervisor.losses] == [40, 40, 56]
+    assert [samples for samples, _ in run.supervisor.record.losses] == [40, 40, 56]
 
 
 # Checkpoints go by time -----------------------------------------------------------------------------------------------

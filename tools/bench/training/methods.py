@@ -183,7 +183,7 @@ class CutsetMethod:
     def _run(self, job: Job, *, tests: int) -> dict[str, Any]:
         every = max(1, job.training.steps // tests) if tests else 0
         training = msgspec.structs.replace(job.training, evaluate_every=every)
-        return run(replace(job, training=training), lambda name, step, steps, loss: None)
+        return run(replace(job, training=training))
 
 
 def _read_result(row: dict[str, Any]) -> TrainingResult:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cutset.errors import UsageError
-from cutset.tools.training.scale_requests import (
+from cutset.tools.leases.scale_requests import (
     LIMITS_FILE,
     POLL_S,
     REQUEST_FILE,

@@ -1,8 +1,9 @@
-"""`Trainer`: what a worker process computes on - one machine's part of a cut model, or a whole model."""
+"""`ModelPart`: what a worker process computes on - one machine's part of a cut model, or a whole model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -27,7 +28,7 @@ from ..task.meta_model import build_without_weights
 from ..task.scores import Scores, score, score_uncut
 
 
-class Trainer(ABC):
+class ModelPart(ABC):
     """A cut or an uncut model: its flat parameters [n], and what computes their gradients."""
 
     worker: Worker | UncutWorker
@@ -67,6 +68,14 @@ class Trainer(ABC):
     def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         """Return the scores on samples, computed batch by batch; None where another machine has the output."""
 
+    def recorded_steps(self) -> list[Any]:
+        """Return what was recorded of the time of some steps; nothing of a whole model."""
+        return self.worker.trace.complete_steps() if isinstance(self.worker, Worker) else []
+
+    def trained(self, regions: Sequence[Region]) -> list[tuple[Region, Tensor]]:
+        """Return the trained parameters, which lie in the flat tensor in these regions."""
+        return [(region, self.values[region.offset : region.stop].view(region.sizes)) for region in regions]
+
     @abstractmethod
     def buffers(self) -> list[Tensor]:
         """Return what training changes besides the parameters, such as running statistics."""
@@ -76,7 +85,7 @@ class Trainer(ABC):
         """Return buffers and frozen parameters, which the shards lack, and which boxes of whole tensors they are."""
 
 
-class CutTrainer(Trainer):
+class CutModelPart(ModelPart):
     """One machine's part of a cut model. Each replica draws its own dropout masks."""
 
     worker: Worker
@@ -115,7 +124,7 @@ class CutTrainer(Trainer):
         return state
 
 
-class UncutTrainer(Trainer):
+class UncutModelPart(ModelPart):
     """A whole model in plain torch. seed: of the random numbers that it draws."""
 
     worker: UncutWorker

@@ -1,0 +1,86 @@
+"""`RunListener`: hears of a run while it lasts, and may end it early; the reports that it is given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ALONE = "one process"  # the name of the run that others are compared with
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """How far training is, some times a second.
+
+    run: the method's name, or "one process" for the run that it is compared with. step, steps: of how many, as the
+    method counts them. loss: of a batch. samples: that all replicas have trained on. seconds: of training.
+    """
+
+    run: str
+    step: int
+    steps: int
+    loss: float
+    samples: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """The scores of an evaluation on test samples; test_loss and test_accuracy are None where the task has none."""
+
+    run: str
+    samples: int
+    seconds: float
+    test_loss: float | None
+    test_accuracy: float | None
+    metrics: dict[str, float]
+
+    @classmethod
+    def from_point(cls, run: str, point: Mapping[str, Any]) -> "EvaluationReport":
+        """Return the report of a point of a learning curve."""
+        return cls(run, *(point[name] for name in ("samples", "seconds", "test_loss", "test_accuracy", "metrics")))
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """A checkpoint that is complete. folder: where it is; step: that each replica had come to."""
+
+    folder: Path
+    step: int
+
+
+@dataclass(frozen=True)
+class LossReport:
+    """What was lost, "replica 1" or "shard 0", with its processes, and why; the run goes on where it can."""
+
+    what: str
+    why: str
+
+
+class RunListener:
+    """Hears of a run while it lasts. Its methods are called by what supervises the run, and return at once.
+
+    may_stop: whether it may ever request that training ends.
+    """
+
+    may_stop: bool = False
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether training shall end: at once where batches are leased, else one step after the next evaluation."""
+        return False
+
+    def on_step(self, report: StepReport) -> None:
+        """Hear how far training is."""
+
+    def on_evaluate(self, report: EvaluationReport) -> None:
+        """Hear of the scores of an evaluation."""
+
+    def on_checkpoint(self, report: CheckpointReport) -> None:
+        """Hear of a checkpoint."""
+
+    def on_machine_lost(self, report: LossReport) -> None:
+        """Hear of a replica or a shard that is lost."""
+
+    def on_notice(self, words: str) -> None:
+        """Hear a sentence for the user."""
