@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .ps.optimizers.schedule import Cosine, Linear, OneCycle, StepDecay, TabulatedSchedule
     from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
     from .runtime.worker.replica import Replica
+    from .tools.python.callbacks import Callback
+    from .tools.python.trainer import Trainer
     from .tools.task.in_process import make_replica as replica
     from .tools.task.in_process import plan_model as plan
     from .tools.train import train
@@ -40,6 +42,7 @@ _HOME = {
     "Add": ("ps.optimizers.standard", "Add"),
     "AllReduce": ("ps.methods.all_reduce", "AllReduce"),
     "Averaging": ("ps.methods.local_sgd", "Averaging"),
+    "Callback": ("tools.python.callbacks", "Callback"),
     "Cosine": ("ps.optimizers.schedule", "Cosine"),
     "CutsetError": ("errors", "CutsetError"),
     "DCAdaptive": ("ps.optimizers.delay_compensated", "DCAdaptive"),
@@ -65,6 +68,7 @@ _HOME = {
     "TabulatedSchedule": ("ps.optimizers.schedule", "TabulatedSchedule"),
     "Task": ("models.task", "Task"),
     "TorchAdagrad": ("ps.optimizers.standard", "TorchAdagrad"),
+    "Trainer": ("tools.python.trainer", "Trainer"),
     "load_checkpoint": ("ps.checkpoint.read_checkpoint", "load_checkpoint"),
     "load_placement": ("partition.placement.placement_file", "load"),
     "plan": ("tools.task.in_process", "plan_model"),
@@ -83,6 +87,7 @@ __all__ = [
     "Add",
     "AllReduce",
     "Averaging",
+    "Callback",
     "Cosine",
     "CutsetError",
     "DCAdaptive",
@@ -105,6 +110,7 @@ __all__ = [
     "TabulatedSchedule",
     "Task",
     "TorchAdagrad",
+    "Trainer",
     "load_checkpoint",
     "load_placement",
     "plan",

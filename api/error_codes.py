@@ -105,6 +105,8 @@ MEANINGS: Mapping[str, str] = {
     "E304": "The user's function does not return a task or a module.",
     "E305": "The user's function cannot be called without arguments.",
     "E306": "A file of the user trains as it is imported.",
+    "E307": "A function of a notebook uses what cannot be written to a file.",
+    "E308": "A callback of the user has failed.",
     "E310": "The task has no data to train on.",
     "E311": "The data of the task cannot be read, or is not a `cutset.Data` with samples.",
     "E312": "The example batch of the task cannot be made, or has the wrong size.",

@@ -21,6 +21,7 @@ from .hosts.engine import open_run_hosts, serve_if_member
 from .job.job import Job
 from .job.prepare import prepare_run
 from .job.process_specs import worker_name
+from .report.notebook import RunResult
 from .report.pages import render_run_page
 from .run_folder import REPORT, RESULT, TRACE
 from .run_listener import RunListener
@@ -30,10 +31,10 @@ from .training.run import run_baseline, run_replicas, run_with_divergence_retry
 
 
 @takes_options_of(RunConfig)
-def train(config: RunConfig) -> dict[str, Any]:
+def train(config: RunConfig) -> RunResult:
     """Train a task and return the result; the run folder is as the command leaves it, result.json and report included.
 
-    The task is named as on the command line, "file.py:factory", or given as that function, which must stand in a file:
+    The task is named as on the command line, "file.py:factory", or given as that function, of a file or a notebook:
     the processes of the run import it, so what a script does itself stands under `if __name__ == "__main__"`. The other
     arguments are the options of `cutset train`. Method, optimizer and compress may be text ("downpour:fetch=4") or
     objects (`cutset.Downpour(fetch=4)`). Raises `cutset.CutsetError`.
@@ -42,11 +43,16 @@ def train(config: RunConfig) -> dict[str, Any]:
     """
     refuse_while_importing("cutset.train")
     if serve_if_member(config.on):
-        return {}
+        return RunResult({})
+    return train_and_save(config)
+
+
+def train_and_save(config: RunConfig, listener: RunListener | None = None) -> RunResult:
+    """Prepare a run, train, and leave the result and its page in the run folder."""
     with prepare_run(config) as job:
-        result = run(job)
+        result = run(job, listener)
         save_result(job, result)
-    return result
+        return RunResult(result, job.placement)
 
 
 def save_result(job: Job, result: dict[str, Any]) -> None:

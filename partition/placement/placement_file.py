@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import BadInput
 from ...whole_file import write_whole
+from .summary_table import render_summary
 
 FORMAT = 2
 BEGINNING = re.compile(rb'\s*\{\s*"format":[^,]{1,20},\s*"model":')  # of a placement file, also where it is damaged
@@ -166,6 +167,24 @@ class Placement(msgspec.Struct, frozen=True):
             write_whole(Path(path), to_json(self))
         except OSError as error:
             raise BadInput("E330", f"cannot write the placement to {path}: {error.strerror}") from error
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what each machine has, and sends in a forward pass."""
+        sent = [0] * len(self.machines)
+        for traffic in self.predicted.traffic:
+            sent[traffic.source] += traffic.bytes
+        head = ("machine", "parameters", "memory, MB", "work of a step, ms", "sent, kB")
+        rows = [
+            (
+                machine.name,
+                f"{machine.parameters:,}",
+                f"{machine.memory_used_bytes / 1e6:.1f}",
+                f"{1e3 * machine.busy_s:.2f}",
+                f"{count / 1e3:.1f}",
+            )
+            for machine, count in zip(self.machines, sent, strict=True)
+        ]
+        return render_summary(f"Cut of {self.model}: {self.winner}", self.verdict, head, rows)
 
 
 def schema() -> dict[str, Any]:

@@ -77,6 +77,8 @@ def run_block(block: Block, folder: Path) -> Iterator[tuple[str, subprocess.Comp
     """Run what a block says, in a folder; each command with how it ended."""
     if block.kind == "python" and block.file:
         (folder / block.file).write_text(block.code, encoding="utf-8")
+        if "__main__" in block.code:
+            yield block.file, run([sys.executable, block.file], folder)
     elif block.kind == "python":
         yield block.code, run([sys.executable, "-c", block.code], folder)
     for words in block.commands() if block.kind == "console" else []:

@@ -61,6 +61,7 @@ tools/analysis
 tools/figures
 tools/report
 tools/train.py
+tools/python
 tools/bench
 tools/bench/device_placement/graphs
 tools/bench/*

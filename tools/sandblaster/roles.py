@@ -227,6 +227,7 @@ def _train_by_torch(channel: Channel, spec: TorchBaselineSpec, progress: RolePro
         values.grad = total.div_(portions.samples).add_(model_part.values, alpha=method.l2)
         losses.append(loss)
         body = {"step": len(losses), "steps": spec.evaluations, "loss": loss}
+        body |= {"samples": len(losses) * portions.samples, "seconds": time.monotonic() - begin}
         channel.send(LAUNCHER, Message("progress", body=body))
         return loss
 

@@ -39,6 +39,8 @@ def parse_factory(text: str) -> FactoryName:
 def name_factory(factory: object) -> str:
     """Return the name of a function that stands in a file or an importable module; a text is one already.
 
+    A function of a notebook is written to a file first (notebook_code.py).
+
     UsageError where other processes could not find it by a name.
     """
     if isinstance(factory, str):
@@ -57,9 +59,17 @@ def name_factory(factory: object) -> str:
     if module != "__main__" and getattr(known, name, None) is factory and getattr(known, "__spec__", None) is not None:
         return f"{module}:{name}"
     if not code.co_filename.endswith(".py") or not Path(code.co_filename).is_file():
-        facts = f"the function {name} stands in no file, from which the processes of a run could import it"
-        raise UsageError("E227", facts, fix="write it to a file, in a notebook by %%writefile task.py, and import it")
+        return _name_from_notebook(factory, name)
     return f"{Path(code.co_filename).resolve()}:{name}"
+
+
+def _name_from_notebook(function: Any, name: str) -> str:
+    from .notebook_code import stands_in_notebook, write_notebook_code
+
+    if not stands_in_notebook(function):
+        facts = f"the function {name} stands in no file, from which the processes of a run could import it"
+        raise UsageError("E227", facts, fix="write it to a file, and import it")
+    return write_notebook_code(function)
 
 
 def is_bundled(model: str) -> bool:

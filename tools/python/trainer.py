@@ -1,0 +1,164 @@
+"""`Trainer`: trains a task from Python, hears of it by callbacks, and then evaluates, predicts, and has the weights."""
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import UsageError
+from ...models.task import Data, call_by_name
+from ...partition.placement.placement_file import Placement
+from ..config.run_config import RunConfig
+from ..evaluation.evaluate import check_split, evaluate
+from ..hosts.engine import serve_if_member
+from ..report.notebook import RunResult
+from ..run_folder import BEST_WEIGHTS, RESULT, WEIGHTS
+from ..task import weight_source as weights
+from ..task.capture_task import capture_task
+from ..task.load_task import build_model, load_task, read_split, refuse_while_importing
+from ..task.plan_request import PlanRequest
+from ..task.plan_task import micro_batch_spec, plan_task
+from ..train import train_and_save
+from .callbacks import CallbackThread
+
+_LOG = logging.getLogger("cutset")
+_WEIGHTS = {"last": WEIGHTS, "best": BEST_WEIGHTS}
+
+
+class Trainer:
+    """Trains a task with the options of `cutset train`, and leaves the run folder that the command leaves.
+
+    task: its name, "file.py:factory", or the function that makes it, of a file or a notebook. callbacks: objects with
+    some of the methods of `cutset.Callback`. options: those of the command, in Python's spelling: replicas=2, lr=0.1.
+    What happens during the run, restarts and the like, goes to the logger "cutset", too.
+
+    Attributes:
+        config: the options.
+        folder: the run folder, of the last `fit`, or as `out` names it; None before there is any.
+        result: of the last `fit`, as a dict; a notebook shows it as the report.
+    """
+
+    def __init__(self, task: str | Callable[..., Any], *, callbacks: Sequence[Any] = (), **options: Any) -> None:
+        self.config = RunConfig(task, **options)
+        self.callbacks = list(callbacks)
+        self.folder = None if self.config.out is None else Path(self.config.out)
+        self.result: RunResult | None = None
+        self._running: CallbackThread | None = None
+
+    def fit(self) -> RunResult:
+        """Train, and return the result. Raises `cutset.CutsetError`; that of a callback only after all is saved.
+
+        Another call trains again, in a new folder unless `out` names one. With on="env", in a process that torchrun has
+        started with another rank than 0, the result is empty.
+        """
+        refuse_while_importing("Trainer.fit")
+        if serve_if_member(self.config.on):
+            return RunResult({})
+        with CallbackThread(self.callbacks, on_notice=_LOG.warning) as running:
+            self._running = running
+            try:
+                self.result = train_and_save(self.config, running)
+            finally:
+                self._running = None
+        self.folder = Path(self.result["out"])
+        if running.failure is not None:
+            fix = f"{running.failure.fix}; with resume={str(self.folder)!r} training goes on"
+            raise type(running.failure)(running.failure.code, running.failure.facts, fix=fix)
+        return self.result
+
+    def stop(self) -> None:
+        """End the training early, from a callback or another thread; `fit` returns as usual.
+
+        Where replicas lease batches (downpour, ssp, easgd), those leased are completed; else the next evaluation is the
+        last. All is saved as at a regular end, and the run can be resumed.
+        """
+        if self._running is not None:
+            self._running.stop()
+
+    def plan(self) -> Placement:
+        """Return the cut of the model that `fit` would train, which a notebook shows."""
+        spec, request = self.config.task_spec, self.config.plan_request
+        part = micro_batch_spec(spec, load_task(spec), request.micro_batches)
+        return plan_task(capture_task(part), spec, request)
+
+    def evaluate(self, split: str = "test", *, which: str = "last") -> dict[str, Any]:
+        """Return the scores of the trained weights on a split: samples, loss, accuracy and metrics.
+
+        which: "last" or "best" weights, the latter where `monitor` is set.
+        """
+        return evaluate(self.config.task_spec, self._find(which), request=PlanRequest(), split=check_split(split))
+
+    def state_dict(self, *, which: str = "last") -> dict[str, Tensor]:
+        """Return the trained weights, as `load_state_dict` of the model takes them. which: see `evaluate`."""
+        from safetensors.torch import load_file
+
+        return load_file(self._find(which))
+
+    def model(self, *, which: str = "last") -> nn.Module:
+        """Return the whole model with the trained weights, in evaluation mode, in this process."""
+        model, path = build_model(load_task(self.config.task_spec), seed=self.config.seed), self._find(which)
+        with weights.open_weights(path) as source:
+            weights.load_model(model, source, where=path)
+        return model.eval()
+
+    @torch.no_grad()
+    def predict(self, inputs: Any, *, batch: int | None = None, which: str = "last") -> Any:
+        """Return what the trained model gives for samples: tensors are joined along their first dimension.
+
+        inputs: a tensor [samples, ...], several, or by name; or a `cutset.Data`, or the name of a split. batch: samples
+        at a time, by default as the task says. The whole model computes, in this process.
+        """
+        task = load_task(self.config.task_spec)
+        samples = read_split(task, check_split(inputs)) if isinstance(inputs, str) else _as_data(inputs)
+        size, model = batch or self.config.batch or task.batch, self.model(which=which)
+        outputs = []
+        for start in range(0, len(samples), size):
+            part = samples.rows(torch.arange(start, min(start + size, len(samples))))
+            outputs.append(call_by_name(model, part.inputs, part.names))
+        return _join(outputs)
+
+    def _find(self, which: str) -> Path:
+        """Return the file of the weights. UsageError where there are none."""
+        if which not in _WEIGHTS:
+            raise UsageError("E224", f"which={which!r}; there are {' and '.join(_WEIGHTS)}", fix='which="last"')
+        if self.folder is None or not (self.folder / RESULT).exists():
+            where = "no run folder" if self.folder is None else f"{self.folder} has no result"
+            raise UsageError("E276", f"{where}: nothing is trained", fix="call fit() before")
+        path = self.folder / _WEIGHTS[which]
+        if not path.exists():
+            fix = 'Trainer(..., monitor="test_loss")' if which == "best" else "train again"
+            raise UsageError("E276", f"{self.folder} has no {path.name}", fix=fix)
+        return path
+
+    def __repr__(self) -> str:
+        return f"Trainer({self.config.task_name}, {self.config.method}, folder={self.folder})"
+
+
+def _as_data(inputs: Any) -> Data:
+    return inputs if isinstance(inputs, Data) else Data(inputs)
+
+
+def _join(outputs: list[Any]) -> Any:
+    """Join tensors, or the tensors of tuples, lists and dicts, along the first dimension."""
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        return torch.cat(outputs)
+    if isinstance(first, dict):
+        return {name: _join([one[name] for one in outputs]) for name in first}
+    if isinstance(first, tuple | list):
+        return type(first)(_join(list(parts)) for parts in zip(*outputs, strict=True))
+    return outputs
+
+
+def _make_signature() -> inspect.Signature:
+    """Return the signature of `Trainer`: that of `RunConfig`, and callbacks."""
+    task, *options = inspect.signature(RunConfig).parameters.values()
+    own = inspect.signature(Trainer.__init__).parameters["callbacks"]
+    return inspect.Signature([task, own, *options])
+
+
+Trainer.__signature__ = _make_signature()  # type: ignore[attr-defined]
