@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import CutsetError
     from .models.metrics import Perplexity
+    from .models.padding import PadTo
     from .models.task import Data, Task
     from .models.tasks.locally_connected import LocallyConnected2d
     from .partition.placement.placement_file import Placement
@@ -55,6 +56,7 @@ _HOME = {
     "Linear": ("ps.optimizers.schedule", "Linear"),
     "LocallyConnected2d": ("models.tasks.locally_connected", "LocallyConnected2d"),
     "OneCycle": ("ps.optimizers.schedule", "OneCycle"),
+    "PadTo": ("models.padding", "PadTo"),
     "Perplexity": ("models.metrics", "Perplexity"),
     "Placement": ("partition.placement.placement_file", "Placement"),
     "RMSprop": ("ps.optimizers.standard", "RMSprop"),
@@ -99,6 +101,7 @@ __all__ = [
     "Linear",
     "LocallyConnected2d",
     "OneCycle",
+    "PadTo",
     "Perplexity",
     "Placement",
     "RMSprop",

@@ -131,7 +131,7 @@ class SimulatedPart:
 def install_workload() -> None:
     """Have the real `WorkerProcess` train what is simulated."""
     worker_process.load_task = lambda spec: None  # type: ignore[assignment,return-value]
-    worker_process.read_split = lambda task, split, seed=0: Samples()  # type: ignore[assignment,return-value]
+    worker_process.read_split = lambda task, split, seed=0, one_shape=True: Samples()  # type: ignore[assignment,return-value]
     worker_process.SampleStream = Stream  # type: ignore[assignment,misc]
     worker_process.CutModelPart = SimulatedPart  # type: ignore[assignment,misc]
     worker_process._warm_up = lambda: None

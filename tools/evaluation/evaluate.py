@@ -138,7 +138,7 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
     """Evaluate one machine's part; return the scores (None if another machine has the output) and seconds."""
     spec = msgspec.convert(setup, EvaluationSpec)
     task = load_task(spec.spec)
-    samples = read_split(task, spec.split)
+    samples = read_split(task, spec.split, one_shape=bool(spec.program))
     with (
         weights.open_weights(Path(spec.weights)) as trained,
         weights.open_weights(Path(spec.constants)) as constants,

@@ -20,7 +20,7 @@ from ...partition.ir.pytree import first_tensor
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..blame import blame
-from ..samples.dataset_samples import Samples
+from ..samples.dataset_samples import Samples, describe_form
 from ..task.load_task import read_split
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scorer, Scores
@@ -51,7 +51,7 @@ def dry_run(task: "Task", model: nn.Module, example: Data, *, autocast: str = ""
     Raises BadInput where the data is missing or unlike the example, where the batch does not go through, and where
     there is nothing to train.
     """
-    train, test = _read_splits(task, model, example)
+    train, test = _read_splits(task, model, example, exactly=not uncut)
     index = torch.arange(len(example))
     with torch.set_grad_enabled(uncut), torch.random.fork_rng(devices=[]), autocast_context(autocast):
         loss = _compute_loss(task, model.train(), train.rows(index % len(train)))
@@ -68,7 +68,7 @@ def dry_run_without_weights(
     has_leaf_modules: some modules may branch on data, so that nobody knows the shapes of their outputs.
     """
     model = build_without_weights(task)
-    train, test = _read_splits(task, model, example)
+    train, test = _read_splits(task, model, example, exactly=True)
     if has_leaf_modules:
         return DryRun(len(train))
     index = torch.arange(len(example))
@@ -101,11 +101,14 @@ def _random_like(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _read_splits(task: "Task", model: nn.Module, example: Data) -> tuple[Samples, Samples]:
-    """Return training and test data, which are like the example; BadInput else, and where nothing is to be trained."""
-    train, test = read_split(task, "train"), read_split(task, "test")
+def _read_splits(task: "Task", model: nn.Module, example: Data, *, exactly: bool) -> tuple[Samples, Samples]:
+    """Return training and test data, which are like the example; BadInput else, and where nothing is to be trained.
+
+    exactly: all samples have one shape; a model that is not cut may take various ones.
+    """
+    train, test = (read_split(task, split, one_shape=exactly) for split in ("train", "test"))
     for split, data in (("train", train), ("test", test)):
-        _check_alike(task, example, data, split)
+        _check_alike(task, example, data, split, exactly=exactly)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadInput(
             "E316", f"the model of task {task.name} has no parameter to train", fix="requires_grad=True for some"
@@ -113,7 +116,7 @@ def _read_splits(task: "Task", model: nn.Module, example: Data) -> tuple[Samples
     return train, test
 
 
-def _check_alike(task: "Task", example: Data, samples: Samples, split: str) -> None:
+def _check_alike(task: "Task", example: Data, samples: Samples, split: str, *, exactly: bool) -> None:
     """Raise BadInput unless samples have the shapes and dtypes of the example, for which the model is cut."""
     data = samples if isinstance(samples, Data) else samples.rows(torch.zeros(1, dtype=torch.int64))
     if example.names != data.names:
@@ -121,7 +124,8 @@ def _check_alike(task: "Task", example: Data, samples: Samples, split: str) -> N
         raise BadInput("E313", facts, fix="let example(batch) give the names of the data")
     pairs = (("inputs", example.inputs, data.inputs), ("targets", example.targets, data.targets))
     for what, expected, actual in pairs:
-        if [_format_sample(t) for t in expected] != [_format_sample(t) for t in actual]:
+        forms = [[describe_form(one, exactly=exactly) for one in tensors] for tensors in (expected, actual)]
+        if forms[0] != forms[1]:
             raise BadInput(
                 "E313",
                 f"the {split} data of task {task.name} has {what} of {_format_samples(actual)} a sample, its example "
@@ -131,7 +135,7 @@ def _check_alike(task: "Task", example: Data, samples: Samples, split: str) -> N
 
 
 def _format_sample(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape[1:])}"
+    return describe_form(tensor, exactly=True)
 
 
 def _format_samples(tensors: tuple[Tensor, ...]) -> str:

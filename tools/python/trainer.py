@@ -113,7 +113,10 @@ class Trainer:
         at a time, by default as the task says. The whole model computes, in this process.
         """
         task = load_task(self.config.task_spec)
-        samples = read_split(task, check_split(inputs)) if isinstance(inputs, str) else _as_data(inputs)
+        if isinstance(inputs, str):
+            samples = read_split(task, check_split(inputs), one_shape=False)
+        else:
+            samples = inputs if isinstance(inputs, Data) else Data(inputs)
         size, model = batch or self.config.batch or task.batch, self.model(which=which)
         outputs = []
         for start in range(0, len(samples), size):
@@ -136,10 +139,6 @@ class Trainer:
 
     def __repr__(self) -> str:
         return f"Trainer({self.config.task_name}, {self.config.method}, folder={self.folder})"
-
-
-def _as_data(inputs: Any) -> Data:
-    return inputs if isinstance(inputs, Data) else Data(inputs)
 
 
 def _join(outputs: list[Any]) -> Any:

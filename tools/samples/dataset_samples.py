@@ -38,8 +38,9 @@ class DatasetSamples:
     """The samples of one split, from a dataset with `__len__` and `__getitem__`.
 
     collate: makes a batch of a list of samples. unpack: makes `Data` of that. seed: of the random numbers that samples
-    draw. processes: that read beside a process that trains. what: the samples are, in words. BadInput where a sample
-    fails, or is unlike the others.
+    draw. processes: that read beside a process that trains. one_shape: whether all batches must have the same sizes, as
+    for a cut model, or only the same dtypes and numbers of dimensions. what: the samples are, in words. BadInput where
+    a sample fails, or is unlike the others.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class DatasetSamples:
         collate: Callable[[list[Any]], Any] = default_collate,
         seed: int = 0,
         processes: int = LOADERS,
+        one_shape: bool = True,
     ) -> None:
         self._dataset, self._collate, self._seed = dataset, collate, seed
         self._unpack = task.unpack or unpack_batch
         self.what = f"the {split} data of task {task.name}"
         self._count = len(dataset)
         self._form: list[str] | None = None
+        self._has_one_shape = one_shape
         self.processes = processes
 
     def __len__(self) -> int:
@@ -95,13 +98,13 @@ class DatasetSamples:
     def _check(self, batch: "Data", numbers: Sequence[int]) -> None:
         """Raise BadInput where a batch has another form than the one before, or a value that is no number."""
         tensors = (*batch.inputs, *batch.targets)
-        form = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape[1:])}" for t in tensors]
+        form = [describe_form(tensor, exactly=self._has_one_shape) for tensor in tensors]
         if len(batch) != len(numbers):
             facts = f"{len(numbers)} samples of {self.what} make a batch of {len(batch)}"
             raise BadInput("E311", facts, fix="let collate and unpack give a row for each sample")
         if self._form is not None and form != self._form:
             facts = f"{self.what} has samples of {' and '.join(form)} ({_list_some(numbers)}) beside {self._form}"
-            raise BadInput("E311", facts, fix="give all samples one shape, by padding them in collate_fn")
+            raise BadInput("E311", facts, fix="give all samples one shape: collate_fn=cutset.PadTo(LENGTH)")
         self._form = form
         for tensor in tensors:
             if tensor.is_floating_point() and not tensor.sum().isfinite():
@@ -115,7 +118,7 @@ class DatasetSamples:
         return f"DatasetSamples({self.what}, {self._count} samples)"
 
 
-def wrap_dataset(task: "Task", split: str, found: Any, *, seed: int) -> DatasetSamples | None:
+def wrap_dataset(task: "Task", split: str, found: Any, *, seed: int, one_shape: bool = True) -> DatasetSamples | None:
     """Return the samples of what a task gives for its data; None where that is no dataset. BadInput for some loaders.
 
     Of a DataLoader its dataset, collate_fn and num_workers count. The order of samples is that of the run.
@@ -125,11 +128,20 @@ def wrap_dataset(task: "Task", split: str, found: Any, *, seed: int) -> DatasetS
         _check_loader(task, split, found)
         processes = max(1, found.num_workers) if own is None else own
         dataset, collate = found.dataset, found.collate_fn
-        return DatasetSamples(task, split, dataset, collate=collate, seed=seed, processes=processes)
+        return DatasetSamples(
+            task, split, dataset, collate=collate, seed=seed, processes=processes, one_shape=one_shape
+        )
     is_dataset = hasattr(found, "__getitem__") and hasattr(found, "__len__")
     if not is_dataset or isinstance(found, str | bytes | Mapping | tuple | Tensor | np.ndarray):
         return None  # a tuple is rather inputs and targets that should be in `Data`
-    return DatasetSamples(task, split, found, seed=seed, processes=LOADERS if own is None else own)
+    processes = LOADERS if own is None else own
+    return DatasetSamples(task, split, found, seed=seed, processes=processes, one_shape=one_shape)
+
+
+def describe_form(tensor: Tensor, *, exactly: bool) -> str:
+    """Return dtype and sizes of a tensor whose first dimension is that of samples; or only how many sizes it has."""
+    sizes = list(tensor.shape[1:]) if exactly else f"[{tensor.dim() - 1} dimensions]"
+    return f"{str(tensor.dtype).removeprefix('torch.')}{sizes}"
 
 
 def unpack_batch(batch: Any) -> "Data":

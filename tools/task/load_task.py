@@ -75,10 +75,11 @@ def load_task(spec: TaskSpec) -> "Task":
     return _wrap_module(spec, name, lambda: _call_factory(factory, spec, name))
 
 
-def read_split(task: "Task", split: str, *, seed: int = 0) -> "Samples":
+def read_split(task: "Task", split: str, *, seed: int = 0, one_shape: bool = True) -> "Samples":
     """Return the samples of a split; BadInput where the task has none or its files are wrong.
 
-    seed: of the random numbers that the samples of a dataset draw.
+    seed: of the random numbers that the samples of a dataset draw. one_shape: whether all its batches must have the
+    same sizes, as a cut model needs it.
     """
     from ...models.task import Data
     from ..samples.dataset_samples import wrap_dataset
@@ -87,7 +88,7 @@ def read_split(task: "Task", split: str, *, seed: int = 0) -> "Samples":
         raise BadInput("E310", f"task {task.name} has no data to train on", fix="return a cutset.Task with data=...")
     with blame("E311", f"data({split!r}) of task {task.name}"):
         found = task.data(split)
-        samples = found if isinstance(found, Data) else wrap_dataset(task, split, found, seed=seed)
+        samples = found if isinstance(found, Data) else wrap_dataset(task, split, found, seed=seed, one_shape=one_shape)
     if samples is None:
         raise BadInput(
             "E311",

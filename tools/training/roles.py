@@ -68,7 +68,8 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
     spec = msgspec.convert(setup, BaselineSpec)
     training, optimizer = spec.training, spec.optimizer
     task = load_task(training.task)
-    samples, tests = read_split(task, "train", seed=training.seed), read_split(task, "test")
+    samples = read_split(task, "train", seed=training.seed, one_shape=False)
+    tests = read_split(task, "test", one_shape=False)
     model_part = UncutModelPart(training, task, training.seed)
     state, gradient = optimizer.init_state(model_part.values), model_part.gradient
     stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)

@@ -47,8 +47,9 @@ class WorkerProcess:
     def __init__(self, channel: Channel, spec: WorkerSpec, progress: RoleProgress) -> None:
         self._channel, self._spec, self._training, self._progress = channel, spec, spec.training, progress
         self._task = load_task(self._training.task)
-        self._samples = read_split(self._task, "train", seed=self._training.seed)
-        self._tests = read_split(self._task, "test") if spec.replica == 0 else None
+        is_cut, seed = bool(spec.program), self._training.seed
+        self._samples = read_split(self._task, "train", seed=seed, one_shape=is_cut)
+        self._tests = read_split(self._task, "test", one_shape=is_cut) if spec.replica == 0 else None
         self._mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
         self._send("connected", {})
         self._model_part = self._build_model_part()

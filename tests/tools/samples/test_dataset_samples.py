@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,3 +208,24 @@ def test_a_cut_run_on_a_dataset_has_the_weights_of_plain_torch(tmp_path: Path, n
         assert result["test_loss"] == pytest.approx(
             float(nn.functional.cross_entropy(logits, tests.targets[0])), rel=1e-5
         )
+
+
+def test_batches_of_various_lengths_go_to_a_model_that_is_not_cut() -> None:
+    """A collate_fn that pads to the longest of a batch; other numbers of dimensions are named all the same."""
+    lengths = [3, 5, 2, 4]
+    data = [(torch.ones(length), 0) for length in lengths] + [(torch.ones(2, 2), 0)]
+
+    def collate(samples: list[Any]) -> Any:
+        width = max(len(x) for x, _ in samples)
+        return torch.stack([nn.functional.pad(x, (0, width - len(x))) for x, _ in samples]), torch.zeros(len(samples))
+
+    task = load_task(TaskSpec(f"{USER_MODELS / 'datasets.py'}:loader"))
+    free = DatasetSamples(task, "train", data, collate=collate, one_shape=False)
+    assert [free.rows(torch.tensor(pair)).inputs[0].shape[1] for pair in ([0, 1], [2, 3])] == [5, 4]
+    with pytest.raises(BadInput, match=r"2 dimensions.*beside"):
+        free.rows(torch.tensor([4]))
+    one = DatasetSamples(task, "train", data, collate=collate)
+    one.rows(torch.tensor([0, 1]))
+    with pytest.raises(BadInput, match="beside") as caught:
+        one.rows(torch.tensor([2, 3]))
+    assert "PadTo" in caught.value.fix
