@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from .ps.methods.ssp import SSP
     from .ps.methods.sync import Sync
     from .ps.optimizers.delay_compensated import AdaDelay, DCAdaptive, DCConstant
-    from .ps.optimizers.registry import Scaled, Scheduled
+    from .ps.optimizers.rates import Scaled, Scheduled
     from .ps.optimizers.schedule import Cosine, Linear, OneCycle, StepDecay, TabulatedSchedule
     from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
     from .runtime.worker.replica import Replica
+    from .tools.config.parameter_group import Group
     from .tools.python.callbacks import Callback
     from .tools.python.trainer import Trainer
     from .tools.task.in_process import make_replica as replica
@@ -52,6 +53,7 @@ _HOME = {
     "DiLoCo": ("ps.methods.local_sgd", "DiLoCo"),
     "Downpour": ("ps.methods.downpour", "Downpour"),
     "EASGD": ("ps.methods.easgd", "EASGD"),
+    "Group": ("tools.config.parameter_group", "Group"),
     "Hogwild": ("ps.methods.hogwild", "Hogwild"),
     "Linear": ("ps.optimizers.schedule", "Linear"),
     "LocallyConnected2d": ("models.tasks.locally_connected", "LocallyConnected2d"),
@@ -63,8 +65,8 @@ _HOME = {
     "Replica": ("runtime.worker.replica", "Replica"),
     "SGD": ("ps.optimizers.standard", "SGD"),
     "SSP": ("ps.methods.ssp", "SSP"),
-    "Scaled": ("ps.optimizers.registry", "Scaled"),
-    "Scheduled": ("ps.optimizers.registry", "Scheduled"),
+    "Scaled": ("ps.optimizers.rates", "Scaled"),
+    "Scheduled": ("ps.optimizers.rates", "Scheduled"),
     "StepDecay": ("ps.optimizers.schedule", "StepDecay"),
     "Sync": ("ps.methods.sync", "Sync"),
     "TabulatedSchedule": ("ps.optimizers.schedule", "TabulatedSchedule"),
@@ -97,6 +99,7 @@ __all__ = [
     "Data",
     "DiLoCo",
     "Downpour",
+    "Group",
     "Hogwild",
     "Linear",
     "LocallyConnected2d",

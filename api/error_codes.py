@@ -44,6 +44,8 @@ MEANINGS: Mapping[str, str] = {
     "E234": "The limit on open files is too low.",
     "E235": "The current folder does not exist any more.",
     "E236": "The score to monitor is not one that the task has, or its better values are not known.",
+    "E237": "A group of parameters cannot be read, matches nothing, or cannot have these options.",
+    "E238": "The method keeps no state on the shards that could be averaged.",
     "E240": "A number in the settings of the plan benchmark is out of range.",
     "E241": "The list of machine counts of a benchmark cannot be read.",
     "E242": "The number of emulated machines is out of range.",

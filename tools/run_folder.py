@@ -17,6 +17,7 @@ INITIAL = "initial.safetensors"  # the weights that training began with
 LOGS = "logs"  # folder; what each process printed
 CHECKPOINT = "checkpoint"  # folder; the checkpoint of the end
 WEIGHTS = "model.safetensors"  # the trained model as a plain state_dict
+EMA_WEIGHTS = "model-ema.safetensors"  # the moving average of the weights, as a plain state_dict
 BEST = "best"  # folder; the checkpoint of the best weights so far, while the run lasts
 BEST_WEIGHTS = "best.safetensors"  # these weights as a plain state_dict
 TRACE = "trace.json"  # some recorded steps, for ui.perfetto.dev
@@ -45,9 +46,9 @@ _FOLDERS = {  # a folder in a folder comes after it
     "batch": ("operations.jsonl", INITIAL),
     "batch/shard-*.*": _PARTS,
 }
-_FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, BEST_WEIGHTS, TRACE, RESULT, REPORT)
+_FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, EMA_WEIGHTS, BEST_WEIGHTS, TRACE, RESULT, REPORT)
 _RESULTS = (
-    *(RESULT, WEIGHTS, BEST_WEIGHTS),
+    *(RESULT, WEIGHTS, EMA_WEIGHTS, BEST_WEIGHTS),
     *(f"{folder}/manifest.json" for folder in (CHECKPOINT, BEST, "checkpoints/[0-9]*")),
 )
 

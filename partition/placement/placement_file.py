@@ -139,7 +139,8 @@ class Placement(msgspec.Struct, frozen=True):
 
     batch: samples of a micro-batch; micro_batches: how many of them make a step. objective: "time", "bytes" or
     "memory". leaf_modules: globs of the leaf modules. autocast: the dtype in which torch.autocast computes
-    the model and its loss, "" where it does not.
+    the model and its loss, "" where it does not. frozen: names of parameters that the run does not train, though the
+    model would.
     """
 
     format: int
@@ -160,6 +161,7 @@ class Placement(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     leaf_modules: list[str] = []
     autocast: str = ""
+    frozen: list[str] = []
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically: it is complete or not there."""

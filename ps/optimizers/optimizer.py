@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 from torch import Tensor
@@ -58,6 +58,14 @@ class Optimizer(msgspec.Struct, frozen=True):
     def rate(self, update: Update) -> float:
         """Return the learning rate of an update."""
         return self.lr
+
+    def of_machine(self, machine: int) -> Self:
+        """Return the optimizer of one machine's flat buffer; most are that of all."""
+        return self
+
+    def at(self, start: int, stop: int) -> Self:
+        """Return the optimizer of a part [start, stop) of one machine's buffer; most are that of all parts."""
+        return self
 
     def init_state(self, value: Tensor) -> dict[str, Tensor]:
         """Return the state before the first update, by name: tensors as long as `value` [n]."""

@@ -20,7 +20,7 @@ def apply_lazily(
     parts += [_Touched(table, gradient.rows(number)) for number, table in enumerate(gradient.tables)]
     for part in parts:
         value, memory = part.read(values), {name: part.read(whole) for name, whole in state.items()}
-        optimizer.apply(value, part.read(gradient.flat), memory, update)
+        optimizer.at(*part.span).apply(value, part.read(gradient.flat), memory, update)
         for name in memory.keys() - state.keys():
             state[name] = torch.zeros_like(values)
         for whole, changed in [(values, value), *((state[name], memory[name]) for name in memory)]:
@@ -32,6 +32,10 @@ class _Run:
     """What is of no table: a view, which is changed in place."""
 
     where: slice
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.where.start, self.where.stop
 
     def read(self, flat: Tensor) -> Tensor:
         return flat[self.where]
@@ -47,6 +51,10 @@ class _Touched:
 
     table: SparseTable
     rows: Tensor
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.table.start, self.table.stop
 
     def read(self, flat: Tensor) -> Tensor:
         return self.table.view(flat)[self.rows].view(-1)

@@ -51,6 +51,7 @@ class SliceServer:
         self.counters = SliceCounters()
         self.clocks = StepClocks(serving.replicas, steps)
         self._serving = serving
+        self._optimizer = serving.optimizer.of_machine(piece.machine).at(piece.start, piece.stop)
         self._durability = durability
         self._copy = copy
         self._restored = slice_state is not None
@@ -80,7 +81,7 @@ class SliceServer:
         if present is None or present.version < version:
             self._durability.before_change(self.piece.number)
             value, states = self._copy(message.tensors[0]), [tensor.clone() for tensor in message.tensors[1:]]
-            state = dict(zip(names, states, strict=True)) or self._serving.optimizer.init_state(value)
+            state = dict(zip(names, states, strict=True)) or self._optimizer.init_state(value)
             self._fetches.change_log.add(version, None)
             applied = {} if present is None else present.applied
             self.slice_state = SliceState(self.piece, value, state, version, applied, self._copy)
@@ -245,7 +246,7 @@ class SliceServer:
 
     def _apply(self, slice_state: SliceState, push: PendingPush, update: Update) -> None:
         self._durability.before_change(self.piece.number)
-        optimizer, gradient, change_log = self._serving.optimizer, push.gradient, self._fetches.change_log
+        optimizer, gradient, change_log = self._optimizer, push.gradient, self._fetches.change_log
         if isinstance(gradient, SparseRows):
             numbers, values = gradient.numbers, gradient.values
             slice_state.apply_rows(optimizer, numbers, values, update, worker=push.sender, step=push.step)
@@ -268,7 +269,7 @@ class SliceServer:
         return self._durability.releasable_push(self.piece.number, client, applied)
 
     def _make_values(self, slice_state: SliceState, fetch: PendingFetch) -> Message:
-        optimizer = self._serving.optimizer
+        optimizer = self._optimizer
         if optimizer.compensates_delay:  # `on_fetch` may change its state
             self._durability.before_change(self.piece.number)
         optimizer.on_fetch(slice_state.value, slice_state.state, fetch.replica)

@@ -56,9 +56,10 @@ class SliceState:
             self._demand_finite({"the gradient": gradient}, optimizer, who)
         self._copy_if_lent()
         small = True
-        tensors = (self.value, gradient, *self.state.values())
+        tensors, start = (self.value, gradient, *self.state.values()), 0
         for v, g, *memory in zip(*(torch.split(flat, PART) for flat in tensors), strict=True):
-            optimizer.apply(v, g, dict(zip(self.state, memory, strict=True)), update)
+            part, start = optimizer.at(start, start + len(v)), start + len(v)
+            part.apply(v, g, dict(zip(self.state, memory, strict=True)), update)
             small = small and _is_small(v)
         self.version += 1
         safe, self._was_small = safe and small and self._was_small, small

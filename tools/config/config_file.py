@@ -9,7 +9,7 @@ import msgspec
 
 from ...errors import BadInput, UsageError
 from ...ps.methods.registry import AnyMethod
-from ...ps.optimizers.registry import AnyOptimizer
+from ...ps.optimizers.rates import RatedOptimizer
 from ...ps.optimizers.schedule import AnySchedule
 from ...ps.slices.compression import AnyCompression
 from ...whole_file import write_whole
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OWN_KEYS = {"task", "method", "replicas", "shards", "checkpoint_every", "out"}  # by which a record is recognised
 OBJECTS: "Mapping[str, Any]" = {
     "method": AnyMethod,
-    "optimizer": AnyOptimizer,
+    "optimizer": RatedOptimizer,
     "lr_schedule": AnySchedule,
     "compress": AnyCompression,
 }

@@ -9,7 +9,8 @@ from ...errors import UsageError
 from ...ps.methods.method import Method
 from ...ps.methods.registry import AnyMethod, parse_method
 from ...ps.optimizers.optimizer import Optimizer
-from ...ps.optimizers.registry import AnyOptimizer, Scaled, Scheduled, parse_optimizer
+from ...ps.optimizers.rates import RatedOptimizer, Scaled, Scheduled
+from ...ps.optimizers.registry import parse_optimizer
 from ...ps.optimizers.schedule import AnySchedule, Schedule, parse_schedule
 from ...ps.slices.compression import AnyCompression, Compression, parse_compression
 from .option import MAX_WHOLE
@@ -28,8 +29,8 @@ def method_of(choice: str | AnyMethod) -> AnyMethod:
 
 
 def optimizer_of(
-    choice: str | AnyOptimizer | None, lr: float | None, schedule: str | AnySchedule | None = None
-) -> AnyOptimizer:
+    choice: str | RatedOptimizer | None, lr: float | None, schedule: str | AnySchedule | None = None
+) -> RatedOptimizer:
     """Return the optimizer of a config at the learning rate `lr`, or at one that follows a schedule.
 
     UsageError if there is no such optimizer, if it sets a learning rate itself and `lr` is given too, or if the rate is
@@ -41,6 +42,7 @@ def optimizer_of(
         raise UsageError(
             "E229", f"--lr {lr:g} beside --optimizer {text}, which sets a rate itself", fix="leave --lr out"
         )
+    optimizer: RatedOptimizer
     if choice is None or isinstance(choice, str):
         optimizer = parse_optimizer(choice or DEFAULT_OPTIMIZER, DEFAULT_LR if lr is None else lr)
     else:
@@ -55,7 +57,7 @@ def optimizer_of(
     return optimizer if schedule is None else _with_schedule(optimizer, schedule)
 
 
-def _with_schedule(optimizer: AnyOptimizer, choice: str | AnySchedule) -> AnyOptimizer:
+def _with_schedule(optimizer: RatedOptimizer, choice: str | AnySchedule) -> RatedOptimizer:
     if isinstance(optimizer, Scheduled):
         facts = "lr_schedule beside an optimizer that has a schedule of its own"
         raise UsageError("E229", facts, fix="leave one of both out")

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
+from .parameter_group import Group
 
 if TYPE_CHECKING:
     from ...ps.methods.registry import AnyMethod
@@ -17,7 +18,7 @@ ONE_HOST = ("hogwild", "allreduce", "sandblaster")  # by shared memory, by plain
 # What a batch method does not use: it takes all samples in every iteration, and chooses its own step sizes.
 STOCHASTIC = (
     "optimizer", "lr", "lr_schedule", "epochs", "evaluate_every", "monitor", "patience", "target", "clip_norm",
-    "on_divergence",
+    "on_divergence", "ema",
 )  # fmt: skip
 
 
@@ -43,8 +44,12 @@ def refuse_conflicts(options: Mapping[str, Any]) -> None:
     if method.name == "sandblaster":
         facts = "has no effect with method sandblaster, which uses all samples in every iteration"
         _refuse_any(options, STOCHASTIC, "E296", facts, fix="; see --method sandblaster:iterations=40,step=1")
+        if not all(Group.parse(text).frozen for text in options.get("groups", ())):
+            raise UsageError("E296", f"--group {facts}, but for frozen ones", fix="leave it out")
     else:
-        optimizer_of(options.get("optimizer"), options.get("lr"), options.get("lr_schedule"))
+        optimizer = optimizer_of(options.get("optimizer"), options.get("lr"), options.get("lr_schedule"))
+        for group in map(Group.parse, options.get("groups", ())):
+            group.change(optimizer)
     if "overwrite" in options and "out" not in options:
         _refuse_any(options, ["overwrite"], "E230", "has no effect without --out: a run folder without a name is new")
     if "keep_checkpoints" in options and "checkpoint_every" not in options:

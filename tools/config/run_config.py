@@ -21,11 +21,12 @@ from .engine_name import FORMS, check_engine, check_ports, parse_engine
 from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
 from .option_conflicts import refuse_conflicts
 from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER, RETRY_SCALED, STOP
+from .parameter_group import Group
 
 if TYPE_CHECKING:
     from ...partition.placement.placement_file import Placement
     from ...ps.methods.registry import AnyMethod
-    from ...ps.optimizers.registry import AnyOptimizer
+    from ...ps.optimizers.rates import RatedOptimizer
     from ...ps.optimizers.schedule import AnySchedule
     from ...ps.slices.compression import AnyCompression
 
@@ -114,7 +115,7 @@ class RunConfig:
         "downpour", group=TRAINING, metavar="NAME[:OPTION=VALUE,...]",
         help="How replicas train together, e.g. downpour:fetch=4,push=4. `cutset methods` lists all.",
     )  # fmt: skip
-    optimizer: str | AnyOptimizer | None = option(
+    optimizer: str | RatedOptimizer | None = option(
         group=TRAINING,
         metavar="NAME[/tau][:OPTION=VALUE,...]",
         shown_default=DEFAULT_OPTIMIZER,
@@ -126,6 +127,17 @@ class RunConfig:
         metavar="NAME[:OPTION=VALUE,...]",
         shown_default="the same rate throughout",
         help="How the rate changes over the run, e.g. cosine:warmup=0.05. `cutset methods` lists all.",
+    )
+    groups: Sequence[str | Group] = option(
+        (), group=TRAINING, flag="--group", metavar="PATTERN,...:OPTION=VALUE,...",
+        help="Other options of the optimizer for some parameters: 'dims<2,*.bias:weight_decay=0', "
+        "'body.*:lr_scale=0.1' or 'wte.*:frozen=true'. Can be repeated; the first that matches counts.",
+    )  # fmt: skip
+    ema: float | None = option(
+        group=TRAINING,
+        metavar="DECAY",
+        check=fraction("E220", "a decay", such=0.999),
+        help="Also keep an exponential moving average of the weights, in model-ema.safetensors.",
     )
     clip_norm: float = option(
         0.0, group=TRAINING, check=number(0), help="Clip the global gradient norm to this value; 0 disables."
@@ -239,6 +251,11 @@ class RunConfig:
         3, group=FOLDER, check=whole_number(1), help="Checkpoints to keep, with --checkpoint-every."
     )
 
+    @property
+    def parameter_groups(self) -> list[Group]:
+        """The groups of parameters with options of their own."""
+        return [Group.parse(str(group)) for group in self.groups]
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", name_factory(self.task))
         for one in fields(self):
@@ -255,7 +272,9 @@ class RunConfig:
         """
         value = getattr(self, one.name)
         if first_type(one) == "Sequence":
-            value = (value,) if isinstance(value, str) else tuple(value)
+            value = (value,) if isinstance(value, str | Group) else tuple(value)
+            if one.name == "groups":
+                value = tuple(str(Group.parse(str(group))) for group in value)
         elif first_type(one) == "Path" and isinstance(value, str):
             require_path(declared.flag, value)
             value = Path(value)

@@ -25,6 +25,7 @@ from ..task.load_task import example_batch
 from .checkpoint_order import next_run_number
 from .divergence import check_divergence_policy
 from .dry_run import DryRun, dry_run, dry_run_without_weights
+from .group_optimizer import arrange_groups, count_groups, demand_average, list_ties
 from .initial_weights import InitialWeights, state_names, write_initial_weights
 from .job import Job, most_roles
 from .process_specs import TrainingSpec
@@ -61,6 +62,11 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     training = _make_training_spec(config, plan, trial, start)
     names, resumed = state_names(weights.model), [] if start is None else start.notes
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
+    groups, ties = config.parameter_groups, list_ties(weights.model)
+    base = optimizer_of(config.optimizer, config.lr, config.lr_schedule)
+    optimizer = arrange_groups(base, groups, config.ema, regions, ties)
+    demand_average(optimizer, method, config.replicas)
+    remarks = count_groups(optimizer, groups, len(plan.spec.frozen))
     wanted = choose_shard_count(config, plan)
     slices = _slice_parameters(plan, regions, trial.tables, wanted, method)
     shards = count_shards(slices)
@@ -69,7 +75,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     return Job(
         config,
         method,
-        optimizer_of(config.optimizer, config.lr, config.lr_schedule),
+        optimizer,
         compression_of(config.compress),
         shards,
         plan.task.name,
@@ -80,7 +86,10 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
         regions,
         slices,
         names,
-        [*resumed, *plan.notes, *fewer, *weights.notes, *trial.notes, *_describe_cut(plan, regions, trial.tables)],
+        [
+            *(*resumed, *plan.notes, *fewer, *weights.notes, *trial.notes, *remarks),
+            *_describe_cut(plan, regions, trial.tables),
+        ],
         next_run_number(config.folder),
     )
 

@@ -108,7 +108,7 @@ def _read_splits(task: "Task", model: nn.Module, example: Data, *, exactly: bool
     """
     train, test = (read_split(task, split, one_shape=exactly) for split in ("train", "test"))
     for split, data in (("train", train), ("test", test)):
-        _check_alike(task, example, data, split, exactly=exactly)
+        _check_alike(task, example, data, split, exactly=exactly or isinstance(data, Data))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadInput(
             "E316", f"the model of task {task.name} has no parameter to train", fix="requires_grad=True for some"

@@ -15,7 +15,8 @@ from ...ps.checkpoint.manifest import MANIFEST, Manifest, ShardFile, StateFile
 from ...ps.checkpoint.read_checkpoint import Checkpoint, open_checkpoint
 from ...ps.checkpoint.streamed_safetensors import TensorReader, TensorWriter
 from ...ps.checkpoint.write_checkpoint import write_manifest
-from ..run_folder import BEST, BEST_WEIGHTS, CHECKPOINT, WEIGHTS
+from ...ps.optimizers.parameter_groups import EMA
+from ..run_folder import BEST, BEST_WEIGHTS, CHECKPOINT, EMA_WEIGHTS, WEIGHTS
 from ..tensor_files import new_file
 
 if TYPE_CHECKING:
@@ -55,19 +56,26 @@ def write_checkpoint(
     about = describe_checkpoint(job, job.training.steps if steps is None else steps)
     manifest = Manifest(job.slices, job.regions, files, list(states), about)
     write_manifest(folder, manifest)
-    export_weights(job, Checkpoint(folder, manifest), job.out / WEIGHTS)
+    checkpoint = Checkpoint(folder, manifest)
+    export_weights(job, checkpoint, job.out / WEIGHTS)
+    if job.config.ema is not None:
+        export_weights(job, checkpoint, job.out / EMA_WEIGHTS, state=EMA)
 
 
 def export_weights(
-    job: "Job", checkpoint: Checkpoint, path: Path, *, metadata: Mapping[str, str] | None = None
+    job: "Job", checkpoint: Checkpoint, path: Path, *, metadata: Mapping[str, str] | None = None, state: str = ""
 ) -> None:
-    """Write the whole model of a checkpoint as a plain state_dict. UsageError where that cannot be."""
+    """Write the whole model of a checkpoint as a plain state_dict. UsageError where that cannot be.
+
+    state: what the optimizer remembers of the trained parameters, to be written in their place.
+    """
+    trained = set(checkpoint.trained_names)
     with TensorReader(job.training.initial) as initial:
         layouts = {name: initial.layouts[known] for name, known in job.names.items()}
         with new_file(path, layouts, metadata=metadata) as writer:
             for name, known in job.names.items():
                 if known in checkpoint:
-                    copy_whole(checkpoint, known, writer, name)
+                    copy_whole(checkpoint, known, writer, name, state=state if known in trained else "")
                 else:  # what no operator uses is as it was at the beginning
                     writer.write(name, initial.tensor(known))
 

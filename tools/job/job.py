@@ -116,7 +116,7 @@ def make_worker_spec(
         evaluation=msgspec.msgpack.encode(job.evaluations[machine]) if job.programs else b"",
         slices=slices_of_machine(job.slices, machine),
         method=job.method,
-        optimizer=job.optimizer,
+        optimizer=job.optimizer.of_machine(machine),
         incarnation=incarnation,
         start_step=max(start_step, job.training.start_step),
         compression=job.compression,

@@ -20,11 +20,13 @@ from ..config.named_choices import method_of, optimizer_of
 from ..config.run_config import RunConfig
 from ..open_files import allow_open_files
 from ..run_folder import stage_files
+from ..task.frozen_parameters import freeze
 from ..task.load_task import TaskSpec, load_task, read_split
 from ..task.plan_task import with_placement
 from ..unfinished.unfinished_run import complete_unfinished
 from .claim_folder import claim_folder, follow_links, lock_folder, point_last, resumes_in_place
 from .configure import configure
+from .group_optimizer import find_frozen
 from .job import Job, most_roles
 from .portion_size import check_resumable, choose_portion_size
 from .replica_plan import capture_replica, plan_replica
@@ -86,7 +88,10 @@ def prepare(config: RunConfig, *, fresh: bool = False) -> Job:
     with stage_files(config.folder, fresh=fresh) as staged:
         save_config(config, staged)
         task = load_task(config.task_spec)
-        spec = settle_batch(config, with_placement(placement, config.task_spec), task)
+        frozen = find_frozen(config.parameter_groups, task) or tuple(placement.frozen if placement else ())
+        task = freeze(task, frozen)
+        named = msgspec.structs.replace(config.task_spec, frozen=frozen)
+        spec = settle_batch(config, with_placement(placement, named), task)
         start = read_start(config, staged)
         capture = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
         plan = plan_replica(capture, spec, task, placement=placement, request=request)

@@ -6,6 +6,7 @@ import msgspec
 
 from ...ps.checkpoint.journal import JournalConfig
 from ...ps.methods.registry import AnyMethod
+from ...ps.optimizers.rates import RatedOptimizer
 from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.server.serving import ServingConfig
 from ...ps.slices.compression import AnyCompression
@@ -121,10 +122,11 @@ class ShardSpec(msgspec.Struct, frozen=True):
 
 
 class BaselineSpec(msgspec.Struct, frozen=True):
-    """What the one-process run is told, which has the same samples, optimizer and initial weights."""
+    """What the one-process run is told, which has the same samples, optimizer, groups and initial weights."""
 
     training: TrainingSpec
-    optimizer: AnyOptimizer
+    optimizer: RatedOptimizer
+    groups: list[str] = []
 
 
 def replica_group(replica: int) -> str:

@@ -21,6 +21,7 @@ import msgspec
 from ...errors import BadInput, UsageError
 from ..blame import blame, describe_error, locate
 from .factory_name import FactoryName, parse_factory
+from .frozen_parameters import freeze
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,7 +40,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     model: as factory_name.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
     leaf_modules: globs of modules that are not traced, beside those that the task names. autocast: the dtype in which
     torch.autocast computes the model and its loss ("bfloat16"). trust_trace: do not compare what is traced with plain
-    torch.
+    torch. frozen: names of parameters that are not trained.
     """
 
     model: str
@@ -49,6 +50,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     leaf_modules: tuple[str, ...] = ()
     autocast: str = ""
     trust_trace: bool = False
+    frozen: tuple[str, ...] = ()
 
 
 def load_task(spec: TaskSpec) -> "Task":
@@ -65,14 +67,14 @@ def load_task(spec: TaskSpec) -> "Task":
             raise UsageError(
                 "E214", f"{spec.model} is a task, which has an example of its own", fix="leave --input out"
             )
-        return value
+        return freeze(value, spec.frozen)
     if not isinstance(value, nn.Module):
         raise BadInput(
             "E304",
             f"{spec.model} gives {_with_article(value)}, not a cutset.Task or a torch.nn.Module",
             fix="return one of these",
         )
-    return _wrap_module(spec, name, lambda: _call_factory(factory, spec, name))
+    return freeze(_wrap_module(spec, name, lambda: _call_factory(factory, spec, name)), spec.frozen)
 
 
 def read_split(task: "Task", split: str, *, seed: int = 0, one_shape: bool = True) -> "Samples":

@@ -49,14 +49,16 @@ def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Pl
         pins=request.pins,
         micro_batches=request.micro_batches,
     )
-    return msgspec.structs.replace(placement, leaf_modules=list(capture.leaf_modules), autocast=capture.autocast)
+    own = {"leaf_modules": list(capture.leaf_modules), "autocast": capture.autocast, "frozen": list(spec.frozen)}
+    return msgspec.structs.replace(placement, **own)
 
 
 def with_placement(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
-    """Return the spec with the leaf modules and the autocast that a placement was made with, if there is one."""
+    """Return the spec with the leaf modules, autocast and frozen names that a placement was made with, if any."""
     if placement is None:
         return spec
-    return msgspec.structs.replace(spec, leaf_modules=tuple(placement.leaf_modules), autocast=placement.autocast)
+    own = {"leaf_modules": tuple(placement.leaf_modules), "frozen": tuple(placement.frozen)}
+    return msgspec.structs.replace(spec, autocast=placement.autocast, **own)
 
 
 def load_cut(capture: CapturedTask, placement: Placement) -> Cut:

@@ -11,13 +11,17 @@ from ...ps.checkpoint.journal import Journal
 from ...ps.checkpoint.shard_file import read_shard
 from ...ps.methods.training_loop import demand_finite_loss
 from ...ps.optimizers.optimizer import Update
+from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.optimizers.sparse_update import apply_lazily
 from ...ps.server.serve_loop import serve
 from ...ps.server.shard import Shard
+from ...ps.slices.region import Region
 from ...ps.slices.slice_state import is_finite
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
+from ..config.parameter_group import Group
+from ..job.group_optimizer import arrange_groups, list_ties
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..samples.sample_loader import SampleLoader
@@ -60,17 +64,28 @@ def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     return serve(shard, channel, folder=folder, progress=progress, timeout_s=REPLICA_TIMEOUT_S)
 
 
+def _arrange_optimizer(spec: BaselineSpec, part: UncutModelPart) -> AnyOptimizer:
+    """Return the optimizer of the whole model's parameters, with its groups."""
+    groups, offset, regions = [Group.parse(text) for text in spec.groups], 0, []
+    for name, parameter in part.worker.parameters.items():
+        shape = list(parameter.shape)
+        regions.append(Region(name, shape, shape, [(0, n) for n in shape], offset))
+        offset += parameter.numel()
+    return arrange_groups(spec.optimizer, groups, None, [regions], list_ties(part.worker.model))
+
+
 def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Train the whole model in this process on the samples of all replicas, one batch after the other.
 
     It ends early where the score that is monitored says so.
     """
     spec = msgspec.convert(setup, BaselineSpec)
-    training, optimizer = spec.training, spec.optimizer
+    training = spec.training
     task = load_task(training.task)
     samples = read_split(task, "train", seed=training.seed, one_shape=False)
     tests = read_split(task, "test", one_shape=False)
     model_part = UncutModelPart(training, task, training.seed)
+    optimizer = _arrange_optimizer(spec, model_part).of_machine(0)
     state, gradient = optimizer.init_state(model_part.values), model_part.gradient
     stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)
     log, loader = ProgressLog(channel, progress, training), SampleLoader(samples, stream)

@@ -12,6 +12,7 @@ from ...ps.checkpoint.write_checkpoint import write_once_there_is_room
 from ...ps.optimizers.registry import scale_by_staleness
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Route
+from ..config.named_choices import optimizer_of
 from ..config.option_values import RETRY_SCALED
 from ..hosts.run_hosts import RunHosts
 from ..job.divergence import DivergenceRetry
@@ -38,7 +39,8 @@ def run_baseline(job: Job, hosts: RunHosts, listener: RunListener) -> dict[str, 
         evaluate_every=job.training.evaluate_every * job.training.replicas,
         replicas=1,
     )
-    setup = msgspec.to_builtins(BaselineSpec(training, job.optimizer))
+    base = optimizer_of(job.config.optimizer, job.config.lr, job.config.lr_schedule)
+    setup = msgspec.to_builtins(BaselineSpec(training, base, list(map(str, job.config.groups))))
     return run_one_process(
         job, Role("one-process", BASELINE, setup, threads=hosts.threads_on(hosts.first)), hosts, listener
     )

@@ -9,7 +9,8 @@ import torch
 
 from cutset.errors import UsageError
 from cutset.ps.optimizers.optimizer import Update
-from cutset.ps.optimizers.registry import OPTIMIZERS, Scaled, from_plain, parse_optimizer
+from cutset.ps.optimizers.rates import Scaled
+from cutset.ps.optimizers.registry import OPTIMIZERS, from_plain, parse_optimizer
 from cutset.ps.optimizers.standard import SGD, Adagrad, Adam
 
 NAMES = [*sorted(OPTIMIZERS), *(f"{name}/tau" for name in sorted(OPTIMIZERS)), "sgd:momentum=0.9,nesterov=true"]

@@ -11,7 +11,8 @@ from torch.optim import lr_scheduler
 
 from cutset.errors import UsageError
 from cutset.ps.optimizers.optimizer import Update
-from cutset.ps.optimizers.registry import Scaled, Scheduled, scale_by_staleness
+from cutset.ps.optimizers.rates import Scaled, Scheduled
+from cutset.ps.optimizers.registry import scale_by_staleness
 from cutset.ps.optimizers.schedule import (
     SCHEDULES,
     AnySchedule,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from shard_messages import SLICES, attach_fetch, fetch, push, put, vector
 
 from cutset.errors import Diverged, NetworkError
-from cutset.ps.optimizers.registry import Scaled
+from cutset.ps.optimizers.rates import Scaled
 from cutset.ps.optimizers.standard import SGD, Adagrad
 from cutset.ps.server.serving import ServingConfig
 from cutset.ps.server.shard import Shard

@@ -16,7 +16,7 @@ from cutset.models.task import Task
 from cutset.partition.placement.placement_file import Placement
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.sync import Sync
-from cutset.ps.optimizers.registry import Scaled
+from cutset.ps.optimizers.rates import Scaled
 from cutset.ps.optimizers.standard import SGD, Adam
 from cutset.ps.slices.compression import TopK
 from cutset.tools.commands.train_command import train as train_command
@@ -46,6 +46,8 @@ FLAGS = {
     "optimizer": "--optimizer",
     "lr": "--lr",
     "lr_schedule": "--lr-schedule",
+    "groups": "--group",
+    "ema": "--ema",
     "clip_norm": "--clip-norm",
     "epochs": "--epochs",
     "target": "--target",

@@ -13,7 +13,8 @@ from places import USER_MODELS
 
 from cutset.errors import Diverged
 from cutset.ps.methods.downpour import Downpour
-from cutset.ps.optimizers.registry import AnyOptimizer, Scaled
+from cutset.ps.optimizers.rates import Scaled
+from cutset.ps.optimizers.registry import AnyOptimizer
 from cutset.ps.optimizers.standard import SGD
 from cutset.tools.config.option_values import RETRY_SCALED, STOP
 from cutset.tools.config.run_config import RunConfig
