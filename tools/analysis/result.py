@@ -173,14 +173,14 @@ def _describe_rising_loss(losses: Sequence[tuple[int, float]], lr: float) -> lis
 
 
 def _describe_participation(participation: dict[str, Any]) -> list[str]:
-    """Return notes on who joined and left, who computed how many batches, and how many may be computed twice."""
+    """Return notes on who joined and left, who computed how many batches, and how many were lost with one."""
     notes = [f"Replica {c['replica']} {c['change']} at {c['at_s']:.1f} s." for c in participation["changes"]]
     (first, count), *others = participation.get("completed", {"0": 0}).items() or [("0", 0)]
     if others:
         rest = "".join(f", replica {replica} {count}" for replica, count in others)
         notes.append(f"Replica {first} computed {count} of {participation['batches']} batches{rest}.")
     recomputed = participation.get("recomputed", {}).items()
-    return notes + [f"Up to {n} batches were computed again after replica {r} was lost." for r, n in recomputed]
+    return notes + [f"{n} batches were computed again after replica {r} was lost." for r, n in recomputed]
 
 
 def _describe_slowest(workers: dict[str, dict[str, Any]]) -> list[str]:

@@ -2,8 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
+
+import msgspec
 
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
@@ -23,6 +25,9 @@ class BatchAssignment(Protocol):
 
     def peek(self, step: int) -> int | None:
         """Return the global batch of a step to come, None where it is not known yet."""
+
+    def skips(self, step: int) -> Collection[int]:
+        """Return the numbers of the slices that have the gradient of the step's batch already."""
 
     def count_reached(self, step: int) -> int:
         """Return about how many batches all replicas together have computed by the end of a step."""
@@ -46,6 +51,10 @@ class RoundRobinBatches:
         """Return the batch of a step to come; all are known."""
         return self.batch_at(step)
 
+    def skips(self, step: int) -> Collection[int]:
+        """Return none: what a lost replica had pushed is lost with all others' steps, or counts."""
+        return ()
+
     def count_reached(self, step: int) -> int:
         """Return the batches computed if all replicas have made as many steps as this one."""
         return (step + 1) * self._training.replicas
@@ -62,7 +71,7 @@ class LeasedBatches:
 
     Args:
         start_step: the step to begin with, unless another machine of the replica named a different one before.
-        acknowledged: returns the number of steps whose pushes the shards have.
+        acknowledged: returns the number of steps whose pushes are durable on the shards.
     """
 
     def __init__(
@@ -100,6 +109,10 @@ class LeasedBatches:
         """Return the batch of a step to come, where it is leased already."""
         return self._find_batch(step) if step < self._next else None
 
+    def skips(self, step: int) -> Collection[int]:
+        """Return those that got the gradient of the step's batch from a replica that was lost."""
+        return self._find_lease(step)[1].skips
+
     def count_reached(self, step: int) -> int:
         """Return the batches up to that of this step, since batches are leased in order."""
         return self._find_batch(step) + 1
@@ -114,7 +127,12 @@ class LeasedBatches:
         return self._is_open
 
     def _find_batch(self, step: int) -> int:
-        return next(lease.first + step - begin for begin, lease in self._leases if begin <= step < begin + lease.count)
+        begin, lease = self._find_lease(step)
+        return lease.first + step - begin
+
+    def _find_lease(self, step: int) -> tuple[int, Lease]:
+        """Return the lease with the batch of a step, and the step of its first batch."""
+        return next(one for one in self._leases if one[0] <= step < one[0] + one[1].count)
 
     def _request_lease(self, step: int) -> None:
         """Request the next lease while `step` is prepared; the step before it is not complete yet."""
@@ -135,7 +153,7 @@ class LeasedBatches:
         """Wait for the answer to the request."""
         message = self._mailbox.wait([(LAUNCHER, "lease", 0, 0, self._request)], timeout_s=timeout_s)
         self._is_waiting, self._request = False, self._request + 1
-        lease = Lease(message.body["first"], message.body["count"])
+        lease = msgspec.convert(message.body, Lease)
         if not lease.count:
             self._is_open = False
             return

@@ -6,13 +6,16 @@ Messages of a worker, and the replies:
                                                 the step that the first of its machines named
   lease_request  {idle, acknowledged, pace_s}   "lease" {first, count}; the edge is the number of the request
 
-acknowledged: steps, by the replica's own count, whose pushes the shards have. See batch_leases.py for the rest.
+acknowledged: steps, by the replica's own count, whose pushes are durable on the shards. A lease may name slices that
+have its batches already, in "skips". See batch_leases.py for the rest, and fences.py for what a lost replica had.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ...runtime.channel.message import Message
 from .batch_leases import BatchLeases, ReplicaStart
@@ -52,6 +55,7 @@ class LeaseServer:
         self.leases = BatchLeases(batches, first=first)
         self._machines = machines
         self._members: dict[int, _Member] = {}  # by replica
+        self._lost: dict[ReplicaStart, _Member] = {}  # of which it is not known yet what the slices have
         self._requests: list[_LeaseRequest] = []
         self._waiting: list[_LeaseRequest] = []  # requests that could not be answered yet
         self._replies: list[tuple[str, Message]] = []
@@ -95,7 +99,7 @@ class LeaseServer:
             if lease is None:
                 self._waiting.append(request)
                 continue
-            body = {"first": lease.first, "count": lease.count}
+            body = msgspec.to_builtins(lease)
             self._replies.append((request.sender, Message("lease", edge=request.number, body=body)))
         replies, self._replies = self._replies, []
         return replies
@@ -105,20 +109,30 @@ class LeaseServer:
         self.leases.retire(self._members[replica].start)
         self._requests, self._waiting = [*self._waiting, *self._requests], []
 
-    def reclaim(self, replica: int, acknowledged: Iterable[tuple[WorkerId, int]] = ()) -> int:
-        """Take back what a lost replica has not computed; return the number of batches.
+    def lose(self, replica: int) -> ReplicaStart | None:
+        """Forget a lost replica; return which start of it that was, if it had batches that may be complete or not.
 
-        acknowledged: the last number of acknowledged steps that each of its workers reported.
+        Those are nobody's until `reclaim`.
         """
-        for worker, step in acknowledged:
-            self.acknowledge(worker, step)
         member = self._members.pop(replica)
         self._requests = [request for request in self._requests if request.member is not member]
         self._waiting = [request for request in self._waiting if request.member is not member]
-        return self.leases.reclaim(member.start)
+        self.leases.retire(member.start)
+        if not self.leases.has_unfinished(member.start):
+            return None
+        self._lost[member.start] = member
+        return member.start
+
+    def reclaim(self, start: ReplicaStart, steps: Mapping[int, int]) -> int:
+        """Take back the batches of a lost start that some slices lack; return their number.
+
+        steps: by slice, of how many steps the slice has the gradients, by the replica's own count.
+        """
+        first = self._lost.pop(start).start_step
+        return self.leases.reclaim(start, {number: max(0, step - first) for number, step in steps.items()})
 
     def statistics(self) -> dict[str, Any]:
-        """Return the number of batches, and by replica those it computed and those that may be computed twice."""
+        """Return the number of batches, and by replica those it computed and those that others computed."""
         completed = {str(replica): count for replica, count in sorted(self.leases.completed.items())}
         recomputed = {str(replica): count for replica, count in sorted(self.leases.recomputed.items())}
         return {"batches": self.leases.batches, "completed": completed, "recomputed": recomputed}

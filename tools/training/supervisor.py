@@ -21,7 +21,6 @@ import msgspec
 
 from ...ps.checkpoint.journal import RECOVERY_POINT
 from ...ps.checkpoint.manifest import StateFile
-from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
@@ -75,7 +74,6 @@ class TrainingSupervisor:
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
         self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them
         self._clock_offsets_s = dict[int, float]()  # seconds of the run when the clock of a restarted replica began
-        self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were informed
         self._lost: dict[str, Loss] = {}  # by group, the losses for which all are to go back
         self._workers: dict[str, WorkerId] = {}  # by current name
         self._trained: set[WorkerId] = set()
@@ -126,18 +124,20 @@ class TrainingSupervisor:
             self._restarts.expect(replica_group(replica), record)
             launcher.add(self._worker_roles(replica))
         starting = (r for r in self._elastic.replica_numbers if self._restarts.is_missing(replica_group(r)))
-        for replica in self._elastic.drop_unneeded(starting):
-            names = [name for name, worker in self._workers.items() if worker.replica == replica]
-            launcher.stop_roles(names)
-            self._forget(replica, names)
-            self._departed[replica] = set()
-        self._announce_departures(launcher)
+        for replica in self._elastic.list_unneeded(starting):
+            workers = {name: worker for name, worker in self._workers.items() if worker.replica == replica}
+            launcher.stop_roles(list(workers))
+            self._elastic.handle_loss(replica, workers)
+            self._drop(replica, workers)
         self._send_due(launcher)
 
     def handle(self, message: Message, launcher: Launcher) -> None:
         """Take a message of a role into account, and send what follows from it."""
         self._checkpoints.handle(message)
         self._points.handle(message)
+        if message.kind == "fenced":
+            self._elastic.handle_fenced(message)
+            self._send_due(launcher)
         if self._shards.handle(message, launcher):
             return
         worker = self._workers.get(message.sender)
@@ -182,10 +182,8 @@ class TrainingSupervisor:
             return shards
         replica = next(self._workers[name].replica for name in loss.progress)
         progress = [(self._workers[name], last) for name, last in loss.progress.items()]
-        if not self._elastic.handle_loss(replica, progress):
-            self._forget(replica, loss.progress)
-            self._elastic.mark_left(replica)
-            self._departed[replica] = set()
+        if not self._elastic.handle_loss(replica, {name: self._workers[name] for name in loss.progress}):
+            self._drop(replica, loss.progress)
             return []
         # A machine may be ahead of those that it sends to: all continue after the step that every machine completed.
         done = min(max(parse_steps_done(last), self._steps_done.get(worker, 0)) for worker, last in progress)
@@ -228,16 +226,10 @@ class TrainingSupervisor:
         self._start_steps = Counter(dict.fromkeys(self._elastic.replicas, step))
         launcher.add(self.roles())
 
-    def _announce_departures(self, launcher: Launcher) -> None:
-        """Tell the shards, and those restarted since, which replicas left without telling them; others may wait."""
-        for replica, informed in self._departed.items():
-            for index, name in enumerate(self.shards):
-                if name in informed or self._restarts.is_missing(shard_group(index)):
-                    continue
-                informed.add(name)
-                for piece in slices_of_shard(self._job.slices, index):
-                    body = {"replica": replica, "number": 0}
-                    launcher.send(name, Message("leave", edge=piece.number, body=body))
+    def _drop(self, replica: int, names: Iterable[str]) -> None:
+        """Do without a replica from now on."""
+        self._forget(replica, names)
+        self._elastic.drop(replica)
 
     def _forget(self, replica: int, names: Iterable[str]) -> None:
         """Discard what the workers of a lost replica had completed or were about to report."""
@@ -335,8 +327,8 @@ class TrainingSupervisor:
         """Answer workers that ask for batches; then, when all workers have trained, let replica 0 evaluate; then, when
         all workers have finished, let the shards write their files."""
         self._start_training(launcher)
-        for name, reply in self._elastic.take_replies():
-            launcher.send(name, reply)
+        for name, message in (*self._elastic.tell_shards(self._shards.serving), *self._elastic.take_replies()):
+            launcher.send(name, message)
         if len(self._trained) < len(self._workers):
             return
         for name in [name for name, worker in self._workers.items() if worker.replica == 0]:

@@ -117,7 +117,7 @@ class WorkerProcess:
         spec = self._spec
         if spec.method.leases_batches:
             start_step = spec.method.choose_start_step(self._client, spec.start_step)
-            return LeasedBatches(self._mailbox, start_step, lambda: self._client.acknowledged_step)
+            return LeasedBatches(self._mailbox, start_step, lambda: self._client.durable_step)
         return RoundRobinBatches(self._training, spec.replica, spec.start_step)
 
     def _build_loop(self) -> TrainingLoop[Data]:
@@ -136,6 +136,7 @@ class WorkerProcess:
             report=lambda step, loss, count: self._finish_step(step, loss, last=loop.is_last),
             gradient=trainer.gradient,
             keep=self._local_state.keep if self._local_state is not None else lambda tensors: None,
+            skips=self._assignment.skips,
         )
         return loop
 
@@ -149,7 +150,7 @@ class WorkerProcess:
     def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
         """Log a step, and save and evaluate if that is due."""
         reached = self._assignment.count_reached(step)
-        acknowledged = self._client.acknowledged_step if self._spec.method.leases_batches else None
+        acknowledged = self._client.durable_step if self._spec.method.leases_batches else None
         self._log.record_step(step, loss, reached=reached, acknowledged=acknowledged, last=last)
         if self._local_state is not None:
             self._local_state.save_due(step)
