@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import CutsetError
     from .models.metrics import Perplexity
+    from .models.parts import Parts
     from .models.task import Data, Task
     from .models.tasks.locally_connected import LocallyConnected2d
     from .partition.placement.placement_file import Placement
@@ -52,6 +53,7 @@ _HOME = {
     "Linear": ("ps.optimizers.schedule", "Linear"),
     "LocallyConnected2d": ("models.tasks.locally_connected", "LocallyConnected2d"),
     "OneCycle": ("ps.optimizers.schedule", "OneCycle"),
+    "Parts": ("models.parts", "Parts"),
     "Perplexity": ("models.metrics", "Perplexity"),
     "Placement": ("partition.placement.placement_file", "Placement"),
     "RMSprop": ("ps.optimizers.standard", "RMSprop"),
@@ -94,6 +96,7 @@ __all__ = [
     "Linear",
     "LocallyConnected2d",
     "OneCycle",
+    "Parts",
     "Perplexity",
     "Placement",
     "RMSprop",

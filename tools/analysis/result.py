@@ -12,6 +12,7 @@ import msgspec
 
 from ..job.divergence import DivergenceRetry
 from ..job.job import Job
+from ..job.process_specs import TrainingSpec
 from .bottleneck import describe_explanation, explain_steps
 from .recorded_steps import RecordedSpans, measure_typical_step
 from .results_table import (
@@ -109,7 +110,7 @@ def _make_row(job: Job, name: str, outcome: dict[str, Any], *, processes: int) -
         name,
         processes=processes,
         threads=job.worker_threads,
-        samples=(training.steps - training.start_step) * training.replicas * training.batch,  # of this run alone
+        samples=_count_samples(training, outcome),
         seconds=outcome["seconds"],
         curve=outcome["curve"],
         losses=outcome["losses"],
@@ -151,11 +152,23 @@ def _describe_verdict(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _count_samples(training: TrainingSpec, outcome: dict[str, Any]) -> int:
+    """Return the samples of this run alone, those before it was resumed left out."""
+    step = training.replicas * training.batch
+    if not training.is_open_ended:
+        return (training.steps - training.start_step) * step
+    reached = [samples for samples, _ in outcome["losses"][-1:]] + [
+        int(one["samples"]) for one in outcome["curve"][-1:]
+    ]
+    return max([0, *reached]) - training.start_step * step
+
+
 def _describe_job(job: Job, row: dict[str, Any]) -> list[str]:
     notes, training = list(job.notes), job.training
     if job.config.resume is not None:
+        of_all = "" if training.is_open_ended else f" of {training.steps}"
         notes.append(
-            f"Resumed from {job.config.resume} after {training.start_step} of {training.steps} steps of "
+            f"Resumed from {job.config.resume} after {training.start_step}{of_all} steps of "
             f"{training.replicas * training.batch} samples; samples and seconds are those of this run."
         )
     return [*notes, *describe_setup(job, row["processes"])]
@@ -222,7 +235,7 @@ def _list_settings(job: Job) -> dict[str, Any]:
         "compression of pushes": "none" if job.compression is None else str(job.compression),
         "epochs": job.config.epochs,
         "batch": job.training.batch,
-        "steps per replica": job.training.steps,
+        "steps per replica": "as long as there are samples" if job.training.is_open_ended else job.training.steps,
         "seed": job.config.seed,
         "placement": job.placement.winner if job.placement else "uncut",
     }

@@ -9,6 +9,7 @@ from torch import nn
 
 from ...errors import BadInput, UsageError
 from ...partition.capture.tracing_error import Untraceable
+from ...ps.optimizers.registry import AnyOptimizer, Scheduled
 from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice, count_shards, slice_parameters
 from ...runtime.worker.flat_gradient import SparseTable
@@ -20,6 +21,7 @@ from ..config.run_config import RunConfig
 from ..run_folder import INITIAL, PLACEMENT
 from ..task.capture_task import FAILS_UNTRACED
 from ..task.load_task import example_batch
+from ..units import OPEN_ENDED
 from .checkpoint_order import next_run_number
 from .divergence import check_divergence_policy
 from .dry_run import DryRun, dry_run, dry_run_without_weights
@@ -27,7 +29,13 @@ from .initial_weights import InitialWeights, state_names, write_initial_weights
 from .job import Job, most_roles
 from .process_specs import TrainingSpec
 from .replica_plan import ReplicaPlan, has_sparse_gradients
-from .resume import ResumeState, check_same_parameters, initial_weights_file, other_model_error
+from .resume import (
+    ResumeState,
+    check_same_parameters,
+    check_same_stream,
+    initial_weights_file,
+    other_model_error,
+)
 
 if TYPE_CHECKING:
     from ...models.task import Task
@@ -74,6 +82,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
         names,
         [*resumed, *plan.notes, *fewer, *weights.notes, *trial.notes, *_describe_cut(plan, regions, trial.tables)],
         next_run_number(config.folder),
+        None if start is None else start.stream,
     )
 
 
@@ -130,6 +139,9 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
     """Share the samples of all epochs out in whole batches, the steps of each replica."""
     method, optimizer = method_of(config.method), optimizer_of(config.optimizer, config.lr, config.lr_schedule)
     steps = config.epochs * trial.samples // plan.batch // config.replicas
+    if trial.parts and not trial.samples:
+        _check_open_ended(config, plan, optimizer)
+        steps = OPEN_ENDED
     if steps < 1:
         raise UsageError(
             "E223",
@@ -138,6 +150,7 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
             fix="fewer --replicas, a smaller --batch, or more --epochs",
         )
     start_step = 0 if start is None else start.samples // (plan.batch * config.replicas)
+    check_same_stream(start, trial.parts, plan.batch)
     if start_step >= steps:
         facts = f"the checkpoint was made after {start_step} of {steps} steps of each replica: nothing is left to do"
         raise UsageError("E284", facts, fix=f"--epochs {config.epochs + 1}, or more")
@@ -151,7 +164,7 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         seed=config.seed,
         replicas=config.replicas,
         steps=steps,
-        evaluate_every=max(1, steps // config.epochs),
+        evaluate_every=0 if steps == OPEN_ENDED else max(1, steps // config.epochs),
         folder=str(out),
         schedule=config.schedule,
         clip_norm=config.clip_norm,
@@ -162,7 +175,18 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         checkpoint_every=every.steps,
         checkpoint_s=every.seconds,
         samples=trial.samples,
+        parts=trial.parts,
+        epochs=config.epochs,
     )
+
+
+def _check_open_ended(config: RunConfig, plan: ReplicaPlan, optimizer: AnyOptimizer) -> None:
+    """Raise UsageError where a schedule needs to know how long the run is, and nobody does."""
+    if isinstance(optimizer, Scheduled):
+        name = optimizer.schedule.name
+        facts = f"schedule {name} of the learning rate: nobody knows how many samples task {plan.task.name} has"
+        fix = "give the dataset a __len__, or the task samples=..., or cutset.Parts(files, read, samples=...)"
+        raise UsageError("E258", facts, fix=fix)
 
 
 def _lay_out_programs(programs: Sequence[Program]) -> list[list[Region]]:

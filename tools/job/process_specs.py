@@ -15,6 +15,7 @@ from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.schedule import DATAFLOW
 from ..run_folder import INITIAL
 from ..task.load_task import TaskSpec
+from ..units import OPEN_ENDED
 
 
 class TrainingSpec(msgspec.Struct, frozen=True):
@@ -32,7 +33,9 @@ class TrainingSpec(msgspec.Struct, frozen=True):
 
     checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last; checkpoint_s: seconds
     between two, 0 where they go by steps. Where they go by time, only those are made of which the launcher tells all in
-    advance (checkpoint_timing.py). samples: that there are to train on.
+    advance (checkpoint_timing.py). samples: that an epoch has, 0 where nobody knows; then `steps` is OPEN_ENDED.
+
+    parts: of a stream, 0 where samples are numbered; epochs: of it.
     """
 
     task: TaskSpec
@@ -52,6 +55,13 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     checkpoint_every: int = 0
     checkpoint_s: float = 0.0
     samples: int = 0
+    parts: int = 0
+    epochs: int = 1
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether nobody knows how many steps there are."""
+        return self.steps == OPEN_ENDED
 
     @property
     def initial(self) -> Path:

@@ -40,8 +40,12 @@ NO_BATCHES = Lease(0, 0)
 
 @dataclass
 class _Holder:
-    """One start of a replica. leases: the answers to its requests, in order; done: batches completed, in this order."""
+    """One start of a replica.
 
+    answers: to its requests, in order. leases: what they are worth, in the same order. done: batches completed of that.
+    """
+
+    answers: list[Lease] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     held: int = 0
     done: int = 0
@@ -94,6 +98,11 @@ class BatchLeases:
         return self._free_batches
 
     @property
+    def begun(self) -> int:
+        """How many batches, from the first one of all on, are leased or complete."""
+        return self.batches - self._free_batches
+
+    @property
     def all_done(self) -> bool:
         """Whether all batches are computed."""
         return not self._free and not self._unfinished
@@ -113,19 +122,21 @@ class BatchLeases:
             NetworkError: E580, if a request was skipped.
         """
         holder = self._hold(start)
-        if number < len(holder.leases):
-            return holder.leases[number]
-        if number > len(holder.leases) or number < 0:
+        answered = len(holder.answers)
+        if number < answered:
+            return holder.answers[number]
+        if number > answered or number < 0:
             raise NetworkError(
                 "E580",
-                f"replica {start[0]} makes its request {number} for batches; {len(holder.leases)} were answered so far",
+                f"replica {start[0]} makes its request {number} for batches; {answered} were answered so far",
                 fix="check that all roles belong to this run and are of one version of cutset",
             )
-        if idle and not self._free and not self.all_done and not holder.retired:
+        lease = NO_BATCHES if holder.retired else self._take(start, self._choose_size(pace_s))
+        if idle and lease == NO_BATCHES and not self.all_done and not holder.retired:
             return None
-        lease = NO_BATCHES if holder.retired else self._take(self._choose_size(pace_s))
         if idle and lease == NO_BATCHES:
             self._asking.discard(start)  # it ends
+        holder.answers.append(lease)
         holder.leases.append(lease)
         holder.held += lease.count
         self._unfinished += lease.count
@@ -187,8 +198,8 @@ class BatchLeases:
         in_time = 1 if pace_s is None else even if pace_s * even <= MAX_LEASE_S else int(MAX_LEASE_S / pace_s)
         return max(1, min(even, in_time))
 
-    def _take(self, size: int) -> Lease:
-        """Remove and return the next free batches in order, at most `size`."""
+    def _take(self, start: ReplicaStart, size: int) -> Lease:
+        """Remove and return the free batches that a start computes next, at most `size`."""
         if not self._free:
             return NO_BATCHES
         lease = self._free.pop(0)

@@ -6,8 +6,12 @@ Messages of a worker, and the replies:
                                                 the step that the first of its machines named
   lease_request  {idle, acknowledged, pace_s}   "lease" {first, count}; the edge is the number of the request
 
-acknowledged: steps, by the replica's own count, whose pushes are durable on the shards. A lease may name slices that
-have its batches already, in "skips". See batch_leases.py for the rest, and fences.py for what a lost replica had.
+  part_ended     {track, batches, inputs, names}, "end_known", when that counts for all that follows; the tensors are
+                 tensors                          what is left of a part of a stream (stream_progress.py)
+
+A lease of what is left of parts brings those samples along. acknowledged: steps, by the replica's own count, whose
+pushes are durable on the shards. A lease may name slices that have its batches already, in "skips". See batch_leases.py
+for the rest, and fences.py for what a lost replica had.
 """
 
 import math
@@ -18,7 +22,27 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...runtime.channel.message import Message
+from ..job.job import Job
+from ..job.stream_position import StreamPosition
+from ..samples.part_order import PartCounts
 from .batch_leases import BatchLeases, ReplicaStart
+from .part_leases import PartLeases
+from .stream_progress import StreamProgress
+
+
+def make_lease_server(job: Job) -> "LeaseServer":
+    """Return what leases the batches of a run."""
+    training = job.training
+    if not training.parts:
+        first = training.start_step * training.replicas
+        return LeaseServer(BatchLeases(training.batches, first=first), job.machines)
+    position = job.stream or StreamPosition(training.parts, training.batch)
+    remaining = {int(track): spans for track, spans in (position.remaining or {}).items()}
+    leases = PartLeases(training.parts, training.epochs, remaining)
+    what = f"the train data of task {job.task_name}"
+    counts = PartCounts(training.parts, training.samples or None, what)
+    stream = StreamProgress(leases, counts, training.batch, what, rests=position.rests)
+    return LeaseServer(leases, job.machines, stream=stream)
 
 
 class WorkerId(NamedTuple):
@@ -49,10 +73,10 @@ class _LeaseRequest:
 
 
 class LeaseServer:
-    """Leases batches `first` to `batches - 1` to replicas of `machines` workers each."""
+    """Leases batches to replicas of `machines` workers each. stream: what is known of the parts of a stream."""
 
-    def __init__(self, batches: int, machines: int, *, first: int = 0) -> None:
-        self.leases = BatchLeases(batches, first=first)
+    def __init__(self, leases: BatchLeases, machines: int, *, stream: StreamProgress | None = None) -> None:
+        self.leases, self._stream = leases, stream
         self._machines = machines
         self._members: dict[int, _Member] = {}  # by replica
         self._lost: dict[ReplicaStart, _Member] = {}  # of which it is not known yet what the slices have
@@ -78,6 +102,11 @@ class LeaseServer:
             member.acknowledged[worker.machine] = member.start_step
             self._replies.append((sender, Message("joined", body={"step": member.start_step})))
             return
+        if message.kind == "part_ended" and self._stream is not None:
+            self._stream.end_part(message)
+            self._replies.append((sender, Message("end_known", step=message.body["track"])))
+            self._requests, self._waiting = [*self._waiting, *self._requests], []
+            return
         self.acknowledge(worker, message.body["acknowledged"])
         pace_s = _read_pace(message.body)
         self._requests.append(_LeaseRequest(sender, member, message.edge, bool(message.body["idle"]), pace_s))
@@ -99,10 +128,16 @@ class LeaseServer:
             if lease is None:
                 self._waiting.append(request)
                 continue
-            body = msgspec.to_builtins(lease)
-            self._replies.append((request.sender, Message("lease", edge=request.number, body=body)))
+            body = {**msgspec.to_builtins(lease), "begun": self.leases.begun - lease.count}
+            reply = Message("lease", edge=request.number, body=body)
+            self._replies.append((request.sender, reply if self._stream is None else self._stream.attach_rest(reply)))
         replies, self._replies = self._replies, []
         return replies
+
+    @property
+    def position(self) -> StreamPosition | None:
+        """Where the run is in its stream, None where samples are numbered."""
+        return None if self._stream is None else self._stream.position()
 
     def retire(self, replica: int) -> None:
         """Lease nothing more to a replica, which computes what it has and ends."""

@@ -20,6 +20,7 @@ from ..job.checkpoint_order import order_checkpoints
 from ..job.checkpoint_timing import CheckpointTiming
 from ..job.export_weights import describe_checkpoint
 from ..job.job import Job
+from ..job.stream_position import StreamPosition
 from ..unfinished.unfinished_run import MachineState, UnfinishedRun, save_unfinished
 
 
@@ -30,13 +31,20 @@ class CheckpointSets:
 
     Args:
         on_notice: called with a sentence about a checkpoint that could not be completed, or is damaged.
+        position: returns where the run is in its stream.
 
     Attributes:
         timing: which checkpoint to request when, where checkpoints go by time; it is told here how a request ended.
     """
 
-    def __init__(self, job: Job, *, on_notice: Callable[[str], None] = lambda notice: None) -> None:
-        self._job, self._on_notice = job, on_notice
+    def __init__(
+        self,
+        job: Job,
+        *,
+        on_notice: Callable[[str], None] = lambda notice: None,
+        position: Callable[[], StreamPosition | None] = lambda: None,
+    ) -> None:
+        self._job, self._on_notice, self._position = job, on_notice, position
         self.timing = CheckpointTiming(job.training)
         self._files: dict[int, dict[int, ShardFile]] = defaultdict(dict)
         self._states: dict[int, dict[int, StateFile]] = defaultdict(dict)
@@ -102,7 +110,7 @@ class CheckpointSets:
             self._abandon(self._incomplete[: -job.config.keep_checkpoints - 1])
             return
         folder = checkpoint_path(job.out, number)
-        about = describe_checkpoint(job, number * job.training.checkpoint_every)
+        about = describe_checkpoint(job, number * job.training.checkpoint_every, self._position())
         in_order = [files[shard] for shard in sorted(files)]
         del self._files[number], self._states[number]
         self.timing.mark_ended(number)

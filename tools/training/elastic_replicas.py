@@ -12,8 +12,9 @@ from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, most_roles
+from ..job.stream_position import StreamPosition
 from ..leases.fences import Fences
-from ..leases.lease_server import LeaseServer, WorkerId
+from ..leases.lease_server import LeaseServer, WorkerId, make_lease_server
 from .scale_requests import ScaleLimits, ScaleRequests
 from .supervision import OnNotice
 
@@ -32,15 +33,14 @@ class ElasticReplicas:
     """
 
     def __init__(self, job: Job, hosts: RunHosts, *, on_notice: OnNotice, requests: ScaleRequests | None) -> None:
-        training, incarnations = job.training, job.config.restarts + 1
+        incarnations, self._training = job.config.restarts + 1, job.training
         self._on_notice, self._requests, self._method = on_notice, requests, job.method
         self._hosts = hosts
         self._requested: int | None = None  # until it is applied
         self._machines, self._incarnations = job.machines, incarnations
         self._lease_server: LeaseServer | None = None
         if job.method.leases_batches:
-            first = training.start_step * training.replicas
-            self._lease_server = LeaseServer(training.batches, job.machines, first=first)
+            self._lease_server = make_lease_server(job)
         self._slices, self._fences = job.slices, Fences(job.slices)
         self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were informed
         at_once = (most_roles(job.config) - job.shards) // job.machines
@@ -54,6 +54,19 @@ class ElasticReplicas:
     def uses_leases(self) -> bool:
         """Whether batches are leased."""
         return self._lease_server is not None
+
+    @property
+    def position(self) -> StreamPosition | None:
+        """Where the run is in its stream, None where batches are not leased from one."""
+        return None if self._lease_server is None else self._lease_server.position
+
+    def count_steps(self, done: int) -> int:
+        """Return the steps of each replica in the whole run, of a stream as many as it had. done: as they reported."""
+        if not self._training.parts:
+            return self._training.steps
+        leased = self._lease_server
+        before = self._training.start_step
+        return done if leased is None else before + leased.leases.begun // self._training.replicas
 
     @property
     def replicas(self) -> list[int]:
@@ -80,7 +93,7 @@ class ElasticReplicas:
         """Take what a worker says about batches into account."""
         if self._lease_server is None:
             return
-        if message.kind in ("join", "lease_request"):
+        if message.kind in ("join", "lease_request", "part_ended"):
             self._lease_server.handle(message.sender, worker, message)
         elif message.kind == "progress" and "acknowledged" in message.body:
             self._lease_server.acknowledge(worker, message.body["acknowledged"])

@@ -145,7 +145,8 @@ class ProgressLog:
 
     def mark_all_trained(self) -> None:
         """Note that all replicas have computed all batches."""
-        self._reached = self._training.batches
+        if not self._training.parts:  # else nobody knew better
+            self._reached = self._training.batches
 
     @property
     def _samples(self) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from ...errors import Diverged
-from ...models.sample_stream import SampleStream
 from ...ps.checkpoint.journal import Journal
 from ...ps.checkpoint.shard_file import read_shard
 from ...ps.methods.training_loop import demand_finite_loss
@@ -19,9 +18,9 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
-from ..leases.batch_assignment import REPLICA_TIMEOUT_S
-from ..samples.sample_loader import SampleLoader
-from ..task.load_task import load_task, read_split
+from ..leases.batch_assignment import REPLICA_TIMEOUT_S, RoundRobinBatches
+from ..leases.batch_reader import make_reader
+from ..task.load_task import load_task, read_split, read_training
 from .progress_log import ProgressLog
 from .trainer import UncutTrainer
 from .worker_process import WorkerProcess
@@ -65,14 +64,16 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
     spec = msgspec.convert(setup, BaselineSpec)
     training, optimizer = spec.training, spec.optimizer
     task = load_task(training.task)
-    samples, tests = read_split(task, "train", seed=training.seed), read_split(task, "test")
+    samples, tests = read_training(task, seed=training.seed, parts=training.parts or None), read_split(task, "test")
     trainer = UncutTrainer(training, task, training.seed)
     state, gradient = optimizer.init_state(trainer.values), trainer.gradient
-    stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)
-    log, loader = ProgressLog(channel, progress, training), SampleLoader(samples, stream)
-    for step in range(training.steps):
-        upcoming = range(step + 1, min(training.steps, step + 1 + loader.ahead))
-        loss = trainer.step(loader.read(step, upcoming), step)
+    log, reader = (
+        ProgressLog(channel, progress, training),
+        make_reader(training, samples, RoundRobinBatches(training), 0),
+    )
+    step = 0
+    while (batch := reader.read(step)) is not None:
+        loss = trainer.step(batch, step)
         demand_finite_loss(channel.name, step, loss)
         if training.clip_norm:
             trainer.clip(training.clip_norm, step)
@@ -81,9 +82,10 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
         log.record_step(step, loss)
         if log.is_evaluation_due():
             log.record_evaluation(step, lambda: trainer.score(task, tests, training.batch))
-    loader.close()
+        step += 1
+    reader.close()
     seconds = log.training_seconds()
     if not is_finite(trainer.values):
-        raise Diverged("E703", f"the parameters are not finite after step {training.steps - 1}", fix="a smaller --lr")
-    log.record_evaluation(training.steps - 1, lambda: trainer.score(task, tests, training.batch))
+        raise Diverged("E703", f"the parameters are not finite after step {step - 1}", fix="a smaller --lr")
+    log.record_evaluation(step - 1, lambda: trainer.score(task, tests, training.batch))
     return {"seconds": seconds, "losses": log.losses, "curve": log.curve}

@@ -19,6 +19,7 @@ from ..job.export_weights import write_checkpoint
 from ..job.job import Job
 from ..job.process_specs import BaselineSpec
 from ..job.resume import remove_resumed
+from ..job.stream_position import describe_stream
 from ..unfinished.unfinished_run import complete_if_it_ends_early
 from .checkpoint_sets import remove_incomplete
 from .replica_state import remove_buffers_afterwards
@@ -58,12 +59,12 @@ def run_replicas(
         remove_incomplete(out)
         with (
             remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines),
-            complete_if_it_ends_early(out, on_notice),
+            complete_if_it_ends_early(out, on_notice, lambda: describe_stream(supervisor.reached[1])),
         ):
             results = run_roles(job, supervisor, hosts, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
         write_once_there_is_room(
-            lambda: write_checkpoint(job, shards, supervisor.state_files),
+            lambda: write_checkpoint(job, shards, supervisor.state_files, *supervisor.reached),
             lambda reason: on_notice(describe_wait_for_room("the launcher", reason)),
         )
         remove_incomplete(out)

@@ -28,6 +28,7 @@ from ...runtime.launcher.membership import Loss
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import replica_group, shard_group, worker_name
+from ..job.stream_position import StreamPosition
 from ..leases.lease_server import WorkerId
 from ..run_folder import CHECKPOINT
 from .checkpoint_sets import CheckpointSets
@@ -66,7 +67,7 @@ class TrainingSupervisor:
     ) -> None:
         self._job, self._hosts, self._on_progress, self._on_notice = job, hosts, on_progress, on_notice
         self._restarts = RestartLog(job.config.restarts)
-        self._checkpoints = CheckpointSets(job, on_notice=on_notice)
+        self._checkpoints = CheckpointSets(job, on_notice=on_notice, position=lambda: self.reached[1])
         self._points = RecoveryPoints(job)
         self._shards = ShardSupervisor(job, hosts, self._restarts, self._points, on_notice=on_notice)
         self._elastic = ElasticReplicas(job, hosts, on_notice=on_notice, requests=requests)
@@ -95,6 +96,11 @@ class TrainingSupervisor:
     def max_replicas(self) -> int:
         """A bound: the number of every replica that can take part is smaller."""
         return self._elastic.replica_numbers.stop
+
+    @property
+    def reached(self) -> tuple[int, StreamPosition | None]:
+        """The steps of each replica when all have ended; and where they are in a stream of which they lease batches."""
+        return self._elastic.count_steps(max(self._steps_done.values(), default=0)), self._elastic.position
 
     @property
     def participation(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from cutset.runtime.channel.message import Message
+from cutset.tools.leases.batch_leases import BatchLeases
 from cutset.tools.leases.lease_server import LeaseServer, WorkerId
 
 
@@ -10,7 +11,7 @@ class Replicas:
     """Replicas of a number of machines, and what they are told."""
 
     def __init__(self, batches: int, *, machines: int = 1, replicas: int = 2) -> None:
-        self.server = LeaseServer(batches, machines)
+        self.server = LeaseServer(BatchLeases(batches), machines)
         for replica in range(replicas):
             self.server.register(replica, 0)
 
@@ -77,7 +78,7 @@ def test_batches_of_a_lost_replica_go_to_an_idle_one() -> None:
     assert [replicas.request(replica, 1) for replica in range(2)] == [(0, 0)] * 2
     assert replicas.request(0, 2, idle=True, acknowledged=1) is None
     assert replicas.lose(1) == 1
-    assert replicas.answers() == [("0.0", "lease", {"first": 1, "count": 1, "skips": ()})]
+    assert replicas.answers() == [("0.0", "lease", {"first": 1, "count": 1, "skips": (), "begun": 1})]
     assert replicas.request(0, 3, acknowledged=2) == (0, 0)
     assert replicas.server.all_done
     assert replicas.request(0, 4, idle=True, acknowledged=2) == (0, 0)
@@ -95,7 +96,7 @@ def test_nobody_gets_the_batches_of_a_lost_replica_until_it_is_known_what_the_sl
     assert replicas.request(1, 1, idle=True) is None
     assert not replicas.server.all_done
     replicas.server.reclaim(start, {0: 1, 1: 0})
-    assert replicas.answers() == [("1.0", "lease", {"first": 0, "count": 1, "skips": (0,)})]
+    assert replicas.answers() == [("1.0", "lease", {"first": 0, "count": 1, "skips": (0,), "begun": 0})]
 
 
 def test_batches_that_all_slices_have_are_complete() -> None:
