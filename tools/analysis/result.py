@@ -157,10 +157,8 @@ def _count_samples(training: TrainingSpec, outcome: dict[str, Any]) -> int:
     step = training.replicas * training.batch
     if not training.is_open_ended:
         return (training.steps - training.start_step) * step
-    reached = [samples for samples, _ in outcome["losses"][-1:]] + [
-        int(one["samples"]) for one in outcome["curve"][-1:]
-    ]
-    return max([0, *reached]) - training.start_step * step
+    reached = [int(samples) for samples, _ in outcome["losses"][-1:]]
+    return max([0, *reached, *(int(one["samples"]) for one in outcome["curve"][-1:])]) - training.start_step * step
 
 
 def _describe_job(job: Job, row: dict[str, Any]) -> list[str]:
