@@ -105,6 +105,12 @@ def test_a_checkpoint_of_other_parts_is_refused(whole: Path, tmp_path: Path, met
     assert caught.value.code == ("E289" if method == "sync" else "E292")
 
 
+@pytest.mark.parametrize("method", ["downpour", "sync"])
+def test_the_machines_of_a_replica_read_the_same(tmp_path: Path, method: str) -> None:
+    result = run(prepare(options(tmp_path, method=method, machines=2, epochs=6)))
+    assert result["rows"][-1]["samples"] == 6 * 90 // 16 * 16
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ssp:staleness=1", "averaging:every=3", "easgd:every=2", "hogwild", "allreduce"])
 def test_all_methods_train_on_streams(tmp_path: Path, method: str) -> None:

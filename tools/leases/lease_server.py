@@ -54,11 +54,12 @@ class WorkerId(NamedTuple):
 
 @dataclass
 class _Member:
-    """One start of a replica. acknowledged: steps by machine."""
+    """One start of a replica. acknowledged: steps by machine. begun: batches of all before each of its leases."""
 
     start: ReplicaStart
     start_step: int = 0
     acknowledged: dict[int, int] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)  # by request: all its machines must get the same
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ class LeaseServer:
             if lease is None:
                 self._waiting.append(request)
                 continue
-            body = {**msgspec.to_builtins(lease), "begun": self.leases.begun - lease.count}
+            begun = request.member.begun.setdefault(request.number, self.leases.begun - lease.count)
+            body = {**msgspec.to_builtins(lease), "begun": begun}
             reply = Message("lease", edge=request.number, body=body)
             self._replies.append((request.sender, reply if self._stream is None else self._stream.attach_rest(reply)))
         replies, self._replies = self._replies, []

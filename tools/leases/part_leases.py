@@ -5,7 +5,7 @@ lasts; then it gets the next that nobody reads. Where there are fewer parts than
 its own batches. What is left of parts makes batches in a track of its own, which come first.
 """
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
@@ -45,9 +45,11 @@ class PartLeases(BatchLeases):
             return False
         self._ends[track] = batches
         self._readers.pop(track, None)
-        self._free = [self._clip(lease) for lease in self._free]
-        self._free = [lease for lease in self._free if lease.count]
-        self._free_batches = sum(lease.count for lease in self._free)
+        begin, stop = (bisect_left(self._free, number_batch(one, 0), key=_get_first) for one in (track, track + 1))
+        kept = [clipped for lease in self._free[begin:stop] if (clipped := self._clip(lease)).count]
+        self._free_batches -= sum(lease.count for lease in self._free[begin:stop])
+        self._free_batches += sum(lease.count for lease in kept)
+        self._free[begin:stop] = kept
         for holder in self._holders.values():
             holder.leases = [self._clip(lease) for lease in holder.leases]
             held = sum(lease.count for lease in holder.leases)
@@ -70,13 +72,16 @@ class PartLeases(BatchLeases):
         self._readers = {track: reader for track, reader in self._readers.items() if reader != start}
 
     def list_remaining(self) -> dict[int, list[tuple[int, int]]]:
-        """Return by track the batches that are not known to be complete: first and count; none for a track that is."""
+        """Return by track the batches that are not known to be complete, first and count: none of a track that is.
+
+        Tracks that nobody has begun are left out.
+        """
         unfinished = [lease for holder in self._holders.values() for lease in holder.list_unfinished({})]
         remaining: dict[int, list[tuple[int, int]]] = {track: [] for track in self._ends}
         for lease in sorted([*self._free, *unfinished], key=lambda one: one.first):
             track, first = locate_batch(lease.first)
             remaining.setdefault(track, []).append((first, lease.count))
-        return remaining
+        return {track: spans for track, spans in remaining.items() if spans != [(0, OPEN)]}
 
     def open_end(self, track: int) -> tuple[int, int]:
         """Return the batches, none of them real, that make a run that resumes look for the end of a track again."""
@@ -90,7 +95,7 @@ class PartLeases(BatchLeases):
         if locate_batch(lease.first)[0] == RESTS:
             size = 1  # its samples travel with it
         if lease.count > size:
-            insort(self._free, lease.part(size, lease.count), key=lambda one: one.first)
+            self._free.insert(place, lease.part(size, lease.count))
         taken = lease.part(0, min(size, lease.count))
         self._free_batches -= taken.count
         track = locate_batch(taken.first)[0]
@@ -100,13 +105,15 @@ class PartLeases(BatchLeases):
 
     def _find(self, start: ReplicaStart) -> int | None:
         """Return the place, among what is free, of what a start gets next; None where nothing is for it."""
-        tracks = [locate_batch(lease.first)[0] for lease in self._free]
-        if RESTS in tracks:
-            return tracks.index(RESTS)
-        own = [place for place, track in enumerate(tracks) if self._readers.get(track) == start]
-        unread = [place for place, track in enumerate(tracks) if track not in self._readers]
-        shared = list(range(len(tracks))) if self.parts < len(self._asking) else []
-        return next(iter([*own, *unread, *shared]), None)
+        if not self._free or locate_batch(self._free[-1].first)[0] == RESTS:
+            return len(self._free) - 1 if self._free else None
+        for track in [track for track, reader in self._readers.items() if reader == start]:
+            place = bisect_left(self._free, number_batch(track, 0), key=_get_first)
+            if place < len(self._free) and locate_batch(self._free[place].first)[0] == track:
+                return place
+        places = range(len(self._free))
+        unread = (place for place in places if locate_batch(self._free[place].first)[0] not in self._readers)
+        return next(unread, 0 if self.parts < len(self._asking) else None)
 
     def _clip(self, lease: Lease) -> Lease:
         """Return a lease without what lies beyond the end of its part."""
@@ -116,3 +123,7 @@ class PartLeases(BatchLeases):
 
     def __repr__(self) -> str:
         return f"PartLeases({self.parts} parts, {len(self._ends)} ended, {self.begun} batches begun)"
+
+
+def _get_first(lease: Lease) -> int:
+    return lease.first

@@ -53,6 +53,17 @@ def test_the_machines_of_a_replica_get_the_same_answers() -> None:
     assert replicas.request(0, 0, 1, pace_s=1.0) == (0, 12)
 
 
+def test_the_machines_of_a_replica_are_told_the_same_progress() -> None:
+    """They evaluate by it, together."""
+    replicas = Replicas(100, machines=2)
+    replicas._take(0, 0, Message("lease_request", edge=0, body={"idle": False, "acknowledged": 0}))
+    [(_, _, first)] = replicas.answers()
+    replicas.request(1, 0)
+    replicas._take(0, 1, Message("lease_request", edge=0, body={"idle": False, "acknowledged": 0}))
+    [(_, _, second)] = replicas.answers()
+    assert first == second
+
+
 def test_an_invalid_pace_is_ignored() -> None:
     replicas = Replicas(1000)
     for number, pace in enumerate([float("nan"), -1.0, "soon", float("inf"), None]):
