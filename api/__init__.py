@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .errors import CutsetError
     from .models.metrics import Perplexity
     from .models.padding import PadTo
+    from .models.parts import Parts
     from .models.task import Data, Task
     from .models.tasks.locally_connected import LocallyConnected2d
     from .partition.placement.placement_file import Placement
@@ -59,6 +60,7 @@ _HOME = {
     "LocallyConnected2d": ("models.tasks.locally_connected", "LocallyConnected2d"),
     "OneCycle": ("ps.optimizers.schedule", "OneCycle"),
     "PadTo": ("models.padding", "PadTo"),
+    "Parts": ("models.parts", "Parts"),
     "Perplexity": ("models.metrics", "Perplexity"),
     "Placement": ("partition.placement.placement_file", "Placement"),
     "RMSprop": ("ps.optimizers.standard", "RMSprop"),
@@ -105,6 +107,7 @@ __all__ = [
     "LocallyConnected2d",
     "OneCycle",
     "PadTo",
+    "Parts",
     "Perplexity",
     "Placement",
     "RMSprop",

@@ -92,8 +92,9 @@ class Task:
     loss: `loss(outputs, *targets)` gives a scalar, the mean over the batch; outputs is what the model gives.
     example: `example(batch)` gives a batch of the right shapes and dtypes; the values do not matter. By default the
         first training samples.
-    data: `data(split)` with split "train" or "test" gives `Data`, a torch Dataset with numbered samples, its
-        DataLoader, a dataset of Hugging Face, or any sequence of samples; None for a task that is only planned.
+    data: `data(split)` with split "train" or "test" gives `Data`, a torch Dataset with numbered samples, an
+        IterableDataset, a DataLoader of either, a dataset of Hugging Face, `Parts`, or any sequence of samples; None
+        for a task that is only planned.
     correct: `correct(outputs, *targets)` counts correct answers in a batch, for test accuracy; outputs is the first
         tensor of what the model gives. By default the class with the largest output counts, where outputs and targets
         are those of a classification; None for no accuracy.
@@ -102,6 +103,8 @@ class Task:
     loaders: processes that read a dataset beside each process that trains; by default two, or `num_workers` of a
         DataLoader. With 0 it is read in between, by the process that trains.
     metrics: what else is measured on test samples, by name; see metrics.py. They get what `loss` gets.
+    parts: into how many an IterableDataset is divided, by default 8; runs that resume need the same number. samples:
+        that an epoch of it has, where it has no len().
     batch: samples of a step and replica, unless the command line names another number.
     leaf_modules: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside
         is not traced and may branch on data.
@@ -116,6 +119,8 @@ class Task:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     unpack: Callable[[Any], Data] | None = None
     loaders: int | None = None
+    parts: int | None = None
+    samples: int | None = None
     batch: int = 32
     leaf_modules: tuple[str, ...] = ()
 
@@ -126,6 +131,9 @@ class Task:
             raise TaskError(f"task {self.name!r} has a metric called {reserved[0]!r}", fix=fix)
         if self.loaders is not None and self.loaders < 0:
             raise TaskError(f"task {self.name!r} has {self.loaders} loaders", fix="give 0 or more, or leave it out")
+        for name, value in (("parts", self.parts), ("samples", self.samples)):
+            if value is not None and value < 1:
+                raise TaskError(f"task {self.name!r} has {name}={value}", fix="give 1 or more, or leave it out")
         if self.batch < 1:
             raise TaskError(f"task {self.name!r} has batch {self.batch}", fix="give a batch of at least 1")
 

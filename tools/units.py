@@ -1,5 +1,7 @@
 """Numbers with three digits and a unit - bytes, seconds, FLOPs, fractions - alike in every picture and table."""
 
+OPEN_ENDED = 1 << 40  # steps, of a run on a stream of unknown length; more than any run has
+
 NONE = "–"
 
 

@@ -34,6 +34,7 @@ def read_shard(path: str | Path) -> ShardContents:
                 {name: reader.tensor(one.state_tensor(name)) for name in one.state},
                 one.version,
                 dict(one.applied),
+                steps=dict(one.steps),
             )
             for one in header.slices
         ]

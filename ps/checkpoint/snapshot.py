@@ -53,6 +53,7 @@ class Snapshot(Generic[T]):
                 state.version if version is None else version,
                 dict(state.applied),
                 dict(clocks.get(number, {})),
+                dict(state.steps),
             )
             for number, state in self._uncopied.items()
         }

@@ -39,7 +39,7 @@ class SliceHeader(msgspec.Struct, frozen=True):
     """One slice in the header of a shard's file; its tensors are named `slice-N/value` and `slice-N/state/NAME`.
 
     state: the names of the optimizer's tensors. applied: by client, the number of its last push that is contained.
-    clock: by replica that trains, the steps that it has taken.
+    clock: by replica that trains, the steps that it has taken. steps: by client, how many of its steps are contained.
     """
 
     slice: ParameterSlice
@@ -47,6 +47,7 @@ class SliceHeader(msgspec.Struct, frozen=True):
     version: Count
     applied: dict[str, Count]
     clock: dict[Count, Count] = {}
+    steps: dict[str, Count] = {}
 
     @property
     def value(self) -> str:

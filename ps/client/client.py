@@ -7,7 +7,7 @@ residual is one more gradient that the shard does not have yet: the values are t
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -110,9 +110,14 @@ class Client:
         return min((session.version for session in self._sessions), default=0)
 
     @property
-    def acknowledged_step(self) -> int:
-        """The step before which all shards have acknowledged every push, as far as messages were handled."""
-        return self._sessions.acknowledged_step
+    def durable_step(self) -> int:
+        """The step before which every push is durable on its shard, as far as messages were handled."""
+        return self._sessions.durable_step
+
+    @property
+    def slices(self) -> list[ParameterSlice]:
+        """The slices of the machine."""
+        return [session.piece for session in self._sessions]
 
     @property
     def in_flight(self) -> int:
@@ -163,6 +168,7 @@ class Client:
         min_step: int = 0,
         changed_only: bool = False,
         donate: bool = False,
+        skipped: Collection[int] = (),
     ) -> None:
         """Push, and fetch the values that result: each slice is requested in the message of its push.
 
@@ -171,7 +177,7 @@ class Client:
         """
         self._fetcher.begin(min_version, min_step, changed_only=changed_only)
         self._fetcher.unpushed_count = len(self._sessions)
-        self.push(gradients, step, base=base, donate=donate)
+        self.push(gradients, step, base=base, donate=donate, skipped=skipped)
 
     def install_arrived(self, unpushed: Tensor | FlatGradient | None = None) -> bool:
         """Install the slices that have arrived. Return whether the fetch is complete. For `unpushed` see `wait`."""
@@ -192,21 +198,28 @@ class Client:
         self._blocked_s["fetch"] += self._clock() - start
 
     def push(
-        self, gradients: Tensor | FlatGradient, step: int, *, base: int | None = None, donate: bool = False
+        self,
+        gradients: Tensor | FlatGradient,
+        step: int,
+        *,
+        base: int | None = None,
+        donate: bool = False,
+        skipped: Collection[int] = (),
     ) -> None:
         """Send `gradients` [n] to the shards; of the sparse tables of a `FlatGradient` only the touched rows.
 
         With a local rate, the caller has already taken the step.
 
         base: the version that they were computed on, by default the one fetched. donate: the caller gives their memory
-        away for good; otherwise it is copied.
+        away for good; otherwise it is copied. skipped: slices, by number, that have the gradients of these steps.
         """
         self._sessions.collect_arrived()
         self._pushes += 1
         kept = max((len(session.replay_buffer) for session in self._sessions), default=0)
         donate = donate and (kept + 1) * self.values.nbytes <= MAX_DONATED_BYTES
         for session in self._sessions:
-            payload = session.pack(gradients, donate=donate)
+            is_skipped = session.piece.number in skipped
+            payload = PushPayload(skipped=True) if is_skipped else session.pack(gradients, donate=donate)
             self._await_room(session, sum(tensor.nbytes for tensor in payload.tensors))
             self._push(session, payload, step, base, self._fetcher.attach_to_push(session))
             if self._fetcher.unpushed_count:
@@ -292,7 +305,7 @@ class Client:
         message = self._sessions.send(session, message)
         session.record_push(message)
         self._sessions.bytes_in_flight += message.bytes
-        if self.local_rate == 0.0:
+        if self.local_rate == 0.0 or (isinstance(payload, PushPayload) and payload.skipped):
             return
         session.version += 1  # the caller's local step
         if session.fetch_request is not None and fetch is None:

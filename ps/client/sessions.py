@@ -47,8 +47,8 @@ class Sessions:
         self._clock = clock
         self._unsaved = 0  # pushes dropped from the replay buffer although no shard could write them
         self._resent = 0
-        self._steps = deque[tuple[int, list[int]]]()  # unacknowledged steps, with the last push of each session
-        self._acknowledged_step = 0
+        self._steps = deque[tuple[int, list[int]]]()  # steps not yet durable, with the last push of each session
+        self._durable_step = 0
 
     def __iter__(self) -> Iterator[SliceSession]:
         return iter(self._sessions)
@@ -77,15 +77,15 @@ class Sessions:
         return self._replay_bytes > self._max_replay_bytes
 
     @property
-    def acknowledged_step(self) -> int:
-        """The step before which all shards have acknowledged every push, as far as messages were handled."""
-        self._advance_acknowledged_step()
-        return self._acknowledged_step
+    def durable_step(self) -> int:
+        """The step before which every push is durable on its shard, as far as messages were handled."""
+        self._advance_durable_step()
+        return self._durable_step
 
     def record_step(self, step: int) -> None:
         """Record that all sessions have pushed a step."""
         self._steps.append((step, [session.sent for session in self._sessions]))
-        self._advance_acknowledged_step()
+        self._advance_durable_step()
 
     def send(self, session: SliceSession, message: Message) -> Message:
         """Send a message to the session's shard. Return it as the channel keeps it, with copies of borrowed tensors."""
@@ -143,13 +143,13 @@ class Sessions:
         return {"repeats": self._resent, "unsaved": self._unsaved}
 
     def __repr__(self) -> str:
-        progress = f"bytes_in_flight={self.bytes_in_flight}, acknowledged_step={self._acknowledged_step}"
+        progress = f"bytes_in_flight={self.bytes_in_flight}, durable_step={self._durable_step}"
         return f"Sessions({self.name}, {len(self)}, {progress})"
 
-    def _advance_acknowledged_step(self) -> None:
-        acknowledged = [session.acknowledged for session in self._sessions]
-        while self._steps and all(map(ge, acknowledged, self._steps[0][1])):
-            self._acknowledged_step = self._steps.popleft()[0] + 1
+    def _advance_durable_step(self) -> None:
+        durable = [session.durable for session in self._sessions]
+        while self._steps and all(map(ge, durable, self._steps[0][1])):
+            self._durable_step = self._steps.popleft()[0] + 1
 
     @property
     def _replay_bytes(self) -> int:

@@ -56,6 +56,11 @@ class SliceSession:
         return (self.shard, kind, step, 0, self.piece.number)
 
     @property
+    def durable(self) -> int:
+        """The number of the last push that need not be sent again, whatever happens to the shard."""
+        return self.replay_buffer[0][0] - 1 if self.replay_buffer else self.sent
+
+    @property
     def values_key(self) -> MessageKey:
         """The mailbox key of the values that the current fetch waits for."""
         assert self.fetch_request is not None
@@ -161,7 +166,7 @@ class SliceSession:
         if self.fetch_request is not None:
             self.fetch_request.body.pop("since", None)
         # What only the lost shard acknowledged may be lost with it; what is durable is not.
-        self.acknowledged = self.replay_buffer[0][0] - 1 if self.replay_buffer else self.sent
+        self.acknowledged = self.durable
         first_step = self.replay_buffer[0][1].step if self.replay_buffer else None
         messages = [self.make_put()] if self.make_put is not None else []
         if first_step is not None:

@@ -98,9 +98,9 @@ class Downpour(Method, frozen=True, tag="downpour"):
             # "if (step mod n_push) == 0: StartAsynchronouslyPushingGradients(accruedgradients)"
             if step % self.push == 0 or loop.is_last:
                 if self.overlap or loop.is_last or (step + 1) % self.fetch:
-                    client.push(accrued, step, donate=donate)
+                    client.push(accrued, step, donate=donate, skipped=loop.take_skipped())
                 else:  # the next step fetches: what the push has changed comes with its acknowledgement
-                    client.exchange(accrued, step, changed_only=True, donate=donate)
+                    client.exchange(accrued, step, changed_only=True, donate=donate, skipped=loop.take_skipped())
                 # "accruedgradients ← 0"
                 if donate:
                     accrued.replace_memory()

@@ -44,7 +44,7 @@ class SSP(Method, frozen=True, tag="ssp"):
             # "Read-my-writes: a worker p will always see the effects of its own updates"
             if client.local_rate > 0:
                 gradient.descend(worker.values, client.local_rate)
-            client.push(gradient, step)  # the push is also the worker's clock
+            client.push(gradient, step, skipped=loop.take_skipped())  # the push is also the worker's clock
             gradient.zero()
             loop.finish_step(step)
         client.leave()

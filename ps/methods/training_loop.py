@@ -1,7 +1,7 @@
 """`TrainingLoop`: one worker's part in training, as a method sees it: its steps, their gradients, its client."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -51,7 +51,8 @@ class TrainingLoop(Generic[B]):
     may scale the gradients of a step, which must be alone in `worker.gradients`. agree: called with a number and a
     step; returns the number that machine 0 of the replica gave, for which all its machines must ask. report: called
     after each step. gradient: the worker's gradient with its sparse tables, for methods that push touched rows only.
-    keep: called with tensors that this worker alone has, see `keep`.
+    keep: called with tensors that this worker alone has, see `keep`. skips: returns the numbers of the slices that have
+    the gradient of a step's batch already, from a replica that was lost.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TrainingLoop(Generic[B]):
         report: Report | None = None,
         gradient: FlatGradient | None = None,
         keep: Callable[[Mapping[str, Tensor]], object] = lambda tensors: None,
+        skips: Callable[[int], Collection[int]] = lambda step: (),
     ) -> None:
         self.gradient = gradient or FlatGradient(worker.gradients)
         self.worker, self.client, self.optimizer, self.replicas = worker, client, optimizer, replicas
@@ -76,7 +78,8 @@ class TrainingLoop(Generic[B]):
         self.is_last = False  # whether no step follows the present one
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
-        self._keep = keep
+        self._keep, self._skips = keep, skips
+        self._skipped: set[int] | None = None  # slices that have the gradients of all steps since the last push
         self._batch: B | None = None
         self._loss: float | None = None
 
@@ -121,12 +124,26 @@ class TrainingLoop(Generic[B]):
         return step > self.start_step or step == 0
 
     def compute_gradient(self, step: int) -> None:
-        """Add the gradient of the step's batch to `worker.gradients`. Raises Diverged if the loss is not finite."""
+        """Add the gradient of the step's batch to `worker.gradients`, but for slices that have it already.
+
+        Raises Diverged if the loss is not finite.
+        """
         assert self._batch is not None
+        skipped = set(self._skips(step))
+        pieces = [piece for piece in self.client.slices if piece.number in skipped] if skipped else []
+        restores = [self.gradient.save_between(piece.start, piece.stop) for piece in pieces]
         self._loss = self.worker.step(self._batch, step)
         demand_finite_loss(self.client.name, step, self._loss)
         if self._clip is not None:
             self._clip(step)
+        for restore in restores:
+            restore()
+        self._skipped = skipped if self._skipped is None else self._skipped & skipped
+
+    def take_skipped(self) -> set[int]:
+        """Return the numbers of the slices that get nothing of the steps since this was called last."""
+        skipped, self._skipped = self._skipped or set(), None
+        return skipped
 
     def finish_step(self, step: int) -> None:
         """Report that a step is over."""

@@ -12,6 +12,7 @@ The `edge` of a message is the number of the slice that it is about. The message
           {..., fetch: {..., step}} gradient     the same, then "values" as for that fetch, before any other push
           {..., compression} tensors             the same; the gradient is compressed (push_payload.py)
           {..., width} rows [r], values [r, w]   the same; the gradient of these rows of a sparse table (sparse_rows.py)
+          {..., skipped}                         the same; nothing is applied, as the slice has the gradient already
   join    {replica, wants_step}                  "join_ack" {step}: the message's step or a later one, which the replica
                                                  may take; without wants_step no reply, it takes the message's step
           {..., gap} gradient                    the same; the client has given up the pushes before this one
@@ -22,7 +23,8 @@ The `edge` of a message is the number of the slice that it is about. The message
                                                  values: workers then update them in place (shared_parameters.py)
 The launcher sends "checkpoint" {number} and "recovery_point" {number}, to be made when it is due, and receives
 "checkpoint_saved", "checkpoint_missed" and so on, or "write_failed". Clients receive "durable" {numbers, failing} after
-each journal.
+each journal. The launcher sends "fence" {client} when a client is lost, of which nothing more is taken; "fenced"
+{client, steps} says, once that is durable, by slice how many of its steps the values contain.
 base: the version of the values that the gradient was computed on, for accumulated gradients the last of them. number:
 the sequence number 1, 2, 3, ... of a push, for each client and slice; a repeated one is acknowledged and not applied.
 applied: the number of the client's last push that the values contain. durable: that of the last one in the journal.
@@ -86,6 +88,8 @@ class Shard:
             for piece in pieces
         }
         self._shared_buffers = SharedBuffers(self._slice_servers.values(), serving.replicas)
+        self._fenced: dict[str, int] = {}  # by client of which nothing is taken, the journal that has all it pushed
+        self._unanswered_fences: list[str] = []
 
     def handle(self, message: Message) -> Replies:
         """Handle one message. Return the replies to it and to fetches that waited for it.
@@ -100,6 +104,10 @@ class Shard:
             return []
         if message.sender == LAUNCHER and message.kind == "kept":
             self._durability.confirm(message.body["failure"])
+            return []
+        if message.sender == LAUNCHER and message.kind == "fence":
+            return self._fence(str(message.body["client"]))
+        if message.sender in self._fenced:
             return []
         server = self._slice_servers.get(message.edge)
         if server is None:
@@ -198,7 +206,23 @@ class Shard:
 
     def _add_leaves(self, replies: Replies) -> Replies:
         """Add the replies to clients that wait to leave to the messages about what was written, if there are any."""
-        return [*replies, *self._acknowledge_leaves()] if replies else replies
+        return [*replies, *(self._acknowledge_leaves() if replies else []), *self._answer_fences()]
+
+    def _fence(self, client: str) -> Replies:
+        self._fenced[client] = max(server.fence() for server in self._slice_servers.values())
+        self._unanswered_fences.append(client)
+        return self._answer_fences()
+
+    def _answer_fences(self) -> Replies:
+        """Return the replies to fences that are durable, with all that was pushed before them."""
+        durable = [client for client in self._unanswered_fences if self._durability.has_journal(self._fenced[client])]
+        self._unanswered_fences = [client for client in self._unanswered_fences if client not in durable]
+        counts = {
+            client: {str(number): server.count_steps(client) for number, server in self._slice_servers.items()}
+            for client in durable
+        }
+        bodies = [{"client": client, "steps": steps} for client, steps in counts.items()]
+        return [(LAUNCHER, Message("fenced", body=body)) for body in bodies]
 
     def _acknowledge_leaves(self) -> Replies:
         return [reply for server in self._slice_servers.values() for reply in server.acknowledge_leaves()]

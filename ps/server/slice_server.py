@@ -9,7 +9,7 @@ from torch import Tensor
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
 from ..optimizers.optimizer import Update
-from ..slices.push_payload import FETCH, parse_payload
+from ..slices.push_payload import FETCH, SKIPPED, parse_payload
 from ..slices.slice_state import SliceCounters, SliceState
 from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows, parse_rows
@@ -83,8 +83,8 @@ class SliceServer:
             value, states = self._copy(message.tensors[0]), [tensor.clone() for tensor in message.tensors[1:]]
             state = dict(zip(names, states, strict=True)) or self._optimizer.init_state(value)
             self._fetches.change_log.add(version, None)
-            applied = {} if present is None else present.applied
-            self.slice_state = SliceState(self.piece, value, state, version, applied, self._copy)
+            applied, steps = ({}, {}) if present is None else (present.applied, present.steps)
+            self.slice_state = SliceState(self.piece, value, state, version, applied, self._copy, steps)
         return [(message.sender, Message("put_ack", edge=self.piece.number)), *self.answer_fetches()]
 
     def fetch(self, message: Message) -> Replies:
@@ -154,6 +154,16 @@ class SliceServer:
             del self._leaving[client]
         return [(client, Message("leave_ack", edge=self.piece.number)) for client in clients]
 
+    def fence(self) -> int:
+        """Bring all pushes to the disk; return the number of the journal that has them, and those of clients gone."""
+        self._durability.before_change(self.piece.number)
+        self._durability.request_flush()
+        return self._durability.next_journal()
+
+    def count_steps(self, client: str) -> int:
+        """Return how many steps of a client the values contain, as it counts them."""
+        return 0 if self.slice_state is None else self.slice_state.steps.get(client, 0)
+
     def answer_fetches(self) -> Replies:
         """Return the replies to the fetches that need wait no longer."""
         slice_state = self.slice_state
@@ -204,6 +214,8 @@ class SliceServer:
 
     def _parse_gradient(self, slice_state: SliceState, message: Message) -> Tensor | SparseRows:
         """Return the gradient of a push, [n] or rows. ValueError if it does not fit the slice."""
+        if message.body.get(SKIPPED):
+            return torch.empty(0)
         rows = parse_rows(message.body, message.tensors, self.piece, slice_state.value.dtype)
         if rows is not None:
             return rows
@@ -217,6 +229,10 @@ class SliceServer:
         tau = max(0, slice_state.version - base)  # the staleness of the push
         self.clocks.record_push(push.replica, push.step)
         self.counters.pushes += 1
+        if message.body.get(SKIPPED):
+            self._durability.before_change(self.piece.number)
+            slice_state.record_push(push.sender, push.number, push.step)
+            return [push]
         self.counters.staleness.setdefault(push.sender, StalenessHistogram()).add(tau)
         if not self._serving.aggregate:
             self._apply(slice_state, push, self._next_update(slice_state, push.replica, tau))
@@ -224,7 +240,7 @@ class SliceServer:
         if tau > 0:  # its update was made without it (Chen et al., 2016: the gradient of a backup worker is dropped)
             self.counters.late += 1
             self._durability.before_change(self.piece.number)
-            slice_state.applied[push.sender] = push.number
+            slice_state.record_push(push.sender, push.number, push.step)
             return [push]
         self._aggregator.add(push)
         return self._update_from_aggregated(slice_state)
@@ -238,7 +254,7 @@ class SliceServer:
         update = self._next_update(slice_state, pushes[0].replica)
         self._apply(slice_state, msgspec.structs.replace(pushes[0], gradient=mean), update)
         for push in pushes:
-            slice_state.applied[push.sender] = push.number
+            slice_state.record_push(push.sender, push.number, push.step)
         return pushes
 
     def _next_update(self, slice_state: SliceState, replica: int, tau: int = 0) -> Update:
@@ -254,7 +270,7 @@ class SliceServer:
         else:
             slice_state.apply(optimizer, gradient, update, worker=push.sender, step=push.step)
             change_log.add(slice_state.version, None)
-        slice_state.applied[push.sender] = push.number
+        slice_state.record_push(push.sender, push.number, push.step)
         self.counters.updates += 1
         self.counters.rates += optimizer.rate(update)
 

@@ -11,6 +11,7 @@ from .compression import AnyCompression, Tensors
 from .slice_state import is_finite
 
 FETCH = "fetch"  # key in the body of a push: the body of a fetch that travels with it, and its step
+SKIPPED = "skipped"  # key in the body of a push without a gradient: the slice has that of its steps already
 COMPRESSION = "compression"  # key in the body of a push: the compression that made its tensors, if there was one
 
 
@@ -18,16 +19,19 @@ class PushPayload(msgspec.Struct, frozen=True, eq=False):
     """The tensors of a push, made of a gradient [n].
 
     compression: what made `tensors` of the gradient; None if the gradient is the only tensor. borrowed: whether that is
-    the worker's own memory, which will be written again.
+    the worker's own memory, which will be written again. skipped: there is no gradient, and nothing to apply.
     """
 
-    tensors: Tensors
+    tensors: Tensors = ()
     compression: AnyCompression | None = None
     borrowed: bool = False
+    skipped: bool = False
 
     @property
     def body_fields(self) -> dict[str, Any]:
         """The fields that describe the payload in the body of a push."""
+        if self.skipped:
+            return {SKIPPED: True}
         return {} if self.compression is None else {COMPRESSION: msgspec.to_builtins(self.compression)}
 
     def with_owned(self, tensors: Tensors) -> "PushPayload":

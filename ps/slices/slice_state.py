@@ -24,7 +24,8 @@ class SliceState:
     """Values [n] and optimizer state of a slice after `version` updates.
 
     state: tensors of the optimizer by name, each [n]. applied: by client, the number of its last push that the values
-    contain. copy: copies the values into memory that receivers can read, as `Channel.copy` does.
+    contain; steps: how many steps of the client that is. copy: copies the values into memory that receivers can read,
+    as `Channel.copy` does.
     """
 
     slice: ParameterSlice
@@ -33,6 +34,7 @@ class SliceState:
     version: int = 0
     applied: dict[str, int] = field(default_factory=dict)
     copy: Callable[[Tensor], Tensor] = torch.clone
+    steps: dict[str, int] = field(default_factory=dict)
     _was_small: bool = field(default=False, init=False, repr=False)  # whether values were small after the last push
     _lent: list[weakref.ref[Any]] = field(default_factory=list, init=False, repr=False)  # to memory of `value`
 
@@ -88,6 +90,10 @@ class SliceState:
         self._copy_if_lent()
         for whole, part in [(self.value, value), *((self.state[name], part) for name, part in state.items())]:
             whole.view(-1, width).index_copy_(0, rows, part.view(-1, width))
+
+    def record_push(self, client: str, number: int, step: int) -> None:
+        """Record that the values contain a client's push of this number, and its steps up to this one."""
+        self.applied[client], self.steps[client] = number, step + 1
 
     def _copy_if_lent(self) -> None:
         """Copy the values before they change if somebody still reads them."""

@@ -5,7 +5,7 @@ that are not marked, so the cost of a step does not grow with the size of a tabl
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import torch
@@ -89,6 +89,27 @@ class FlatGradient:
                 rows = self.rows(number)[low:high]
                 return rows - first, table.view(self.flat)[rows]
         return None
+
+    def save_between(self, start: int, stop: int) -> Callable[[], None]:
+        """Return what puts elements [start, stop) back as they are now; they are as `rows_between` has them."""
+        saved = self.rows_between(start, stop)
+        if saved is None:
+            before = self.flat[start:stop].clone()
+
+            def restore() -> None:
+                self.flat[start:stop].copy_(before)
+
+            return restore
+        rows, values = saved
+
+        def restore_rows() -> None:
+            now = self.rows_between(start, stop)
+            assert now is not None
+            view = self.flat[start:stop].view(-1, values.shape[1])
+            view.index_fill_(0, now[0], 0)
+            view.index_copy_(0, rows, values)
+
+        return restore_rows
 
     def zero(self) -> "FlatGradient":
         """Set all elements to zero."""

@@ -4,9 +4,8 @@ Launcher, supervisors, shards, clients and methods are the real ones; processes,
 (world.py, processes.py). Every run must end, without an error; and
 
 - in lock step with the bits of a run without faults (not with backups, nor with overlap);
-- otherwise with every batch applied exactly once to every slice, as long as no worker was lost; of a lost worker's
-  batches some may have been applied more often, and, if a shard was lost too, some not at all; nor some of those that
-  workers gave up while the disk was full.
+- otherwise with every batch applied exactly once to every slice, whatever was lost; but for those that workers gave up
+  while the disk was full, of which some may be missing, or be there twice.
 """
 
 import sys
@@ -233,8 +232,8 @@ def break_dedupe() -> None:
 def check_counts(outcome: Outcome, disk_was_full: bool) -> str:
     """Check how often each batch was applied to each slice."""
     lost = Counter(role.partition(" ")[0] for role in outcome.lost)
-    least = 0 if lost["shard"] and (lost["replica"] or disk_was_full) else 1
-    most = 1 + lost["replica"]
+    given_up = disk_was_full and lost["shard"]
+    least, most = (0, 1 + lost["replica"]) if given_up else (1, 1)
     counts = {number: (-values).tolist() for number, values in outcome.values.items()}
     wrong = {(n, b): count for n, all_ in counts.items() for b, count in enumerate(all_) if not least <= count <= most}
     return f"batches applied {sorted(wrong.items())[:8]} times, not {least} to {most}" if wrong else ""

@@ -26,6 +26,7 @@ from cutset.runtime.worker.flat_gradient import FlatGradient
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.process_specs import TrainingSpec, WorkerSpec, worker_name
+from cutset.tools.leases import batch_reader
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.scores import Scores
 from cutset.tools.training import worker_process
@@ -132,7 +133,8 @@ def install_workload() -> None:
     """Have the real `WorkerProcess` train what is simulated."""
     worker_process.load_task = lambda spec: None  # type: ignore[assignment,return-value]
     worker_process.read_split = lambda task, split, seed=0, one_shape=True: Samples()  # type: ignore[assignment,return-value]
-    worker_process.SampleStream = Stream  # type: ignore[assignment,misc]
+    worker_process.read_training = lambda task, **ignored: Samples()  # type: ignore[assignment,return-value]
+    batch_reader.SampleStream = Stream  # type: ignore[assignment,misc]
     worker_process.CutModelPart = SimulatedPart  # type: ignore[assignment,misc]
     worker_process._warm_up = lambda: None
 

@@ -162,8 +162,9 @@ def _when(rows: Sequence[dict[str, Any]]) -> str:
 def _describe_job(job: Job, row: dict[str, Any]) -> list[str]:
     notes, training = list(job.notes), job.training
     if job.config.resume is not None:
+        of_all = "" if training.is_open_ended else f" of {training.steps}"
         notes.append(
-            f"Resumed from {job.config.resume} after {training.start_step} of {training.steps} steps of "
+            f"Resumed from {job.config.resume} after {training.start_step}{of_all} steps of "
             f"{training.replicas * training.batch} samples; samples and seconds are those of this run."
         )
     return [*notes, *describe_setup(job, row["processes"])]
@@ -195,14 +196,14 @@ def _describe_rising_loss(losses: Sequence[tuple[int, float]], lr: float) -> lis
 
 
 def _describe_participation(participation: dict[str, Any]) -> list[str]:
-    """Return notes on who joined and left, who computed how many batches, and how many may be computed twice."""
+    """Return notes on who joined and left, who computed how many batches, and how many were lost with one."""
     notes = [f"Replica {c['replica']} {c['change']} at {c['at_s']:.1f} s." for c in participation["changes"]]
     (first, count), *others = participation.get("completed", {"0": 0}).items() or [("0", 0)]
     if others:
         rest = "".join(f", replica {replica} {count}" for replica, count in others)
         notes.append(f"Replica {first} computed {count} of {participation['batches']} batches{rest}.")
     recomputed = participation.get("recomputed", {}).items()
-    return notes + [f"Up to {n} batches were computed again after replica {r} was lost." for r, n in recomputed]
+    return notes + [f"{n} batches were computed again after replica {r} was lost." for r, n in recomputed]
 
 
 def _describe_slowest(workers: dict[str, dict[str, Any]]) -> list[str]:
@@ -244,7 +245,7 @@ def _list_settings(job: Job) -> dict[str, Any]:
         "compression of pushes": "none" if job.compression is None else str(job.compression),
         "epochs": job.config.epochs,
         "batch": job.training.batch,
-        "steps per replica": job.training.steps,
+        "steps per replica": "as long as there are samples" if job.training.is_open_ended else job.training.steps,
         "seed": job.config.seed,
         "placement": job.placement.winner if job.placement else "uncut",
     }

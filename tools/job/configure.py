@@ -10,22 +10,25 @@ from torch import nn
 
 from ...errors import BadInput, UsageError
 from ...partition.capture.tracing_error import Untraceable
+from ...ps.optimizers.rates import Scheduled
+from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice, count_shards, slice_parameters
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.program import Program
 from ...runtime.worker.uncut_worker import UncutWorker
 from ..config.checkpoint_interval import parse_interval
+from ..config.group_optimizer import arrange_groups, count_groups, demand_average, list_ties
 from ..config.monitor import Monitor, choose_monitor
 from ..config.named_choices import compression_of, method_of, optimizer_of
 from ..config.run_config import RunConfig
 from ..run_folder import INITIAL, PLACEMENT
 from ..task.capture_task import FAILS_UNTRACED
 from ..task.load_task import example_batch
+from ..units import OPEN_ENDED
 from .checkpoint_order import next_run_number
 from .divergence import check_divergence_policy
 from .dry_run import DryRun, dry_run, dry_run_without_weights
-from .group_optimizer import arrange_groups, count_groups, demand_average, list_ties
 from .initial_weights import InitialWeights, state_names, write_initial_weights
 from .job import Job, most_roles
 from .process_specs import TrainingSpec
@@ -33,6 +36,7 @@ from .replica_plan import ReplicaPlan, has_sparse_gradients
 from .resume import (
     ResumeState,
     check_same_parameters,
+    check_same_stream,
     initial_weights_file,
     other_model_error,
     read_best_value,
@@ -91,6 +95,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
             *_describe_cut(plan, regions, trial.tables),
         ],
         next_run_number(config.folder),
+        None if start is None else start.stream,
     )
 
 
@@ -147,6 +152,9 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
     """Share the samples of all epochs out in whole batches, the steps of each replica."""
     method, optimizer = method_of(config.method), optimizer_of(config.optimizer, config.lr, config.lr_schedule)
     steps = config.epochs * trial.samples // plan.batch // config.replicas
+    if trial.parts and not trial.samples:
+        _check_open_ended(config, plan, optimizer)
+        steps = OPEN_ENDED
     if steps < 1:
         raise UsageError(
             "E223",
@@ -155,6 +163,7 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
             fix="fewer --replicas, a smaller --batch, or more --epochs",
         )
     start_step = 0 if start is None else start.samples // (plan.batch * config.replicas)
+    check_same_stream(start, trial.parts, plan.batch)
     if start_step >= steps:
         facts = f"the checkpoint was made after {start_step} of {steps} steps of each replica: nothing is left to do"
         raise UsageError("E284", facts, fix=f"--epochs {config.epochs + 1}, or more")
@@ -168,7 +177,7 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         seed=config.seed,
         replicas=config.replicas,
         steps=steps,
-        evaluate_every=config.evaluate_every or max(1, steps // config.epochs),
+        evaluate_every=config.evaluate_every or (0 if steps == OPEN_ENDED else max(1, steps // config.epochs)),
         folder=str(out),
         schedule=config.schedule,
         clip_norm=config.clip_norm,
@@ -180,6 +189,8 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         checkpoint_s=every.seconds,
         samples=trial.samples,
         monitor=_settle_monitor(config, plan, trial),
+        parts=trial.parts,
+        epochs=config.epochs,
     )
 
 
@@ -196,6 +207,15 @@ def _settle_monitor(config: RunConfig, plan: ReplicaPlan, trial: DryRun) -> Moni
     if monitor is None or config.resume is None:
         return monitor
     return msgspec.structs.replace(monitor, before=read_best_value(config.folder, monitor.score))
+
+
+def _check_open_ended(config: RunConfig, plan: ReplicaPlan, optimizer: AnyOptimizer) -> None:
+    """Raise UsageError where a schedule needs to know how long the run is, and nobody does."""
+    if isinstance(optimizer, Scheduled):
+        name = optimizer.schedule.name
+        facts = f"schedule {name} of the learning rate: nobody knows how many samples task {plan.task.name} has"
+        fix = "give the dataset a __len__, or the task samples=..., or cutset.Parts(files, read, samples=...)"
+        raise UsageError("E258", facts, fix=fix)
 
 
 def _lay_out_programs(programs: Sequence[Program]) -> list[list[Region]]:

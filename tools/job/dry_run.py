@@ -20,8 +20,10 @@ from ...partition.ir.pytree import first_tensor
 from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..blame import blame
-from ..samples.dataset_samples import Samples, describe_form
-from ..task.load_task import read_split
+from ..samples.batch_maker import describe_form
+from ..samples.dataset_samples import Samples
+from ..samples.part_samples import PartSamples, take_first
+from ..task.load_task import read_split, read_training
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scorer, Scores
 
@@ -29,18 +31,33 @@ if TYPE_CHECKING:
     from ...models.task import Task
 
 
+UNDIVIDED = (
+    "{} is the same in every part, as it does not look at torch.utils.data.get_worker_info(): whoever trains reads all"
+)
+
+
 @dataclass(frozen=True)
 class DryRun:
     """What a dry run has found.
 
-    samples: how many there are to train on. tables: parts of the flat parameters of a whole model whose gradients are
-    sparse. scores: those of a test batch, None where they are not known. notes: what the user should know.
+    samples: how many an epoch has to train on, 0 where nobody knows; parts: of a stream, 0 of numbered ones. tables:
+    parts of the flat parameters of a whole model whose gradients are sparse. scores: those of a test batch, None where
+    they are not known. notes: what the user should know.
     """
 
     samples: int
     tables: Sequence[SparseTable] = ()
     scores: Scores | None = None
     notes: tuple[str, ...] = ()
+    parts: int = 0
+
+    @classmethod
+    def of(cls, train: Samples | PartSamples, **found: Any) -> "DryRun":
+        """Return what was found, with what is known of the training samples."""
+        if not isinstance(train, PartSamples):
+            return cls(len(train), **found)
+        found["notes"] = (*found.get("notes", ()), *([] if train.is_divided else [UNDIVIDED.format(train.what)]))
+        return cls(train.total or 0, **found, parts=train.parts)
 
 
 def dry_run(task: "Task", model: nn.Module, example: Data, *, autocast: str = "", uncut: bool = False) -> DryRun:
@@ -54,10 +71,11 @@ def dry_run(task: "Task", model: nn.Module, example: Data, *, autocast: str = ""
     train, test = _read_splits(task, model, example, exactly=not uncut)
     index = torch.arange(len(example))
     with torch.set_grad_enabled(uncut), torch.random.fork_rng(devices=[]), autocast_context(autocast):
-        loss = _compute_loss(task, model.train(), train.rows(index % len(train)))
+        loss = _compute_loss(task, model.train(), take_first(train, len(example)))
     scores, notes = _score(task, model.eval(), test.rows(index % len(test)), autocast)
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return DryRun(len(train), find_sparse_tables(loss, parameters) if uncut else (), scores, notes)
+    tables = find_sparse_tables(loss, parameters) if uncut else ()
+    return DryRun.of(train, tables=tables, scores=scores, notes=notes)
 
 
 def dry_run_without_weights(
@@ -70,12 +88,12 @@ def dry_run_without_weights(
     model = build_without_weights(task)
     train, test = _read_splits(task, model, example, exactly=True)
     if has_leaf_modules:
-        return DryRun(len(train))
+        return DryRun.of(train)
     index = torch.arange(len(example))
     with torch.no_grad(), torch.random.fork_rng(devices=[]), autocast_context(autocast):
-        _compute_loss(task, _RandomOutputs(model.train()), train.rows(index % len(train)))
+        _compute_loss(task, _RandomOutputs(model.train()), take_first(train, len(example)))
     scores, notes = _score(task, _RandomOutputs(model.eval()), test.rows(index % len(test)), autocast)
-    return DryRun(len(train), scores=scores, notes=notes)
+    return DryRun.of(train, scores=scores, notes=notes)
 
 
 class _RandomOutputs(nn.Module):
@@ -101,14 +119,17 @@ def _random_like(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _read_splits(task: "Task", model: nn.Module, example: Data, *, exactly: bool) -> tuple[Samples, Samples]:
+def _read_splits(
+    task: "Task", model: nn.Module, example: Data, *, exactly: bool
+) -> tuple[Samples | PartSamples, Samples]:
     """Return training and test data, which are like the example; BadInput else, and where nothing is to be trained.
 
     exactly: all samples have one shape; a model that is not cut may take various ones.
     """
-    train, test = (read_split(task, split, one_shape=exactly) for split in ("train", "test"))
+    train, test = read_training(task, one_shape=exactly), read_split(task, "test", one_shape=exactly)
     for split, data in (("train", train), ("test", test)):
-        _check_alike(task, example, data, split, exactly=exactly or isinstance(data, Data))
+        first = data if isinstance(data, Data) else take_first(data, 1)
+        _check_alike(task, example, first, split, exactly=exactly or isinstance(data, Data))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadInput(
             "E316", f"the model of task {task.name} has no parameter to train", fix="requires_grad=True for some"
@@ -116,9 +137,8 @@ def _read_splits(task: "Task", model: nn.Module, example: Data, *, exactly: bool
     return train, test
 
 
-def _check_alike(task: "Task", example: Data, samples: Samples, split: str, *, exactly: bool) -> None:
+def _check_alike(task: "Task", example: Data, data: Data, split: str, *, exactly: bool) -> None:
     """Raise BadInput unless samples have the shapes and dtypes of the example, for which the model is cut."""
-    data = samples if isinstance(samples, Data) else samples.rows(torch.zeros(1, dtype=torch.int64))
     if example.names != data.names:
         facts = f"the {split} data of task {task.name} has inputs named {data.names}, its example {example.names}"
         raise BadInput("E313", facts, fix="let example(batch) give the names of the data")

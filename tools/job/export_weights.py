@@ -18,6 +18,7 @@ from ...ps.checkpoint.write_checkpoint import write_manifest
 from ...ps.optimizers.parameter_groups import EMA
 from ..run_folder import BEST, BEST_WEIGHTS, CHECKPOINT, EMA_WEIGHTS, WEIGHTS
 from ..tensor_files import new_file
+from .stream_position import StreamPosition, describe_stream
 
 if TYPE_CHECKING:
     from .job import Job
@@ -26,11 +27,15 @@ BEST_KEY = "cutset.best"  # in the metadata of the file of the best weights
 PART_BYTES = 16 << 20  # of a parameter that are put together at once
 
 
-def describe_checkpoint(job: "Job", step: int) -> dict[str, Any]:
-    """Return what the manifest of a checkpoint says of the run. step: that each replica has come to.
+def describe_checkpoint(job: "Job", step: int, stream: StreamPosition | None = None) -> dict[str, Any]:
+    """Return what the manifest of a checkpoint says of the run.
+
+    step: that each replica has come to. stream: where a run is whose batches are leased from a stream.
 
     By "run" and "samples" the last checkpoint of a folder is known (checkpoint_order.py); "written" is for people.
     """
+    if stream is None and job.training.parts:
+        stream = StreamPosition(job.training.parts, job.training.batch)
     return {
         "task": job.config.task_name,
         "epochs": job.config.epochs,
@@ -41,19 +46,24 @@ def describe_checkpoint(job: "Job", step: int) -> dict[str, Any]:
         "method": job.method.name,
         "optimizer": job.optimizer.name,
         "written": time.time(),
+        **describe_stream(stream),
     }
 
 
 def write_checkpoint(
-    job: "Job", shards: Sequence[dict[str, Any]], states: Sequence[StateFile], *, steps: int | None = None
+    job: "Job",
+    shards: Sequence[dict[str, Any]],
+    states: Sequence[StateFile],
+    step: int | None = None,
+    stream: StreamPosition | None = None,
 ) -> None:
     """Complete the checkpoint that shards and workers have written, and write the whole model beside it.
 
-    steps: that each replica has taken, by default all of the run.
+    step, stream: as in `describe_checkpoint`; by default all steps were made.
     """
     folder = job.out / CHECKPOINT
     files = [msgspec.convert(shard["file"], ShardFile) for shard in shards]
-    about = describe_checkpoint(job, job.training.steps if steps is None else steps)
+    about = describe_checkpoint(job, job.training.steps if step is None else step, stream)
     manifest = Manifest(job.slices, job.regions, files, list(states), about)
     write_manifest(folder, manifest)
     checkpoint = Checkpoint(folder, manifest)

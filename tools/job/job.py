@@ -18,6 +18,7 @@ from ...runtime.worker.program import Program
 from ..config.run_config import RunConfig
 from ..run_folder import INITIAL
 from .process_specs import TrainingSpec, WorkerSpec
+from .stream_position import StreamPosition
 
 MAX_ROLES = 256  # processes of a run on one host
 MAX_FLEET_ROLES = 4096  # processes of a run over machines, each of which has connections to the launcher
@@ -37,6 +38,7 @@ class Job:
     by machine, where its trained parameters lie in its flat buffer; slices: how shards divide these buffers. names:
     from each name in the model's state_dict to the one that the run knows the tensor by; a tied tensor has several.
     notes: what the user should know. run: its number among the runs of its folder, which orders their checkpoints.
+    stream: where it begins in its stream, if that is known.
     """
 
     config: RunConfig
@@ -54,6 +56,7 @@ class Job:
     names: dict[str, str]
     notes: list[str] = field(default_factory=list)
     run: int = 1
+    stream: StreamPosition | None = None
 
     @property
     def out(self) -> Path:
@@ -84,7 +87,8 @@ class Job:
     @property
     def serving(self) -> ServingConfig:
         """What its shards do."""
-        updates = self.method.count_updates(self.training.steps, self.replicas)
+        training = self.training
+        updates = 0 if training.is_open_ended else self.method.count_updates(training.steps, self.replicas)
         return msgspec.structs.replace(self.method.configure_shards(self.optimizer, self.replicas), updates=updates)
 
     @property

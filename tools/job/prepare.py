@@ -16,6 +16,7 @@ from ...partition.placement.placement_file import Placement
 from ...partition.placement.placement_file import load as load_placement
 from ...ps.methods.sandblaster import Sandblaster
 from ..config.config_file import save_config
+from ..config.group_optimizer import find_frozen
 from ..config.named_choices import method_of, optimizer_of
 from ..config.run_config import RunConfig
 from ..open_files import allow_open_files
@@ -26,7 +27,6 @@ from ..task.plan_task import with_placement
 from ..unfinished.unfinished_run import complete_unfinished
 from .claim_folder import claim_folder, follow_links, lock_folder, point_last, resumes_in_place
 from .configure import configure
-from .group_optimizer import find_frozen
 from .job import Job, most_roles
 from .portion_size import check_resumable, choose_portion_size
 from .replica_plan import capture_replica, plan_replica

@@ -17,6 +17,7 @@ from ...runtime.worker.schedule import DATAFLOW
 from ..config.monitor import Monitor
 from ..run_folder import INITIAL
 from ..task.load_task import TaskSpec
+from ..units import OPEN_ENDED
 
 
 class TrainingSpec(msgspec.Struct, frozen=True):
@@ -34,10 +35,10 @@ class TrainingSpec(msgspec.Struct, frozen=True):
 
     checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last; checkpoint_s: seconds
     between two, 0 where they go by steps. Where they go by time, only those are made of which the launcher tells all in
-    advance (checkpoint_timing.py). samples: that there are to train on.
+    advance (checkpoint_timing.py). samples: that an epoch has, 0 where nobody knows; then `steps` is OPEN_ENDED.
 
     monitor: tells the best weights, which are kept, and may end the training; may_stop: it may end early for another
-    reason.
+    reason. parts: of a stream, 0 where samples are numbered; epochs: of it.
     """
 
     task: TaskSpec
@@ -59,6 +60,13 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     samples: int = 0
     monitor: Monitor | None = None
     may_stop: bool = False
+    parts: int = 0
+    epochs: int = 1
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether nobody knows how many steps there are."""
+        return self.steps == OPEN_ENDED
 
     @property
     def initial(self) -> Path:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...errors import BadInput, CheckpointError, UsageError
 from ...ps.checkpoint.journal import list_checkpoint_folders
 from ...ps.checkpoint.manifest import MANIFEST
@@ -21,6 +23,7 @@ from ..run_folder import BEST, BEST_WEIGHTS
 from ..tensor_files import new_file
 from .checkpoint_order import order_checkpoints, read_progress
 from .export_weights import BEST_KEY, copy_whole
+from .stream_position import StreamPosition
 
 WEIGHTS, STATE = "resumed.safetensors", "resumed-{}.safetensors"
 MAX_NAMED = 5  # parameters, at most, that an error lists
@@ -32,7 +35,7 @@ class ResumeState:
 
     folder: what the user has named. samples: how many all replicas together have trained on. weights: a file of whole
     tensors by name; optimizer_state: by name, such files of what the optimizer remembers of the trained parameters,
-    whose names are `trained`. notes: on checkpoints that were passed over.
+    whose names are `trained`. notes: on checkpoints that were passed over. stream: where the run was in its stream.
     """
 
     folder: Path
@@ -41,6 +44,7 @@ class ResumeState:
     optimizer_state: dict[str, Path]
     trained: frozenset[str]
     notes: Sequence[str] = ()
+    stream: StreamPosition | None = None
 
 
 def find_checkpoint(path: Path, *, on_notice: Callable[[str], object] = lambda notice: None) -> Checkpoint:
@@ -88,7 +92,8 @@ def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: 
     samples = read_progress(checkpoint.folder, checkpoint.manifest).samples
     files = {name: _write_whole(checkpoint, out / STATE.format(name), name) for name in checkpoint.state_names()}
     weights = _write_whole(checkpoint, out / WEIGHTS)
-    return ResumeState(resume, samples, weights, files, frozenset(checkpoint.trained_names), notes)
+    stream = _read_stream(resume, checkpoint.manifest.about, method)
+    return ResumeState(resume, samples, weights, files, frozenset(checkpoint.trained_names), notes, stream)
 
 
 def initial_weights_file(init: Path | None, out: Path, *, on_notice: Callable[[str], object]) -> Path | None:
@@ -114,6 +119,36 @@ def check_same_parameters(state: ResumeState | None, task: str, names: Set[str])
     kinds = {"has no": names - state.trained, "trains also": state.trained - names}
     how = "; ".join(f"{what} {', '.join(sorted(some)[:MAX_NAMED])}" for what, some in kinds.items() if some)
     raise other_model_error(state.folder, task, how)
+
+
+def check_same_stream(state: ResumeState | None, parts: int, batch: int) -> None:
+    """Raise UsageError where a run that resumes divides its samples in another way. parts: 0 of numbered samples."""
+    before = None if state is None else state.stream
+    if state is None or (before is None and not parts):
+        return
+    if before is None or (before.parts, before.batch) != (parts, batch):
+        was = "numbered samples" if before is None else f"a stream of {before.parts} parts in batches of {before.batch}"
+        now = f"a stream of {parts} parts in batches of {batch}" if parts else "numbered samples"
+        facts = f"the checkpoint in {state.folder} is of a run on {was}; this one has {now}"
+        raise UsageError("E289", facts, fix="the same data, parts=... of the task and --batch")
+
+
+def _read_stream(folder: Path, about: Mapping[str, Any], method: AnyMethod) -> StreamPosition | None:
+    """Return where a run was in its stream; CheckpointError where that is not known, of replicas that lease batches."""
+    if "stream" not in about:
+        return None
+    try:
+        stream = msgspec.convert(about["stream"], StreamPosition)
+    except msgspec.ValidationError as error:
+        raise CheckpointError("E802", f"the manifest of {folder} is damaged: {error}", fix="an older one") from error
+    if method.leases_batches and stream.remaining is None:
+        facts = (
+            f"the checkpoint in {folder} was made when its run had ended early, and does not say where its stream was"
+        )
+        raise CheckpointError(
+            "E803", facts, fix="an older checkpoint of the run; or --init with this one, to begin anew"
+        )
+    return stream
 
 
 def other_model_error(folder: Path, task: str, how: str) -> BadInput:

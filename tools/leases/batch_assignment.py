@@ -2,13 +2,18 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
 
+import msgspec
+
+from ...models.task import Data
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ..job.process_specs import TrainingSpec
+from ..samples.part_samples import PartEnd, locate_batch
 from .batch_leases import Lease
+from .stream_progress import pack_data, unpack_data
 
 REPLICA_TIMEOUT_S = 7 * 24 * 3600.0  # for other replicas to complete their part of the training
 
@@ -24,6 +29,9 @@ class BatchAssignment(Protocol):
     def peek(self, step: int) -> int | None:
         """Return the global batch of a step to come, None where it is not known yet."""
 
+    def skips(self, step: int) -> Collection[int]:
+        """Return the numbers of the slices that have the gradient of the step's batch already."""
+
     def count_reached(self, step: int) -> int:
         """Return about how many batches all replicas together have computed by the end of a step."""
 
@@ -37,7 +45,7 @@ class BatchAssignment(Protocol):
 class RoundRobinBatches:
     """Replica r of n computes batches r, n + r, 2n + r, ..."""
 
-    def __init__(self, training: TrainingSpec, replica: int, start_step: int) -> None:
+    def __init__(self, training: TrainingSpec, replica: int = 0, start_step: int = 0) -> None:
         self.start_step = start_step
         self._training, self._replica = training, replica
         self._steps = training.steps
@@ -49,6 +57,10 @@ class RoundRobinBatches:
     def peek(self, step: int) -> int | None:
         """Return the batch of a step to come; all are known."""
         return self.batch_at(step)
+
+    def skips(self, step: int) -> Collection[int]:
+        """Return none: what a lost replica had pushed is lost with all others' steps, or counts."""
+        return ()
 
     def count_reached(self, step: int) -> int:
         """Return the batches computed if all replicas have made as many steps as this one."""
@@ -63,6 +75,20 @@ class RoundRobinBatches:
         return False
 
 
+class _HeldLease(NamedTuple):
+    """A lease with the step of its first batch. begun: batches of all that were leased before. rest: its samples."""
+
+    step: int
+    lease: Lease
+    begun: int
+    rest: Data | None
+
+    @property
+    def stop(self) -> int:
+        """The step after that of its last batch."""
+        return self.step + self.lease.count
+
+
 class LeasedBatches:
     """Computes what the launcher leases (lease_server.py). The next lease is requested while half of one is left.
 
@@ -70,7 +96,8 @@ class LeasedBatches:
 
     Args:
         start_step: the step to begin with, unless another machine of the replica named a different one before.
-        acknowledged: returns the number of steps whose pushes the shards have.
+        acknowledged: returns the number of steps whose pushes are durable on the shards.
+        in_order: whether batches are numbered in the order in which they are leased; those of a stream are not.
     """
 
     def __init__(
@@ -79,10 +106,13 @@ class LeasedBatches:
         start_step: int,
         acknowledged: Callable[[], int],
         *,
+        in_order: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._in_order = in_order
+        self._ends: dict[int, int] = {}  # by track of a stream, how many batches it has
         self._mailbox, self._acknowledged, self._clock = mailbox, acknowledged, clock
-        self._leases = deque[tuple[int, Lease]]()  # with the step of the first batch; from the previous step on
+        self._leases = deque[_HeldLease]()  # from the previous step on
         self._request = 0  # the number of the request that waits for an answer, or is made next
         self._is_waiting, self._is_open = False, True
         mailbox.send(LAUNCHER, Message("join", body={"step": start_step}))
@@ -97,10 +127,10 @@ class LeasedBatches:
             self._take_lease()
         if step >= self._next:
             return None
-        while self._leases[0][0] + self._leases[0][1].count < step:
+        while self._leases[0].stop < step:
             self._leases.popleft()
-        begin, lease = self._leases[-1]
-        if step - begin >= lease.count // 2 and self._is_open:
+        last = self._leases[-1]
+        if step - last.step >= last.lease.count // 2 and self._is_open:
             self._request_lease(step)
         return self._find_batch(step)
 
@@ -108,9 +138,31 @@ class LeasedBatches:
         """Return the batch of a step to come, where it is leased already."""
         return self._find_batch(step) if step < self._next else None
 
+    def skips(self, step: int) -> Collection[int]:
+        """Return those that got the gradient of the step's batch from a replica that was lost."""
+        return self._find_lease(step).lease.skips
+
+    def rest(self, step: int) -> Data | None:
+        """Return the samples of a step, where they are what is left of parts."""
+        return self._find_lease(step).rest
+
+    def end_part(self, number: int, end: PartEnd) -> None:
+        """Tell the launcher that the part of a batch ends before it, and do without what was leased beyond."""
+        track = locate_batch(number)[0]
+        self._ends[track] = end.batches
+        ended = Message("part_ended", body={"track": track, "batches": end.batches})
+        self._mailbox.send(LAUNCHER, pack_data(ended, end.rest))
+        # Only then is the step, with all that follow, another batch for the launcher, too.
+        self._mailbox.wait([(LAUNCHER, "end_known", track, 0, 0)])
+        held, self._leases = self._leases, deque()
+        self._next = held[0].step
+        for one in held:
+            self._add_lease(one.lease, one.begun, one.rest)
+
     def count_reached(self, step: int) -> int:
-        """Return the batches up to that of this step, since batches are leased in order."""
-        return self._find_batch(step) + 1
+        """Return the batches up to that of this step, in the order in which they are leased."""
+        held = self._find_lease(step)
+        return (held.lease.first if self._in_order else held.begun) + step - held.step + 1
 
     def end_after(self, step: int) -> None:
         """Do nothing: the launcher leases no more."""
@@ -125,7 +177,21 @@ class LeasedBatches:
         return self._is_open
 
     def _find_batch(self, step: int) -> int:
-        return next(lease.first + step - begin for begin, lease in self._leases if begin <= step < begin + lease.count)
+        held = self._find_lease(step)
+        return held.lease.first + step - held.step
+
+    def _find_lease(self, step: int) -> _HeldLease:
+        """Return the lease with the batch of a step."""
+        return next(held for held in self._leases if held.step <= step < held.stop)
+
+    def _add_lease(self, lease: Lease, begun: int, rest: Data | None) -> None:
+        """Add a lease, without what lies beyond the end of its part."""
+        track, first = locate_batch(lease.first)
+        end = self._ends.get(track)
+        if end is not None and first + lease.count > end:
+            lease = lease.part(0, max(0, end - first))
+        self._leases.append(_HeldLease(self._next, lease, begun, rest))
+        self._next += lease.count
 
     def _request_lease(self, step: int) -> None:
         """Request the next lease while `step` is prepared; the step before it is not complete yet."""
@@ -146,9 +212,8 @@ class LeasedBatches:
         """Wait for the answer to the request."""
         message = self._mailbox.wait([(LAUNCHER, "lease", 0, 0, self._request)], timeout_s=timeout_s)
         self._is_waiting, self._request = False, self._request + 1
-        lease = Lease(message.body["first"], message.body["count"])
+        lease = msgspec.convert(message.body, Lease)
         if not lease.count:
             self._is_open = False
             return
-        self._leases.append((self._next, lease))
-        self._next += lease.count
+        self._add_lease(lease, message.body["begun"], unpack_data(message))

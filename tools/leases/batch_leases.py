@@ -4,9 +4,13 @@ Guided self-scheduling (Polychronopoulos and Kuck, IEEE Transactions on Computer
 batches at the end, so that all replicas end together though some are slower. A pure core: no clock, no messages.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from ...errors import NetworkError
 
@@ -17,10 +21,18 @@ ReplicaStart = tuple[int, int]  # a replica and its incarnation
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Global batches `first` to `first + count - 1`; none where count is 0."""
+    """Global batches `first` to `first + count - 1`; none where count is 0.
+
+    skips: numbers of slices that have the gradients of these batches already, from a replica that was lost.
+    """
 
     first: int
     count: int
+    skips: tuple[int, ...] = ()
+
+    def part(self, start: int, stop: int) -> "Lease":
+        """Return the batches from the one at `start` to that before `stop`, counted from the first one."""
+        return Lease(self.first + start, stop - start, self.skips)
 
 
 NO_BATCHES = Lease(0, 0)
@@ -28,21 +40,32 @@ NO_BATCHES = Lease(0, 0)
 
 @dataclass
 class _Holder:
-    """One start of a replica. leases: the answers to its requests, in order; done: batches completed, in this order."""
+    """One start of a replica.
 
+    answers: to its requests, in order. leases: what they are worth, in the same order. done: batches completed of that.
+    """
+
+    answers: list[Lease] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     held: int = 0
     done: int = 0
     retired: bool = False
 
-    def list_unfinished(self) -> list[Lease]:
-        """Return what was leased to it and is not known to be completed."""
-        rest, skip = [], self.done
+    def list_unfinished(self, applied: Mapping[int, int]) -> list[Lease]:
+        """Return what was leased to it and is not complete: batches that not all slices have.
+
+        applied: by slice, how many of its batches the slice has, in their order.
+        """
+        rest, begin = [], 0
         for lease in self.leases:
-            passed = min(skip, lease.count)
-            skip -= passed
-            if passed < lease.count:
-                rest.append(Lease(lease.first + passed, lease.count - passed))
+            marks = {min(lease.count, max(0, count - begin)) for count in (self.done, *applied.values())}
+            cuts = sorted({0, lease.count} | marks)
+            for start, stop in pairwise(cuts):
+                have = {number for number, count in applied.items() if count >= begin + stop} | set(lease.skips)
+                is_complete = begin + stop <= self.done or (applied and have >= applied.keys())
+                if not is_complete:
+                    rest.append(replace(lease.part(start, stop), skips=tuple(sorted(have))))
+            begin += lease.count
         return rest
 
 
@@ -54,7 +77,7 @@ class BatchLeases:
 
     Attributes:
         completed: batches that each replica computed.
-        recomputed: batches that each replica had when it was lost, which may be computed twice.
+        recomputed: batches that each replica had when it was lost, and that not all slices had of it.
     """
 
     def __init__(self, batches: int, *, first: int = 0) -> None:
@@ -76,6 +99,11 @@ class BatchLeases:
         return self._free_batches
 
     @property
+    def begun(self) -> int:
+        """How many batches, from the first one of all on, are leased or complete."""
+        return self.batches - self._free_batches
+
+    @property
     def all_done(self) -> bool:
         """Whether all batches are computed."""
         return not self._free and not self._unfinished
@@ -95,19 +123,21 @@ class BatchLeases:
             NetworkError: E580, if a request was skipped.
         """
         holder = self._hold(start)
-        if number < len(holder.leases):
-            return holder.leases[number]
-        if number > len(holder.leases) or number < 0:
+        answered = len(holder.answers)
+        if number < answered:
+            return holder.answers[number]
+        if number > answered or number < 0:
             raise NetworkError(
                 "E580",
-                f"replica {start[0]} makes its request {number} for batches; {len(holder.leases)} were answered so far",
+                f"replica {start[0]} makes its request {number} for batches; {answered} were answered so far",
                 fix="check that all roles belong to this run and are of one version of cutset",
             )
-        if idle and not self._free and not self.all_done and not holder.retired:
+        lease = NO_BATCHES if holder.retired else self._take(start, self._choose_size(pace_s))
+        if idle and lease == NO_BATCHES and not self.all_done and not holder.retired:
             return None
-        lease = NO_BATCHES if holder.retired else self._take(self._choose_size(pace_s))
         if idle and lease == NO_BATCHES:
             self._asking.discard(start)  # it ends
+        holder.answers.append(lease)
         holder.leases.append(lease)
         holder.held += lease.count
         self._unfinished += lease.count
@@ -134,14 +164,27 @@ class BatchLeases:
         self._hold(start).retired = True
         self._asking.discard(start)
 
-    def reclaim(self, start: ReplicaStart) -> int:
-        """Take back what a lost start has not computed, to lease it again; return the number of batches."""
-        unfinished = self._holders.pop(start, _Holder()).list_unfinished()
+    def has_unfinished(self, start: ReplicaStart) -> bool:
+        """Return whether some of what a start was leased is not known to be complete."""
+        holder = self._holders.get(start)
+        return holder is not None and holder.done < holder.held
+
+    def reclaim(self, start: ReplicaStart, applied: Mapping[int, int] = MappingProxyType({})) -> int:
+        """Take back what a lost start has not computed, to lease it again; return the number of batches.
+
+        applied: by slice, how many of its batches the slice has, in the order in which they were leased, and gets no
+        more of. A batch that some slices have is leased for the others alone.
+        """
+        holder = self._holders.pop(start, _Holder())
+        unfinished = holder.list_unfinished(applied)
         self._asking.discard(start)
         self._free = _merge_adjacent([*self._free, *unfinished])
         count = sum(lease.count for lease in unfinished)
         self._free_batches += count
-        self._unfinished -= count
+        self._unfinished -= holder.held - holder.done
+        complete = holder.held - holder.done - count
+        if complete:
+            self.completed[start[0]] = self.completed.get(start[0], 0) + complete
         if count:
             self.recomputed[start[0]] = self.recomputed.get(start[0], 0) + count
         return count
@@ -163,14 +206,14 @@ class BatchLeases:
         in_time = 1 if pace_s is None else even if pace_s * even <= MAX_LEASE_S else int(MAX_LEASE_S / pace_s)
         return max(1, min(even, in_time))
 
-    def _take(self, size: int) -> Lease:
-        """Remove and return the next free batches in order, at most `size`."""
+    def _take(self, start: ReplicaStart, size: int) -> Lease:
+        """Remove and return the free batches that a start computes next, at most `size`."""
         if not self._free:
             return NO_BATCHES
         lease = self._free.pop(0)
         if lease.count > size:
-            self._free.insert(0, Lease(lease.first + size, lease.count - size))
-        taken = Lease(lease.first, min(size, lease.count))
+            self._free.insert(0, lease.part(size, lease.count))
+        taken = lease.part(0, min(size, lease.count))
         self._free_batches -= taken.count
         self._leased_to = max(self._leased_to, taken.first + taken.count)
         return taken
@@ -184,8 +227,9 @@ def _merge_adjacent(leases: list[Lease]) -> list[Lease]:
     """Return leases in order, with adjacent ones merged."""
     merged: list[Lease] = []
     for lease in sorted(leases, key=lambda one: one.first):
-        if merged and merged[-1].first + merged[-1].count == lease.first:
-            merged[-1] = Lease(merged[-1].first, merged[-1].count + lease.count)
+        last = merged[-1] if merged else NO_BATCHES
+        if merged and last.first + last.count == lease.first and last.skips == lease.skips:
+            merged[-1] = replace(last, count=last.count + lease.count)
         else:
             merged.append(lease)
     return merged

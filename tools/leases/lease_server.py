@@ -6,16 +6,43 @@ Messages of a worker, and the replies:
                                                 the step that the first of its machines named
   lease_request  {idle, acknowledged, pace_s}   "lease" {first, count}; the edge is the number of the request
 
-acknowledged: steps, by the replica's own count, whose pushes the shards have. See batch_leases.py for the rest.
+  part_ended     {track, batches, inputs, names}, "end_known", when that counts for all that follows; the tensors are
+                 tensors                          what is left of a part of a stream (stream_progress.py)
+
+A lease of what is left of parts brings those samples along. acknowledged: steps, by the replica's own count, whose
+pushes are durable on the shards. A lease may name slices that have its batches already, in "skips". See batch_leases.py
+for the rest, and fences.py for what a lost replica had.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ...runtime.channel.message import Message
+from ..job.job import Job
+from ..job.stream_position import StreamPosition
+from ..samples.part_order import PartCounts
 from .batch_leases import BatchLeases, ReplicaStart
+from .part_leases import PartLeases
+from .stream_progress import StreamProgress
+
+
+def make_lease_server(job: Job) -> "LeaseServer":
+    """Return what leases the batches of a run."""
+    training = job.training
+    if not training.parts:
+        first = training.start_step * training.replicas
+        return LeaseServer(BatchLeases(training.batches, first=first), job.machines)
+    position = job.stream or StreamPosition(training.parts, training.batch)
+    remaining = {int(track): spans for track, spans in (position.remaining or {}).items()}
+    leases = PartLeases(training.parts, training.epochs, remaining)
+    what = f"the train data of task {job.task_name}"
+    counts = PartCounts(training.parts, training.samples or None, what)
+    stream = StreamProgress(leases, counts, training.batch, what, rests=position.rests)
+    return LeaseServer(leases, job.machines, stream=stream)
 
 
 class WorkerId(NamedTuple):
@@ -27,11 +54,12 @@ class WorkerId(NamedTuple):
 
 @dataclass
 class _Member:
-    """One start of a replica. acknowledged: steps by machine."""
+    """One start of a replica. acknowledged: steps by machine. begun: batches of all before each of its leases."""
 
     start: ReplicaStart
     start_step: int = 0
     acknowledged: dict[int, int] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)  # by request: all its machines must get the same
 
 
 @dataclass(frozen=True)
@@ -46,12 +74,13 @@ class _LeaseRequest:
 
 
 class LeaseServer:
-    """Leases batches `first` to `batches - 1` to replicas of `machines` workers each."""
+    """Leases batches to replicas of `machines` workers each. stream: what is known of the parts of a stream."""
 
-    def __init__(self, batches: int, machines: int, *, first: int = 0) -> None:
-        self.leases = BatchLeases(batches, first=first)
+    def __init__(self, leases: BatchLeases, machines: int, *, stream: StreamProgress | None = None) -> None:
+        self.leases, self._stream = leases, stream
         self._machines = machines
         self._members: dict[int, _Member] = {}  # by replica
+        self._lost: dict[ReplicaStart, _Member] = {}  # of which it is not known yet what the slices have
         self._requests: list[_LeaseRequest] = []
         self._waiting: list[_LeaseRequest] = []  # requests that could not be answered yet
         self._replies: list[tuple[str, Message]] = []
@@ -74,6 +103,11 @@ class LeaseServer:
             member.acknowledged[worker.machine] = member.start_step
             self._replies.append((sender, Message("joined", body={"step": member.start_step})))
             return
+        if message.kind == "part_ended" and self._stream is not None:
+            self._stream.end_part(message)
+            self._replies.append((sender, Message("end_known", step=message.body["track"])))
+            self._requests, self._waiting = [*self._waiting, *self._requests], []
+            return
         self.acknowledge(worker, message.body["acknowledged"])
         pace_s = _read_pace(message.body)
         self._requests.append(_LeaseRequest(sender, member, message.edge, bool(message.body["idle"]), pace_s))
@@ -95,8 +129,10 @@ class LeaseServer:
             if lease is None:
                 self._waiting.append(request)
                 continue
-            body = {"first": lease.first, "count": lease.count}
-            self._replies.append((request.sender, Message("lease", edge=request.number, body=body)))
+            begun = request.member.begun.setdefault(request.number, self.leases.begun - lease.count)
+            body = {**msgspec.to_builtins(lease), "begun": begun}
+            reply = Message("lease", edge=request.number, body=body)
+            self._replies.append((request.sender, reply if self._stream is None else self._stream.attach_rest(reply)))
         replies, self._replies = self._replies, []
         return replies
 
@@ -105,25 +141,40 @@ class LeaseServer:
         self.leases.end_early(multiple_of)
         self._requests, self._waiting = [*self._waiting, *self._requests], []
 
+    @property
+    def position(self) -> StreamPosition | None:
+        """Where the run is in its stream, None where samples are numbered."""
+        return None if self._stream is None else self._stream.position()
+
     def retire(self, replica: int) -> None:
         """Lease nothing more to a replica, which computes what it has and ends."""
         self.leases.retire(self._members[replica].start)
         self._requests, self._waiting = [*self._waiting, *self._requests], []
 
-    def reclaim(self, replica: int, acknowledged: Iterable[tuple[WorkerId, int]] = ()) -> int:
-        """Take back what a lost replica has not computed; return the number of batches.
+    def lose(self, replica: int) -> ReplicaStart | None:
+        """Forget a lost replica; return which start of it that was, if it had batches that may be complete or not.
 
-        acknowledged: the last number of acknowledged steps that each of its workers reported.
+        Those are nobody's until `reclaim`.
         """
-        for worker, step in acknowledged:
-            self.acknowledge(worker, step)
         member = self._members.pop(replica)
         self._requests = [request for request in self._requests if request.member is not member]
         self._waiting = [request for request in self._waiting if request.member is not member]
-        return self.leases.reclaim(member.start)
+        self.leases.retire(member.start)
+        if not self.leases.has_unfinished(member.start):
+            return None
+        self._lost[member.start] = member
+        return member.start
+
+    def reclaim(self, start: ReplicaStart, steps: Mapping[int, int]) -> int:
+        """Take back the batches of a lost start that some slices lack; return their number.
+
+        steps: by slice, of how many steps the slice has the gradients, by the replica's own count.
+        """
+        first = self._lost.pop(start).start_step
+        return self.leases.reclaim(start, {number: max(0, step - first) for number, step in steps.items()})
 
     def statistics(self) -> dict[str, Any]:
-        """Return the number of batches, and by replica those it computed and those that may be computed twice."""
+        """Return the number of batches, and by replica those it computed and those that others computed."""
         completed = {str(replica): count for replica, count in sorted(self.leases.completed.items())}
         recomputed = {str(replica): count for replica, count in sorted(self.leases.recomputed.items())}
         return {"batches": self.leases.batches, "completed": completed, "recomputed": recomputed}

@@ -17,7 +17,7 @@ from rich.text import Text
 from ...errors import CutsetError
 from ...partition.placement.placement_file import MachinePlacement, Placement
 from ..figures.cut_map_edges import collect_crossings
-from ..units import format_bytes, format_count, format_percent, format_seconds
+from ..units import OPEN_ENDED, format_bytes, format_count, format_percent, format_seconds
 from .table_rows import (
     ITERATION_COLUMNS,
     format_iteration,
@@ -119,7 +119,7 @@ def print_columns(
 class Progress:
     """Progress of one run as a context manager: a bar on a terminal, else a plain line each tenth or every few seconds.
 
-    total: what `update` counts up to. clock and every_s: time between plain lines.
+    total: what `update` counts up to, OPEN_ENDED or more where nobody knows. clock, every_s: time between plain lines.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._bar = _make_bar(self._console, self._label, self._total)
+            self._bar = _make_bar(self._console, self._label, None if self._total >= OPEN_ENDED else self._total)
             self._bar.start()
         return self
 
@@ -176,11 +176,13 @@ class Progress:
     def _print_line(self) -> None:
         self._printed = (self._done, self._clock())
         share = format_percent(min(self._done / self._total, 1.0))
-        text = f"{self._label}: {share}, {self._done} of {self._total}" + (f", {self._note}" if self._note else "")
+        is_open = self._total >= OPEN_ENDED
+        reached = f"{self._done} batches" if is_open else f"{share}, {self._done} of {self._total}"
+        text = f"{self._label}: {reached}" + (f", {self._note}" if self._note else "")
         self._console.print(Text(text), soft_wrap=True)
 
 
-def _make_bar(console: Console, label: str, total: int) -> "Bar":
+def _make_bar(console: Console, label: str, total: int | None) -> "Bar":
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn  # slow to import
     from rich.progress import Progress as Bar
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import traceback
 import warnings
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 import torch
@@ -18,16 +18,24 @@ from torch import Tensor
 
 from ...errors import BadInput, ProcessLost
 from ...models.task import Data
-from .dataset_samples import DatasetSamples
+from .part_samples import PartEnd
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LENGTH_BYTES = 8
 
 
+class BatchSource(Protocol):
+    """What reads batches by their numbers, and whatever else each needs. what: they are, in words."""
+
+    what: str
+
+    def read(self, number: int, *more: Any) -> Data | PartEnd | None:
+        """Return a batch, the end of its part, or None where it is not wanted. BadInput where it cannot be read."""
+
+
 class _Request(msgspec.Struct, array_like=True):
     number: int
-    index: list[int]
-    epochs: list[int]
+    more: list[Any]
 
 
 class _Array(msgspec.Struct, array_like=True):
@@ -37,12 +45,16 @@ class _Array(msgspec.Struct, array_like=True):
 
 
 class _Reply(msgspec.Struct, array_like=True):
-    """A batch, or with a code the error of one that cannot be read."""
+    """A batch, if there is one; or with a code the error of one that cannot be read.
+
+    end: where it is the rest of a part, the batches that this has.
+    """
 
     number: int
     inputs: list[_Array] = []
     targets: list[_Array] = []
     names: list[str] = []
+    end: int | None = None
     code: str = ""
     facts: str = ""
     fix: str = ""
@@ -51,7 +63,7 @@ class _Reply(msgspec.Struct, array_like=True):
 class ReaderProcess:
     """Reads the batches that it is asked for, one after the other."""
 
-    def __init__(self, samples: DatasetSamples) -> None:
+    def __init__(self, samples: BatchSource) -> None:
         self._samples, self._waiting, self._replies = samples, list[int](), dict[int, _Reply]()
         self._socket, theirs = socket.socketpair()
         with warnings.catch_warnings():
@@ -67,16 +79,16 @@ class ReaderProcess:
         """How many batches were asked for and not taken."""
         return len(self._waiting)
 
-    def request(self, number: int, index: Tensor, epochs: Tensor) -> None:
-        """Ask for the samples at `index` (int64 [batch]), as they are in these epochs, under a number."""
+    def request(self, number: int, *more: Any) -> None:
+        """Ask for the batch of a number. more: what else the source needs for it, plain data."""
         self._waiting.append(number)
         try:
-            _send(self._socket, msgspec.msgpack.encode(_Request(number, index.tolist(), epochs.tolist())))
+            _send(self._socket, msgspec.msgpack.encode(_Request(number, list(more))))
         except OSError as error:
             raise self._lost() from error
 
-    def take(self, number: int) -> Data:
-        """Wait for a batch that was asked for. BadInput where it cannot be read, ProcessLost where the process died."""
+    def take(self, number: int) -> Data | PartEnd | None:
+        """Wait for what was asked for. BadInput where it cannot be read, ProcessLost where the process died."""
         while number not in self._replies:
             try:
                 reply = msgspec.msgpack.decode(_receive(self._socket), type=_Reply)
@@ -89,7 +101,8 @@ class ReaderProcess:
         if reply.code:
             raise BadInput(reply.code, reply.facts, fix=reply.fix)
         inputs, targets = (tuple(map(_to_tensor, part)) for part in (reply.inputs, reply.targets))
-        return Data(inputs, targets, tuple(reply.names))
+        batch = Data(inputs, targets, tuple(reply.names)) if inputs else None
+        return batch if reply.end is None else PartEnd(reply.end, batch)
 
     def forget(self, number: int) -> None:
         """Do not wait for a batch that was asked for any more."""
@@ -117,7 +130,7 @@ class ReaderProcess:
         return f"ReaderProcess({self.pid}, {self._samples}, {self.waiting} waiting)"
 
 
-def _serve(samples: DatasetSamples, ours: socket.socket) -> NoReturn:
+def _serve(samples: BatchSource, ours: socket.socket) -> NoReturn:
     """Answer requests until the other end is closed, in a fork, which ends with the process that it is one of."""
     code = 0
     try:
@@ -138,13 +151,16 @@ def _serve(samples: DatasetSamples, ours: socket.socket) -> NoReturn:
     os._exit(code)
 
 
-def _answer(samples: DatasetSamples, request: _Request) -> _Reply:
+def _answer(samples: BatchSource, request: _Request) -> _Reply:
     try:
-        batch = samples.rows(torch.tensor(request.index), torch.tensor(request.epochs))
+        found = samples.read(request.number, *request.more)
     except BadInput as error:
         return _Reply(request.number, code=error.code, facts=error.facts, fix=error.fix)
+    batch, end = (found.rest, found.batches) if isinstance(found, PartEnd) else (found, None)
+    if batch is None:
+        return _Reply(request.number, end=end)
     inputs, targets = ([_to_array(tensor) for tensor in part] for part in (batch.inputs, batch.targets))
-    return _Reply(request.number, inputs, targets, list(batch.names))
+    return _Reply(request.number, inputs, targets, list(batch.names), end)
 
 
 def _to_array(tensor: Tensor) -> _Array:

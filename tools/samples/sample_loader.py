@@ -28,7 +28,9 @@ class SampleLoader:
             self._reading.pop(unwanted).forget(unwanted)
         for one in wanted[: self.ahead + 1]:
             self._request(one)
-        return self._reading.pop(number).take(number)
+        batch = self._reading.pop(number).take(number)
+        assert isinstance(batch, Data)
+        return batch
 
     @property
     def ahead(self) -> int:
@@ -55,7 +57,7 @@ class SampleLoader:
             for _ in range(self._count):
                 self._readers.append(ReaderProcess(self._samples))
         reader = min(self._readers, key=lambda one: one.waiting)
-        reader.request(number, self._stream.indices(number), self._stream.epochs(number))
+        reader.request(number, self._stream.indices(number).tolist(), self._stream.epochs(number).tolist())
         self._reading[number] = reader
 
     def __enter__(self) -> "SampleLoader":

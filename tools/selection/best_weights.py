@@ -36,7 +36,8 @@ class BestWeights:
     def expect(self, monitor: Monitor, point: Mapping[str, Any]) -> None:
         """Wait for the files of the weights that were evaluated at this point of the learning curve."""
         step = int(point["samples"]) // (self._job.replicas * self._job.training.batch)
-        self._awaited = {**describe_checkpoint(self._job, step), "score": monitor.score, "value": monitor.read(point)}
+        own = {"samples": int(point["samples"]), "score": monitor.score, "value": monitor.read(point)}
+        self._awaited = {**describe_checkpoint(self._job, step), **own}
         self._files = {}
 
     def handle(self, message: Message) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ...models.task import Data, Task
     from ..samples.dataset_samples import Samples
+    from ..samples.part_samples import PartSamples
 
 IMPORTING = "E306"
 _importing: list[Path] = []  # files of users, whose code runs
@@ -78,24 +79,38 @@ def load_task(spec: TaskSpec) -> "Task":
 
 
 def read_split(task: "Task", split: str, *, seed: int = 0, one_shape: bool = True) -> "Samples":
-    """Return the samples of a split; BadInput where the task has none or its files are wrong.
+    """Return the samples of a split by number; BadInput where the task has none or its files are wrong.
 
-    seed: of the random numbers that the samples of a dataset draw. one_shape: whether all its batches must have the
-    same sizes, as a cut model needs it.
+    A stream is read into memory. seed: of the random numbers that the samples of a dataset draw. one_shape: whether all
+    batches must have the same sizes, as a cut model needs it.
     """
+    from ..samples.part_samples import PartSamples, read_into_memory
+
+    samples = read_training(task, split, seed=seed, one_shape=one_shape)
+    return read_into_memory(task, split, samples) if isinstance(samples, PartSamples) else samples
+
+
+def read_training(
+    task: "Task", split: str = "train", *, seed: int = 0, parts: int | None = None, one_shape: bool = True
+) -> "Samples | PartSamples":
+    """Return the samples of a split, a stream in so many `parts` if that is settled; BadInput as `read_split`."""
     from ...models.task import Data
     from ..samples.dataset_samples import wrap_dataset
+    from ..samples.part_samples import wrap_stream
 
     if task.data is None:
         raise BadInput("E310", f"task {task.name} has no data to train on", fix="return a cutset.Task with data=...")
     with blame("E311", f"data({split!r}) of task {task.name}"):
         found = task.data(split)
+        stream = wrap_stream(task, split, found, seed=seed, parts=parts, one_shape=one_shape)
+        if stream is not None:
+            return stream
         samples = found if isinstance(found, Data) else wrap_dataset(task, split, found, seed=seed, one_shape=one_shape)
     if samples is None:
         raise BadInput(
             "E311",
             f"data({split!r}) of task {task.name} gives {_with_article(found)}, not a cutset.Data or a dataset",
-            fix="return cutset.Data((inputs,), (targets,)), or whatever has __len__ and __getitem__",
+            fix="return cutset.Data((inputs,), (targets,)), or a Dataset of torch",
         )
     if not len(samples):
         raise BadInput("E311", f"data({split!r}) of task {task.name} has no samples", fix="give at least one")
@@ -107,11 +122,8 @@ def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
     from torch import nn
 
     if isinstance(task.model, nn.Module):
-        raise BadInput(
-            "E304",
-            f"the model of task {task.name} is {_with_article(task.model)}, not a function that makes one",
-            fix="model=lambda: ..., so that each process makes its own",
-        )
+        facts = f"the model of task {task.name} is {_with_article(task.model)}, not a function that makes one"
+        raise BadInput("E304", facts, fix="model=lambda: ..., so that each process makes its own")
     with blame("E303", f"the model of task {task.name}", stated="E304"):
         return task.build(seed=seed, device=device)
 
@@ -131,22 +143,18 @@ def example_batch(task: "Task", batch: int) -> "Data":
             fix="return cutset.Data((inputs,), (targets,))",
         )
     if len(found) != batch:
-        raise BadInput(
-            "E312",
-            f"example({batch}) of task {task.name} gives {len(found)} samples",
-            fix="let example(batch) give so many samples as it is asked for",
-        )
+        facts = f"example({batch}) of task {task.name} gives {len(found)} samples"
+        raise BadInput("E312", facts, fix="let example(batch) give so many samples as it is asked for")
     return found
 
 
 def _take_first(task: "Task", batch: int) -> "Data":
     """Return the first training samples, again and again where there are too few."""
-    import torch
-
     if task.data is None:
         raise BadInput("E312", f"task {task.name} has neither an example nor data", fix="give it one of both")
-    samples = read_split(task, "train")
-    return samples.rows(torch.arange(batch) % len(samples))
+    from ..samples.part_samples import take_first
+
+    return take_first(read_training(task), batch)
 
 
 def _import_module(name: str, attribute: str) -> ModuleType:

@@ -20,6 +20,7 @@ from ..job.checkpoint_order import order_checkpoints
 from ..job.checkpoint_timing import CheckpointTiming
 from ..job.export_weights import describe_checkpoint
 from ..job.job import Job
+from ..job.stream_position import StreamPosition
 from ..run_listener import CheckpointReport
 from ..unfinished.unfinished_run import MachineState, UnfinishedRun, save_unfinished
 
@@ -31,7 +32,7 @@ class CheckpointSets:
 
     Args:
         on_notice: called with a sentence about a checkpoint that could not be completed, or is damaged. on_complete:
-            called with each that is complete.
+            called with each that is complete. position: returns where the run is in its stream.
 
     Attributes:
         timing: which checkpoint to request when, where checkpoints go by time; it is told here how a request ended.
@@ -43,8 +44,9 @@ class CheckpointSets:
         *,
         on_notice: Callable[[str], None] = lambda notice: None,
         on_complete: Callable[[CheckpointReport], object] = lambda report: None,
+        position: Callable[[], StreamPosition | None] = lambda: None,
     ) -> None:
-        self._job, self._on_notice, self._on_complete = job, on_notice, on_complete
+        self._job, self._on_notice, self._on_complete, self._position = job, on_notice, on_complete, position
         self.timing = CheckpointTiming(job.training)
         self._files: dict[int, dict[int, ShardFile]] = defaultdict(dict)
         self._states: dict[int, dict[int, StateFile]] = defaultdict(dict)
@@ -110,7 +112,7 @@ class CheckpointSets:
             self._abandon(self._incomplete[: -job.config.keep_checkpoints - 1])
             return
         folder = checkpoint_path(job.out, number)
-        about = describe_checkpoint(job, number * job.training.checkpoint_every)
+        about = describe_checkpoint(job, number * job.training.checkpoint_every, self._position())
         in_order = [files[shard] for shard in sorted(files)]
         del self._files[number], self._states[number]
         self.timing.mark_ended(number)

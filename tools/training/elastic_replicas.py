@@ -4,16 +4,18 @@ Replicas may join and leave only where batches are leased; in a run by another m
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...errors import CutsetError, UsageError
+from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, most_roles
-from ..leases.lease_server import LeaseServer, WorkerId
+from ..job.stream_position import StreamPosition
+from ..leases.fences import Fences
+from ..leases.lease_server import LeaseServer, WorkerId, make_lease_server
 from ..leases.scale_requests import ScaleLimits, ScaleRequests
-from .progress_log import parse_acknowledged_steps
 from .supervision import OnNotice
 
 
@@ -31,15 +33,16 @@ class ElasticReplicas:
     """
 
     def __init__(self, job: Job, hosts: RunHosts, *, on_notice: OnNotice, requests: ScaleRequests | None) -> None:
-        training, incarnations = job.training, job.config.restarts + 1
+        incarnations, self._training = job.config.restarts + 1, job.training
         self._on_notice, self._requests, self._method = on_notice, requests, job.method
         self._hosts = hosts
         self._requested: int | None = None  # until it is applied
         self._machines, self._incarnations = job.machines, incarnations
         self._lease_server: LeaseServer | None = None
         if job.method.leases_batches:
-            first = training.start_step * training.replicas
-            self._lease_server = LeaseServer(training.batches, job.machines, first=first)
+            self._lease_server = make_lease_server(job)
+        self._slices, self._fences = job.slices, Fences(job.slices)
+        self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were informed
         at_once = (most_roles(job.config) - job.shards) // job.machines
         names = job.machines * incarnations
         self._membership = ReplicaMembership(job.replicas, at_once=at_once, names_per_replica=names)
@@ -51,6 +54,22 @@ class ElasticReplicas:
     def uses_leases(self) -> bool:
         """Whether batches are leased."""
         return self._lease_server is not None
+
+    @property
+    def position(self) -> StreamPosition | None:
+        """Where the run is in its stream, None where batches are not leased from one."""
+        return None if self._lease_server is None else self._lease_server.position
+
+    def count_steps(self, done: int) -> int | None:
+        """Return the steps of each replica of a run over a stream, as it had; None where samples are numbered.
+
+        done: as they reported.
+        """
+        if not self._training.parts:
+            return None
+        leased = self._lease_server
+        before = self._training.start_step
+        return done if leased is None else before + leased.leases.begun // self._training.replicas
 
     @property
     def replicas(self) -> list[int]:
@@ -77,7 +96,7 @@ class ElasticReplicas:
         """Take what a worker says about batches into account."""
         if self._lease_server is None:
             return
-        if message.kind in ("join", "lease_request"):
+        if message.kind in ("join", "lease_request", "part_ended"):
             self._lease_server.handle(message.sender, worker, message)
         elif message.kind == "progress" and "acknowledged" in message.body:
             self._lease_server.acknowledge(worker, message.body["acknowledged"])
@@ -88,6 +107,13 @@ class ElasticReplicas:
             return None
         self._lease_server.end_early(replicas)
         return self._lease_server.leases.batches
+
+    def handle_fenced(self, message: Message) -> None:
+        """Take into account what a shard has of a lost replica; what some slices lack is leased again."""
+        self._fences.handle(message)
+        for start, steps in self._fences.take_complete():
+            if self._lease_server is not None:
+                self._lease_server.reclaim(start, steps)
 
     def take_replies(self) -> list[tuple[str, Message]]:
         """Return the replies to workers that asked for batches and can be answered now."""
@@ -128,25 +154,40 @@ class ElasticReplicas:
         requested, self._requested = self._requested, None
         return requested
 
-    def handle_loss(self, replica: int, progress: Iterable[tuple[WorkerId, int | str | None]]) -> bool:
-        """Take back the batches of a lost replica; return whether it is still needed.
-
-        progress: the last that each of its workers reported.
-        """
+    def handle_loss(self, replica: int, workers: Mapping[str, WorkerId]) -> bool:
+        """Have the batches of a lost replica taken back; return whether it is still needed. workers: its, by name."""
         if self._lease_server is None:
             return True
-        self._lease_server.reclaim(replica, [(worker, parse_acknowledged_steps(last)) for worker, last in progress])
+        start = self._lease_server.lose(replica)
+        if start is not None:
+            self._fences.add(start, {name: worker.machine for name, worker in workers.items()})
         return not self._is_unneeded(replica)
 
-    def drop_unneeded(self, starting: Iterable[int]) -> list[int]:
-        """Remove and return the replicas still starting that are no longer needed; the caller ends their processes."""
+    def drop(self, replica: int) -> None:
+        """Note that a replica has gone without a word, for whose steps others may wait at the shards."""
+        self.mark_left(replica)
+        self._departed[replica] = set()
+
+    def tell_shards(self, shards: Mapping[int, str]) -> list[tuple[str, Message]]:
+        """Return what shards, and those restarted since, are to be told of replicas that are lost or have gone.
+
+        shards: the names of those that serve, by index.
+        """
+        messages = self._fences.take_messages(shards)
+        for replica, informed in self._departed.items():
+            for index, name in shards.items():
+                if name not in informed:
+                    informed.add(name)
+                    body = {"replica": replica, "number": 0}
+                    pieces = slices_of_shard(self._slices, index)
+                    messages += [(name, Message("leave", edge=piece.number, body=body)) for piece in pieces]
+        return messages
+
+    def list_unneeded(self, starting: Iterable[int]) -> list[int]:
+        """Return the replicas still starting that are no longer needed; the caller ends them."""
         if self._lease_server is None or not (self._lease_server.all_done or self._membership.leaving):
             return []
-        unneeded = [replica for replica in starting if self._is_unneeded(replica)]
-        for replica in unneeded:
-            self._lease_server.reclaim(replica)
-            self.mark_left(replica)
-        return unneeded
+        return [replica for replica in starting if self._is_unneeded(replica)]
 
     def mark_training(self, record: dict[str, Any]) -> None:
         """Note that a replica trains whose start has this record."""

@@ -13,7 +13,7 @@ from ..job.process_specs import TrainingSpec
 from ..task.scores import Scores
 
 REPORT_INTERVAL_S = 0.2  # between two progress messages of a worker
-_STEP, _ACKNOWLEDGED = "step ", ", acknowledged "
+_STEP = "step "
 _TIMED_STEPS = 1000  # the last ones, of which the median is taken
 
 Traffic = dict[str, dict[str, int]]  # counts by peer, as Channel.statistics returns them
@@ -23,12 +23,7 @@ def parse_steps_done(progress: int | str | None) -> int:
     """Return how many steps a worker has completed at least, by the last progress in its heartbeats."""
     if not isinstance(progress, str) or not progress.startswith(_STEP):
         return 0
-    return int(progress.removeprefix(_STEP).partition(_ACKNOWLEDGED)[0]) + 1
-
-
-def parse_acknowledged_steps(progress: int | str | None) -> int:
-    """Return for how many steps the shards have all pushes of a worker, by the last progress in its heartbeats."""
-    return int(progress.partition(_ACKNOWLEDGED)[2] or 0) if isinstance(progress, str) else 0
+    return int(progress.removeprefix(_STEP)) + 1
 
 
 def _add_traffic(a: Traffic, b: Traffic, sign: int = 1) -> Traffic:
@@ -84,10 +79,10 @@ class ProgressLog:
         Args:
             loss: None where another machine has it.
             reached: batches that all replicas have computed; by default they have made as many steps as this one.
-            acknowledged: steps whose pushes the shards have, if batches are leased.
+            acknowledged: steps whose pushes are durable on the shards, if batches are leased.
             last: no step follows for now.
         """
-        self._progress.value = f"{_STEP}{step}" + ("" if acknowledged is None else f"{_ACKNOWLEDGED}{acknowledged}")
+        self._progress.value = f"{_STEP}{step}"
         self.steps += 1
         now, last = time.monotonic(), last or step + 1 == self._training.steps
         self._reached = max(self._reached, reached or (step + 1) * self._training.replicas)
@@ -153,8 +148,9 @@ class ProgressLog:
         self._evaluated = self._reached
 
     def mark_all_trained(self, batches: int) -> None:
-        """Note how many batches all replicas have computed at the end."""
-        self._reached = batches
+        """Note how many batches all replicas have computed at the end, about."""
+        if not self._training.parts:  # else nobody knows better
+            self._reached = batches
 
     @property
     def _samples(self) -> int:

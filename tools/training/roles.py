@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from ...errors import Diverged
-from ...models.sample_stream import SampleStream
 from ...ps.checkpoint.journal import Journal
 from ...ps.checkpoint.shard_file import read_shard
 from ...ps.methods.training_loop import demand_finite_loss
@@ -20,12 +19,12 @@ from ...ps.slices.slice_state import is_finite
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
+from ..config.group_optimizer import arrange_groups, list_ties
 from ..config.parameter_group import Group
-from ..job.group_optimizer import arrange_groups, list_ties
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
-from ..leases.batch_assignment import REPLICA_TIMEOUT_S
-from ..samples.sample_loader import SampleLoader
-from ..task.load_task import load_task, read_split
+from ..leases.batch_assignment import REPLICA_TIMEOUT_S, RoundRobinBatches
+from ..leases.batch_reader import make_reader
+from ..task.load_task import load_task, read_split, read_training
 from .model_part import UncutModelPart
 from .progress_log import ProgressLog
 from .worker_process import WorkerProcess
@@ -82,16 +81,15 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
     spec = msgspec.convert(setup, BaselineSpec)
     training = spec.training
     task = load_task(training.task)
-    samples = read_split(task, "train", seed=training.seed, one_shape=False)
+    samples = read_training(task, seed=training.seed, parts=training.parts or None, one_shape=False)
     tests = read_split(task, "test", one_shape=False)
     model_part = UncutModelPart(training, task, training.seed)
     optimizer = _arrange_optimizer(spec, model_part).of_machine(0)
     state, gradient = optimizer.init_state(model_part.values), model_part.gradient
-    stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)
-    log, loader = ProgressLog(channel, progress, training), SampleLoader(samples, stream)
-    for step in range(training.steps):
-        upcoming = range(step + 1, min(training.steps, step + 1 + loader.ahead))
-        loss = model_part.step(loader.read(step, upcoming), step)
+    log = ProgressLog(channel, progress, training)
+    reader, step = make_reader(training, samples, RoundRobinBatches(training), 0), 0
+    while (batch := reader.read(step)) is not None:
+        loss = model_part.step(batch, step)
         demand_finite_loss(channel.name, step, loss)
         if training.clip_norm:
             model_part.clip(training.clip_norm, step)
@@ -102,9 +100,10 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
             log.record_evaluation(step, lambda: model_part.score(task, tests, training.batch))
             if training.monitor is not None and training.monitor.judge(log.curve).must_stop:
                 break
-    loader.close()
+        step += 1
+    reader.close()
     seconds = log.training_seconds()
     if not is_finite(model_part.values):
-        raise Diverged("E703", f"the parameters are not finite after step {training.steps - 1}", fix="a smaller --lr")
-    log.record_evaluation(training.steps - 1, lambda: model_part.score(task, tests, training.batch))
+        raise Diverged("E703", f"the parameters are not finite after step {log.steps - 1}", fix="a smaller --lr")
+    log.record_evaluation(log.steps - 1, lambda: model_part.score(task, tests, training.batch))
     return {"seconds": seconds, "samples": log.steps * training.batch, "losses": log.losses, "curve": log.curve}

@@ -20,6 +20,7 @@ from ..job.export_weights import export_best, write_checkpoint
 from ..job.job import Job
 from ..job.process_specs import BaselineSpec
 from ..job.resume import remove_resumed
+from ..job.stream_position import describe_stream
 from ..leases.scale_requests import ScaleRequests
 from ..run_folder import CHECKPOINT
 from ..run_listener import CheckpointReport, RunListener
@@ -63,15 +64,15 @@ def run_replicas(
         remove_incomplete(out)
         with (
             remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines),
-            complete_if_it_ends_early(out, on_notice),
+            complete_if_it_ends_early(out, on_notice, lambda: describe_stream(supervisor.reached[1])),
         ):
             results = run_roles(job, supervisor, hosts, listener, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
         write_once_there_is_room(
-            lambda: write_checkpoint(job, shards, supervisor.state_files, steps=supervisor.steps),
+            lambda: write_checkpoint(job, shards, supervisor.state_files, *supervisor.reached),
             lambda reason: on_notice(describe_wait_for_room("the launcher", reason)),
         )
-        listener.on_checkpoint(CheckpointReport(out / CHECKPOINT, supervisor.steps))
+        listener.on_checkpoint(CheckpointReport(out / CHECKPOINT, supervisor.reached[0]))
         remove_incomplete(out)
         remove_journals(out)
         remove_resumed(out)
@@ -80,13 +81,23 @@ def run_replicas(
         "seconds": max(result["seconds"] for result in supervisor.results.values()),
         "workers": supervisor.results,
         "shards": shards,
-        "samples": (supervisor.steps - job.training.start_step) * job.replicas * job.training.batch,
+        "samples": _count_samples(job, supervisor),
         "curve": supervisor.record.curve,
         "losses": supervisor.record.losses,
         "best": best,
         "restarts": supervisor.restarts,
         "participation": supervisor.participation,
     }
+
+
+def _count_samples(job: Job, supervisor: TrainingSupervisor) -> int:
+    """Return the samples of this run alone, those before it was resumed left out."""
+    training, record = job.training, supervisor.record
+    step = training.replicas * training.batch
+    if not training.is_open_ended:
+        return (supervisor.reached[0] - training.start_step) * step
+    reached = [int(samples) for samples, _ in record.losses[-1:]] + [int(one["samples"]) for one in record.curve[-1:]]
+    return max([0, *reached]) - training.start_step * step
 
 
 def run_with_divergence_retry(

@@ -48,6 +48,11 @@ class ShardSupervisor:
         return [shard_name(index, self._incarnation(index)) for index in self._indices]
 
     @property
+    def serving(self) -> dict[int, str]:
+        """The current names of the shards that are not missing, by index."""
+        return {i: name for i, name in enumerate(self.names) if not self._restarts.is_missing(shard_group(i))}
+
+    @property
     def all_serve(self) -> bool:
         """Whether no shard is missing at present."""
         return not any(self._restarts.is_missing(shard_group(index)) for index in self._indices)

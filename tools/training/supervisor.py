@@ -21,7 +21,6 @@ import msgspec
 
 from ...ps.checkpoint.journal import RECOVERY_POINT
 from ...ps.checkpoint.manifest import StateFile
-from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
@@ -29,6 +28,7 @@ from ...runtime.launcher.membership import Loss
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import replica_group, shard_group, worker_name
+from ..job.stream_position import StreamPosition
 from ..leases.lease_server import WorkerId
 from ..leases.scale_requests import ScaleRequests
 from ..run_folder import CHECKPOINT
@@ -56,7 +56,6 @@ class TrainingSupervisor:
         results: what each worker returned, by the name of its first incarnation.
         state_files: files with the buffers of replica 0, which the shards do not have.
         record: what replica 0 has reported.
-        steps: that each replica takes, on the average; fewer than planned if training ends early.
     """
 
     def __init__(
@@ -70,7 +69,9 @@ class TrainingSupervisor:
     ) -> None:
         self._job, self._hosts, self._listener, self._on_notice = job, hosts, listener, on_notice
         self._restarts = RestartLog(job.config.restarts)
-        self._checkpoints = CheckpointSets(job, on_notice=on_notice, on_complete=listener.on_checkpoint)
+        self._checkpoints = CheckpointSets(
+            job, on_notice=on_notice, on_complete=listener.on_checkpoint, position=lambda: self.reached[1]
+        )
         self._verdicts = Verdicts(
             job, stop_requested=lambda: listener.stop_requested, on_stop=self._end_early, on_notice=on_notice
         )
@@ -80,7 +81,6 @@ class TrainingSupervisor:
         self._elastic = ElasticReplicas(job, hosts, on_notice=on_notice, requests=requests)
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
         self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them
-        self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were informed
         self._lost: dict[str, Loss] = {}  # by group, the losses for which all are to go back
         self._workers: dict[str, WorkerId] = {}  # by current name
         self._trained: set[WorkerId] = set()
@@ -90,7 +90,7 @@ class TrainingSupervisor:
         self._finishing: set[str] = set()  # shards that were told to finish
         self.results: dict[str, Any] = {}
         self.state_files: list[StateFile] = []
-        self.steps = job.training.steps
+        self._steps = job.training.steps  # of each replica; fewer where training ends early
 
     @property
     def shards(self) -> list[str]:
@@ -101,6 +101,12 @@ class TrainingSupervisor:
     def max_replicas(self) -> int:
         """A bound: the number of every replica that can take part is smaller."""
         return self._elastic.replica_numbers.stop
+
+    @property
+    def reached(self) -> tuple[int, StreamPosition | None]:
+        """The steps of each replica when all have ended; and where they are in a stream of which they lease batches."""
+        done = self._elastic.count_steps(max(self._steps_done.values(), default=0))
+        return self._steps if done is None else done, self._elastic.position
 
     @property
     def participation(self) -> dict[str, Any]:
@@ -131,18 +137,20 @@ class TrainingSupervisor:
             self._restarts.expect(replica_group(replica), record)
             launcher.add(self._worker_roles(replica))
         starting = (r for r in self._elastic.replica_numbers if self._restarts.is_missing(replica_group(r)))
-        for replica in self._elastic.drop_unneeded(starting):
-            names = [name for name, worker in self._workers.items() if worker.replica == replica]
-            launcher.stop_roles(names)
-            self._forget(replica, names)
-            self._departed[replica] = set()
-        self._announce_departures(launcher)
+        for replica in self._elastic.list_unneeded(starting):
+            workers = {name: worker for name, worker in self._workers.items() if worker.replica == replica}
+            launcher.stop_roles(list(workers))
+            self._elastic.handle_loss(replica, workers)
+            self._drop(replica, workers)
         self._send_due(launcher)
 
     def handle(self, message: Message, launcher: Launcher) -> None:
         """Take a message of a role into account, and send what follows from it."""
         self._checkpoints.handle(message)
         self._points.handle(message)
+        if message.kind == "fenced":
+            self._elastic.handle_fenced(message)
+            self._send_due(launcher)
         if self._shards.handle(message, launcher):
             return
         worker = self._workers.get(message.sender)
@@ -187,10 +195,8 @@ class TrainingSupervisor:
             return shards
         replica = next(self._workers[name].replica for name in loss.progress)
         progress = [(self._workers[name], last) for name, last in loss.progress.items()]
-        if not self._elastic.handle_loss(replica, progress):
-            self._forget(replica, loss.progress)
-            self._elastic.mark_left(replica)
-            self._departed[replica] = set()
+        if not self._elastic.handle_loss(replica, {name: self._workers[name] for name in loss.progress}):
+            self._drop(replica, loss.progress)
             return []
         # A machine may be ahead of those that it sends to: all continue after the step that every machine completed.
         done = min(max(parse_steps_done(last), self._steps_done.get(worker, 0)) for worker, last in progress)
@@ -228,20 +234,14 @@ class TrainingSupervisor:
         self._checkpoints.abandon_incomplete()
         self._verdicts.go_back()
         self.record.go_back(step * self._job.replicas * self._job.training.batch)
-        self.steps = self._job.training.steps
+        self._steps = self._job.training.steps
         self._start_steps = Counter(dict.fromkeys(self._elastic.replicas, step))
         launcher.add(self.roles())
 
-    def _announce_departures(self, launcher: Launcher) -> None:
-        """Tell the shards, and those restarted since, which replicas left without telling them; others may wait."""
-        for replica, informed in self._departed.items():
-            for index, name in enumerate(self.shards):
-                if name in informed or self._restarts.is_missing(shard_group(index)):
-                    continue
-                informed.add(name)
-                for piece in slices_of_shard(self._job.slices, index):
-                    body = {"replica": replica, "number": 0}
-                    launcher.send(name, Message("leave", edge=piece.number, body=body))
+    def _drop(self, replica: int, names: Iterable[str]) -> None:
+        """Do without a replica from now on."""
+        self._forget(replica, names)
+        self._elastic.drop(replica)
 
     def _forget(self, replica: int, names: Iterable[str]) -> None:
         """Discard what the workers of a lost replica had completed or were about to report."""
@@ -299,8 +299,8 @@ class TrainingSupervisor:
 
     def _end_early(self, step: int) -> None:
         """End the training: no more batches are leased, or all replicas take one more step after this one."""
-        training, batches = self._job.training, self._elastic.end_early(self._job.replicas)
-        self.steps = min(training.steps, step + 2) if batches is None else batches // training.replicas
+        batches = self._elastic.end_early(self._job.replicas)
+        self._steps = min(self._steps, step + 2) if batches is None else batches // self._job.replicas
 
     def _mark_training(self, replica: int, seconds: float) -> None:
         """Note that a replica which was missing trains, for `seconds` by its own clock."""
@@ -331,17 +331,20 @@ class TrainingSupervisor:
         self._ready.clear()
 
     def _send_due(self, launcher: Launcher) -> None:
-        """Answer workers that ask for batches; then, when all workers have trained, let replica 0 evaluate; then, when
-        all workers have finished, let the shards write their files."""
+        """Answer workers; when all trained, let replica 0 evaluate; when all have finished, have the shards write."""
         self._start_training(launcher)
-        for name, reply in [*self._verdicts.take_replies(self.record.curve), *self._elastic.take_replies()]:
-            launcher.send(name, reply)
+        fences, verdicts = (
+            self._elastic.tell_shards(self._shards.serving),
+            self._verdicts.take_replies(self.record.curve),
+        )
+        for name, message in (*fences, *verdicts, *self._elastic.take_replies()):
+            launcher.send(name, message)
         if len(self._trained) < len(self._workers):
             return
         for name in [name for name, worker in self._workers.items() if worker.replica == 0]:
             if name not in self._evaluating:
                 self._evaluating.add(name)
-                body = {"path": CHECKPOINT, "batches": self.steps * self._job.replicas}
+                body = {"path": CHECKPOINT, "batches": self.reached[0] * self._job.replicas}
                 launcher.send(name, Message("all_trained", body=body))
         if len(self.results) == len(self._workers):
             for index, name in enumerate(self.shards):

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from ...models.sample_stream import SampleStream
 from ...models.task import Data
 from ...ps.client.client import Client
 from ...ps.methods.training_loop import TrainingLoop
@@ -16,10 +15,10 @@ from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
+from ..leases.batch_reader import make_reader
 from ..run_folder import buffer_path
 from ..samples.dataset_samples import Samples
-from ..samples.sample_loader import SampleLoader
-from ..task.load_task import load_task, read_split
+from ..task.load_task import load_task, read_split, read_training
 from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
 from .model_part import CutModelPart, ModelPart, UncutModelPart, read_optimizer_state
@@ -47,15 +46,13 @@ class WorkerProcess:
     def __init__(self, channel: Channel, spec: WorkerSpec, progress: RoleProgress) -> None:
         self._channel, self._spec, self._training, self._progress = channel, spec, spec.training, progress
         self._task = load_task(self._training.task)
-        is_cut, seed = bool(spec.program), self._training.seed
-        self._samples = read_split(self._task, "train", seed=seed, one_shape=is_cut)
+        is_cut, seed, parts = bool(spec.program), self._training.seed, self._training.parts or None
+        samples = read_training(self._task, seed=seed, parts=parts, one_shape=is_cut)
         self._tests = read_split(self._task, "test", one_shape=is_cut) if spec.replica == 0 else None
         self._mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
         self._send("connected", {})
         self._model_part = self._build_model_part()
         self._client = self._build_client()
-        stream = SampleStream(len(self._samples), batch=self._training.batch, seed=self._training.seed)
-        self._loader = SampleLoader(self._samples, stream)
         state = number_buffers(self._model_part.state(), self._model_part.buffers()) if spec.replica == 0 else None
         self._send("ready", {"machine": spec.machine, "state": msgspec.to_builtins(state)})
         self._mailbox.wait([(LAUNCHER, "start_training", 0, 0, 0)], timeout_s=MESSAGE_TIMEOUT_S)
@@ -66,6 +63,7 @@ class WorkerProcess:
         )
         self._assignment = self._build_assignment()
         self._steps_done = self._assignment.start_step
+        self._reader = make_reader(self._training, samples, self._assignment, spec.replica)
 
     def run(self) -> dict[str, Any]:
         """Train until nothing is left to compute; return the worker's result."""
@@ -77,7 +75,7 @@ class WorkerProcess:
                 self._buffer_file.save(now=True)
             self._progress.value = None  # others may take long; the launcher must not take the wait for being stuck
             more = self._assignment.wait_for_more()
-        self._loader.close()
+        self._reader.close()
         if self._tests is not None:
             self._finish(self._tests)
         return {
@@ -127,8 +125,9 @@ class WorkerProcess:
     def _build_assignment(self) -> BatchAssignment:
         spec = self._spec
         if spec.method.leases_batches:
+            in_order = not self._training.parts
             start_step = spec.method.choose_start_step(self._client, spec.start_step)
-            return LeasedBatches(self._mailbox, start_step, lambda: self._client.acknowledged_step)
+            return LeasedBatches(self._mailbox, start_step, lambda: self._client.durable_step, in_order=in_order)
         return RoundRobinBatches(self._training, spec.replica, spec.start_step)
 
     def _build_loop(self) -> TrainingLoop[Data]:
@@ -138,29 +137,23 @@ class WorkerProcess:
             model_part,
             self._client,
             self._spec.optimizer,
-            self._read_batch,
+            self._reader.read,
             replicas=self._training.replicas,
             start_step=self._assignment.start_step,
-            total_steps=self._training.steps,
+            total_steps=0 if self._training.is_open_ended else self._training.steps,
             clip=(lambda step: model_part.clip(max_norm, step)) if max_norm else None,
             agree=model_part.agree,
             report=lambda step, loss, count: self._finish_step(step, loss, last=loop.is_last),
             gradient=model_part.gradient,
             keep=self._local_state.keep if self._local_state is not None else lambda tensors: None,
+            skips=self._assignment.skips,
         )
         return loop
-
-    def _read_batch(self, step: int) -> Data | None:
-        number = self._assignment.batch_at(step)
-        if number is None:
-            return None
-        following = (self._assignment.peek(step + n) for n in range(1, self._loader.ahead + 1))
-        return self._loader.read(number, [later for later in following if later is not None])
 
     def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
         """Log a step, and save and evaluate if that is due."""
         reached = self._assignment.count_reached(step)
-        acknowledged = self._client.acknowledged_step if self._spec.method.leases_batches else None
+        acknowledged = self._client.durable_step if self._spec.method.leases_batches else None
         self._log.record_step(step, loss, reached=reached, acknowledged=acknowledged, last=last)
         if self._local_state is not None:
             self._local_state.save_due(step)

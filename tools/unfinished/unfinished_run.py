@@ -8,9 +8,10 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -71,9 +72,10 @@ def save_unfinished(run: Path, unfinished: UnfinishedRun) -> None:
     write_whole(run / UNFINISHED, msgspec.json.encode(unfinished).decode())
 
 
-def complete_unfinished(run: Path) -> tuple[Path, int] | None:
+def complete_unfinished(run: Path, more: Mapping[str, Any] = MappingProxyType({})) -> tuple[Path, int] | None:
     """Make a checkpoint of what the roles of a run that has ended early had saved; return its folder and its step.
 
+    more: what it also says of the run.
     None where it ended well, or had saved nothing that is later than its start. OSError or CheckpointError where the
     checkpoint cannot be written.
     """
@@ -97,7 +99,7 @@ def complete_unfinished(run: Path) -> tuple[Path, int] | None:
         states = [_write_state(run, folder, point, machine, state) for machine, state in enumerate(unfinished.states)]
         files = [_take(path, folder, index) for index, path in enumerate(point.shards)]
         samples = step * unfinished.replicas * unfinished.batch
-        about = unfinished.about | {"step": step, "samples": samples, "written": time.time()}
+        about = unfinished.about | {"step": step, "samples": samples, "written": time.time(), **more}
         write_manifest(folder, Manifest(unfinished.slices, unfinished.regions, files, states, about))
     except (OSError, CheckpointError):
         shutil.rmtree(folder, ignore_errors=True)
@@ -107,8 +109,13 @@ def complete_unfinished(run: Path) -> tuple[Path, int] | None:
 
 
 @contextmanager
-def complete_if_it_ends_early(run: Path, on_notice: Callable[[str], object]) -> Iterator[None]:
-    """Make a checkpoint where an error ends the context, or the user does; unless training has diverged."""
+def complete_if_it_ends_early(
+    run: Path, on_notice: Callable[[str], object], describe: Callable[[], Mapping[str, Any]] = dict
+) -> Iterator[None]:
+    """Make a checkpoint where an error ends the context, or the user does; unless training has diverged.
+
+    describe: returns what it also says of the run.
+    """
     try:
         yield
     except Diverged:
@@ -116,7 +123,7 @@ def complete_if_it_ends_early(run: Path, on_notice: Callable[[str], object]) -> 
         raise
     except BaseException:
         try:
-            completed = complete_unfinished(run)
+            completed = complete_unfinished(run, describe())
         except (OSError, CheckpointError) as error:
             on_notice(f"no checkpoint can be made of what was saved: {error}")
         else:

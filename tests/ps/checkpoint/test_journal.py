@@ -9,7 +9,7 @@ from cutset.ps.optimizers.standard import SGD, Adagrad
 from cutset.ps.server.serving import ServingConfig
 from cutset.ps.server.shard import Shard
 from cutset.ps.slices.slicing import slice_parameters
-from cutset.runtime.channel.message import Message
+from cutset.runtime.channel.message import LAUNCHER, Message
 
 SIZE = 40
 SLICES = slice_parameters([SIZE], 1, align=1, max_elements=8)  # five slices
@@ -264,3 +264,21 @@ def test_a_replica_has_left_once_a_journal_says_so(tmp_path):
     assert replies == []
     assert [m.kind for _, m in settled(shard) if m.kind == "leave_ack"] == ["leave_ack"] * len(SLICES)
     assert restored(tmp_path)[1] == {piece.number: {} for piece in SLICES}
+
+
+def test_a_fence_says_what_is_durable_of_a_client_of_which_nothing_more_is_taken(tmp_path):
+    shard, _ = kept(tmp_path, serving=ServingConfig(SGD(1.0)))
+    put(shard)
+    settled(shard)
+    push(shard, 1)
+    push(shard, 2)
+    fence = Message("fence", body={"client": "worker-0.0"}, sender=LAUNCHER)
+    assert shard.handle(fence) == []  # not before that is on the disk
+    assert push(shard, 3) == []
+    [fenced] = [message for peer, message in settled(shard) if peer == LAUNCHER]
+    slice_states, _ = restored(tmp_path)
+    steps = {str(state.slice.number): state.steps["worker-0.0"] for state in slice_states}
+    assert (fenced.kind, fenced.body) == ("fenced", {"client": "worker-0.0", "steps": steps})
+    assert [state.applied["worker-0.0"] for state in slice_states] == [2] * len(SLICES)
+    again = Shard(0, SLICES, ServingConfig(SGD(1.0)), restored=slice_states)
+    assert [message.body for _, message in again.handle(fence)] == [fenced.body]

@@ -173,7 +173,7 @@ def test_a_machine_without_parameters_waits_for_nothing():
     client.drain()
 
 
-def test_a_step_is_acknowledged_once_all_shards_have_acknowledged_its_pushes():
+def test_a_step_is_durable_once_its_pushes_are_on_all_shards():
     bench = Bench(shards=2)
     (client,) = bench.clients
     client.put()
@@ -182,13 +182,13 @@ def test_a_step_is_acknowledged_once_all_shards_have_acknowledged_its_pushes():
         client.push(ramp(), step)
     bench.pump(0)
     client.push(ramp(), 6)
-    assert client.acknowledged_step == 0
+    assert client.durable_step == 0
     bench.pump(1, 1)
     client.push(ramp(), 7)
-    assert client.acknowledged_step == 5
+    assert client.durable_step == 5
     bench.pump()
     client.drain()
-    assert client.acknowledged_step == 8
+    assert client.durable_step == 8
 
 
 def test_a_join_returns_a_step_that_suits_all_slices():
@@ -210,7 +210,7 @@ def test_a_durable_push_counts_as_acknowledged():
     body = {"numbers": {"0": 1}, "failing": False}
     bench.channels[0].send("worker-0.0", Message("durable", body=body))
     client.drain()  # nothing is kept that could be said again
-    assert (client.in_flight, client.acknowledged_step) == (0, 1)
+    assert (client.in_flight, client.durable_step) == (0, 1)
 
 
 def test_fetched_values_acknowledge_the_put():

@@ -392,3 +392,17 @@ def test_the_mean_rate_is_that_of_the_updates():
     counts = shard.statistics()["slices"][0]
     assert (counts["updates"], counts["rate"]) == (3, (1.0 + 1.0 + 0.5) / 3)
     assert shard.statistics()["slices"][1]["rate"] is None
+
+
+def test_a_push_with_nothing_for_a_slice_is_numbered_and_not_applied():
+    shard = shard_with_values(Adagrad(1.0))
+    skipped = Message("push", 4, 0, 0, {"base": 0, "number": 1, "replica": 0, "skipped": True}, (), "worker-0.0")
+    acknowledged = [("worker-0.0", "push_ack", {"version": 0, "number": 1, "durable": 1}, [])]
+    assert plain(shard.handle(skipped)) == acknowledged
+    assert plain(shard.handle(skipped)) == acknowledged
+    values = ("worker-0.0", "values", {"version": 0, "applied": 1}, [[0, 10, 20]])
+    assert plain(shard.handle(fetch())) == [values]
+    fence = Message("fence", body={"client": "worker-0.0"}, sender="launcher")
+    assert [body for _, _, body, _ in plain(shard.handle(fence))] == [
+        {"client": "worker-0.0", "steps": {"0": 5, "2": 0}}
+    ]

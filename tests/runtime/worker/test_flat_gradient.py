@@ -184,3 +184,20 @@ def test_memory_that_was_given_away_is_never_written_again() -> None:
 def test_of_tables_only_rows_are_given_away() -> None:
     with pytest.raises(ValueError, match="never given away"):
         touched(1)[0].replace_memory()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 10_000))
+def test_parts_are_put_back_as_they_were(first: int, second: int) -> None:
+    """Dense ones, and rows of a table, though other rows were touched since."""
+    (gradient, before), (other, _) = touched(first), touched(second)
+    parts = [(0, 3), (7, 15), (21, 23)]
+    put_back = [gradient.save_between(*part) for part in parts]
+    gradient.add(other)
+    expected = gradient.flat.clone()
+    for start, stop in parts:
+        expected[start:stop] = before[start:stop]
+    for put in put_back:
+        put()
+    assert torch.equal(gradient.flat, expected)
+    assert not gradient.zero().flat.any()

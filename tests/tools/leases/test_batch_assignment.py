@@ -11,6 +11,7 @@ from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.channel.message import LAUNCHER, Message
 from cutset.tools.job.process_specs import TrainingSpec
 from cutset.tools.leases.batch_assignment import LeasedBatches, RoundRobinBatches
+from cutset.tools.leases.batch_leases import BatchLeases
 from cutset.tools.leases.lease_server import LeaseServer, WorkerId
 from cutset.tools.task.load_task import TaskSpec
 
@@ -22,7 +23,7 @@ Life = Callable[[LeasedBatches, Any], None]
 
 def run(batches: int, lives: dict[str, Life], *, machines: int = 1) -> tuple[LeaseServer, dict[str, Any]]:
     """Workers "replica.machine" live with what they are leased, until all have ended; what they return."""
-    server, ended = LeaseServer(batches, machines), 0
+    server, ended = LeaseServer(BatchLeases(batches), machines), 0
     workers = {name: WorkerId(*map(int, name.split("."))) for name in lives}
     for replica in {worker.replica for worker in workers.values()}:
         server.register(replica, 0)

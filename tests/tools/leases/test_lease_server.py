@@ -3,6 +3,7 @@
 from typing import Any
 
 from cutset.runtime.channel.message import Message
+from cutset.tools.leases.batch_leases import BatchLeases
 from cutset.tools.leases.lease_server import LeaseServer, WorkerId
 
 
@@ -10,7 +11,7 @@ class Replicas:
     """Replicas of a number of machines, and what they are told."""
 
     def __init__(self, batches: int, *, machines: int = 1, replicas: int = 2) -> None:
-        self.server = LeaseServer(batches, machines)
+        self.server = LeaseServer(BatchLeases(batches), machines)
         for replica in range(replicas):
             self.server.register(replica, 0)
 
@@ -32,6 +33,11 @@ class Replicas:
         replies = [body for name, kind, body in self.answers() if name == f"{replica}.{machine}"]
         return (replies[0]["first"], replies[0]["count"]) if replies else None
 
+    def lose(self, replica: int, steps: dict[int, int] | None = None) -> int:
+        """Return how many batches are leased again. steps: by slice, what it has of the replica."""
+        start = self.server.lose(replica)
+        return self.server.reclaim(start, steps or {0: 0}) if start is not None else 0
+
     def answers(self) -> list[tuple[str, str, dict[str, Any]]]:
         return [(name, message.kind, message.body) for name, message in self.server.take_replies()]
 
@@ -45,6 +51,17 @@ def test_the_machines_of_a_replica_get_the_same_answers() -> None:
     assert replicas.request(0, 0, 0, pace_s=1e-3) == (0, 12)
     assert replicas.request(1, 0, 0, pace_s=1e-3) == (12, 5)
     assert replicas.request(0, 0, 1, pace_s=1.0) == (0, 12)
+
+
+def test_the_machines_of_a_replica_are_told_the_same_progress() -> None:
+    """They evaluate by it, together."""
+    replicas = Replicas(100, machines=2)
+    replicas._take(0, 0, Message("lease_request", edge=0, body={"idle": False, "acknowledged": 0}))
+    [(_, _, first)] = replicas.answers()
+    replicas.request(1, 0)
+    replicas._take(0, 1, Message("lease_request", edge=0, body={"idle": False, "acknowledged": 0}))
+    [(_, _, second)] = replicas.answers()
+    assert first == second
 
 
 def test_an_invalid_pace_is_ignored() -> None:
@@ -71,19 +88,43 @@ def test_batches_of_a_lost_replica_go_to_an_idle_one() -> None:
         assert replicas.request(replica, 0) == (replica, 1)
     assert [replicas.request(replica, 1) for replica in range(2)] == [(0, 0)] * 2
     assert replicas.request(0, 2, idle=True, acknowledged=1) is None
-    assert replicas.server.reclaim(1, [(WorkerId(1, 0), 0)]) == 1
-    assert replicas.answers() == [("0.0", "lease", {"first": 1, "count": 1})]
+    assert replicas.lose(1) == 1
+    assert replicas.answers() == [("0.0", "lease", {"first": 1, "count": 1, "skips": (), "begun": 1})]
     assert replicas.request(0, 3, acknowledged=2) == (0, 0)
     assert replicas.server.all_done
     assert replicas.request(0, 4, idle=True, acknowledged=2) == (0, 0)
     assert replicas.server.statistics() == {"batches": 2, "completed": {"0": 2}, "recomputed": {"1": 1}}
 
 
-def test_acknowledged_steps_of_a_lost_replica_are_not_recomputed() -> None:
+def test_nobody_gets_the_batches_of_a_lost_replica_until_it_is_known_what_the_slices_have() -> None:
+    replicas = Replicas(1)
+    replicas.join(0)
+    assert replicas.request(0, 0) == (0, 1)
+    start = replicas.server.lose(0)
+    assert start == (0, 0)
+    replicas.join(1)
+    assert replicas.request(1, 0) == (0, 0)
+    assert replicas.request(1, 1, idle=True) is None
+    assert not replicas.server.all_done
+    replicas.server.reclaim(start, {0: 1, 1: 0})
+    assert replicas.answers() == [("1.0", "lease", {"first": 0, "count": 1, "skips": (0,), "begun": 0})]
+
+
+def test_batches_that_all_slices_have_are_complete() -> None:
+    replicas = Replicas(1)
+    replicas.join(0, step=5)
+    assert replicas.request(0, 0) == (0, 1)
+    assert replicas.lose(0, {0: 6, 1: 6}) == 0
+    assert replicas.server.all_done
+    assert replicas.server.statistics() == {"batches": 1, "completed": {"0": 1}, "recomputed": {}}
+
+
+def test_durable_steps_of_a_lost_replica_are_not_recomputed() -> None:
     replicas = Replicas(200)
     replicas.join(0)
     (first, count) = replicas.request(0, 0, pace_s=1e-3)
-    assert replicas.server.reclaim(0, [(WorkerId(0, 0), 7)]) == count - 7
+    replicas.server.acknowledge(WorkerId(0, 0), 7)
+    assert replicas.lose(0) == count - 7
     replicas.server.register(0, 1)
     assert replicas.join(0, step=9) == 9
     assert replicas.request(0, 0, pace_s=1e-3)[0] == first + 7
@@ -113,6 +154,6 @@ def test_the_requests_of_a_lost_replica_are_not_answered() -> None:
     replicas.join(1)
     assert replicas.request(1, 0) == (0, 0)
     assert replicas.request(1, 1, idle=True) is None
-    replicas.server.reclaim(1)
-    replicas.server.reclaim(0)
+    replicas.lose(1)
+    replicas.lose(0)
     assert replicas.answers() == []

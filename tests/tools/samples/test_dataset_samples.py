@@ -22,7 +22,8 @@ from cutset.models.task import Data
 from cutset.ps.methods.registry import parse_method
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
-from cutset.tools.samples.dataset_samples import DatasetSamples, unpack_batch
+from cutset.tools.samples.batch_maker import unpack_batch
+from cutset.tools.samples.dataset_samples import DatasetSamples
 from cutset.tools.samples.sample_loader import SampleLoader
 from cutset.tools.task.load_task import TaskSpec, load_task, read_split
 from cutset.tools.train import run

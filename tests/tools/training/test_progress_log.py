@@ -8,7 +8,7 @@ from cutset.runtime.hosts.heartbeat import RoleProgress
 from cutset.tools.job.process_specs import TrainingSpec
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.scores import Scores
-from cutset.tools.training.progress_log import ProgressLog, parse_acknowledged_steps, parse_steps_done
+from cutset.tools.training.progress_log import ProgressLog, parse_steps_done
 
 TRAINING = TrainingSpec(
     TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=2, steps=6, evaluate_every=2, folder="nowhere"
@@ -16,9 +16,8 @@ TRAINING = TrainingSpec(
 
 
 def test_steps_done_are_parsed_from_progress() -> None:
-    reports = (None, 7, "712 messages", "step 0", "step 41", "step 41, acknowledged 38")
-    assert [parse_steps_done(progress) for progress in reports] == [0, 0, 0, 1, 42, 42]
-    assert [parse_acknowledged_steps(progress) for progress in reports] == [0, 0, 0, 0, 0, 38]
+    reports = (None, 7, "712 messages", "step 0", "step 41")
+    assert [parse_steps_done(progress) for progress in reports] == [0, 0, 0, 1, 42]
 
 
 def test_heartbeats_have_the_steps_done_except_during_an_evaluation() -> None:
@@ -78,7 +77,7 @@ def test_progress_is_counted_in_samples_and_never_decreases() -> None:
         (2, 1, 56),
         (3, 2, 96),
     ]
-    assert progress.value == "step 2, acknowledged 2"
+    assert progress.value == "step 2"
     assert log.steps == 3
 
 

@@ -15,8 +15,8 @@ from ...ps.optimizers.parameter_groups import Averaged, Grouped
 from ...ps.optimizers.rates import RatedOptimizer
 from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.slices.region import Region
-from ..config.parameter_group import Group, assign_groups
 from ..task.meta_model import build_without_weights
+from .parameter_group import Group, assign_groups
 
 if TYPE_CHECKING:
     from ...models.task import Task

@@ -1,0 +1,89 @@
+"""`BatchMaker`: makes `Data` of a list of samples, and says what is wrong with them in the user's words."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ...errors import BadInput
+from ..blame import blame
+
+if TYPE_CHECKING:
+    from ...models.task import Data, Task
+
+LABELS = ("labels", "label")  # of a batch that is a dict, as Hugging Face has them
+
+
+class BatchMaker:
+    """Makes the batches of one split.
+
+    collate: makes a batch of a list of samples. one_shape: whether all batches must have the same sizes, as for a cut
+    model, or only the same dtypes and numbers of dimensions. what: the samples are, in words.
+    """
+
+    def __init__(
+        self, task: "Task", split: str, collate: Callable[[list[Any]], Any], *, one_shape: bool = True
+    ) -> None:
+        self._collate, self._unpack = collate, task.unpack or unpack_batch
+        self.what = f"the {split} data of task {task.name}"
+        self._form: list[str] | None = None
+        self.has_one_shape = one_shape
+
+    def make(self, items: list[Any], which: str, name: Callable[[int], str]) -> "Data":
+        """Return the batch of some samples; BadInput where it fails, or is unlike the one before.
+
+        which: the samples are, in words; name: returns the words for one of them, by its place.
+        """
+        from ...models.task import Data
+
+        with blame("E311", f"the batch of samples {which} of {self.what}"):
+            batch = self._unpack(self._collate(items))
+        if not isinstance(batch, Data):
+            facts = f"unpack of {self.what} gives a {type(batch).__name__}, not a cutset.Data"
+            raise BadInput("E311", facts, fix="return cutset.Data((inputs,), (targets,))")
+        self._check(batch, len(items), which, name)
+        return batch
+
+    def _check(self, batch: "Data", count: int, which: str, name: Callable[[int], str]) -> None:
+        """Raise BadInput where a batch has another form than the one before, or a value that is no number."""
+        tensors = (*batch.inputs, *batch.targets)
+        form = [describe_form(tensor, exactly=self.has_one_shape) for tensor in tensors]
+        if len(batch) != count:
+            facts = f"{count} samples of {self.what} make a batch of {len(batch)}"
+            raise BadInput("E311", facts, fix="let collate and unpack give a row for each sample")
+        if self._form is not None and form != self._form:
+            facts = f"{self.what} has samples of {' and '.join(form)} ({which}) beside {self._form}"
+            raise BadInput("E311", facts, fix="give all samples one shape: collate_fn=cutset.PadTo(LENGTH)")
+        self._form = form
+        for tensor in tensors:
+            if tensor.is_floating_point() and not tensor.sum().isfinite():
+                finite = tensor.flatten(1).isfinite().all(1) if tensor.dim() > 1 else tensor.isfinite()
+                bad = [place for place, is_finite in enumerate(finite.tolist()) if not is_finite]
+                if bad:
+                    facts = f"{name(bad[0])} of {self.what} has a value that is not finite"
+                    raise BadInput("E311", facts, fix="leave it out, or put a number there")
+
+
+def describe_form(tensor: Tensor, *, exactly: bool) -> str:
+    """Return dtype and sizes of a tensor whose first dimension is that of samples; or only how many sizes it has."""
+    sizes = list(tensor.shape[1:]) if exactly else f"[{tensor.dim() - 1} dimensions]"
+    return f"{str(tensor.dtype).removeprefix('torch.')}{sizes}"
+
+
+def unpack_batch(batch: Any) -> "Data":
+    """Return a collated batch as `Data`: of a sequence the last is the target, of a dict `labels`, and all are inputs.
+
+    A batch that is one tensor has no target.
+    """
+    from ...models.task import Data, TaskError
+
+    if isinstance(batch, Tensor):
+        return Data((batch,), ())
+    if isinstance(batch, Mapping):
+        labels = [batch[name] for name in LABELS if name in batch]
+        named = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+        return Data(tuple(named.values()), tuple(labels[:1]), tuple(named))
+    if isinstance(batch, Sequence) and len(batch) > 1 and all(isinstance(part, Tensor) for part in batch):
+        return Data(tuple(batch[:-1]), (batch[-1],))
+    facts = f"a batch is a {type(batch).__name__}, neither a dict nor a sequence of inputs and a target"
+    raise TaskError(facts, fix="give the task unpack=..., which makes a cutset.Data of a batch")
