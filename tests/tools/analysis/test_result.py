@@ -62,16 +62,16 @@ def test_recorded_steps_are_measured_and_explained(options: RunConfig) -> None:
     assert result._measure(job, [[], []]) is None
 
 
-def outcome(seconds: float, *points: tuple[float, float]) -> dict[str, Any]:
+def outcome(seconds: float, *points: tuple[float, float], samples: int = 96) -> dict[str, Any]:
     scores = {"test_loss": 0.25, "metrics": {}}
     curve = [{"seconds": s, "samples": 1, "test_accuracy": share, **scores} for s, share in points]
-    return {"seconds": seconds, "curve": curve, "losses": [(1, 0.5)]}
+    return {"seconds": seconds, "samples": samples, "curve": curve, "losses": [(1, 0.5)]}
 
 
 def test_a_row_has_the_time_to_the_target(options: RunConfig) -> None:
     job = prepare(replace(options, target=0.9, replicas=2, epochs=2))
     row = result._make_row(job, "one", outcome(4.0, (1.0, 0.8), (2.0, 0.95), (3.0, 0.85)), processes=3)
-    assert (row["samples"], row["samples_per_s"]) == (192, 48.0)
+    assert (row["samples"], row["samples_per_s"]) == (96, 24.0)
     assert (row["test_accuracy"], row["time_to_target_s"], row["processes"]) == (0.85, 2.0, 3)
     assert result._make_row(job, "one", outcome(4.0, (1.0, 0.8)), processes=3)["time_to_target_s"] is None
 
@@ -82,6 +82,8 @@ def test_the_verdict_compares_at_the_same_samples(options: RunConfig) -> None:
     assert result._describe_verdict(rows[:1]) == "95.0% test accuracy, test loss 0.25 after 96 samples in 2.0 s."
     said = "93.0% test accuracy, 2.0 points below one process at the same number of samples; "
     assert result._describe_verdict(rows) == said + "throughput is 0.50x of one process."
+    rows[0]["samples"] = 64  # it has ended early
+    assert "one process after 64 samples" in result._describe_verdict(rows)
 
 
 def test_without_an_accuracy_the_loss_and_the_metrics_are_compared(options: RunConfig) -> None:
@@ -89,7 +91,7 @@ def test_without_an_accuracy_the_loss_and_the_metrics_are_compared(options: RunC
     for seconds, loss in ((2.0, 1.5), (4.0, 1.25)):
         scores = {"test_accuracy": None, "test_loss": loss, "metrics": {"perplexity": 4.48}}
         point = {"seconds": 1.0, "samples": 1, **scores}
-        found = {"seconds": seconds, "curve": [point], "losses": [(1, 0.5)]}
+        found = {"seconds": seconds, "samples": 96, "curve": [point], "losses": [(1, 0.5)]}
         rows.append(result._make_row(job, "", found, processes=1))
     assert result._describe_verdict(rows) == (
         "Test loss 1.25, perplexity 4.48; one process at the same number of samples: test loss 1.5, perplexity 4.48; "
