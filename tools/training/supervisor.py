@@ -1,8 +1,7 @@
 """`TrainingSupervisor`: follows a run of replicas and shards from its roles to its results, and replaces lost replicas.
 
-A lost replica is restarted under new names: it fetches the parameters from the shards and continues after the last step
-that it is known to have completed, while the other replicas train. Steps since its last heartbeat, at most half a
-second of them, are computed again. Its buffers are those that its workers saved last (replica_state.py).
+A lost replica is restarted under new names, while the others train: it fetches the parameters from the shards and goes
+on after the last step that it is known to have completed. Its buffers are those saved last (replica_state.py).
 
 Where replicas go in lock step, none can go on without the others, and pushes of a worker that is lost with a shard are
 nowhere any more. There is one way back: all roles are ended, and start again from the last recovery point
@@ -105,8 +104,8 @@ class TrainingSupervisor:
     @property
     def reached(self) -> tuple[int, StreamPosition | None]:
         """The steps of each replica when all have ended; and where they are in a stream of which they lease batches."""
-        done = self._elastic.count_steps(max(self._steps_done.values(), default=0))
-        return self._steps if done is None else done, self._elastic.position
+        of_stream = self._elastic.count_steps(max(self._steps_done.values(), default=0))
+        return of_stream or self._steps, self._elastic.position
 
     @property
     def participation(self) -> dict[str, Any]:
@@ -228,8 +227,8 @@ class TrainingSupervisor:
             if group not in lost:
                 self._restarts.follow(group)
         step = self._points.step
-        of_roles = self._trained, self._ready, self._evaluating, self._finishing, self.state_files
-        for records in (self._steps_done, self._workers, self.results, *of_roles):
+        of_roles = self._workers, self._trained, self._ready, self._evaluating, self._finishing, self.state_files
+        for records in (self._steps_done, self.results, *of_roles):
             records.clear()
         self._checkpoints.abandon_incomplete()
         self._verdicts.go_back()
@@ -333,10 +332,8 @@ class TrainingSupervisor:
     def _send_due(self, launcher: Launcher) -> None:
         """Answer workers; when all trained, let replica 0 evaluate; when all have finished, have the shards write."""
         self._start_training(launcher)
-        fences, verdicts = (
-            self._elastic.tell_shards(self._shards.serving),
-            self._verdicts.take_replies(self.record.curve),
-        )
+        fences = self._elastic.tell_shards(self._shards.serving)
+        verdicts = self._verdicts.take_replies(self.record.curve)
         for name, message in (*fences, *verdicts, *self._elastic.take_replies()):
             launcher.send(name, message)
         if len(self._trained) < len(self._workers):
