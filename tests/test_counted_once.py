@@ -44,7 +44,7 @@ def train(out: Path, factory: str, seed: int, method: str) -> torch.Tensor:
     return load_file(out / "model.safetensors")["weight"]
 
 
-@pytest.mark.parametrize("seed", with_slow([0, 1], range(2, 12)))
+@pytest.mark.parametrize("seed", with_slow([0], range(1, 12)))
 def test_every_sample_is_counted_once_though_replicas_are_killed(tmp_path: Path, seed: int) -> None:
     counts = train(tmp_path, f"numbered(count={COUNT})", seed, METHODS[seed % len(METHODS)])
     assert counts.tolist() == [EPOCHS] * COUNT
@@ -53,7 +53,7 @@ def test_every_sample_is_counted_once_though_replicas_are_killed(tmp_path: Path,
 STREAMS = ["unsized", "in_files", "undivided", "loaded"]
 
 
-@pytest.mark.parametrize("seed", with_slow([0, 1], range(2, 12)))
+@pytest.mark.parametrize("seed", with_slow([0], range(1, 12)))
 def test_every_sample_of_a_stream_is_counted_once_though_replicas_are_killed(tmp_path: Path, seed: int) -> None:
     factory, method = STREAMS[seed % len(STREAMS)], METHODS[seed // 3 % len(METHODS)]
     counts = train(tmp_path, f"{factory}(count={COUNT})", seed, method)

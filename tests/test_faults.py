@@ -65,6 +65,7 @@ def test_a_killed_process_ends_the_run_with_its_name(training: Run) -> None:
     check_killed(training, "worker-0.1")
 
 
+@pytest.mark.slow
 def test_a_stopped_process_ends_the_run_with_its_name(training: Run) -> None:
     sockets, since = training.listening(), time.monotonic()
     os.kill(training.pid("worker-0.0"), signal.SIGSTOP)
@@ -77,6 +78,7 @@ def test_a_run_that_is_interrupted_ends(training: Run) -> None:
     check_told_to_end(training, signal.SIGINT, INTERRUPTED, "interrupted; every process of the run is ended")
 
 
+@pytest.mark.slow
 def test_all_processes_end_when_the_command_is_killed(training: Run) -> None:
     sockets, processes = training.listening(), training.processes()
     assert sorted(line for line in processes.values() if line.startswith(PROCESS_TITLE)) == [

@@ -86,6 +86,7 @@ def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(whole: Path, tm
     assert all(torch.equal(value, expected[name]) for name, value in weights(tmp_path).items())
 
 
+@pytest.mark.slow
 def test_a_run_that_leases_goes_on_with_other_replicas_and_counts_every_sample_once(tmp_path: Path) -> None:
     """Parts whose last samples were no full batch are read to their end again."""
     task = f"{COUNTING}:in_files(count={COUNT})"
@@ -105,6 +106,7 @@ def test_a_checkpoint_of_other_parts_is_refused(whole: Path, tmp_path: Path, met
     assert caught.value.code == ("E289" if method == "sync" else "E292")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["downpour", "sync"])
 def test_the_machines_of_a_replica_read_the_same(tmp_path: Path, method: str) -> None:
     result = run(prepare(options(tmp_path, method=method, machines=2, epochs=6)))

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from places import ROOT
 
 NOTEBOOK = ROOT / "docs" / "notebooks" / "training.ipynb"
 
 
+@pytest.mark.slow
 def test_the_notebook_trains_what_stands_in_its_cells(tmp_path: Path) -> None:
     shutil.copy(NOTEBOOK, tmp_path)
     command = [Path(sys.executable).with_name("jupyter-execute"), "--allow-errors", "--inplace", NOTEBOOK.name]

@@ -25,6 +25,7 @@ def test_runs_with_faults_end_as_they_should(first: int, seeds: int) -> None:
     assert ended.stdout == f"{seeds} seeds, 0 wrong\n"
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_run_again() -> None:
     """Both where replicas lease batches as they come, and where faults happen at random."""
     first, second = (simulate("--seed", "2", "--verbose") for _ in range(2))
@@ -32,6 +33,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
     assert "restarts" in first.stdout or "go back" in first.stdout
 
 
+@pytest.mark.slow
 def test_a_seed_that_goes_wrong_is_told(tmp_path: Path) -> None:
     """Shards that take every push for a new one: what the numbers are for."""
     ended = simulate("--first", "80", "--seeds", "20", "--jobs", "1", "--break-dedupe")

@@ -1,4 +1,4 @@
-"""A DistilBert of Hugging Face, small and with random weights, its labels inside: which of two words comes more often."""
+"""A small DistilBert with random weights, its labels inside: which of two kinds of words comes more often."""
 
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import pytest
 from busy import stretch
 from command_line import USAGE, Cutset
 from command_line import cutset as cutset
@@ -12,6 +13,7 @@ from cutset.runtime.joining.join import join
 from cutset.runtime.joining.join_key import read_join_key
 
 
+@pytest.mark.slow
 def test_a_machine_joins_a_run(tmp_path: Path, cutset: Cutset) -> None:
     key = tmp_path / "run.key"
     made = cutset("host", "--new-key", key, "--listen", "127.0.0.1:47961")

@@ -80,7 +80,7 @@ ADAGRAD = (
 )
 
 
-@pytest.mark.parametrize(("name", "lr", "make"), with_slow(OPTIMIZERS, [ADAGRAD]))
+@pytest.mark.parametrize(("name", "lr", "make"), with_slow(OPTIMIZERS[:1], [*OPTIMIZERS[1:], ADAGRAD]))
 @pytest.mark.parametrize(
     ("method", "machines", "shards"),
     with_slow(
@@ -101,6 +101,7 @@ def test_one_replica_makes_the_steps_of_torch(
     )
 
 
+@pytest.mark.slow
 def test_the_one_process_has_the_groups_too(tmp_path: Path) -> None:
     name, lr, make = OPTIMIZERS[0]
     result = run(prepare(options(tmp_path / "run", method="sync", machines=2, optimizer=name, lr=lr, baseline=True)))
@@ -129,6 +130,7 @@ def test_the_average_is_that_of_torch(tmp_path: Path, method: str, machines: int
     demand_equal(tmp_path / "run", averaged[0].module, "model-ema.safetensors")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_them_as_before(tmp_path: Path) -> None:
     whole = options(tmp_path / "whole", method="sync", replicas=2, optimizer="adamw", lr=0.01, ema=0.9)
     run(prepare(whole))
@@ -139,7 +141,7 @@ def test_a_resumed_run_has_them_as_before(tmp_path: Path) -> None:
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("machines", with_slow([2], [1]))
 def test_frozen_parameters_stay(tmp_path: Path, machines: int) -> None:
     config = options(tmp_path / "run", groups=[cutset.Group("0.*", frozen=True)], machines=machines, lr=0.1)
     run(prepare(config))

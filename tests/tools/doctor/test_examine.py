@@ -36,6 +36,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_machines(tmp_path / "nothing.toml")
 
 
+@pytest.mark.slow
 @needs_sshd
 def test_machines_that_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cutset: Cutset) -> None:
     with ssh_hosts(tmp_path, 2, monkeypatch) as names:

@@ -152,6 +152,7 @@ def test_a_callback_that_raises_ends_the_training_and_loses_nothing(
     assert again.result["rows"][-1]["samples"] == 96 * 40 - trainer.result["rows"][-1]["samples"]
 
 
+@pytest.mark.slow
 def test_a_callback_may_end_the_training(tmp_path: Path) -> None:
     class Enough(cutset.Callback):
         def on_evaluate(self, report: Any) -> None:

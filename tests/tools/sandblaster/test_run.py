@@ -37,6 +37,7 @@ def test_a_model_cut_over_two_machines_learns_the_digits(cutset: Cutset, tmp_pat
     assert (out / "checkpoint" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_torch_and_the_table_has_both(cutset: Cutset, tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = cutset("train", SOFTMAX, "--replicas", 2, "--shards", 3, "--method", METHOD, "--out", out, "--json")

@@ -32,7 +32,7 @@ def options(out: Path, method: str = "sync", **more: Any) -> RunConfig:
     )
 
 
-@pytest.mark.parametrize(("method", "machines"), with_slow([("sync", 2), ("downpour", 1)], [("averaging:every=3", 1)]))
+@pytest.mark.parametrize(("method", "machines"), with_slow([("sync", 2)], [("downpour", 1), ("averaging:every=3", 1)]))
 def test_training_ends_when_a_score_is_better_no_more(tmp_path: Path, method: str, machines: int) -> None:
     listening = Listening()
     result = run(
@@ -54,6 +54,7 @@ def test_training_ends_when_a_score_is_better_no_more(tmp_path: Path, method: st
     assert listening.checkpoints[-1].step == curve[-1]["samples"] // 16
 
 
+@pytest.mark.slow
 def test_the_one_process_ends_by_the_same_rule(tmp_path: Path) -> None:
     result = run(prepare(options(tmp_path / "run", "downpour", patience=2, monitor="scripted", baseline=True)))
     alone, together = result["rows"]
@@ -62,6 +63,7 @@ def test_the_one_process_ends_by_the_same_rule(tmp_path: Path) -> None:
     assert 6 <= len(together["curve"]) < EPOCHS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sync", "downpour"])
 def test_a_run_that_was_ended_early_goes_on(tmp_path: Path, method: str) -> None:
     """The user ends it; where replicas take turns, after the next evaluation. Resumed, it makes all steps."""
@@ -75,6 +77,7 @@ def test_a_run_that_was_ended_early_goes_on(tmp_path: Path, method: str) -> None
     assert again["rows"][-1]["samples"] == 96 * 12 - samples
 
 
+@pytest.mark.slow
 def test_the_best_of_the_part_before_stays_where_a_run_goes_on(tmp_path: Path) -> None:
     """The metric counts anew: 2, 1, 0, then 2, 1, none of which is better."""
     first = options(tmp_path / "run", monitor="scripted", epochs=3)

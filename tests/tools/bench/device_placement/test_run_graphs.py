@@ -133,6 +133,7 @@ def test_usual_numbers_of_machines(folder):
     assert stages == {"node0": 0, "node1": 0, "node2": 1, "node3": 1}
 
 
+@pytest.mark.slow
 def test_known_results_stand_beside_ours_by_name_and_machines(tmp_path, bench):
     path = tmp_path / "bert24_inference.json"
     path.write_text(json.dumps(workload()))
