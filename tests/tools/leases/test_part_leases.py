@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cutset.models.task import Data
 from cutset.runtime.channel.message import Message
 from cutset.tools.leases.batch_leases import NO_BATCHES, Lease
-from cutset.tools.leases.part_leases import RESTS, PartLeases
+from cutset.tools.leases.part_leases import OPEN, RESTS, PartLeases
 from cutset.tools.leases.stream_progress import StreamProgress, pack_data
 from cutset.tools.samples.part_order import PartCounts
 from cutset.tools.samples.part_samples import locate_batch, number_batch
@@ -139,3 +139,17 @@ def test_several_read_a_part_where_there_are_fewer_than_replicas() -> None:
     leases = PartLeases(1, 1, {})
     found = [leases.lease((replica, 0), number) for number in range(2) for replica in range(2)]
     assert [lease.first for lease in found if lease] == [0, 1, 2, 3]
+
+
+def test_after_an_early_end_nothing_is_leased_and_the_rest_of_the_stream_stays() -> None:
+    leases = PartLeases(parts=2, epochs=1, remaining={})
+    start = (0, 0)
+    first = leases.lease(start, 0)
+    assert first is not None
+    leases.end_early(1)
+    assert not leases.all_done
+    assert leases.lease(start, 1) == NO_BATCHES
+    leases.complete(start, first.count)
+    assert leases.all_done
+    assert leases.lease(start, 2, idle=True) == NO_BATCHES, "it ends"
+    assert leases.list_remaining() == {0: [(first.count, OPEN - first.count)]}
