@@ -85,7 +85,7 @@ ADAGRAD = (
     ("method", "machines", "shards"),
     with_slow(
         [("downpour", 1, 2), ("sync", 2, 3)],
-        [("averaging:every=1", 1, 1), ("easgd:every=1000", 1, 1), ("hogwild", 1, 1), ("allreduce", 1, 1)],
+        [("averaging:every=1", 1, 1), ("hogwild", 1, 1), ("allreduce", 1, 1)],
     ),
 )
 def test_one_replica_makes_the_steps_of_torch(
