@@ -111,7 +111,7 @@ class PartSamples:
 
     @contextmanager
     def reading(self, part: int) -> Iterator[None]:
-        """Let the dataset see itself in a worker of a `DataLoader`, which reads this part."""
+        """Let the dataset see itself in a worker of a `DataLoader`, which reads this part. Batches are made outside."""
         outside = torch_worker._worker_info
         with keep_generators():
             torch_worker._worker_info = torch_worker.WorkerInfo(
@@ -182,31 +182,38 @@ class PartReader:
         if position < self._next and position not in [at for at, _ in self._recent]:
             self._begin()
         if self._next <= position and (self._end is None or position < self._end.batches):
+            rest: list[Any] | None = None
             with self._samples.reading(self._part):
-                while self._next <= position and self._end is None:
-                    self._advance()
+                while self._next <= position and rest is None:
+                    rest = self._advance()
+            if rest is not None:
+                # not while `reading`: in a worker default_collate makes shared memory, and a reader may be killed
+                self._end = PartEnd(self._next, self._make(rest, self._next) if rest else None)
         if self._end is not None and position >= self._end.batches:
             return self._end
         if not wanted:
             return None
         items = next(items for at, items in self._recent if at == position)
+        return self._make(items, position)
+
+    def _make(self, items: list[Any], position: int) -> "Data":
         return self._samples.make(items, self._part, position * self._batch)
 
     def _begin(self) -> None:
         self._iterator = self._samples.samples(self._part, self._epoch)
         self._next, self._recent, self._end = 0, deque[tuple[int, list[Any]]](maxlen=MAX_RECENT), None
 
-    def _advance(self) -> None:
+    def _advance(self) -> list[Any] | None:
+        """Read a batch; return the samples that are left where the part has no more batches."""
         items = list(islice(self._iterator, self._batch))
         if len(items) < self._batch:
-            rest = self._samples.make(items, self._part, self._next * self._batch) if items else None
-            self._end = PartEnd(self._next, rest)
-            return
+            return items
         self._recent.append((self._next, items))
         self._next += 1
         total = self._samples.total
         if total is not None and self._next * self._batch > total:
             raise too_many_error(self._samples.what, total)
+        return None
 
 
 def too_many_error(what: str, total: int) -> BadInput:

@@ -123,6 +123,13 @@ def test_the_end_of_a_part_comes_with_what_is_left_of_it() -> None:
     assert again.batches == 1
 
 
+def test_no_batch_lies_in_shared_memory() -> None:
+    """A reader that is killed while it makes such a batch leaves its file."""
+    batches, end = part(stream_of(f"{STREAMS}:points"), 0, 8)
+    assert end.rest is not None
+    assert not any(inputs.is_shared() for inputs in [*batches, *end.rest.inputs, *end.rest.targets])
+
+
 def test_parts_in_a_loader_are_those_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Parts([3, 1, 2], range, samples=6)
     assert list(parts) == [0, 1, 2, 0, 0, 1]
