@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .tools.config.parameter_group import Group
     from .tools.python.callbacks import Callback
     from .tools.python.trainer import Trainer
+    from .tools.scripts.script_role import connect
+    from .tools.scripts.script_run import ScriptRun
     from .tools.task.in_process import make_replica as replica
     from .tools.task.in_process import plan_model as plan
     from .tools.train import train
@@ -70,11 +72,13 @@ _HOME = {
     "Scaled": ("ps.optimizers.rates", "Scaled"),
     "Scheduled": ("ps.optimizers.rates", "Scheduled"),
     "StepDecay": ("ps.optimizers.schedule", "StepDecay"),
+    "ScriptRun": ("tools.scripts.script_run", "ScriptRun"),
     "Sync": ("ps.methods.sync", "Sync"),
     "TabulatedSchedule": ("ps.optimizers.schedule", "TabulatedSchedule"),
     "Task": ("models.task", "Task"),
     "TorchAdagrad": ("ps.optimizers.standard", "TorchAdagrad"),
     "Trainer": ("tools.python.trainer", "Trainer"),
+    "connect": ("tools.scripts.script_role", "connect"),
     "load_checkpoint": ("ps.checkpoint.read_checkpoint", "load_checkpoint"),
     "load_placement": ("partition.placement.placement_file", "load"),
     "plan": ("tools.task.in_process", "plan_model"),
@@ -114,12 +118,14 @@ __all__ = [
     "Replica",
     "Scaled",
     "Scheduled",
+    "ScriptRun",
     "StepDecay",
     "Sync",
     "TabulatedSchedule",
     "Task",
     "TorchAdagrad",
     "Trainer",
+    "connect",
     "load_checkpoint",
     "load_placement",
     "plan",

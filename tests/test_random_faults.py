@@ -97,7 +97,8 @@ def run(job: Job, faults: list[Fault]) -> tuple[list[Shard], list[float]]:
             client.put()
         batches = lambda step: batch_of(replica + step * REPLICAS) if step < STEPS else None  # noqa: E731
         told = report if replica == 0 else None
-        Downpour().train(TrainingLoop(one, client, RULE, batches, replicas=REPLICAS, report=told))
+        loop = TrainingLoop(one, client, RULE, batches, replicas=REPLICAS, report=told)
+        loop.run(Downpour().train(loop))
 
     lives = {
         name: partial(worker, replica=place // MACHINES, machine=place % MACHINES) for place, name in enumerate(WORKERS)

@@ -42,7 +42,7 @@ def trained(out: Path, **more: Any) -> Path:
         baseline=False,
         **more,
     )
-    run(prepare(options), lambda *said: None)
+    run(prepare(options))
     return out
 
 

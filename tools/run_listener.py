@@ -13,13 +13,14 @@ class StepReport:
     """How far training is, some times a second.
 
     run: the method's name, or "one process" for the run that it is compared with. step, steps: of how many, as the
-    method counts them. loss: of a batch. samples: that all replicas have trained on. seconds: of training.
+    method counts them. loss: of a batch, None where nobody says it. samples: that all replicas have trained on.
+    seconds: of training.
     """
 
     run: str
     step: int
     steps: int
-    loss: float
+    loss: float | None
     samples: int = 0
     seconds: float = 0.0
 
@@ -81,6 +82,9 @@ class RunListener:
 
     def on_machine_lost(self, report: LossReport) -> None:
         """Hear of a replica or a shard that is lost."""
+
+    def on_output(self, text: str) -> None:
+        """Hear what the script of the first replica prints, where the user keeps the loop."""
 
     def on_notice(self, words: str) -> None:
         """Hear a sentence for the user."""

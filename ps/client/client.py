@@ -66,6 +66,7 @@ class Client:
             raise ValueError(f"slices of {size} elements for {values.numel()} values: {list(slices)}")
         self.local_rate = local_rate
         self.replica = replica
+        self.rate: float | None = None  # the user's factor of the learning rate, which travels with each push
         self.peer_traffic: dict[str, dict[str, int]] = {}  # what `count_peer_traffic` has counted, by peer
         self._mailbox = mailbox
         self._sessions = Sessions(
@@ -301,7 +302,8 @@ class Client:
         fetch: Message | None = None,
     ) -> None:
         base = session.version if base is None else base
-        message = session.make_push(payload, step, base, flush=self._sessions.needs_flush, fetch=fetch)
+        flush, rate = self._sessions.needs_flush, self.rate
+        message = session.make_push(payload, step, base, flush=flush, rate=rate, fetch=fetch)
         message = self._sessions.send(session, message)
         session.record_push(message)
         self._sessions.bytes_in_flight += message.bytes

@@ -9,6 +9,7 @@ What gloo sends is neither encrypted nor signed, so it stays on the loopback of 
 
 import os
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +50,7 @@ class AllReduce(Method, frozen=True, tag="allreduce"):
         """Raise UsageError if the optimizer compensates the delay of pushes."""
         self.demand_undelayed(optimizer)
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Compute, average, step; at the end replica 0 gives the shards the parameters and the optimizer state."""
         client, worker, optimizer = loop.client, loop.worker, loop.optimizer
         client.fetch()
@@ -59,7 +60,7 @@ class AllReduce(Method, frozen=True, tag="allreduce"):
         with GlooGroup(client, size=loop.replicas) as group:
             for step in loop.steps():
                 gradient.zero()
-                loop.compute_gradient(step)
+                yield step
                 group.average(gradient, step)
                 number += 1
                 apply_lazily(optimizer, values, gradient, state, Update(number, progress=loop.progress(step)))

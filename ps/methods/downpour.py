@@ -5,6 +5,7 @@ supplement. What the paper does asynchronously: pushes are acknowledged while la
 fetch is requested one step before its parameters are needed.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ...errors import UsageError
@@ -23,6 +24,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
     """
 
     leases_batches: ClassVar[bool] = True
+    ends_at_any_step: ClassVar[bool] = True
     fetch: int = 1
     push: int = 1
     warm_start: int = 0
@@ -66,7 +68,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
             facts = f"a warm start of {self.warm_start} pushes, but replica 0 makes {pushes} in {steps} steps"
             raise UsageError("E261", facts, fix="a smaller warm_start of --method downpour, or more --epochs")
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Run algorithm 7.1: DownpourSGDClient(α, n_fetch, n_push)."""
         client, worker = loop.client, loop.worker
         rate = client.local_rate
@@ -79,6 +81,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
         if self.warm_start and loop.start_step == 0 and loop.replica > 0:
             client.fetch(min_version=self.warm_start)
             client.wait()  # before any batch is leased, of which replica 0 may need all
+        is_pushed = True
         # "while true"
         for step in loop.steps():
             # "if (step mod n_fetch) == 0: StartAsynchronouslyFetchingParameters(parameters)"
@@ -89,7 +92,10 @@ class Downpour(Method, frozen=True, tag="downpour"):
             if self.overlap and (step + 1) % self.fetch == 0 and not loop.is_last:
                 client.fetch(changed_only=True)
             # "data ← GetNextMinibatch(); gradient ← ComputeGradient(parameters, data)"
-            loop.compute_gradient(step)
+            yield step
+            if loop.has_ended:
+                break
+            is_pushed = False
             # "accruedgradients ← accruedgradients + gradient; parameters ← parameters - α * gradient"
             if is_separate:
                 gradient.descend_and_accumulate(worker.values, rate, accrued)
@@ -101,6 +107,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
                     client.push(accrued, step, donate=donate, skipped=loop.take_skipped())
                 else:  # the next step fetches: what the push has changed comes with its acknowledgement
                     client.exchange(accrued, step, changed_only=True, donate=donate, skipped=loop.take_skipped())
+                is_pushed = True
                 # "accruedgradients ← 0"
                 if donate:
                     accrued.replace_memory()
@@ -108,4 +115,6 @@ class Downpour(Method, frozen=True, tag="downpour"):
                     accrued.zero()
             # "step ← step + 1"
             loop.finish_step(step)
+        if not is_pushed:  # nobody knew that no step would follow
+            client.push(accrued, step - 1, skipped=loop.take_skipped())
         client.leave()

@@ -3,6 +3,7 @@
 Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD", NIPS 2015; `train` is its algorithm 1.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,7 @@ class EASGD(Method, frozen=True, tag="easgd"):
     """
 
     leases_batches: ClassVar[bool] = True
+    ends_at_any_step: ClassVar[bool] = True
     every: int = 10
     alpha: float = 0.0
 
@@ -50,7 +52,7 @@ class EASGD(Method, frozen=True, tag="easgd"):
         """Raise UsageError if the optimizer compensates the delay of pushes."""
         self.demand_undelayed(optimizer)
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Run algorithm 1, with one more exchange at the end, so that the centre gets the last steps.
 
         The fetch of the centre overlaps the computation of the gradient.
@@ -67,7 +69,9 @@ class EASGD(Method, frozen=True, tag="easgd"):
             gradient.zero_()
             if exchanges:
                 client.fetch()
-            loop.compute_gradient(step)
+            yield step
+            if loop.has_ended:
+                break
             if exchanges:
                 self._exchange_with_centre(loop, done)
             # "x^i ← x^i - η g^i(x)"
@@ -77,7 +81,8 @@ class EASGD(Method, frozen=True, tag="easgd"):
             loop.finish_step(step)
             done = step + 1
         if done > loop.start_step:
-            client.fetch()
+            if not client.is_fetching:
+                client.fetch()
             self._exchange_with_centre(loop, done)
         client.leave()
 

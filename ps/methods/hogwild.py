@@ -6,6 +6,7 @@ pushed. In sparse tables a step changes only the rows that it has touched. An up
 gradient may be computed on parameters that change meanwhile: that is the method.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ...errors import Diverged, UsageError
@@ -29,7 +30,7 @@ class Hogwild(Method, frozen=True, tag="hogwild"):
         """Raise UsageError if the optimizer compensates the delay of pushes."""
         self.demand_undelayed(optimizer)
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Run algorithm 1. A machine that trains nothing has nothing to share."""
         gradient = loop.gradient
         shared = _map_shared_parameters(loop) if loop.worker.values.numel() else None
@@ -38,7 +39,7 @@ class Hogwild(Method, frozen=True, tag="hogwild"):
             updates_before = 0 if shared is None else shared.updates
             gradient.zero()
             # "read current state x_e and evaluate G_e(x)"
-            loop.compute_gradient(step)
+            yield step
             # "for v ∈ e do x_v ← x_v - γ b_vᵀ G_e(x)"
             if shared is not None:
                 shared.apply(loop.optimizer, gradient, updates_before, total=loop.total_steps * loop.replicas)

@@ -3,6 +3,7 @@
 Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. The classes differ in the shards' step.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ class LocalSGD(Method, frozen=True):
     """
 
     lock_step: ClassVar[bool] = True
+    ends_at_any_step: ClassVar[bool] = True
     every: int = 20
     overlap: bool = False
 
@@ -51,7 +53,7 @@ class LocalSGD(Method, frozen=True):
         """Raise UsageError if the optimizer compensates the delay of pushes."""
         self.demand_undelayed(optimizer)
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Run algorithm 1 of DiLoCo, of which averaging is a special case.
 
         A replica that was started again begins a round with the shards' values and the optimizer state that it saved.
@@ -68,7 +70,10 @@ class LocalSGD(Method, frozen=True):
         # "for inner step h = 1 ... H: x ~ D_i; L ← f(x, θ_i(t))"
         for step in loop.steps():
             gradient.zero_()
-            loop.compute_gradient(step)
+            yield step
+            if loop.has_ended:
+                self._end_training(loop, base, step)
+                break
             # "θ_i(t) ← InnerOpt(θ_i(t), ∇L)"
             taken += 1
             update = Update(int(taken), replica=loop.replica, progress=loop.progress(step))
@@ -77,6 +82,14 @@ class LocalSGD(Method, frozen=True):
                 self._end_round(loop, base, step)
             loop.finish_step(step)
         client.leave()
+
+    def _end_training(self, loop: TrainingLoop[Any], base: torch.Tensor, step: int) -> None:
+        """End the round before its time, as no step follows; nobody knew that."""
+        if step % self.every:
+            loop.is_last = True
+            self._end_round(loop, base, step - 1)
+        elif loop.client.is_fetching:
+            loop.client.wait()
 
     def _end_round(self, loop: TrainingLoop[Any], base: torch.Tensor, step: int) -> None:
         """Push what the round did, which lasted to `step`, and begin the next. Writes over the gradients."""

@@ -3,7 +3,7 @@
 A method is one small file: a frozen Struct whose fields are its options, and its name in registry.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,7 +22,8 @@ class Method(msgspec.Struct, frozen=True):
     is lost, as the others cannot go on without it. lock_step: replicas wait for each other at every push; a loss takes
     all of them back to the last version that all have saved. leases_batches: replicas are given batches as they need
     them (batch_leases.py), and may join and leave during the run; otherwise they take turns, so that a run can be
-    repeated exactly. pushes_gradients: gradients go to the shards.
+    repeated exactly. pushes_gradients: gradients go to the shards. ends_at_any_step: `train` also ends properly where
+    the loop has ended when it goes on after a step that it has yielded.
     """
 
     needs_one_shard: ClassVar[bool] = False
@@ -30,6 +31,7 @@ class Method(msgspec.Struct, frozen=True):
     lock_step: ClassVar[bool] = False
     leases_batches: ClassVar[bool] = False
     pushes_gradients: ClassVar[bool] = True
+    ends_at_any_step: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -65,10 +67,11 @@ class Method(msgspec.Struct, frozen=True):
         """Return the step that a worker begins with, this one or a later one, before it is leased any batch."""
         return step
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Train until the loop has no more batches; all pushes are acknowledged then.
 
-        Before that, replica 0 has put values to the shards.
+        Yields each step whose gradient it needs next: whoever goes through the steps adds it to the loop's, as
+        `TrainingLoop.run` does, or ends the loop. Before that, replica 0 has put values to the shards.
         """
         raise NotImplementedError
 

@@ -5,7 +5,7 @@ has the shards compute with vectors; replicas compute the gradients of small por
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -98,7 +98,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
         if self.torch_path:
             self._check_torch_path()
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Raise NotImplementedError: workers run a `GradientWorker` instead of a training loop."""
         raise NotImplementedError
 

@@ -3,6 +3,7 @@
 Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 3.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ..client.client import Client
@@ -18,6 +19,7 @@ class SSP(Method, frozen=True, tag="ssp"):
     """
 
     leases_batches: ClassVar[bool] = True
+    ends_at_any_step: ClassVar[bool] = True
     staleness: int = 3
 
     def __post_init__(self) -> None:
@@ -31,7 +33,7 @@ class SSP(Method, frozen=True, tag="ssp"):
         """Return the step of the slowest replica, if it is later: the others would have to wait for a new one."""
         return client.join(step)
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Fetch once the slowest replica is near enough, compute, push."""
         client, worker = loop.client, loop.worker
         gradient = loop.gradient.zero()
@@ -40,7 +42,9 @@ class SSP(Method, frozen=True, tag="ssp"):
             # "the slowest and fastest workers must be ≤ s clocks apart, otherwise the fastest worker is forced to wait"
             client.fetch(min_step=max(0, step - self.staleness), changed_only=loop.may_fetch_changes(step))
             client.wait()
-            loop.compute_gradient(step)
+            yield step
+            if loop.has_ended:
+                break
             # "Read-my-writes: a worker p will always see the effects of its own updates"
             if client.local_rate > 0:
                 gradient.descend(worker.values, client.local_rate)

@@ -4,6 +4,7 @@ Chen et al., "Revisiting Distributed Synchronous SGD", 2016, algorithms 3 and 4.
 with N times the batch.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ...errors import UsageError
@@ -20,6 +21,7 @@ class Sync(Method, frozen=True, tag="sync"):
     """
 
     lock_step: ClassVar[bool] = True
+    ends_at_any_step: ClassVar[bool] = True
     backups: int = 0
 
     def __post_init__(self) -> None:
@@ -45,7 +47,7 @@ class Sync(Method, frozen=True, tag="sync"):
             facts = f"{self.backups} backups among {replicas} replicas leave none whose gradient is waited for"
             raise UsageError("E263", facts, fix=f"--method sync:backups={replicas - 1}")
 
-    def train(self, loop: TrainingLoop[Any]) -> None:
+    def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Run algorithm 3. A step is a version of the shards; a replica that is too late goes on at the newest.
 
         A replica that was started again repeats steps whose version exists already, which changes nothing.
@@ -59,7 +61,9 @@ class Sync(Method, frozen=True, tag="sync"):
                 client.wait()
             # "G_k(t) := 0; for i = 1, ..., B: G_k(t) ← G_k(t) + 1/B ∇F(x_k,i; θ(t))"
             gradient.zero()
-            loop.compute_gradient(step)
+            yield step
+            if loop.has_ended:
+                break
             # "send (G_k(t), t) to parameter servers"
             client.push(gradient, step, base=step)
             loop.finish_step(step)

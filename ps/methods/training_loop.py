@@ -1,7 +1,7 @@
 """`TrainingLoop`: one worker's part in training, as a method sees it: its steps, their gradients, its client."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -53,6 +53,11 @@ class TrainingLoop(Generic[B]):
     after each step. gradient: the worker's gradient with its sparse tables, for methods that push touched rows only.
     keep: called with tensors that this worker alone has, see `keep`. skips: returns the numbers of the slices that have
     the gradient of a step's batch already, from a replica that was lost.
+
+    Attributes:
+        is_last: whether no step follows the present one, as far as `batches` knows.
+        has_ended: whether training ends before the step that was yielded last, of which there is no gradient.
+        rate: by what the user multiplies the learning rate at present; None where a schedule says that.
     """
 
     def __init__(
@@ -75,7 +80,8 @@ class TrainingLoop(Generic[B]):
         self.gradient = gradient or FlatGradient(worker.gradients)
         self.worker, self.client, self.optimizer, self.replicas = worker, client, optimizer, replicas
         self.start_step, self.total_steps = start_step, total_steps
-        self.is_last = False  # whether no step follows the present one
+        self.is_last = self.has_ended = False
+        self.rate: float | None = None
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
         self._keep, self._skips = keep, skips
@@ -94,8 +100,24 @@ class TrainingLoop(Generic[B]):
         return self._clip is not None
 
     def progress(self, step: int) -> float:
-        """Return the fraction of the run that is over before a step of this replica."""
+        """Return the fraction of the run that is over before a step of this replica; `rate` where that is given.
+
+        It is what a schedule makes a rate of.
+        """
+        if self.rate is not None:
+            return self.rate
         return min(1.0, step / self.total_steps) if self.total_steps else 0.0
+
+    def run(self, steps: Iterable[int]) -> None:
+        """Go through the steps of a method's `train`, and compute their gradients."""
+        for step in steps:
+            self.compute_gradient(step)
+
+    def end(self, steps: Iterator[int]) -> None:
+        """End the training by a method before the step that it has yielded last."""
+        self.has_ended = True
+        if next(steps, None) is not None:
+            raise RuntimeError(f"the method of {self.client.name} goes on after the end")
 
     def load_batch(self, step: int) -> bool:
         """Load the batch of a step, for methods that may skip steps; return whether there is one."""

@@ -15,7 +15,8 @@ class Update(msgspec.Struct, frozen=True):
 
     number: of the update of these values, from 1. tau: its staleness, the updates by others since the values that the
     gradient was computed on. replica: which computed it; the first one if several gradients were aggregated. progress:
-    the fraction of the run's updates that were made before, for schedules.
+    the fraction of the run's updates that were made before, for schedules; or the factor that a worker
+    gives for the rate (`GivenRate`).
     """
 
     number: int = 1

@@ -139,7 +139,15 @@ class TabulatedSchedule(Schedule, frozen=True, tag="table"):
         return self.factors[before] + (self.factors[after] - self.factors[before]) * max(0.0, at - before)
 
 
-AnySchedule = Cosine | Linear | StepDecay | OneCycle | TabulatedSchedule
+class GivenRate(Schedule, frozen=True, tag="given"):
+    """The user's own loop sets the rate: what comes as the progress of an update is the factor itself."""
+
+    def factor(self, progress: float) -> float:
+        """Return what was given."""
+        return progress
+
+
+AnySchedule = Cosine | Linear | StepDecay | OneCycle | TabulatedSchedule | GivenRate
 SCHEDULES: dict[str, type[Cosine | Linear | StepDecay | OneCycle]] = {
     "cosine": Cosine,
     "linear": Linear,

@@ -9,13 +9,17 @@ from ..slices.sparse_rows import SparseRows, mean_gradient
 
 
 class PendingPush(msgspec.Struct, frozen=True, eq=False):
-    """A push at a shard: its sender, its sequence number, and its gradient, [n] or rows."""
+    """A push at a shard: its sender, its sequence number, and its gradient, [n] or rows.
+
+    rate: the factor of the learning rate, None where a schedule says it.
+    """
 
     sender: str
     number: int
     step: int
     replica: int
     gradient: Tensor | SparseRows
+    rate: float | None = None
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ The `edge` of a message is the number of the slice that it is about. The message
           {..., fetch: {..., step}} gradient     the same, then "values" as for that fetch, before any other push
           {..., compression} tensors             the same; the gradient is compressed (push_payload.py)
           {..., width} rows [r], values [r, w]   the same; the gradient of these rows of a sparse table (sparse_rows.py)
+          {..., rate}                            the same; the learning rate is multiplied by this, as no schedule says
           {..., skipped}                         the same; nothing is applied, as the slice has the gradient already
   join    {replica, wants_step}                  "join_ack" {step}: the message's step or a later one, which the replica
                                                  may take; without wants_step no reply, it takes the message's step

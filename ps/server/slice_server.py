@@ -1,5 +1,6 @@
 """`SliceServer`: one slice as its shard serves it - values, who has pushed what, and which fetches wait."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -9,7 +10,7 @@ from torch import Tensor
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
 from ..optimizers.optimizer import Update
-from ..slices.push_payload import FETCH, SKIPPED, parse_payload
+from ..slices.push_payload import FETCH, RATE, SKIPPED, parse_payload
 from ..slices.slice_state import SliceCounters, SliceState
 from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows, parse_rows
@@ -107,7 +108,7 @@ class SliceServer:
             raise self.protocol_error(message, str(error)) from error
         number, replica = self.parse_count(message, "number"), self.parse_count(message, "replica")
         fetch = self._parse_attached_fetch(message)
-        push = PendingPush(sender, number, message.step, replica, gradient)
+        push = PendingPush(sender, number, message.step, replica, gradient, self._parse_rate(message))
         if message.body.get("flush"):
             self._durability.request_flush()
         applied = slice_state.applied.get(sender, 0)
@@ -235,7 +236,7 @@ class SliceServer:
             return [push]
         self.counters.staleness.setdefault(push.sender, StalenessHistogram()).add(tau)
         if not self._serving.aggregate:
-            self._apply(slice_state, push, self._next_update(slice_state, push.replica, tau))
+            self._apply(slice_state, push, self._next_update(slice_state, push, tau))
             return [push]
         if tau > 0:  # its update was made without it (Chen et al., 2016: the gradient of a backup worker is dropped)
             self.counters.late += 1
@@ -251,14 +252,21 @@ class SliceServer:
         if len(self._aggregator.pushes) < max(1, enough):
             return []
         pushes, mean = self._aggregator.take(self.piece.size)
-        update = self._next_update(slice_state, pushes[0].replica)
+        update = self._next_update(slice_state, pushes[0])
         self._apply(slice_state, msgspec.structs.replace(pushes[0], gradient=mean), update)
         for push in pushes:
             slice_state.record_push(push.sender, push.number, push.step)
         return pushes
 
-    def _next_update(self, slice_state: SliceState, replica: int, tau: int = 0) -> Update:
-        return Update(slice_state.version + 1, tau, replica, self._serving.progress(slice_state.version))
+    def _next_update(self, slice_state: SliceState, push: PendingPush, tau: int = 0) -> Update:
+        progress = self._serving.progress(slice_state.version) if push.rate is None else push.rate
+        return Update(slice_state.version + 1, tau, push.replica, progress)
+
+    def _parse_rate(self, push: Message) -> float | None:
+        rate = push.body.get(RATE)
+        if rate is None or (isinstance(rate, float) and 0 <= rate < math.inf):
+            return rate
+        raise self.protocol_error(push, f"has {RATE} = {rate!r}, which is no factor of a rate")
 
     def _apply(self, slice_state: SliceState, push: PendingPush, update: Update) -> None:
         self._durability.before_change(self.piece.number)

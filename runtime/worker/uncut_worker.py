@@ -4,7 +4,7 @@ Its parameters lie in one flat buffer like those of a cut model, so that paramet
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,40 @@ from .flat_gradient import FlatGradient, SparseTable
 from .flat_layout import find_one_dtype, sort_for_flat_buffer
 
 
-class UncutWorker:
+class FlatModel:
+    """A whole model whose trained parameters are views of one flat buffer.
+
+    values, gradients: flat, in the order of `parameters`. trained: their names, by default those that need gradients.
+    """
+
+    def __init__(self, model: nn.Module, trained: Collection[str] | None = None) -> None:
+        self.model = model
+        wanted = trained if trained is not None else [n for n, p in model.named_parameters() if p.requires_grad]
+        named = [(name, p) for name, p in model.named_parameters() if name in wanted]
+        self.parameters = dict(sort_for_flat_buffer(named, lambda item: item[1].numel()))
+        parameters = list(self.parameters.values())
+        dtype = getattr(torch, find_one_dtype(str(p.dtype).removeprefix("torch.") for p in parameters))
+        values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in parameters)])
+        self.move(values)
+        self.gradients = torch.zeros_like(values)
+
+    def move(self, values: Tensor) -> None:
+        """Make the parameters views of another flat buffer, which holds their values already."""
+        self.values = values
+        for parameter, view in zip(self.parameters.values(), self.views(values), strict=True):
+            parameter.data = view
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Return the parts of a flat tensor that belong to the parameters, in their shapes."""
+        shapes = [parameter.shape for parameter in self.parameters.values()]
+        pieces = torch.split(flat, [shape.numel() for shape in shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+class UncutWorker(FlatModel):
     """Trains `model` with plain autograd; random numbers are those of a cut model with the same seed.
 
-    values, gradients: flat, in the order of `parameters`, which are views of them. autocast: the dtype in which
+    autocast: the dtype in which
     torch.autocast computes model and loss, if it does. tables: parameters of which a step touches some rows only, as
     `find_sparse_tables` names them; `gradient` knows which.
     """
@@ -34,31 +64,15 @@ class UncutWorker:
         autocast: str = "",
         tables: Sequence[SparseTable] = (),
     ) -> None:
-        self.model, self.loss, self.seed, self.autocast = model, loss, seed, autocast
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.parameters = dict(sort_for_flat_buffer(named, lambda item: item[1].numel()))
+        super().__init__(model)
+        self.loss, self.seed, self.autocast = loss, seed, autocast
         trained = list(self.parameters.values())
-        dtype = getattr(torch, find_one_dtype(str(p.dtype).removeprefix("torch.") for p in trained))
-        values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in trained)])
-        self.move(values)
-        self.gradients = torch.zeros_like(values)
-        for parameter, gradient in zip(trained, self._views(self.gradients), strict=True):
+        for parameter, gradient in zip(trained, self.views(self.gradients), strict=True):
             parameter.grad = gradient
         self.gradient = FlatGradient(self.gradients, tables)
-        begins = [view.storage_offset() for view in self._views(values)]
+        begins = [view.storage_offset() for view in self.views(self.values)]
         for number, table in enumerate(tables):
             self.gradient.watch_backward(trained[bisect_right(begins, table.start) - 1], number)
-
-    def move(self, values: Tensor) -> None:
-        """Make the parameters views of another flat buffer, which holds their values already."""
-        self.values = values
-        for parameter, view in zip(self.parameters.values(), self._views(values), strict=True):
-            parameter.data = view
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        shapes = [parameter.shape for parameter in self.parameters.values()]
-        pieces = torch.split(flat, [shape.numel() for shape in shapes])
-        return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
     def step(self, batch: Data, step: int) -> float:
         """Add the gradient of the batch's mean loss to `gradients`. Returns the loss."""

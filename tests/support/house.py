@@ -54,7 +54,8 @@ tools/task tools/unfinished
 tools/config
 tools/job
 tools/evaluation tools/probe tools/hosts tools/leases
-tools/doctor tools/selection
+tools/doctor tools/selection tools/replica
+tools/scripts
 tools/training
 tools/sandblaster
 tools/analysis

@@ -59,7 +59,8 @@ def run(method, optimizer, *, rows, by_rows, steps=40, replicas=1, shards=2):
             def batches(step):
                 return batch_of(replica + step * replicas, rows) if step < steps else None
 
-            method.train(TrainingLoop(one, client, optimizer, batches, replicas=replicas, gradient=one.gradient))
+            loop = TrainingLoop(one, client, optimizer, batches, replicas=replicas, gradient=one.gradient)
+            loop.run(method.train(loop))
             statistics[replica] = client.statistics()
             client.fetch(changed_only=True)
             client.wait()

@@ -86,7 +86,7 @@ def run(
                     start_step=span.start,
                     report=lambda *row: reports[replica].append(row),
                 )
-                method.train(loop)
+                loop.run(method.train(loop))
                 assert not client.is_fetching
                 assert client.in_flight == 0
             one.after()

@@ -32,7 +32,7 @@ def digits(out: Path, **more: Any) -> RunConfig:
 
 
 def trained(options: RunConfig) -> dict[str, Any]:
-    return run(prepare(options), lambda *said: None)
+    return run(prepare(options))
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:

@@ -63,7 +63,7 @@ def test_buffers_are_not_left_in_the_run_folder(tmp_path: Path, monkeypatch: pyt
 
     handle = TrainingSupervisor.handle
     monkeypatch.setattr(TrainingSupervisor, "handle", take_note)
-    run(prepare(options(tmp_path)), lambda *said: None)
+    run(prepare(options(tmp_path)))
     assert set(kept) <= {buffer_path(tmp_path, 0, machine) for machine in (0, 1)}
     assert kept, "the workers have kept theirs meanwhile"
     left = {path.name for path in tmp_path.iterdir()}

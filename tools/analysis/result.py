@@ -140,7 +140,7 @@ def _describe_verdict(rows: Sequence[dict[str, Any]]) -> str:
     last = rows[-1]
     if len(rows) == 1:
         after = f"after {last['samples']} samples in {last['seconds']:.1f} s"
-        return f"{capitalise(describe_scores(last))} {after}."
+        return f"{capitalise(describe_scores(last) or 'trained')} {after}."
     first = rows[0]
     ratio = last["samples_per_s"] / first["samples_per_s"]
     speed = f"throughput is {ratio:.2f}x of one process"

@@ -37,7 +37,7 @@ def make_row(
         "samples": samples,
         "seconds": seconds,
         "samples_per_s": samples / seconds if seconds else 0.0,
-        **{name: curve[-1][name] for name in SCORES},
+        **(dict(zip(SCORES, (None, None, {}), strict=True)) | {name: p[name] for p in curve[-1:] for name in SCORES}),
         "target": target,
         "time_to_target_s": reached[0] if reached else None,
         "staleness_mean": None,

@@ -20,6 +20,7 @@ from ..path_option import require_utf8
 from .doctor_command import doctor
 from .evaluate_command import evaluate
 from .host_command import host
+from .launch_command import launch
 from .manifest_command import manifest
 from .methods_command import methods_command
 from .plan_commands import check, inspect, plan, schema, show
@@ -106,6 +107,7 @@ for command in (
     probe,
     doctor,
     train,
+    launch,
     demo,
     evaluate,
     scale,

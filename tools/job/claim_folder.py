@@ -37,7 +37,7 @@ def claim_folder(config: RunConfig) -> Iterator[Path]:
     made = [path for path in (wanted, *wanted.parents) if not os.path.lexists(path)]
     folder = wanted
     if config.out is None:
-        folder = _make_numbered(parse_factory(config.task_name).factory[:MAX_LABEL])
+        folder = _make_numbered(_label(config.task_name)[:MAX_LABEL])
         made.insert(0, folder)
     lock = _lock(folder)
     try:
@@ -48,6 +48,11 @@ def claim_folder(config: RunConfig) -> Iterator[Path]:
             for path in made:
                 os.rmdir(path)
         os.close(lock)
+
+
+def _label(task: str) -> str:
+    """Return what the folder of a run is called after: the task, or the script that keeps its own loop."""
+    return Path(task).stem if task.endswith(".py") else parse_factory(task).factory
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ...ps.checkpoint.write_checkpoint import write_manifest
 from ...ps.optimizers.parameter_groups import EMA
 from ..run_folder import BEST, BEST_WEIGHTS, CHECKPOINT, EMA_WEIGHTS, WEIGHTS
 from ..tensor_files import new_file
-from .stream_position import StreamPosition, describe_stream
+from .stream_position import Position, StreamPosition, describe_position
 
 if TYPE_CHECKING:
     from .job import Job
@@ -27,10 +27,10 @@ BEST_KEY = "cutset.best"  # in the metadata of the file of the best weights
 PART_BYTES = 16 << 20  # of a parameter that are put together at once
 
 
-def describe_checkpoint(job: "Job", step: int, stream: StreamPosition | None = None) -> dict[str, Any]:
+def describe_checkpoint(job: "Job", step: int, stream: Position | None = None) -> dict[str, Any]:
     """Return what the manifest of a checkpoint says of the run.
 
-    step: that each replica has come to. stream: where a run is whose batches are leased from a stream.
+    step: that each replica has come to. stream: where a run is in its data beyond that.
 
     By "run" and "samples" the last checkpoint of a folder is known (checkpoint_order.py); "written" is for people.
     """
@@ -46,7 +46,7 @@ def describe_checkpoint(job: "Job", step: int, stream: StreamPosition | None = N
         "method": job.method.name,
         "optimizer": job.optimizer.name,
         "written": time.time(),
-        **describe_stream(stream),
+        **describe_position(stream),
     }
 
 
@@ -55,7 +55,7 @@ def write_checkpoint(
     shards: Sequence[dict[str, Any]],
     states: Sequence[StateFile],
     step: int | None = None,
-    stream: StreamPosition | None = None,
+    stream: Position | None = None,
 ) -> None:
     """Complete the checkpoint that shards and workers have written, and write the whole model beside it.
 

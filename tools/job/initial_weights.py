@@ -110,7 +110,7 @@ def _find_sources(
         first_names = {name: name for name in partly} | first_names
     names: dict[str, str] = first_names if partial else state_names(model)
     state: Mapping[str, Tensor] = model.state_dict(keep_vars=True) if partly is None else partly
-    with _open_file(weights_file) as reader:
+    with open_weights_file(weights_file) as reader:
         layouts = reader.layouts
     there = {first: name for name, first in reversed(names.items()) if name in layouts}
     missing = [] if partial else [name for name, first in names.items() if first not in there]
@@ -146,7 +146,7 @@ def _copy_weights(
     """Write what the file has, a part at a time, in the dtypes of the model."""
     if weights_file is None:
         return
-    with _open_file(weights_file) as reader:
+    with open_weights_file(weights_file) as reader:
         for name, source in sources.items():
             count, dtype = values[name].numel(), values[name].dtype
             step = PART_BYTES // torch.float64.itemsize
@@ -155,7 +155,8 @@ def _copy_weights(
                 writer.write(name, part.to(dtype), start=start)
 
 
-def _open_file(path: Path) -> TensorReader:
+def open_weights_file(path: Path) -> TensorReader:
+    """Open a file of weights; BadInput where it cannot be read."""
     try:
         return TensorReader(path)
     except CheckpointError as error:

@@ -17,8 +17,8 @@ from ...ps.slices.slicing import ParameterSlice, slices_of_machine
 from ...runtime.worker.program import Program
 from ..config.run_config import RunConfig
 from ..run_folder import INITIAL
-from .process_specs import TrainingSpec, WorkerSpec
-from .stream_position import StreamPosition
+from .process_specs import Script, TrainingSpec, WorkerSpec
+from .stream_position import FIRST_LOOP, LoopPosition, StreamPosition
 
 MAX_ROLES = 256  # processes of a run on one host
 MAX_FLEET_ROLES = 4096  # processes of a run over machines, each of which has connections to the launcher
@@ -38,7 +38,8 @@ class Job:
     by machine, where its trained parameters lie in its flat buffer; slices: how shards divide these buffers. names:
     from each name in the model's state_dict to the one that the run knows the tensor by; a tied tensor has several.
     notes: what the user should know. run: its number among the runs of its folder, which orders their checkpoints.
-    stream: where it begins in its stream, if that is known.
+    stream: where it begins in its stream, if that is known. script: that keeps its own loop; loop:
+    how that goes through its data.
     """
 
     config: RunConfig
@@ -57,6 +58,8 @@ class Job:
     notes: list[str] = field(default_factory=list)
     run: int = 1
     stream: StreamPosition | None = None
+    script: Script | None = None
+    loop: LoopPosition = FIRST_LOOP
 
     @property
     def out(self) -> Path:
@@ -67,6 +70,11 @@ class Job:
     def machines(self) -> int:
         """Workers of a replica."""
         return len(self.regions)
+
+    @property
+    def leases_batches(self) -> bool:
+        """Whether replicas are given batches as they need them; a script reads its own."""
+        return self.method.leases_batches and self.script is None
 
     @property
     def replicas(self) -> int:
@@ -106,10 +114,12 @@ def make_worker_spec(
     *,
     local_state: str = "",
     training: TrainingSpec | None = None,
+    loop: LoopPosition | None = None,
 ) -> WorkerSpec:
     """Return what one machine of a replica is told as it starts, after `incarnation` restarts of the replica.
 
-    training: as it is where the machine is, by default as on this one.
+    training: as it is where the machine is, by default as on this one. loop: as it
+    is known by now.
     """
     return WorkerSpec(
         training=training or job.training,
@@ -124,6 +134,8 @@ def make_worker_spec(
         incarnation=incarnation,
         start_step=max(start_step, job.training.start_step),
         compression=job.compression,
-        regions=job.regions[machine] if job.training.optimizer_state or job.training.monitor else [],
+        regions=job.regions[machine] if job.training.optimizer_state or job.training.monitor or job.script else [],
         local_state=local_state,
+        script=job.script,
+        loop=loop or job.loop,
     )

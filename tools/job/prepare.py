@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -36,13 +36,24 @@ if TYPE_CHECKING:
     from ...models.task import Task
 
 
+class PrepareIn(Protocol):
+    """Prepares a run in the folder of its config."""
+
+    def __call__(self, config: RunConfig, *, fresh: bool) -> Job:
+        """Return the job. fresh: what an earlier run has left is removed, once nothing can go wrong any more."""
+        ...
+
+
 @contextmanager
-def prepare_run(config: RunConfig) -> Iterator[Job]:
-    """Prepare a run in a folder that is locked for as long as the context lasts; see `claim_folder` and `prepare`."""
+def prepare_run(config: RunConfig, prepare_in: PrepareIn | None = None) -> Iterator[Job]:
+    """Prepare a run in a folder that is locked for as long as the context lasts; see `claim_folder` and `prepare`.
+
+    prepare_in: prepares it there in another way, given the config with the folder, and whether that begins anew.
+    """
     with claim_folder(config) as folder:
         settled = replace(config, out=folder, resume=_settle_path(config.resume), init=_settle_path(config.init))
         notes = _complete_resumed(settled)
-        job = prepare(settled, fresh=not resumes_in_place(settled))
+        job = (prepare_in or prepare)(settled, fresh=not resumes_in_place(settled))
         job.notes.extend(notes)
         if config.out is None:
             point_last(folder)

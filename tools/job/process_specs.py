@@ -1,5 +1,6 @@
 """What the processes of a run are told as they start, and how workers and shards are named."""
 
+import uuid
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from ..config.monitor import Monitor
 from ..run_folder import INITIAL
 from ..task.load_task import TaskSpec
 from ..units import OPEN_ENDED
+from .stream_position import LoopPosition
 
 
 class TrainingSpec(msgspec.Struct, frozen=True):
@@ -88,13 +90,21 @@ class TrainingSpec(msgspec.Struct, frozen=True):
         return reached // (self.checkpoint_every * self.replicas) if self.checkpoint_every else 0
 
 
+class Script(msgspec.Struct, frozen=True):
+    """A script of the user that keeps its own training loop. path: of it, absolute; arguments: that it is given."""
+
+    path: str
+    arguments: list[str] = []
+
+
 class WorkerSpec(msgspec.Struct, frozen=True):
     """What one worker is told: one machine of one replica.
 
     program, evaluation: msgpack of its Programs; empty where the model is trained whole. incarnation: how often its
     replica was restarted; start_step: the step that it begins with. compression: of its pushes. regions: where its
     parameters lie. local_state: file in the folder of the run with what it had alone at a recovery point, "" if there
-    is none.
+    is none. script: what it runs where the user keeps the loop; loop: how that goes through its data, as far as it is
+    known.
     """
 
     training: TrainingSpec
@@ -111,6 +121,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     compression: AnyCompression | None = None
     regions: list[Region] = []
     local_state: str = ""
+    script: Script | None = None
+    loop: LoopPosition = LoopPosition()
 
 
 class ShardSpec(msgspec.Struct, frozen=True):
@@ -155,3 +167,8 @@ def worker_name(replica: int, machine: int, incarnation: int = 0) -> str:
 def shard_name(index: int, incarnation: int = 0) -> str:
     """Return the channel name of a shard; each incarnation has another."""
     return f"shard-{index}" + (f"+{incarnation}" if incarnation else "")
+
+
+def unique_job_name() -> str:
+    """Return a name that no other job has, for the sockets of its processes."""
+    return f"cutset-{uuid.uuid4().hex[:12]}"

@@ -23,7 +23,7 @@ from ..run_folder import BEST, BEST_WEIGHTS
 from ..tensor_files import new_file
 from .checkpoint_order import order_checkpoints, read_progress
 from .export_weights import BEST_KEY, copy_whole
-from .stream_position import StreamPosition
+from .stream_position import FIRST_LOOP, LOOP, LoopPosition, StreamPosition
 
 WEIGHTS, STATE = "resumed.safetensors", "resumed-{}.safetensors"
 MAX_NAMED = 5  # parameters, at most, that an error lists
@@ -35,7 +35,8 @@ class ResumeState:
 
     folder: what the user has named. samples: how many all replicas together have trained on. weights: a file of whole
     tensors by name; optimizer_state: by name, such files of what the optimizer remembers of the trained parameters,
-    whose names are `trained`. notes: on checkpoints that were passed over. stream: where the run was in its stream.
+    whose names are `trained`. notes: on checkpoints passed over. stream: where the run was in its stream; loop:
+    how its script goes through its data.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class ResumeState:
     trained: frozenset[str]
     notes: Sequence[str] = ()
     stream: StreamPosition | None = None
+    loop: LoopPosition = FIRST_LOOP
 
 
 def find_checkpoint(path: Path, *, on_notice: Callable[[str], object] = lambda notice: None) -> Checkpoint:
@@ -92,8 +94,9 @@ def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: 
     samples = read_progress(checkpoint.folder, checkpoint.manifest).samples
     files = {name: _write_whole(checkpoint, out / STATE.format(name), name) for name in checkpoint.state_names()}
     weights = _write_whole(checkpoint, out / WEIGHTS)
-    stream = _read_stream(resume, checkpoint.manifest.about, method)
-    return ResumeState(resume, samples, weights, files, frozenset(checkpoint.trained_names), notes, stream)
+    about, trained = checkpoint.manifest.about, frozenset(checkpoint.trained_names)
+    stream, loop = _read_stream(resume, about, method), _read_loop(resume, about)
+    return ResumeState(resume, samples, weights, files, trained, notes, stream, loop)
 
 
 def initial_weights_file(init: Path | None, out: Path, *, on_notice: Callable[[str], object]) -> Path | None:
@@ -149,6 +152,14 @@ def _read_stream(folder: Path, about: Mapping[str, Any], method: AnyMethod) -> S
             "E803", facts, fix="an older checkpoint of the run; or --init with this one, to begin anew"
         )
     return stream
+
+
+def _read_loop(folder: Path, about: Mapping[str, Any]) -> LoopPosition:
+    """Return how the script of a run goes through its data; CheckpointError where that is damaged."""
+    try:
+        return msgspec.convert(about.get(LOOP, {}), LoopPosition)
+    except msgspec.ValidationError as error:
+        raise CheckpointError("E802", f"the manifest of {folder} is damaged: {error}", fix="an older one") from error
 
 
 def other_model_error(folder: Path, task: str, how: str) -> BadInput:

@@ -1,8 +1,10 @@
-"""`StreamPosition`: where a run is in its stream, as its checkpoints say it."""
+"""`StreamPosition` and `LoopPosition`: where a run is in its data besides its steps, as its checkpoints say it."""
 
 from typing import Any
 
 import msgspec
+
+LOOP = "loop"
 
 
 class StreamPosition(msgspec.Struct, frozen=True):
@@ -19,6 +21,22 @@ class StreamPosition(msgspec.Struct, frozen=True):
     rests: dict[str, list[int]] = {}
 
 
-def describe_stream(position: StreamPosition | None) -> dict[str, Any]:
+class LoopPosition(msgspec.Struct, frozen=True):
+    """How a loop that the user keeps goes through its data.
+
+    batches: of the data for each step of a replica. scheduled: how often its schedulers are called for each step.
+    """
+
+    batches: float = 1.0
+    scheduled: float = 0.0
+
+
+FIRST_LOOP = LoopPosition()
+Position = StreamPosition | LoopPosition
+
+
+def describe_position(position: Position | None) -> dict[str, Any]:
     """Return what the manifest of a checkpoint says of a position, nothing where there is none."""
-    return {} if position is None else {"stream": msgspec.to_builtins(position)}
+    if position is None:
+        return {}
+    return {"stream" if isinstance(position, StreamPosition) else LOOP: msgspec.to_builtins(position)}

@@ -29,11 +29,11 @@ from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.portion_size import FOLDER
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S
+from ..replica.model_part import CutModelPart, ModelPart, UncutModelPart
+from ..replica.replica_state import write_final_state
 from ..run_folder import INITIAL
 from ..samples.dataset_samples import Samples
 from ..task.load_task import load_task, read_split
-from ..training.model_part import CutModelPart, ModelPart, UncutModelPart
-from ..training.replica_state import write_final_state
 
 COORDINATOR, SHARD, WORKER, BASELINE = (
     f"{__name__}:{name}" for name in ("run_coordinator", "run_shard", "run_worker", "run_torch_baseline")

@@ -20,7 +20,7 @@ from ..job.checkpoint_order import order_checkpoints
 from ..job.checkpoint_timing import CheckpointTiming
 from ..job.export_weights import describe_checkpoint
 from ..job.job import Job
-from ..job.stream_position import StreamPosition
+from ..job.stream_position import Position
 from ..run_listener import CheckpointReport
 from ..unfinished.unfinished_run import MachineState, UnfinishedRun, save_unfinished
 
@@ -32,7 +32,7 @@ class CheckpointSets:
 
     Args:
         on_notice: called with a sentence about a checkpoint that could not be completed, or is damaged. on_complete:
-            called with each that is complete. position: returns where the run is in its stream.
+            called with each that is complete. position: returns where the run is in its data besides its steps.
 
     Attributes:
         timing: which checkpoint to request when, where checkpoints go by time; it is told here how a request ended.
@@ -44,7 +44,7 @@ class CheckpointSets:
         *,
         on_notice: Callable[[str], None] = lambda notice: None,
         on_complete: Callable[[CheckpointReport], object] = lambda report: None,
-        position: Callable[[], StreamPosition | None] = lambda: None,
+        position: Callable[[], Position | None] = lambda: None,
     ) -> None:
         self._job, self._on_notice, self._on_complete, self._position = job, on_notice, on_complete, position
         self.timing = CheckpointTiming(job.training)

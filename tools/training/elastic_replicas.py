@@ -4,15 +4,17 @@ Replicas may join and leave only where batches are leased; in a run by another m
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from ...errors import CutsetError, UsageError
 from ...ps.slices.slicing import slices_of_shard
 from ...runtime.channel.message import Message
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, most_roles
-from ..job.stream_position import StreamPosition
+from ..job.stream_position import LOOP, LoopPosition, Position
 from ..leases.fences import Fences
 from ..leases.lease_server import LeaseServer, WorkerId, make_lease_server
 from ..leases.scale_requests import ScaleLimits, ScaleRequests
@@ -38,8 +40,10 @@ class ElasticReplicas:
         self._hosts = hosts
         self._requested: int | None = None  # until it is applied
         self._machines, self._incarnations = job.machines, incarnations
+        self._has_script, self._first_loop = job.script is not None, job.loop
+        self._loops: dict[int, LoopPosition] = {}  # by replica
         self._lease_server: LeaseServer | None = None
-        if job.method.leases_batches:
+        if job.leases_batches:
             self._lease_server = make_lease_server(job)
         self._slices, self._fences = job.slices, Fences(job.slices)
         self._departed: dict[int, set[str]] = {}  # replicas gone without a word, and shards that were informed
@@ -56,20 +60,27 @@ class ElasticReplicas:
         return self._lease_server is not None
 
     @property
-    def position(self) -> StreamPosition | None:
-        """Where the run is in its stream, None where batches are not leased from one."""
+    def position(self) -> Position | None:
+        """Where the run is in its stream, or how the user's own loop goes; None where steps say it all."""
+        if self._has_script:
+            return self.loop_of(0)
         return None if self._lease_server is None else self._lease_server.position
 
-    def count_steps(self, done: int) -> int | None:
-        """Return the steps of each replica of a run over a stream, as it had; None where samples are numbered.
+    def loop_of(self, replica: int) -> LoopPosition:
+        """Return how the loop of a replica goes through its data, as far as it is known."""
+        return self._loops.get(replica, self._first_loop)
 
-        done: as they reported.
+    def count_steps(self, done: Collection[int]) -> int | None:
+        """Return the steps of each replica of a run whose end nobody knew, or over a stream; None for others.
+
+        done: the steps of each, as it reported. Where the user keeps the loop they may differ: the mean is returned.
         """
+        if self._has_script:
+            return sum(done) // self._training.replicas
         if not self._training.parts:
             return None
-        leased = self._lease_server
-        before = self._training.start_step
-        return done if leased is None else before + leased.leases.begun // self._training.replicas
+        leased, before = self._lease_server, self._training.start_step
+        return max(done, default=0) if leased is None else before + leased.leases.begun // self._training.replicas
 
     @property
     def replicas(self) -> list[int]:
@@ -94,6 +105,8 @@ class ElasticReplicas:
 
     def handle(self, worker: WorkerId, message: Message) -> None:
         """Take what a worker says about batches into account."""
+        if message.kind == "progress" and LOOP in message.body:
+            self._loops[worker.replica] = msgspec.convert(message.body[LOOP], LoopPosition)
         if self._lease_server is None:
             return
         if message.kind in ("join", "lease_request", "part_ended"):

@@ -24,17 +24,19 @@ from ..config.parameter_group import Group
 from ..job.process_specs import BaselineSpec, ShardSpec, WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, RoundRobinBatches
 from ..leases.batch_reader import make_reader
+from ..replica.model_part import UncutModelPart
+from ..replica.progress_log import ProgressLog
+from ..replica.task_worker import TaskWorker
+from ..scripts.script_role import run_script
 from ..task.load_task import load_task, read_split, read_training
-from .model_part import UncutModelPart
-from .progress_log import ProgressLog
-from .worker_process import WorkerProcess
 
 WORKER, SHARD, BASELINE = (f"{__name__}:{name}" for name in ("run_worker", "run_shard", "run_baseline"))
 
 
 def run_worker(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Train one machine's part of one replica; replica 0 also evaluates, and writes what the shards do not have."""
-    return WorkerProcess(channel, msgspec.convert(setup, WorkerSpec), progress).run()
+    spec = msgspec.convert(setup, WorkerSpec)
+    return TaskWorker(channel, spec, progress).run() if spec.script is None else run_script(channel, spec, progress)
 
 
 def run_shard(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:

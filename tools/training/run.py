@@ -20,13 +20,13 @@ from ..job.export_weights import export_best, write_checkpoint
 from ..job.job import Job
 from ..job.process_specs import BaselineSpec
 from ..job.resume import remove_resumed
-from ..job.stream_position import describe_stream
+from ..job.stream_position import describe_position
 from ..leases.scale_requests import ScaleRequests
+from ..replica.replica_state import remove_buffers_afterwards
 from ..run_folder import CHECKPOINT
 from ..run_listener import CheckpointReport, RunListener
 from ..unfinished.unfinished_run import complete_if_it_ends_early
 from .checkpoint_sets import remove_incomplete
-from .replica_state import remove_buffers_afterwards
 from .roles import BASELINE, WORKER
 from .supervision import OnNotice, describe_wait_for_room, run_one_process, run_roles
 from .supervisor import TrainingSupervisor
@@ -64,7 +64,7 @@ def run_replicas(
         remove_incomplete(out)
         with (
             remove_buffers_afterwards(out, replicas=supervisor.max_replicas, machines=job.machines),
-            complete_if_it_ends_early(out, on_notice, lambda: describe_stream(supervisor.reached[1])),
+            complete_if_it_ends_early(out, on_notice, lambda: describe_position(supervisor.reached[1])),
         ):
             results = run_roles(job, supervisor, hosts, listener, on_notice, route)
         shards = [results[name] for name in supervisor.shards]
@@ -96,8 +96,9 @@ def _count_samples(job: Job, supervisor: TrainingSupervisor) -> int:
     step = training.replicas * training.batch
     if not training.is_open_ended:
         return (supervisor.reached[0] - training.start_step) * step
-    reached = [int(samples) for samples, _ in record.losses[-1:]] + [int(one["samples"]) for one in record.curve[-1:]]
-    return max([0, *reached]) - training.start_step * step
+    reached = [int(one["samples"]) for one in record.curve[-1:]]
+    reached += [supervisor.reached[0] * step] if job.script is not None else []
+    return max([record.samples, *reached]) - training.start_step * step
 
 
 def run_with_divergence_retry(

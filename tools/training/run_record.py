@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from ...runtime.channel.message import Message
 from ..job.job import Job
 from ..run_listener import EvaluationReport, RunListener, StepReport
 
@@ -16,20 +17,22 @@ class RunRecord:
     Attributes:
         start_s: when training began.
         curve: the learning curve, as `ProgressLog` has it.
-        losses: (samples, loss) at each progress report.
+        losses: (samples, loss) at each progress report that has a loss.
+        samples: that all replicas have trained on, about, by the last progress report.
     """
 
     def __init__(self, job: Job, listener: RunListener) -> None:
         self._job, self._listener = job, listener
         self._clock_offsets_s = dict[int, float]()  # seconds of the run when the clock of a restarted replica began
         self.start_s = time.monotonic()
+        self.samples = 0
         self.losses: list[tuple[int, float]] = []
         self.curve: list[dict[str, Any]] = []
 
     @property
     def batches(self) -> int:
         """The batches that all replicas have computed, about, by the last progress report."""
-        return self.losses[-1][0] // self._job.training.batch
+        return self.samples // self._job.training.batch
 
     def set_clock(self, replica: int, seconds: float) -> None:
         """Note that a replica which was missing trains, for `seconds` by its own clock."""
@@ -39,18 +42,28 @@ class RunRecord:
         """Return the seconds of the run at which the clock of a replica shows `seconds`."""
         return self._clock_offsets_s.get(replica, 0.0) + seconds
 
-    def add_progress(self, body: dict[str, Any]) -> None:
-        """Take a progress report of replica 0."""
+    def handle(self, message: Message) -> None:
+        """Take what replica 0 says: its progress, scores, and what its script prints."""
+        match message.kind:
+            case "progress":
+                self._add_progress(message.body)
+            case "evaluated":
+                self._add_evaluation(message.body)
+            case "output":
+                self._listener.on_output(message.body["text"])
+
+    def _add_progress(self, body: dict[str, Any]) -> None:
         training, method = self._job.training, self._job.method
         samples = self._count_samples(body)
-        self.losses.append((samples, body["loss"]))
+        self.samples = samples
+        if body["loss"] is not None:
+            self.losses.append((samples, body["loss"]))
         by_batch = (samples // training.batch, training.batches)
-        step, steps = by_batch if method.leases_batches else (body["step"], body["steps"])
+        step, steps = by_batch if self._job.leases_batches else (body["step"], body["steps"])
         seconds = self.on_run_clock(0, body["seconds"])
         self._listener.on_step(StepReport(method.name, step, steps, body["loss"], samples, seconds))
 
-    def add_evaluation(self, body: dict[str, Any]) -> None:
-        """Take the scores of an evaluation by replica 0."""
+    def _add_evaluation(self, body: dict[str, Any]) -> None:
         seconds = self.on_run_clock(0, body["seconds"])
         point = {**body, "samples": self._count_samples(body), "seconds": seconds}
         self.curve.append(point)
@@ -58,9 +71,10 @@ class RunRecord:
 
     def go_back(self, samples: int) -> None:
         """Forget what was reported after so many samples, as all roles go back."""
+        self.samples = min(self.samples, samples)
         self.losses = [(reached, loss) for reached, loss in self.losses if reached <= samples]
         self.curve = [point for point in self.curve if point["samples"] <= samples]
 
     def _count_samples(self, body: dict[str, Any]) -> int:
-        before = [samples for samples, _ in self.losses[-1:]] + [int(point["samples"]) for point in self.curve[-1:]]
-        return max([int(body["samples"]), *before]) if self._job.method.leases_batches else int(body["samples"])
+        before = [self.samples] + [int(point["samples"]) for point in self.curve[-1:]]
+        return max([int(body["samples"]), *before]) if self._job.leases_batches else int(body["samples"])

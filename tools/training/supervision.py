@@ -5,7 +5,6 @@ together form a group and are restarted together: "replica 1" has one role for e
 """
 
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from ..hosts.file_relay import FileRelay
 from ..hosts.held_losses import HeldLosses
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
+from ..job.process_specs import unique_job_name
 from ..run_folder import INITIAL, LOGS
 from ..run_listener import ALONE, EvaluationReport, LossReport, RunListener, StepReport
 
@@ -126,11 +126,6 @@ def describe_wait_for_room(name: str, reason: str) -> str:
     """Return a sentence about a role that cannot write what training has come to."""
     within = f"make room within {WAIT_FOR_ROOM_S / 60:g} minutes"
     return f"{name} waits to write the final checkpoint: {reason}; {within}"
-
-
-def unique_job_name() -> str:
-    """Return a name that no other job has, for the sockets of its processes."""
-    return f"cutset-{uuid.uuid4().hex[:12]}"
 
 
 class RestartLog:

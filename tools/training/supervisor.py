@@ -27,17 +27,17 @@ from ...runtime.launcher.membership import Loss
 from ..hosts.run_hosts import RunHosts
 from ..job.job import Job, make_worker_spec
 from ..job.process_specs import replica_group, shard_group, worker_name
-from ..job.stream_position import StreamPosition
+from ..job.stream_position import Position
 from ..leases.lease_server import WorkerId
 from ..leases.scale_requests import ScaleRequests
+from ..replica.progress_log import parse_steps_done
+from ..replica.replica_state import restored_files
 from ..run_folder import CHECKPOINT
 from ..run_listener import RunListener
 from ..selection.verdicts import Verdicts
 from .checkpoint_sets import CheckpointSets
 from .elastic_replicas import ElasticReplicas
-from .progress_log import parse_steps_done
 from .recovery_points import RecoveryPoints
-from .replica_state import restored_files
 from .roles import WORKER
 from .run_record import RunRecord
 from .shard_supervisor import ShardSupervisor
@@ -102,10 +102,9 @@ class TrainingSupervisor:
         return self._elastic.replica_numbers.stop
 
     @property
-    def reached(self) -> tuple[int, StreamPosition | None]:
-        """The steps of each replica when all have ended; and where they are in a stream of which they lease batches."""
-        of_stream = self._elastic.count_steps(max(self._steps_done.values(), default=0))
-        return of_stream or self._steps, self._elastic.position
+    def reached(self) -> tuple[int, Position | None]:
+        """The steps of each replica when all have ended; and where in their data, beyond that."""
+        return self._elastic.count_steps(self._steps_done.values()) or self._steps, self._elastic.position
 
     @property
     def participation(self) -> dict[str, Any]:
@@ -159,18 +158,19 @@ class TrainingSupervisor:
             self._mark_training(worker.replica, message.body["seconds"])
         self._elastic.handle(worker, message)
         self._verdicts.handle(message)
+        if worker.replica == 0:
+            self.record.handle(message)
         match message.kind:
             case "progress":
-                self._record_progress(worker, message.body)
+                self._steps_done[worker] = message.body["step"]
                 self._request_checkpoint(message, launcher)
                 self._request_recovery_point(message, launcher)
-            case "evaluated" if worker.replica == 0:
-                self.record.add_evaluation(message.body)
             case "state_file" if worker.replica == 0:
                 self.state_files.append(msgspec.convert(message.body["file"], StateFile))
             case "ready":
                 self._ready.add(message.sender)
             case "trained":
+                self._steps_done |= {worker: message.body["steps"]}
                 self._trained.add(worker)
             case "finished":
                 self._record_result(worker, message.body["value"])
@@ -199,7 +199,7 @@ class TrainingSupervisor:
             return []
         # A machine may be ahead of those that it sends to: all continue after the step that every machine completed.
         done = min(max(parse_steps_done(last), self._steps_done.get(worker, 0)) for worker, last in progress)
-        if any(worker.replica == replica for worker in self._trained):
+        if any(worker.replica == replica for worker in self._trained) and not self._job.training.is_open_ended:
             done = self._job.training.steps
         step = self._start_steps[replica] = max(self._start_steps[replica], done)
         self._forget(replica, loss.progress)
@@ -264,8 +264,10 @@ class TrainingSupervisor:
         for machine in range(job.machines):
             saved = self._points.local_state_file(replica, machine) if job.method.lock_step else ""
             step, host = self._start_steps[replica], self._hosts.worker_host(replica, machine)
-            training = self._hosts.training_on(host)
-            setup = make_worker_spec(job, replica, machine, incarnation, step, local_state=saved, training=training)
+            training, loop = self._hosts.training_on(host), self._elastic.loop_of(replica)
+            setup = make_worker_spec(
+                job, replica, machine, incarnation, step, local_state=saved, training=training, loop=loop
+            )
             name = worker_name(replica, machine, incarnation)
             self._workers[name] = WorkerId(replica, machine)
             plain = msgspec.to_builtins(setup, builtin_types=(bytes,))
@@ -273,11 +275,6 @@ class TrainingSupervisor:
             own = restored_files(replica, machine, local_state=saved, restarted=incarnation > 0)
             roles.append(self._hosts.place(role, host, files=[*job.first_files, *own]))
         return roles
-
-    def _record_progress(self, worker: WorkerId, body: dict[str, Any]) -> None:
-        self._steps_done[worker] = body["step"]
-        if worker.replica == 0:
-            self.record.add_progress(body)
 
     def _request_checkpoint(self, progress: Message, launcher: Launcher) -> None:
         """If a checkpoint by time is due, request it from all roles that write a part of it."""
@@ -338,7 +335,7 @@ class TrainingSupervisor:
             launcher.send(name, message)
         if len(self._trained) < len(self._workers):
             return
-        for name in [name for name, worker in self._workers.items() if worker.replica == 0]:
+        for name in [name for name, worker in self._workers.items() if worker.replica == 0 or self._job.script]:
             if name not in self._evaluating:
                 self._evaluating.add(name)
                 body = {"path": CHECKPOINT, "batches": self.reached[0] * self._job.replicas}

@@ -94,9 +94,8 @@ def run(method, optimizer, folder, *, replicas, steps, cut=halves):
                 client.put()
             batches = lambda step: batch_of(replica + step * replicas) if step < steps else None  # noqa: E731
             told = report if replica == 0 else None
-            method.train(
-                TrainingLoop(one, client, optimizer, batches, replicas=replicas, agree=one.broadcast, report=told)
-            )
+            loop = TrainingLoop(one, client, optimizer, batches, replicas=replicas, agree=one.broadcast, report=told)
+            loop.run(method.train(loop))
 
         return life
 

@@ -47,7 +47,8 @@ def test_the_gradients_of_each_step_are_clipped_and_not_their_sum(push):
     def worker(channel):
         client = Client(Mailbox(channel), slices, one.values, local_rate=0.02)
         client.put()
-        Downpour(push=push).train(TrainingLoop(one, client, SGD(0.02), every(0, 1, 12), replicas=1, clip=clip))
+        loop = TrainingLoop(one, client, SGD(0.02), every(0, 1, 12), replicas=1, clip=clip)
+        loop.run(Downpour(push=push).train(loop))
 
     values, expected = torch.zeros(SIZE, dtype=torch.float64, requires_grad=True), []
     optimiser = torch.optim.SGD([values], lr=0.02)

@@ -27,8 +27,8 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
 from cutset.tools.job.resume import find_checkpoint
+from cutset.tools.replica.replica_state import ReplicaStateWriter
 from cutset.tools.training.checkpoint_sets import CheckpointSets
-from cutset.tools.training.replica_state import ReplicaStateWriter
 
 GOOD = USER_MODELS / "good.py"
 WORKER = "worker-0.0"

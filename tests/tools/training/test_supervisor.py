@@ -54,7 +54,7 @@ def test_a_run_without_losses_ends_in_order(job: Job) -> None:
     run = Run(job)
     run.progress("worker-0.0", 1)
     run.receive("worker-0.0", "evaluated", seconds=1.5, samples=8, **scores(0.5))
-    run.receive("worker-0.0", "trained")
+    run.receive("worker-0.0", "trained", steps=10)
     assert run.launcher.sent == []
     run.finish("worker-1.0")
     assert run.launcher.sent == [("worker-0.0", "all_trained")]
@@ -105,12 +105,12 @@ def test_a_replica_lost_before_its_first_step_keeps_its_start_step(job: Job) -> 
 def test_a_replica_lost_after_training_only_evaluates_and_writes_its_state(job: Job) -> None:
     run = Run(job)
     run.finish("worker-1.0")
-    run.receive("worker-0.0", "trained")
+    run.receive("worker-0.0", "trained", steps=10)
     run.receive("worker-0.0", "state_file", file=state_file(1))
     run.lose(0, {"worker-0.0": None})
     assert run.supervisor.restarts[0]["step"] == run.job.training.steps
     run.receive("worker-0.0", "state_file", file=state_file(2))
-    run.receive("worker-0.0+1", "trained")
+    run.receive("worker-0.0+1", "trained", steps=10)
     assert run.launcher.sent == [("worker-0.0", "all_trained"), ("worker-0.0+1", "all_trained")]
     run.receive("worker-0.0+1", "state_file", file=state_file(3))
     run.finish("worker-0.0+1")
@@ -167,7 +167,7 @@ def test_an_idle_replica_takes_the_batches_of_a_lost_one(job: Job) -> None:
     assert run.request_lease("worker-0.0", 13, acknowledged=12) == (0, 0)
     run.supervisor.watch(cast(Launcher, run.launcher))
     assert run.launcher.stopped == ["worker-1.0+1"]  # all is done before it was back
-    run.receive("worker-0.0", "trained")
+    run.receive("worker-0.0", "trained", steps=10)
     assert run.launcher.sent == [("shard-0", "fence"), ("shard-0", "leave"), ("worker-0.0", "all_trained")]
     assert run.supervisor.participation["completed"] == {"0": 12}
     assert run.supervisor.participation["recomputed"] == {"1": 1}
@@ -180,7 +180,7 @@ def test_a_replica_lost_when_all_is_done_is_not_restarted(job: Job) -> None:
     run.request_lease("worker-0.0", 12, acknowledged=12)
     assert run.lose(1, {"worker-1.0": None}) == []
     run.supervisor.watch(cast(Launcher, run.launcher))
-    run.receive("worker-0.0", "trained")
+    run.receive("worker-0.0", "trained", steps=10)
     assert run.launcher.sent == [("shard-0", "leave"), ("worker-0.0", "all_trained")]
 
 

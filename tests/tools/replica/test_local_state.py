@@ -21,7 +21,7 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import make_worker_spec
 from cutset.tools.job.prepare import prepare
 from cutset.tools.job.process_specs import WorkerSpec
-from cutset.tools.training.local_state import LocalState
+from cutset.tools.replica.local_state import LocalState
 
 WRITTEN = "journal/000003/worker-1.0.safetensors"
 

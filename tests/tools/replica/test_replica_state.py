@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from cutset.errors import UsageError
+from cutset.tools.replica.replica_state import SAVE_INTERVAL_S, BufferFile, remove_buffers_afterwards
 from cutset.tools.run_folder import buffer_path
 from cutset.tools.tensor_files import name_unfinished
-from cutset.tools.training.replica_state import SAVE_INTERVAL_S, BufferFile, remove_buffers_afterwards
 
 
 def test_a_restarted_worker_restores_what_was_saved_last(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.channel.message import LAUNCHER
 from cutset.runtime.hosts.heartbeat import RoleProgress
 from cutset.tools.job.process_specs import TrainingSpec
+from cutset.tools.replica.progress_log import ProgressLog, parse_steps_done
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.scores import Scores
-from cutset.tools.training.progress_log import ProgressLog, parse_steps_done
 
 TRAINING = TrainingSpec(
     TaskSpec("none"), batch=8, micro_batch=8, seed=0, replicas=2, steps=6, evaluate_every=2, folder="nowhere"

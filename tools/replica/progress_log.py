@@ -44,6 +44,7 @@ class ProgressLog:
     Args:
         progress: what the heartbeats of this process say.
         waited: returns the seconds that this process has waited for others so far.
+        describe: returns what else each report says; with it there are reports even where no loss is known.
 
     Attributes:
         steps: steps made by this process.
@@ -57,8 +58,11 @@ class ProgressLog:
         progress: RoleProgress,
         training: TrainingSpec,
         waited: Callable[[], float] = lambda: 0.0,
+        *,
+        describe: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self._channel, self._progress, self._training, self._waited = channel, progress, training, waited
+        self._describe = describe
         self._start_s = time.monotonic()
         self._last_report_s = self._start_s - REPORT_INTERVAL_S  # so that the first step is reported at once
         self._work_s = deque[float](maxlen=_TIMED_STEPS)
@@ -90,14 +94,16 @@ class ProgressLog:
             self._evaluated = self._reached - 1
         self._work_s.append(now - self._waited() - self._step_start_s)
         self._step_start_s = now - self._waited()
-        if loss is None:
+        if loss is None and self._describe is None:
             return
         if now - self._last_report_s >= REPORT_INTERVAL_S or last:
             self._last_report_s = now
-            self.losses.append((self._samples, loss))
+            if loss is not None:
+                self.losses.append((self._samples, loss))
             body = {"step": step + 1, "steps": self._training.steps, "loss": loss}
             body |= {"samples": self._samples, "seconds": self.training_seconds()}
             body |= {} if acknowledged is None else {"acknowledged": acknowledged}
+            body |= {} if self._describe is None else self._describe()
             self._channel.send(LAUNCHER, Message("progress", step=step, body=body))
 
     def record_evaluation(self, step: int, evaluate: Callable[[], Scores | None]) -> None:
@@ -115,9 +121,14 @@ class ProgressLog:
         traffic = _subtract_traffic(self._channel.statistics(), before)
         self._evaluation_traffic = _add_traffic(self._evaluation_traffic, traffic)
         if scores is not None:
-            self.curve.append({"seconds": seconds, "samples": self._samples, **scores.to_point()})
-            self._channel.send(LAUNCHER, Message("evaluated", step=step, body=dict(self.curve[-1])))
+            self.record_point(step, scores.to_point(), seconds=seconds)
         self._step_start_s = time.monotonic() - self._waited()
+
+    def record_point(self, step: int, point: dict[str, Any], *, seconds: float | None = None) -> None:
+        """Record scores after a step, as `Scores.to_point` has them. seconds: of training, by default until now."""
+        at = self.training_seconds() if seconds is None else seconds
+        self.curve.append({"seconds": at, "samples": self._samples, **point})
+        self._channel.send(LAUNCHER, Message("evaluated", step=step, body=dict(self.curve[-1])))
 
     def median_work_s(self) -> float | None:
         """Return the median seconds of this process's own work in a step, without waiting for others."""

@@ -10,8 +10,8 @@ from torch import nn
 from cutset.errors import CheckpointError
 from cutset.models.task import Task, make_example_batches
 from cutset.tools.job.process_specs import TrainingSpec
+from cutset.tools.replica.model_part import UncutModelPart
 from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.training.model_part import UncutModelPart
 
 
 def normed() -> nn.Module:

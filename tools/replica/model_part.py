@@ -1,13 +1,13 @@
 """`ModelPart`: what a worker process computes on - one machine's part of a cut model, or a whole model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...models.task import Data, Task
 from ...ps.checkpoint.streamed_safetensors import TensorReader
@@ -18,7 +18,7 @@ from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program
 from ...runtime.worker.trace import Trace, warm_steps
-from ...runtime.worker.uncut_worker import UncutWorker
+from ...runtime.worker.uncut_worker import FlatModel, UncutWorker
 from ...runtime.worker.worker import Worker
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..samples.dataset_samples import Samples
@@ -31,7 +31,7 @@ from ..task.scores import Scores, score, score_uncut
 class ModelPart(ABC):
     """A cut or an uncut model: its flat parameters [n], and what computes their gradients."""
 
-    worker: Worker | UncutWorker
+    worker: Worker | FlatModel
 
     @property
     def values(self) -> Tensor:
@@ -52,13 +52,13 @@ class ModelPart(ABC):
         """The gradients; for an uncut model with the embedding rows that a step touches."""
         return self.worker.gradient if isinstance(self.worker, UncutWorker) else FlatGradient(self.gradients)
 
+    @abstractmethod
     def step(self, batch: Data, step: int) -> float | None:
         """Add the gradients of a batch; return its loss, None where another machine has it."""
-        return self.worker.step(batch, step)
 
+    @abstractmethod
     def clip(self, max_norm: float, step: int) -> float:
         """Scale the gradients of the whole model down to a norm of at most `max_norm`; return their norm before."""
-        return self.worker.clip(max_norm, step)
 
     def agree(self, number: int, step: int) -> int:
         """Return the number of machine 0 of the replica; all its machines must call this."""
@@ -107,6 +107,12 @@ class CutModelPart(ModelPart):
         )
         self._tests, self._autocast = 0, setup.training.task.autocast
 
+    def step(self, batch: Data, step: int) -> float | None:
+        return self.worker.step(batch, step)
+
+    def clip(self, max_norm: float, step: int) -> float:
+        return self.worker.clip(max_norm, step)
+
     def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         self._tests += 1
         return score(self._tester, task, data, self._tests, autocast=self._autocast)
@@ -124,7 +130,43 @@ class CutModelPart(ModelPart):
         return state
 
 
-class UncutModelPart(ModelPart):
+class WholeModelPart(ModelPart):
+    """A model that is not cut."""
+
+    worker: FlatModel
+
+    def buffers(self) -> list[Tensor]:
+        return list(self.worker.model.buffers())
+
+    def state(self) -> list[tuple[Region, Tensor]]:
+        model, trained = self.worker.model, self.worker.parameters
+        frozen = [(name, p.detach()) for name, p in model.named_parameters() if name not in trained]
+        state = [*frozen, *model.named_buffers()]
+        return [(Region(name, list(t.shape), list(t.shape), [(0, n) for n in t.shape], 0), t) for name, t in state]
+
+
+class UserModelPart(WholeModelPart):
+    """A model that the user's own loop trains: it puts its gradients into `gradients`.
+
+    trained: names of the parameters that it trains. initial: the file of the first weights.
+    """
+
+    def __init__(self, model: nn.Module, trained: Collection[str], initial: Path) -> None:
+        with weights.open_weights(initial) as source:
+            weights.load_model(model, source, where=initial)
+        self.worker = FlatModel(model, trained)
+
+    def step(self, batch: Data, step: int) -> float | None:
+        raise NotImplementedError("the user's own loop computes the gradients")
+
+    def clip(self, max_norm: float, step: int) -> float:
+        raise NotImplementedError("the user's own loop clips the gradients")
+
+    def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
+        raise NotImplementedError("the user's own loop evaluates")
+
+
+class UncutModelPart(WholeModelPart):
     """A whole model in plain torch. seed: of the random numbers that it draws."""
 
     worker: UncutWorker
@@ -136,17 +178,14 @@ class UncutModelPart(ModelPart):
         autocast, tables = training.task.autocast, training.tables
         self.worker = UncutWorker(model, task.loss, seed=seed, autocast=autocast, tables=tables)
 
+    def step(self, batch: Data, step: int) -> float | None:
+        return self.worker.step(batch, step)
+
+    def clip(self, max_norm: float, step: int) -> float:
+        return self.worker.clip(max_norm, step)
+
     def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         return score_uncut(self.worker, task, data, batch)
-
-    def buffers(self) -> list[Tensor]:
-        return list(self.worker.model.buffers())
-
-    def state(self) -> list[tuple[Region, Tensor]]:
-        model = self.worker.model
-        frozen = [(name, p.detach()) for name, p in model.named_parameters() if not p.requires_grad]
-        state = [*frozen, *model.named_buffers()]
-        return [(Region(name, list(t.shape), list(t.shape), [(0, n) for n in t.shape], 0), t) for name, t in state]
 
 
 def _load_boxes(states: FlatParameters, path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Replicas that share a loader see each batch of an epoch once, and go on where they were."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from cutset.errors import BadInput
+from cutset.tools.job.stream_position import LoopPosition
+from cutset.tools.scripts.data_share import LoopCounts, share_loader
+
+
+def batches(loader: Any) -> list[list[int]]:
+    return [[int(n) for n in batch[0]] for batch in loader]
+
+
+def loader_of(count: int, size: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.arange(count)), batch_size=size, **options)
+
+
+@given(st.integers(1, 40), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9))
+@settings(deadline=None, max_examples=40)
+def test_each_batch_of_an_epoch_is_of_one_replica(count: int, size: int, replicas: int, seed: int) -> None:
+    shares = [
+        share_loader(loader_of(count, size, shuffle=True), r, replicas, seed=seed, counts=LoopCounts())
+        for r in range(replicas)
+    ]
+    epochs = [[batches(share) for share in shares] for _ in range(2)]
+    for parts in epochs:
+        assert sorted(n for part in parts for batch in part for n in batch) == list(range(count))
+    assert [len(share) for share in shares] == [len(part) for part in epochs[0]]
+    if count > 20:
+        assert epochs[0] != epochs[1], "each epoch is drawn anew"
+
+
+@given(st.integers(5, 40), st.integers(1, 7), st.integers(1, 3), st.integers(0, 30))
+@settings(deadline=None, max_examples=40)
+def test_a_replica_that_goes_on_sees_what_was_left(count: int, size: int, replicas: int, taken: int) -> None:
+    def read(counts: LoopCounts) -> list[list[int]]:
+        share = share_loader(loader_of(count, size, shuffle=True), replicas - 1, replicas, seed=5, counts=counts)
+        return [batch for _ in range(4) for batch in batches(share)]
+
+    whole = read(LoopCounts())
+    counts = LoopCounts()
+    counts.begin_at(taken, LoopPosition())
+    assert read(counts) == whole[taken:]
+    assert counts.batches == max(len(whole), taken)
+
+
+class Scheduler:
+    calls = 0
+
+    def step(self) -> None:
+        self.calls += 1
+
+
+def test_a_scheduler_that_is_called_for_each_batch_goes_on_too() -> None:
+    counts, scheduler = LoopCounts(), Scheduler()
+    counts.watch(scheduler)
+    for _ in share_loader(loader_of(20, 2), 0, 1, seed=0, counts=counts):
+        scheduler.step()
+    scheduler.step()  # between two epochs, which whoever goes on does by itself
+    assert (counts.batches, counts.calls) == (10, 10)
+    later, again = LoopCounts(), Scheduler()
+    later.begin_at(7, LoopPosition(1.0, counts.calls / counts.batches))
+    later.watch(again)
+    assert len(batches(share_loader(loader_of(20, 2), 0, 1, seed=0, counts=later))) == 3
+    assert again.calls == 7
+
+
+class Stream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from torch.arange(10)[:, None]
+
+
+def test_a_stream_is_read_by_all_and_shared() -> None:
+    loader = DataLoader(Stream(), batch_size=3)
+    shares = [share_loader(loader, replica, 2, seed=0, counts=LoopCounts()) for replica in range(2)]
+    seen = [[int(n) for batch in share for n in batch] for share in shares]
+    assert seen == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9]]
+
+
+def test_data_that_is_divided_already_is_refused() -> None:
+    data = TensorDataset(torch.arange(10))
+    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0)
+    with pytest.raises(BadInput, match="DistributedSampler") as caught:
+        share_loader(DataLoader(data, sampler=sampler), 0, 2, seed=0, counts=LoopCounts())
+    assert caught.value.code == "E362"

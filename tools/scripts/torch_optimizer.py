@@ -1,0 +1,111 @@
+"""From a torch optimizer to one of the shards, and `SharedOptimizer`, which takes the place of the user's."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ...errors import BadInput
+from ...ps.optimizers.rates import PlainOptimizer
+from ...ps.optimizers.standard import SGD, Adam, AdamW, RMSprop, TorchAdagrad
+
+TOLERANCE = 1e-6  # by which the factors of groups may differ, relatively
+Group = Mapping[str, Any]  # of parameters, as torch.optim has it
+
+# By the class in torch: the one here, and the names of their options where they are not the same.
+_KNOWN: dict[type[torch.optim.Optimizer], tuple[type[PlainOptimizer], dict[str, str]]] = {
+    torch.optim.SGD: (SGD, {}),
+    torch.optim.Adam: (Adam, {}),
+    torch.optim.AdamW: (AdamW, {}),
+    torch.optim.RMSprop: (RMSprop, {}),
+    torch.optim.Adagrad: (TorchAdagrad, {"initial_accumulator_value": "initial"}),
+}
+# How torch computes, which changes no value; and where a group keeps what belongs to it.
+_IGNORED = {"params", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable", "betas", "param_names"}
+_NEUTRAL = {"dampening": 0, "maximize": False, "amsgrad": False, "decoupled_weight_decay": False}
+
+
+def translate_optimizer(optimizer: torch.optim.Optimizer) -> list[PlainOptimizer]:
+    """Return the optimizers of its groups of parameters, one each. BadInput E360 where the shards have none such."""
+    kind = type(optimizer)
+    if kind not in _KNOWN:
+        known = ", ".join(sorted(one.__name__ for one in _KNOWN))
+        facts = f"the shards have no optimizer like torch.optim's {kind.__name__}"
+        raise BadInput("E360", facts, fix=f"give run.prepare one of {known}")
+    return [_translate_group(kind, group) for group in optimizer.param_groups]
+
+
+def _translate_group(kind: type[torch.optim.Optimizer], group: Group) -> PlainOptimizer:
+    own, names = _KNOWN[kind]
+    options: dict[str, Any] = {"lr": base_rate(group)}
+    if "betas" in group:
+        options["beta1"], options["beta2"] = map(float, group["betas"])
+    for name, value in group.items():
+        if name in _IGNORED:
+            continue
+        translated = names.get(name, name)
+        if translated in own.__struct_fields__:
+            options[translated] = value.item() if isinstance(value, torch.Tensor) else value
+        elif name in _NEUTRAL and not _is_neutral(kind, name, value):
+            facts = f"{kind.__name__} with {name}={value}, which no optimizer of the shards has"
+            raise BadInput("E360", facts, fix=f"{kind.__name__}(..., {name}={_NEUTRAL[name]})")
+    return own(**options)
+
+
+def _is_neutral(kind: type[torch.optim.Optimizer], name: str, value: Any) -> bool:
+    """Return whether an option has no effect; AdamW is what decouples the decay of weights."""
+    if name == "decoupled_weight_decay":
+        return bool(value) == issubclass(kind, torch.optim.AdamW)
+    return bool(value == _NEUTRAL[name])
+
+
+def base_rate(group: Group) -> float:
+    """Return the learning rate of a group that schedulers multiply. BadInput E360 where that is 0."""
+    rate = float(group.get("initial_lr", group["lr"]))
+    if not rate > 0:
+        facts = f"the learning rate of a group of parameters is {rate:g} when run.prepare is called"
+        raise BadInput("E360", facts, fix="set the rate above 0 there, and lower it in the loop or by a scheduler")
+    return rate
+
+
+class SharedOptimizer(torch.optim.Optimizer):
+    """Hands gradients to the shards at `step`, which make the update; has the parameter groups of the user's optimizer.
+
+    So schedulers of either set the rates of both. push: called with the factor of the learning rate at present.
+    """
+
+    def __init__(self, own: torch.optim.Optimizer, push: Callable[[float], None]) -> None:
+        parameters = [parameter for group in own.param_groups for parameter in group["params"]]
+        super().__init__(parameters, own.defaults)
+        self.param_groups = own.param_groups
+        self._own, self._push = own, push
+        self._bases = [base_rate(group) for group in own.param_groups]
+
+    @property
+    def factor(self) -> float:
+        """By what the learning rate is multiplied at present. BadInput E361 where that differs between groups."""
+        factors = [float(group["lr"]) / base for group, base in zip(self.param_groups, self._bases, strict=True)]
+        if max(factors) - min(factors) > TOLERANCE * max(factors):
+            facts = (
+                f"the learning rates of the groups are {', '.join(f'{factor:g}' for factor in factors)} of the first"
+            )
+            raise BadInput("E361", f"{facts} ones", fix="let the schedule multiply the rates of all groups alike")
+        return factors[-1]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Push the gradients, and go on with the parameters that the method wants next; return the closure's loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        vars(self._own)["_opt_called"] = True  # else a scheduler of it warns
+        self._push(self.factor)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Set rates and other options. BadInput E361 where it has more: the rest is on the shards."""
+        if state_dict.get("state"):
+            facts = "load_state_dict of an optimizer whose state is on the shards"
+            raise BadInput("E361", facts, fix="cutset launch --resume RUN, or load it before run.prepare")
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({name: value for name, value in saved.items() if name != "params"})
