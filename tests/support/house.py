@@ -53,7 +53,7 @@ tools/samples
 tools/task tools/unfinished
 tools/config
 tools/job
-tools/evaluation tools/probe tools/hosts tools/leases
+tools/evaluation tools/exchange tools/probe tools/hosts tools/leases
 tools/doctor tools/selection tools/replica
 tools/scripts
 tools/training

@@ -19,6 +19,7 @@ from ..open_files import NO_MORE_FILES, limit_error
 from ..path_option import require_utf8
 from .doctor_command import doctor
 from .evaluate_command import evaluate
+from .exchange_commands import export, import_
 from .host_command import host
 from .launch_command import launch
 from .manifest_command import manifest
@@ -110,6 +111,8 @@ for command in (
     launch,
     demo,
     evaluate,
+    export,
+    import_,
     scale,
     host,
     manifest,

@@ -234,7 +234,8 @@ class RunConfig:
     init: Path | str | None = option(
         group=FOLDER,
         metavar="FILE|RUN",
-        help="Start from these weights: a safetensors file (a plain state_dict), or the last checkpoint of a run.",
+        help="Start from these weights: a safetensors file (a plain state_dict), the last checkpoint of a run, or a "
+        "folder as on Hugging Face's Hub.",
     )
     resume: Path | str | None = option(
         group=FOLDER,

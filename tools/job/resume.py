@@ -20,6 +20,7 @@ from ...ps.checkpoint.streamed_safetensors import TensorReader
 from ...ps.methods.registry import AnyMethod
 from ...ps.optimizers.registry import AnyOptimizer
 from ..run_folder import BEST, BEST_WEIGHTS
+from ..task.hub_layout import find_hub_files, join_hub_files
 from ..tensor_files import new_file
 from .checkpoint_order import order_checkpoints, read_progress
 from .export_weights import BEST_KEY, copy_whole
@@ -100,12 +101,17 @@ def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: 
 
 
 def initial_weights_file(init: Path | None, out: Path, *, on_notice: Callable[[str], object]) -> Path | None:
-    """Return the file of the weights to begin with, if any; those of a checkpoint are written into `out` first.
+    """Return the file of the weights to begin with, if any; those of several files are written into `out` first.
+
+    init: a file, a run, a checkpoint, or a folder in the layout of Hugging Face's Hub.
 
     on_notice: as of `find_checkpoint`.
     """
     if init is None or not init.is_dir():
         return init
+    files = find_hub_files(init)
+    if files:
+        return join_hub_files(files, out / WEIGHTS)
     return _write_whole(find_checkpoint(init, on_notice=on_notice), out / WEIGHTS)
 
 

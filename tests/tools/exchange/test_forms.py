@@ -1,0 +1,160 @@
+"""What torch and the Hub wrote is read, what is written torch reads: weights and optimizer state are the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from cutset.errors import BadInput, UsageError
+from cutset.tools.exchange.forms import read_form, write_form
+from cutset.tools.exchange.trained_model import TrainedModel, read_trained, write_checkpoint
+from cutset.tools.run_folder import WEIGHTS
+
+Make = Callable[[Any], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
+    "adagrad-torch": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+UPDATES = 4
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+
+
+def train(make: Make, *, named: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = net()
+    optimizer = make(model.named_parameters() if named else model.parameters())
+    step(model, optimizer, UPDATES)
+    return model, optimizer
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(8, 3, generator=generator)).square().mean().backward()
+        optimizer.step()
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def through_a_run(model: TrainedModel, folder: Path) -> TrainedModel:
+    """Write a model as a run from which to resume, with its weights beside, and read it."""
+    write_checkpoint(model, folder, {"samples": 32, "seed": 0, "method": "sync", "step": 4})
+    save_file(model.weights, folder / WEIGHTS)
+    return read_trained(folder)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_of_torch_goes_on_after_the_way_through_a_run(name: str, named: bool, tmp_path: Path) -> None:
+    model, optimizer = train(OPTIMIZERS[name], named=named)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "theirs.pt")
+    read = read_form(tmp_path / "theirs.pt")
+    assert read.optimizer == name
+    exported = through_a_run(read, tmp_path / "run")
+    write_form("torch", tmp_path / "ours.pt", exported, part_bytes=1)
+    ours = torch.load(tmp_path / "ours.pt", weights_only=True)
+    again = net()
+    again.load_state_dict(ours["model"])
+    assert same(again.state_dict(), model.state_dict())
+    later = OPTIMIZERS[name](again.named_parameters())
+    state = later.state_dict() | {"state": ours["optimizer"]["state"]}
+    later.load_state_dict(state)
+    for one in (later, optimizer):
+        step(again if one is later else model, one, 3)
+    assert same(again.state_dict(), model.state_dict())
+
+
+def test_a_distributed_checkpoint_has_the_same(tmp_path: Path) -> None:
+    model, optimizer = train(OPTIMIZERS["adamw"])
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "theirs.pt")
+    exported = through_a_run(read_form(tmp_path / "theirs.pt"), tmp_path / "run")
+    write_form("dcp", tmp_path / "dcp", exported, part_bytes=1)
+    with pytest.raises(BadInput, match="unpickling") as caught:
+        read_form(tmp_path / "dcp")
+    assert caught.value.code == "E349"
+    back = read_form(tmp_path / "dcp", trust=True)
+    assert same(back.weights, model.state_dict())
+    assert back.updates == UPDATES
+    for name, parameter in model.named_parameters():
+        assert torch.equal(back.state[name]["exp_avg"], optimizer.state[parameter]["exp_avg"])
+
+
+def test_torch_itself_reads_a_distributed_checkpoint(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    weights = net().state_dict()
+    write_form("dcp", tmp_path / "dcp", TrainedModel(dict(weights)), part_bytes=1)
+    found = {"model": {name: torch.zeros_like(tensor) for name, tensor in weights.items()}}
+    with pytest.warns(UserWarning, match="single process"):
+        dcp.load(found, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert same(found["model"], dict(weights))
+
+
+@pytest.mark.parametrize("part_bytes", [1, 100, 10**9])
+def test_the_layout_of_the_hub_in_one_file_or_several(tmp_path: Path, part_bytes: int) -> None:
+    weights = dict(net().state_dict())
+    write_form("hf", tmp_path / "hub", TrainedModel(weights), part_bytes=part_bytes)
+    files = sorted((tmp_path / "hub").glob("*.safetensors"))
+    assert (len(files) == 1) == (part_bytes == 10**9)
+    assert same({n: t for file in files for n, t in load_file(file).items()}, weights)
+    assert same(read_form(tmp_path / "hub").weights, weights)
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    for form in ("hf", "torch", "dcp"):
+        with pytest.raises(UsageError, match="exists"):
+            write_form(form, tmp_path / "mine", TrainedModel(dict(net().state_dict())), part_bytes=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+class Trap:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+def test_what_cannot_be_read_is_named_and_nothing_is_run(tmp_path: Path) -> None:
+    torch.save({"model": Trap(tmp_path / "sprung")}, tmp_path / "trap.pt")
+    (tmp_path / "broken.pt").write_bytes(b"no file of torch")
+    torch.save(7, tmp_path / "number.pt")
+    damaged = tmp_path / "hub"
+    damaged.mkdir()
+    (damaged / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    for name, code in (
+        ("trap.pt", "E349"),
+        ("broken.pt", "E349"),
+        ("number.pt", "E349"),
+        ("hub", "E318"),
+        ("no", "E349"),
+    ):
+        with pytest.raises(BadInput) as caught:
+            read_form(tmp_path / name)
+        assert caught.value.code == code, name
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_state_of_parameters_that_nothing_names_is_refused(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model[2].parameters(), lr=0.1)
+    step(model, optimizer, 1)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "some.pt")
+    with pytest.raises(BadInput, match="which of its parameters"):
+        read_form(tmp_path / "some.pt")
