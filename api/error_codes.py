@@ -99,6 +99,7 @@ MEANINGS: Mapping[str, str] = {
     "E291": "A host has other versions of Python, torch or cutset.",
     "E292": "The checkpoint was written by another method, whose state does not fit.",
     "E293": "The interval between checkpoints cannot be read.",
+    "E294": "A library that an option needs is not installed.",
     "E295": "The folder to resume from has no state of a run by sandblaster.",
     "E296": "An option was given that has no meaning for sandblaster.",
     "E297": "An engine was named that there is not, or it lacks what it needs.",

@@ -21,6 +21,8 @@ EMA_WEIGHTS = "model-ema.safetensors"  # the moving average of the weights, as a
 BEST = "best"  # folder; the checkpoint of the best weights so far, while the run lasts
 BEST_WEIGHTS = "best.safetensors"  # these weights as a plain state_dict
 TRACE = "trace.json"  # some recorded steps, for ui.perfetto.dev
+METRICS = "metrics.jsonl"  # what was heard of the run, line by line (tools/tracking)
+EVENTS = "tensorboard"  # folder; the same as TensorBoard has it
 RESULT = "result.json"
 REPORT = "report.html"
 
@@ -39,6 +41,8 @@ _FOLDERS = {  # a folder in a folder comes after it
     LOGS: ("*.log",),
     CHECKPOINT: _PARTS,
     BEST: _PARTS,
+    EVENTS: (),
+    f"{EVENTS}/*": ("events.out.tfevents.*",),
     "checkpoints": (),
     "checkpoints/[0-9]*": _PARTS,
     "journal": (*_PARTS, "unfinished.json"),
@@ -46,7 +50,7 @@ _FOLDERS = {  # a folder in a folder comes after it
     "batch": ("operations.jsonl", INITIAL),
     "batch/shard-*.*": _PARTS,
 }
-_FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, EMA_WEIGHTS, BEST_WEIGHTS, TRACE, RESULT, REPORT)
+_FILES = (CONFIG, PLACEMENT, INITIAL, WEIGHTS, EMA_WEIGHTS, BEST_WEIGHTS, TRACE, METRICS, RESULT, REPORT)
 _RESULTS = (
     *(RESULT, WEIGHTS, EMA_WEIGHTS, BEST_WEIGHTS),
     *(f"{folder}/manifest.json" for folder in (CHECKPOINT, BEST, "checkpoints/[0-9]*")),

@@ -1,5 +1,6 @@
 """Runs training jobs: `run` starts the processes of a job and returns its result, `train` is `cutset.train`."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +28,9 @@ from .run_folder import REPORT, RESULT, TRACE
 from .run_listener import RunListener
 from .sandblaster.run import run_sandblaster
 from .task.load_task import refuse_while_importing
+from .tracking.event_files import EventFiles
+from .tracking.listeners import Listeners
+from .tracking.metrics_file import MetricsFile
 from .training.run import run_baseline, run_replicas, run_with_divergence_retry
 
 
@@ -76,7 +80,14 @@ def run(
     result, too. route: how processes reach each other, see `Launcher`.
     """
     notices: list[str] = []
-    listener = listener or RunListener()
+    with contextlib.ExitStack() as stack:
+        listeners = [listener or RunListener()]
+        listeners += [stack.enter_context(EventFiles(job.out))] if job.config.tensorboard else []
+        listeners.append(MetricsFile(job.out, on_notice=notices.append))
+        return _run(job, Listeners(listeners), notices, route)
+
+
+def _run(job: Job, listener: RunListener, notices: list[str], route: Route | None) -> dict[str, Any]:
     job = replace(job, training=msgspec.structs.replace(job.training, may_stop=listener.may_stop))
 
     def notify(sentence: str) -> None:

@@ -60,7 +60,7 @@ tools/training
 tools/sandblaster
 tools/analysis
 tools/figures
-tools/report
+tools/report tools/tracking
 tools/train.py
 tools/python
 tools/bench

@@ -20,7 +20,7 @@ Examples:
 """
 OPTIONS = (
     *("replicas", "shards", "compress", "restarts", "method", "ema", "seed"),
-    *("out", "overwrite", "init", "resume", "checkpoint_every", "keep_checkpoints"),
+    *("out", "tensorboard", "overwrite", "init", "resume", "checkpoint_every", "keep_checkpoints"),
 )
 
 

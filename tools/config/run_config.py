@@ -228,6 +228,11 @@ class RunConfig:
         shown_default="a new one, runs/NUMBER-TASK, to which runs/last leads",
         help="The run folder.",
     )
+    tensorboard: bool = option(
+        False,
+        group=FOLDER,
+        help="Also write losses and scores as TensorBoard's events, into tensorboard of the folder.",
+    )
     overwrite: bool = option(
         False, group=FOLDER, help="Remove the run that --out holds, once this one is ready to start; no other files."
     )

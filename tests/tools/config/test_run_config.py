@@ -66,6 +66,7 @@ FLAGS = {
     "ports": "--ports",
     "host_wait": "--host-wait",
     "out": "--out",
+    "tensorboard": "--tensorboard",
     "overwrite": "--overwrite",
     "init": "--init",
     "resume": "--resume",

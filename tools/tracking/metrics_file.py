@@ -1,0 +1,84 @@
+"""`MetricsFile`: what is heard of a run, a line of JSON each, in metrics.jsonl of its folder.
+
+Each line has "event" and "time", seconds since 1970, and is written at once, so all but the last survive whatever ends
+the run. Events: "step" about once a second, "evaluation", "checkpoint", "lost", "notice". A run that goes on in the
+folder adds to the file.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..run_folder import METRICS
+from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RunListener, StepReport
+
+INTERVAL_S = 1.0  # between two lines about steps
+
+
+class MetricsFile(RunListener):
+    """Writes the file in a run folder. Training is more than its log: what cannot be written is a notice, once.
+
+    on_notice: called with it. clock: seconds, for the interval; now: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        on_notice: Callable[[str], object] = lambda words: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._path, self._on_notice, self._clock, self._now = folder / METRICS, on_notice, clock, now
+        self._last: dict[str, tuple[float, StepReport]] = {}  # by run, when a line was written, and of what
+        self._latest: dict[str, StepReport] = {}
+        self._has_failed = False
+
+    def on_step(self, report: StepReport) -> None:
+        """Write a line, unless one was written a moment ago."""
+        self._latest[report.run] = report
+        written = self._last.get(report.run)
+        if written is None or self._clock() - written[0] >= INTERVAL_S:
+            self._write_step(report)
+
+    def on_evaluate(self, report: EvaluationReport) -> None:
+        """Write the scores, after the last step before them."""
+        latest = self._latest.get(report.run)
+        if latest is not None and latest is not self._last[report.run][1]:
+            self._write_step(latest)
+        scores = {"test_loss": report.test_loss, "test_accuracy": report.test_accuracy, **report.metrics}
+        self._write("evaluation", run=report.run, samples=report.samples, seconds=report.seconds, **scores)
+
+    def on_checkpoint(self, report: CheckpointReport) -> None:
+        """Write where a checkpoint is."""
+        self._write("checkpoint", step=report.step, folder=str(report.folder))
+
+    def on_machine_lost(self, report: LossReport) -> None:
+        """Write what was lost."""
+        self._write("lost", what=report.what, why=report.why)
+
+    def on_notice(self, words: str) -> None:
+        """Write a notice."""
+        self._write("notice", words=words)
+
+    def _write_step(self, report: StepReport) -> None:
+        _, before = self._last.get(report.run, (0.0, StepReport(report.run, 0, 0, None)))
+        seconds = report.seconds - before.seconds
+        speed = (report.samples - before.samples) / seconds if seconds > 0 else None
+        self._last[report.run] = self._clock(), report
+        what = {"run": report.run, "step": report.step, "samples": report.samples, "seconds": report.seconds}
+        self._write("step", **what, loss=report.loss, samples_per_s=speed)
+
+    def _write(self, event: str, **what: Any) -> None:
+        finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in what.items()}
+        line = json.dumps({"event": event, "time": self._now(), **finite})
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                self._on_notice(f"{self._path} cannot be written: {error.strerror}; training goes on")
