@@ -27,9 +27,9 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from cutset.tools.leases import batch_reader
+from cutset.tools.replica import task_worker
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.scores import Scores
-from cutset.tools.training import worker_process
 
 BATCH = 4
 STEP_S = (0.2, 0.6)  # of a machine
@@ -130,13 +130,12 @@ class SimulatedPart:
 
 
 def install_workload() -> None:
-    """Have the real `WorkerProcess` train what is simulated."""
-    worker_process.load_task = lambda spec: None  # type: ignore[assignment,return-value]
-    worker_process.read_split = lambda task, split, seed=0, one_shape=True: Samples()  # type: ignore[assignment,return-value]
-    worker_process.read_training = lambda task, **ignored: Samples()  # type: ignore[assignment,return-value]
+    """Have the real `TaskWorker` train what is simulated."""
+    task_worker.load_task = lambda spec: None  # type: ignore[assignment,return-value]
+    task_worker.read_split = lambda task, split, seed=0, one_shape=True: Samples()  # type: ignore[assignment,return-value]
+    task_worker.read_training = lambda task, **ignored: Samples()  # type: ignore[assignment,return-value]
     batch_reader.SampleStream = Stream  # type: ignore[assignment,misc]
-    worker_process.CutModelPart = SimulatedPart  # type: ignore[assignment,misc]
-    worker_process._warm_up = lambda: None
+    task_worker.CutModelPart = SimulatedPart  # type: ignore[assignment,misc]
 
 
 METHODS = [

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from listening import Listening
 from places import USER_MODELS
 
 from cutset.errors import UsageError
@@ -13,7 +14,7 @@ from cutset.runtime.channel.message import Message
 from cutset.runtime.launcher.launcher import Launcher
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
-from cutset.tools.run_folder import CHECKPOINT, CONFIG, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS, buffer_path
+from cutset.tools.run_folder import CHECKPOINT, CONFIG, INITIAL, LOGS, METRICS, PLACEMENT, TRACE, WEIGHTS, buffer_path
 from cutset.tools.train import run, train
 from cutset.tools.training.supervisor import TrainingSupervisor
 
@@ -67,17 +68,17 @@ def test_buffers_are_not_left_in_the_run_folder(tmp_path: Path, monkeypatch: pyt
     assert set(kept) <= {buffer_path(tmp_path, 0, machine) for machine in (0, 1)}
     assert kept, "the workers have kept theirs meanwhile"
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {CHECKPOINT, CONFIG, INITIAL, LOGS, PLACEMENT, TRACE, WEIGHTS}
+    assert left == {CHECKPOINT, CONFIG, INITIAL, LOGS, METRICS, PLACEMENT, TRACE, WEIGHTS}
 
 
 @pytest.mark.slow
 def test_a_run_that_ends_badly_leaves_no_buffers_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
 
-    def fail(name: str, step: int, steps: int, loss: float) -> None:
+    def fail(step: int, loss: float) -> None:
         buffer_path(tmp_path, 0, 1).touch()  # as a worker would after a while
         raise UsageError("E999", "stopped half way")
 
     with pytest.raises(UsageError, match="stopped half way"):
-        run(prepare(options(tmp_path)), fail)
+        run(prepare(options(tmp_path)), Listening(fail))
     assert list(tmp_path.glob("buffers-*")) == []

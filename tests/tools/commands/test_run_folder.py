@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import USAGE, Cutset, refused
+from listening import Listening
 from places import USER_MODELS
 
 import cutset as public
@@ -312,14 +313,14 @@ STOPPED = "E999"
 )
 @pytest.mark.parametrize("ends", ["badly", pytest.param("well", marks=pytest.mark.slow)])
 def test_all_that_a_run_writes_is_known(options: dict[str, Any], ends: str) -> None:
-    def follow(name: str, step: int, steps: int, loss: float) -> None:
-        if ends == "badly" and step >= steps // 2:
+    def follow(step: int, loss: float) -> None:
+        if ends == "badly" and step >= 2:
             raise CutsetError(STOPPED, "half way")
 
     config = RunConfig(f"{GOOD}:mixed", out="run", baseline=False, **options)
     try:
         with prepare_run(config) as job:
-            run(job, follow)
+            run(job, Listening(follow))
     except CutsetError as error:
         if error.code != STOPPED:
             raise

@@ -91,7 +91,7 @@ def test_a_machine_that_does_not_come_back_ends_the_run(
                 kill_agents(tmp_path)
 
         with pytest.raises(ProcessLost, match=f"E608: host lab1 is lost: .*{words}") as caught:
-            run(prepare(there), follow)
+            run(prepare(there), Listening(follow))
     assert caught.value.exit_code == 6
     if host_wait:
         assert "has no address" in caught.value.facts
