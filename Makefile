@@ -32,7 +32,7 @@ test: $(STAMP)
 runs: $(STAMP)
 	$(PYTEST) -m 'slow or not slow' tests/slow
 
-# And more cases of all that `make test` tests once: ten minutes more
+# And more cases of all that `make test` tests once: half an hour more
 slow: runs
 	$(PYTEST) -m slow tests
 
