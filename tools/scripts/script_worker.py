@@ -46,8 +46,8 @@ class ScriptWorker(WorkerProcess):
         self._loop = self._build_loop(lambda step: STEP, self.start_step)
         self._views = part.worker.views(self._loop.gradient.flat)
         self._steps: Iterator[int] = spec.method.train(self._loop)
-        self._step = next(self._steps)
         self.has_finished = False
+        self._go_on()
 
     def take_step(self, factor: float) -> None:
         """Hand over the gradients, and wait for the parameters of the next step. factor: of the learning rate."""
@@ -56,7 +56,7 @@ class ScriptWorker(WorkerProcess):
                 view.add_(parameter.grad)
         self._loop.rate = self._client.rate = factor
         self._steps_taken += 1
-        self._step = next(self._steps)
+        self._go_on()
 
     def report(self, loss: float | None, point: dict[str, Any] | None) -> None:
         """Take note of the loss of the present step, and of scores, which replica 0 alone reports."""
@@ -80,6 +80,11 @@ class ScriptWorker(WorkerProcess):
 
     def evaluate_due(self, step: int) -> None:
         """Do nothing: the user's code evaluates when it likes."""
+
+    def _go_on(self) -> None:
+        """Take the method to the step whose gradient it needs next."""
+        next(self._steps)
+        self._progress.value = None  # the user's code may now test or save for as long as it likes
 
     def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
         is_second = step == self.start_step + 1  # by then it is known how often schedulers are called for a step

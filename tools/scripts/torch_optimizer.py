@@ -71,7 +71,8 @@ def base_rate(group: Group) -> float:
 class SharedOptimizer(torch.optim.Optimizer):
     """Hands gradients to the shards at `step`, which make the update; has the parameter groups of the user's optimizer.
 
-    So schedulers of either set the rates of both. push: called with the factor of the learning rate at present.
+    So schedulers of either set the rates of both. Other options stay as they were. push: called with the factor of the
+    learning rate at present.
     """
 
     def __init__(self, own: torch.optim.Optimizer, push: Callable[[float], None]) -> None:
@@ -80,6 +81,7 @@ class SharedOptimizer(torch.optim.Optimizer):
         self.param_groups = own.param_groups
         self._own, self._push = own, push
         self._bases = [base_rate(group) for group in own.param_groups]
+        self._options = self._list_options()
 
     @property
     def factor(self) -> float:
@@ -92,12 +94,27 @@ class SharedOptimizer(torch.optim.Optimizer):
             raise BadInput("E361", f"{facts} ones", fix="let the schedule multiply the rates of all groups alike")
         return factors[-1]
 
+    def _list_options(self) -> list[dict[str, Any]]:
+        """Return what the shards know of each group besides its rate."""
+        names = self.defaults.keys() - _IGNORED | {"betas"}
+        return [{name: group[name] for name in sorted(names & group.keys())} for group in self.param_groups]
+
+    def _demand_same_options(self) -> None:
+        """Raise BadInput E361 where an option was changed that the shards would not hear of."""
+        for before, now in zip(self._options, self._list_options(), strict=True):
+            changed = next((name for name in before if before[name] != now[name]), None)
+            if changed is not None:
+                facts = f"{changed} of a group of parameters was {before[changed]} and is {now[changed]}"
+                fix = "change the learning rate alone: OneCycleLR(..., cycle_momentum=False)"
+                raise BadInput("E361", f"{facts}; the shards keep the first", fix=fix)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Push the gradients, and go on with the parameters that the method wants next; return the closure's loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._demand_same_options()
         vars(self._own)["_opt_called"] = True  # else a scheduler of it warns
         self._push(self.factor)
         return loss

@@ -91,6 +91,20 @@ def test_rates_that_part_are_refused() -> None:
     assert caught.value.code == "E361"
 
 
+def test_options_that_the_shards_would_not_hear_of_are_refused() -> None:
+    parameter = nn.Parameter(torch.zeros(1))
+    own = torch.optim.AdamW([parameter], lr=0.1)
+    taken = SharedOptimizer(own, lambda factor: None)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(own, max_lr=0.2, total_steps=10, cycle_momentum=False)
+    taken.step()
+    schedule.step()
+    taken.step()
+    torch.optim.lr_scheduler.OneCycleLR(own, max_lr=0.2, total_steps=10)
+    with pytest.raises(BadInput, match="betas of a group of parameters was") as caught:
+        taken.step()
+    assert caught.value.code == "E361"
+
+
 def test_state_is_not_loaded_where_it_would_be_lost() -> None:
     taken, own, _ = shared(0.1)
     taken.load_state_dict(taken.state_dict())
