@@ -22,6 +22,7 @@ from ...ps.optimizers.registry import AnyOptimizer, parse_optimizer
 from ...ps.slices.region import Region
 from ...ps.slices.slice_state import SliceState
 from ...ps.slices.slicing import slice_parameters
+from ..job.export_weights import NAMES
 from ..job.resume import find_checkpoint
 from ..run_folder import BEST_WEIGHTS, CHECKPOINT, EMA_WEIGHTS, WEIGHTS
 
@@ -72,6 +73,8 @@ def read_trained(source: Path, which: str = LAST) -> TrainedModel:
     if which != LAST or not (source / CHECKPOINT).is_dir():
         return model
     checkpoint = find_checkpoint(source / CHECKPOINT)
+    order = {name: place for place, name in enumerate(checkpoint.manifest.about.get(NAMES, []))}
+    model.weights = dict(sorted(model.weights.items(), key=lambda item: order.get(item[0], len(order))))
     first = checkpoint.manifest.files[0]
     with TensorReader(checkpoint.folder / first.name) as reader:
         model.updates = max((one.version for one in read_header(reader).slices), default=0)
@@ -85,7 +88,8 @@ def _read_optimizer(checkpoint: Checkpoint, optimizer: AnyOptimizer, model: Trai
     options = inner.optimizers if isinstance(inner, Grouped) else [inner]
     names = TORCH_NAMES.get(optimizer.name, {})
     members: list[list[str]] = [[] for _ in options]
-    for name in checkpoint.trained_names:
+    places = {name: place for place, name in enumerate(model.weights)}  # torch goes by the order of the model
+    for name in sorted(checkpoint.trained_names, key=lambda name: places.get(name, len(places))):
         members[_find_group(checkpoint, inner, name)].append(name)
         box = tuple((0, size) for size in checkpoint.axes(name))
         model.state[name] = {
@@ -167,7 +171,7 @@ def write_checkpoint(model: TrainedModel, folder: Path, about: Mapping[str, Any]
         [regions],
         [write_shard(target, 0, pieces, optimizer)],
         [write_state(target, 0, boxes)],
-        {"run": 0, "written": time.time(), "optimizer": model.optimizer, **about},
+        {"run": 0, "written": time.time(), "optimizer": model.optimizer, NAMES: list(model.weights), **about},
     )
     write_manifest(target, manifest)
 

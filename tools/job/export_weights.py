@@ -23,6 +23,7 @@ from .stream_position import Position, StreamPosition, describe_position
 if TYPE_CHECKING:
     from .job import Job
 
+NAMES = "names"  # in what a manifest says of the run: those of the state_dict, in the order of the model
 BEST_KEY = "cutset.best"  # in the metadata of the file of the best weights
 PART_BYTES = 16 << 20  # of a parameter that are put together at once
 
@@ -46,6 +47,7 @@ def describe_checkpoint(job: "Job", step: int, stream: Position | None = None) -
         "method": job.method.name,
         "optimizer": job.optimizer.name,
         "written": time.time(),
+        NAMES: list(job.names),
         **describe_position(stream),
     }
 

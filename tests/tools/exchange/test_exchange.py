@@ -9,6 +9,8 @@ import torch
 from places import ROOT
 from torch import Tensor, nn
 
+from cutset.tools.task.load_task import TaskSpec, build_model, load_task
+
 CUTSET = Path(sys.executable).with_name("cutset")
 PLANE = ROOT / "tests" / "support" / "user_scripts" / "plane.py"
 
@@ -47,3 +49,18 @@ def test_what_torch_began_goes_on_here_and_the_reverse(tmp_path: Path) -> None:
         (model(x)[:, 0] - x.sum(1)).square().mean().backward()
         optimizer.step()
     torch.testing.assert_close(model.weight.detach(), weight_of(tmp_path / "whole.pt"), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_what_is_exported_of_a_cut_model_is_in_the_order_of_the_model(tmp_path: Path) -> None:
+    """Optimizers of torch take state by the place of a parameter."""
+    options = ["--no-baseline", "--machines", 2, "--optimizer", "adam", "--lr", 0.01, "--out", "run"]
+    call(tmp_path, CUTSET, "train", "cutset.models:digits", *options)
+    call(tmp_path, CUTSET, "export", "run", "--to", "torch", "--out", "exported.pt")
+    saved = torch.load(tmp_path / "exported.pt", weights_only=True)
+    model = build_model(load_task(TaskSpec("cutset.models:digits")), seed=0)
+    assert list(saved["model"]) == list(model.state_dict())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer.load_state_dict(saved["optimizer"])
+    for parameter in model.parameters():
+        assert optimizer.state[parameter]["exp_avg"].shape == parameter.shape
