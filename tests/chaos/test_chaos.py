@@ -122,7 +122,7 @@ def test_the_accuracy_is_the_same_though_one_replica_is_killed_twice(tmp_path: P
         seed=seed,
         baseline=False,
     )
-    undisturbed = run(prepare(options), lambda *progress: None)["test_accuracy"]
+    undisturbed = run(prepare(options))["test_accuracy"]
     steps = prepare(options).training.steps
     chance, victim = random.Random(seed), f"worker-{seed % 2}.{seed % MACHINES}"
     spans = (range(steps // 8, steps // 4), range(steps // 2, 3 * steps // 4))

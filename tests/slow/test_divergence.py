@@ -15,5 +15,5 @@ from cutset.tools.train import run
 def test_a_rate_that_diverges_with_delay_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
     with pytest.raises(Diverged) as caught:
-        run(prepare(four_late_replicas(tmp_path / "run", on_divergence=STOP)), lambda *progress: None)
+        run(prepare(four_late_replicas(tmp_path / "run", on_divergence=STOP)))
     assert caught.value.code in ("E701", "E702")
