@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ...models.task import Data
-from ...runtime.channel.mailbox import Mailbox
+from ...runtime.channel.mailbox import Mailbox, MessageKey
 from ...runtime.channel.message import LAUNCHER, Message
 from ..job.process_specs import TrainingSpec
 from ..samples.part_samples import PartEnd, locate_batch
-from .batch_leases import Lease
+from .batch_leases import MAX_LEASE_S, Lease
 from .stream_progress import pack_data, unpack_data
 
 REPLICA_TIMEOUT_S = 7 * 24 * 3600.0  # for other replicas to complete their part of the training
@@ -27,7 +27,7 @@ class BatchAssignment(Protocol):
         """Return the global batch of a step, None after the last step."""
 
     def peek(self, step: int) -> int | None:
-        """Return the global batch of a step to come, None where it is not known yet."""
+        """Return the global batch of a step to come, None where it is not known yet; it may be soon then."""
 
     def skips(self, step: int) -> Collection[int]:
         """Return the numbers of the slices that have the gradient of the step's batch already."""
@@ -90,8 +90,9 @@ class _HeldLease(NamedTuple):
 
 
 class LeasedBatches:
-    """Computes what the launcher leases (lease_server.py). The next lease is requested while half of one is left.
+    """Computes what the launcher leases (lease_server.py).
 
+    The next lease is requested while half of one is left, and before that where a look ahead finds too little to read.
     All machines of a replica make the same requests, and get the same answers.
 
     Args:
@@ -119,11 +120,14 @@ class LeasedBatches:
         reply = mailbox.wait([(LAUNCHER, "joined", 0, 0, 0)])
         self.start_step = self._next = int(reply.body["step"])  # `_next`: the first step without a lease
         self._pace_from = (self.start_step, clock())
+        self._pace_s: float | None = None
+        self._step = self.start_step  # the last one whose batch was asked for
 
     def batch_at(self, step: int) -> int | None:
         """Return the batch leased for a step; wait for the answer if it is not known yet."""
+        self._step = step
         while step >= self._next and self._is_open:
-            self._request_lease(step)
+            self._request_lease()
             self._take_lease()
         if step >= self._next:
             return None
@@ -131,11 +135,20 @@ class LeasedBatches:
             self._leases.popleft()
         last = self._leases[-1]
         if step - last.step >= last.lease.count // 2 and self._is_open:
-            self._request_lease(step)
+            self._request_lease()
         return self._find_batch(step)
 
     def peek(self, step: int) -> int | None:
-        """Return the batch of a step to come, where it is leased already."""
+        """Return the batch of a step to come, where it is leased already; else ask for it, unless that is early.
+
+        What a replica holds beyond half a lease is no more than what it computes in MAX_LEASE_S, as a lease is.
+        """
+        is_soon = self._pace_s is not None and (step - self._step) * self._pace_s <= MAX_LEASE_S
+        if step >= self._next and self._is_open and is_soon:
+            self._request_lease()
+            answer = self._mailbox.take(self._answer_key)
+            if answer is not None:
+                self._add_answer(answer)
         return self._find_batch(step) if step < self._next else None
 
     def skips(self, step: int) -> Collection[int]:
@@ -173,7 +186,7 @@ class LeasedBatches:
         self._is_open = True
         self.start_step = self._next  # the first step of the lease that may come
         self._take_lease(timeout_s=REPLICA_TIMEOUT_S)
-        self._pace_from = (self.start_step, self._clock())
+        self._pace_from, self._step = (self.start_step, self._clock()), self.start_step
         return self._is_open
 
     def _find_batch(self, step: int) -> int:
@@ -193,16 +206,17 @@ class LeasedBatches:
         self._leases.append(_HeldLease(self._next, lease, begun, rest))
         self._next += lease.count
 
-    def _request_lease(self, step: int) -> None:
-        """Request the next lease while `step` is prepared; the step before it is not complete yet."""
+    def _request_lease(self) -> None:
+        """Request the next lease while a step is prepared; the step before it is not complete yet."""
         if self._is_waiting:
             return
-        done, now = max(self.start_step, step - 1), self._clock()
+        done, now = max(self.start_step, self._step - 1), self._clock()
         done_before, then = self._pace_from
-        pace_s = (now - then) / (done - done_before) if done > done_before else None
-        self._pace_from = (done, now)
+        if done > done_before:
+            self._pace_s = (now - then) / (done - done_before)
+            self._pace_from = (done, now)
         acknowledged = max(self.start_step, self._acknowledged())
-        self._send({"idle": False, "acknowledged": acknowledged, "pace_s": pace_s})
+        self._send({"idle": False, "acknowledged": acknowledged, "pace_s": self._pace_s})
 
     def _send(self, body: dict[str, bool | int | float | None]) -> None:
         self._is_waiting = True
@@ -210,7 +224,13 @@ class LeasedBatches:
 
     def _take_lease(self, timeout_s: float | None = None) -> None:
         """Wait for the answer to the request."""
-        message = self._mailbox.wait([(LAUNCHER, "lease", 0, 0, self._request)], timeout_s=timeout_s)
+        self._add_answer(self._mailbox.wait([self._answer_key], timeout_s=timeout_s))
+
+    @property
+    def _answer_key(self) -> MessageKey:
+        return (LAUNCHER, "lease", 0, 0, self._request)
+
+    def _add_answer(self, message: Message) -> None:
         self._is_waiting, self._request = False, self._request + 1
         lease = msgspec.convert(message.body, Lease)
         if not lease.count:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PARTS = 8  # of a dataset that divides itself, unless the task says how many
 COMPARED = 4  # samples, by which parts are found to be the same
 MAX_RECENT = 8  # batches that are kept, in case they are wanted once more
+MAX_ENDED = 16  # parts whose ends are kept; more than are open at a time
 MAX_IN_MEMORY = 1 << 20  # samples of a stream of test samples
 _TRACK_BITS = 32
 
@@ -229,16 +230,22 @@ class PartReaders:
         self.what = samples.what
         self._samples, self._batch = samples, batch
         self._readers: dict[int, PartReader] = {}  # by part
+        self._ended: dict[int, PartEnd] = {}  # by track, the last MAX_ENDED: batches beyond the end are requested, too
 
     def read(self, number: int, wanted: int = 1) -> "Data | PartEnd | None":
         """Return a batch by its number; see `PartReader`."""
         track, position = locate_batch(number)
+        if track in self._ended and position >= self._ended[track].batches:
+            return self._ended[track]
         part = track % self._samples.parts
         if part not in self._readers or self._readers[part].track != track:
             self._readers[part] = PartReader(self._samples, track, self._batch)
         found = self._readers[part].read(position, wanted=bool(wanted))
         if isinstance(found, PartEnd):
             self._readers.pop(part)  # with what it holds open
+            self._ended[track] = found
+            if len(self._ended) > MAX_ENDED:
+                self._ended.pop(next(iter(self._ended)))
         return found
 
 

@@ -1,6 +1,7 @@
 """Workers learn their batches step by step: in turn, or as they are leased, and none is left out or done twice."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,9 @@ COURSE = TrainingSpec(
 Life = Callable[[LeasedBatches, Any], None]
 
 
-def run(batches: int, lives: dict[str, Life], *, machines: int = 1) -> tuple[LeaseServer, dict[str, Any]]:
+def run(
+    batches: int, lives: dict[str, Life], *, machines: int = 1, pace_s: float = 0.001
+) -> tuple[LeaseServer, dict[str, Any]]:
     """Workers "replica.machine" live with what they are leased, until all have ended; what they return."""
     server, ended = LeaseServer(BatchLeases(batches), machines), 0
     workers = {name: WorkerId(*map(int, name.split("."))) for name in lives}
@@ -44,7 +47,7 @@ def run(batches: int, lives: dict[str, Life], *, machines: int = 1) -> tuple[Lea
             made = [0]  # steps
             try:
                 return life(
-                    LeasedBatches(Mailbox(channel, timeout_s=30.0), 0, lambda: made[0], clock=lambda: 0.001 * made[0]),
+                    LeasedBatches(Mailbox(channel, timeout_s=30.0), 0, lambda: made[0], clock=lambda: pace_s * made[0]),
                     made,
                 )
             finally:
@@ -92,6 +95,36 @@ def test_several_replicas_together_compute_all_batches() -> None:
     assert sorted(number for mine in found.values() if mine for number in mine) == list(range(600))
     assert server.statistics()["completed"] == {name[0]: len(mine) for name, mine in sorted(found.items()) if mine}
     assert server.all_done
+
+
+def look_ahead(far: int, patience_s: float) -> Life:
+    """Return a life that returns, for each step from the third on, what it sees so far ahead if it waits a while.
+
+    Of 40 batches.
+    """
+
+    def life(assignment: LeasedBatches, made: list[int]) -> list[int | None]:
+        seen, step = list[int | None](), assignment.start_step
+        while assignment.batch_at(step) is not None:
+            end = time.monotonic() + (patience_s if step > 1 else 0)
+            while (later := assignment.peek(step + far)) is None and step + far < 40 and time.monotonic() < end:
+                assignment.peek(step + 1)
+            seen.append(later)
+            step += 1
+            made[0] = step
+        return seen[2:]
+
+    return life
+
+
+def test_batches_to_be_read_ahead_are_leased_before_they_are_due() -> None:
+    _, seen = run(40, {"0.0": look_ahead(6, patience_s=30.0)})
+    assert seen["0.0"] == [*range(8, 40), *[None] * 6]
+
+
+def test_a_slow_replica_is_leased_no_more_than_it_is_about_to_compute() -> None:
+    _, seen = run(10, {"0.0": look_ahead(2, patience_s=0.02)}, pace_s=1.0)
+    assert seen["0.0"] == [None] * 8
 
 
 def test_the_machines_of_a_replica_take_the_same() -> None:

@@ -123,6 +123,23 @@ def test_the_end_of_a_part_comes_with_what_is_left_of_it() -> None:
     assert again.batches == 1
 
 
+def test_batches_that_are_asked_for_beyond_an_end_do_not_read_the_part_again() -> None:
+    opened = list[int]()
+
+    def read(file: int) -> Iterator[tuple[Tensor, Tensor]]:
+        opened.append(file)
+        return ((torch.zeros(2), torch.zeros(())) for _ in range(10))
+
+    task = replace(load_task(TaskSpec(f"{STREAMS}:points")), data=lambda split: Parts(range(3), read), loaders=0)
+    samples = read_training(task, seed=0)
+    assert isinstance(samples, PartSamples)
+    opened.clear()
+    loader = PartLoader(samples, 4)
+    ends = [loader.read(number_batch(part, position)) for position in (2, 3, 4) for part in range(3)]
+    assert [end.batches for end in ends if isinstance(end, PartEnd)] == [2] * 9
+    assert opened == [0, 1, 2]
+
+
 def test_no_batch_lies_in_shared_memory() -> None:
     """A reader that is killed while it makes such a batch leaves its file."""
     batches, end = part(stream_of(f"{STREAMS}:points"), 0, 8)
