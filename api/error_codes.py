@@ -140,7 +140,7 @@ MEANINGS: Mapping[str, str] = {
     "E333": "The placement file has another format version.",
     "E340": "The placement is for another model.",
     "E341": "The placement is not a valid cut of the model.",
-    "E342": "The parameters have different dtypes.",
+    "E342": "Some parameters are complex and others are not.",
     "E343": "A batch has another shape, dtype or size than the model was planned for.",
     "E344": "The placement was planned for another batch size.",
     "E345": "A replica that was built to predict was asked to train, or the reverse.",

@@ -1,6 +1,7 @@
 """`FlatParameters`: the parameters and buffers of one machine.
 
-Trained parameters are views of one flat buffer, their gradients views of another one alike.
+Trained parameters are views of one flat buffer, their gradients views of another one alike, or copies (see
+flat_layout.py).
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from torch import Tensor
 from ...partition.ir.box import Box, intersect, relative, sizes, slices, volume
 from ...partition.ir.graph import TensorInfo
 from ...partition.ir.regrouped_box import regroup_box
+from .flat_layout import RoundedCopies
 from .program import Program
 
 PieceKey = tuple[str, Box]  # tensor and box
@@ -20,7 +22,7 @@ class FlatParameters:
     """Holds every piece of state that a program owns.
 
     values, gradients: flat [n], all trained elements of this machine. pieces: by tensor and box, in the shape of the
-    box; the trained ones are views of `values`. infos: by name, the tensors of which the pieces are boxes.
+    box; the trained ones are views of `values`, or copies. infos: by name, the tensors of which the pieces are boxes.
     """
 
     def __init__(self, program: Program) -> None:
@@ -34,18 +36,40 @@ class FlatParameters:
             if state.offset >= 0:
                 info = program.pieces[state.piece]
                 span = slice(state.offset, state.offset + volume(info.box))
-                leaf = self.values[span].view(sizes(info.box)).requires_grad_()
-                leaf.grad = self.gradients[span].view(sizes(info.box))
+                own = getattr(torch, program.tensors[info.tensor].dtype)
+                leaf = self.values[span].view(sizes(info.box)).to(own).detach().requires_grad_()
+                leaf.grad = self.gradients[span].view(sizes(info.box)).to(own)
                 self.pieces[info.tensor, info.box] = leaf
                 self._spans[info.tensor, info.box] = span
                 self.infos[info.tensor] = program.tensors[info.tensor]
+        self._copies = RoundedCopies((self.pieces[k], s) for k, s in self._spans.items() if self._is_copy(k))
         self.extend(program)
+
+    def refresh(self) -> None:
+        """Round what is a copy of `values`; to be called before pieces are read."""
+        self._copies.refresh(self.values)
+
+    def collect(self) -> None:
+        """Add the gradients of copies to `gradients`; to be called after backward."""
+        self._copies.collect(self.gradients)
+
+    def masters(self) -> dict[PieceKey, Tensor]:
+        """Return all pieces, without a gradient: of the trained ones the parts of `values`, never copies."""
+        return {key: piece.detach() for key, piece in self.pieces.items()} | self.trained(self.values)
+
+    def trained(self, flat: Tensor) -> dict[PieceKey, Tensor]:
+        """Return the parts of a flat tensor [n], such as `gradients`, that belong to the trained pieces."""
+        return {key: flat[span].view(self.pieces[key].shape) for key, span in self._spans.items()}
+
+    def _is_copy(self, key: PieceKey) -> bool:
+        return self.pieces[key].dtype != self.values.dtype
 
     def move(self, values: Tensor) -> None:
         """Make the trained pieces views of another flat buffer, which holds their values already."""
         self.values = values
-        for key, span in self._spans.items():
-            self.pieces[key].data = values[span].view(self.pieces[key].shape)
+        for key, view in self.trained(values).items():
+            if not self._is_copy(key):
+                self.pieces[key].data = view
 
     def extend(self, program: Program) -> None:
         """Add the pieces that only another program of the same cut owns, as constants that only evaluation uses."""
@@ -78,5 +102,6 @@ class FlatParameters:
     @torch.no_grad()
     def load(self, value: Callable[[str], Tensor]) -> None:
         """Fill every piece from the whole tensors that `value(name)` returns; only the pieces are kept."""
-        for (name, box), piece in self.pieces.items():
+        for (name, box), piece in self.masters().items():
             piece.copy_(value(name).reshape(self.infos[name].extents)[slices(box)])
+        self.refresh()

@@ -16,7 +16,7 @@ from ...partition.ir.graph import OPAQUE, Graph, Op, TensorInfo
 from ...partition.ir.output_layout import OutputLayout
 from ...partition.ir.random_ops import random_tensor_name
 from ...partition.operators.generator_state import find_generator_origins
-from .flat_layout import find_one_dtype, sort_for_flat_buffer
+from .flat_layout import find_flat_dtype, sort_for_flat_buffer
 
 
 class PieceInfo(msgspec.Struct, frozen=True):
@@ -178,7 +178,7 @@ def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
         machine=machine,
         machines=dataflow.cut.machines,
         batch=next((t.shape[0] for t in graph.tensors.values() if t.kind == "input" and t.shape), 1),
-        dtype=find_one_dtype(info.dtype for info in graph.parameters),
+        dtype=find_flat_dtype(info.dtype for info in graph.parameters),
         elements=sum(volume(pieces[s.piece].box) for s in states if s.offset >= 0),
         training=training,
         tensors={name: info for name, info in graph.tensors.items() if name in names},

@@ -22,6 +22,7 @@ from ..channel.faults import Fault
 from ..channel.mailbox import Mailbox
 from ..channel.memory_channel import MemoryNetwork
 from .batch_feed import BatchFeed
+from .flat_parameters import PieceKey
 from .leaf_modules import LeafModules
 from .program import Program
 from .schedule import DATAFLOW
@@ -167,20 +168,18 @@ class Replica:
 
     def gradients(self) -> dict[str, Tensor]:
         """The whole gradients by parameter name, assembled from the workers' pieces."""
-        return self._assemble(lambda tensor: tensor.grad)
+        return self._assemble(lambda worker: worker.states.trained(worker.gradients))
 
     def parameters(self) -> dict[str, Tensor]:
         """The whole trained parameters by name."""
-        return self._assemble(lambda tensor: tensor.detach() if tensor.requires_grad else None)
+        return self._assemble(lambda worker: worker.states.trained(worker.values))
 
-    def _assemble(self, part: Callable[[Tensor], Tensor | None]) -> dict[str, Tensor]:
+    def _assemble(self, parts: Callable[[Worker], dict[PieceKey, Tensor]]) -> dict[str, Tensor]:
         whole: dict[str, Tensor] = {}
         for worker in self.workers:
-            for (name, box), piece in worker.states.pieces.items():
-                tensor, info = part(piece), worker.program.tensors[name]
-                if tensor is not None:
-                    into = whole.setdefault(name, torch.zeros(info.extents, dtype=tensor.dtype))
-                    into[slices(box)] = tensor
+            for (name, box), tensor in parts(worker).items():
+                extents = worker.program.tensors[name].extents
+                whole.setdefault(name, torch.zeros(extents, dtype=tensor.dtype))[slices(box)] = tensor
         shapes = {name: w.program.tensors[name].shape for w in self.workers for name in w.program.tensors}
         return {name: tensor.reshape(shapes[name]) for name, tensor in whole.items()}
 

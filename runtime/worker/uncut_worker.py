@@ -14,13 +14,14 @@ from ...models.task import Data
 from ...partition.ir.autocast import autocast_context as autocast_in
 from .dropout_masks import mask_seed
 from .flat_gradient import FlatGradient, SparseTable
-from .flat_layout import find_one_dtype, sort_for_flat_buffer
+from .flat_layout import RoundedCopies, find_flat_dtype, sort_for_flat_buffer
 
 
 class FlatModel:
-    """A whole model whose trained parameters are views of one flat buffer.
+    """A whole model whose trained parameters are views of one flat buffer, or copies where they have fewer bits.
 
     values, gradients: flat, in the order of `parameters`. trained: their names, by default those that need gradients.
+    copies: to be refreshed before the model computes, and collected after backward.
     """
 
     def __init__(self, model: nn.Module, trained: Collection[str] | None = None) -> None:
@@ -29,16 +30,20 @@ class FlatModel:
         named = [(name, p) for name, p in model.named_parameters() if name in wanted]
         self.parameters = dict(sort_for_flat_buffer(named, lambda item: item[1].numel()))
         parameters = list(self.parameters.values())
-        dtype = getattr(torch, find_one_dtype(str(p.dtype).removeprefix("torch.") for p in parameters))
-        values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1) for p in parameters)])
+        dtype = getattr(torch, find_flat_dtype(str(p.dtype).removeprefix("torch.") for p in parameters))
+        values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1).to(dtype) for p in parameters)])
         self.move(values)
         self.gradients = torch.zeros_like(values)
+        places = zip(parameters, self.views(values), strict=True)
+        spans = [(p, slice(view.storage_offset(), view.storage_offset() + view.numel())) for p, view in places]
+        self.copies = RoundedCopies((p, span) for p, span in spans if p.dtype != dtype)
 
     def move(self, values: Tensor) -> None:
         """Make the parameters views of another flat buffer, which holds their values already."""
         self.values = values
         for parameter, view in zip(self.parameters.values(), self.views(values), strict=True):
-            parameter.data = view
+            if parameter.dtype == values.dtype:
+                parameter.data = view
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return the parts of a flat tensor that belong to the parameters, in their shapes."""
@@ -68,7 +73,7 @@ class UncutWorker(FlatModel):
         self.loss, self.seed, self.autocast = loss, seed, autocast
         trained = list(self.parameters.values())
         for parameter, gradient in zip(trained, self.views(self.gradients), strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient if parameter.dtype == gradient.dtype else torch.zeros_like(parameter)
         self.gradient = FlatGradient(self.gradients, tables)
         begins = [view.storage_offset() for view in self.views(self.values)]
         for number, table in enumerate(tables):
@@ -76,6 +81,7 @@ class UncutWorker(FlatModel):
 
     def step(self, batch: Data, step: int) -> float:
         """Add the gradient of the batch's mean loss to `gradients`. Returns the loss."""
+        self.copies.refresh(self.values)
         self.model.train()
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would seed other devices too, noting where it was called, which takes 0.1 ms and more.
@@ -83,6 +89,7 @@ class UncutWorker(FlatModel):
             with autocast_in(self.autocast):
                 loss = self.loss(batch.call(self.model), *batch.targets)
             loss.backward()  # type: ignore[no-untyped-call]
+        self.copies.collect(self.gradients)
         return float(loss.detach())
 
     def clip(self, max_norm: float, step: int = 0) -> float:
@@ -94,6 +101,7 @@ class UncutWorker(FlatModel):
     @torch.no_grad()
     def predict(self, batch: Data) -> Any:
         """Compute the output for a batch in evaluation mode."""
+        self.copies.refresh(self.values)
         self.model.eval()
         with autocast_in(self.autocast):
             return batch.call(self.model)
@@ -105,11 +113,13 @@ def find_sparse_tables(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[S
     loss: computed from them, its autograd graph still there. parameters: the trained ones, in the model's order.
     """
     readers = _readers(loss)
+    dtype = find_flat_dtype(str(p.dtype).removeprefix("torch.") for p in parameters.values())
     tables, at = list[SparseTable](), 0
     for parameter in sort_for_flat_buffer(parameters.values(), Tensor.numel):
         stop = at + parameter.numel()
         sparse = readers.get(id(parameter), [False])
-        if all(sparse) and parameter.dim() == 2 and parameter.numel():
+        is_view = str(parameter.dtype) == f"torch.{dtype}"
+        if all(sparse) and parameter.dim() == 2 and parameter.numel() and is_view:
             tables.append(SparseTable(at, stop, parameter.shape[1]))
         at = stop
     return tables

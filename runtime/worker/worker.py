@@ -305,6 +305,7 @@ class Worker:
         """Send state of this machine that others use, and receive what this one uses of theirs."""
         program = self.program
         self._remote.check_same_plan()
+        self.states.refresh()
         for edge in program.shared_out:
             own = {p: program.pieces[p] for p in edge.pieces}
             held = {p: self.states.piece(program.tensors[info.tensor], info.box) for p, info in own.items()}
@@ -331,6 +332,7 @@ class Worker:
                 gradient = self.states.pieces[info.tensor, info.box].grad
                 assert gradient is not None
                 gradient[slices(relative(edge.boxes[i], info.box))] += tensor
+        self.states.collect()
 
 
 def _next(active: Sequence[MicroBatch], actions: deque[Action]) -> list[MicroBatch]:

@@ -37,6 +37,7 @@ from .resume import (
     ResumeState,
     check_same_parameters,
     check_same_stream,
+    find_masters,
     initial_weights_file,
     other_model_error,
     read_best_value,
@@ -76,6 +77,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     shards = count_shards(slices)
     fewer = [f"{shards} shards, not {wanted}: no more have a part of the parameters"] if shards < wanted else []
     check_same_parameters(start, plan.task.name, {region.name for one in regions for region in one})
+    training = msgspec.structs.replace(training, masters=find_masters(start, staged / INITIAL))
     return Job(
         config,
         method,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 
 from ...partition.ir.box import whole
 from ...ps.checkpoint.manifest import MANIFEST, Manifest, ShardFile, StateFile
@@ -87,7 +88,8 @@ def export_weights(
         with new_file(path, layouts, metadata=metadata) as writer:
             for name, known in job.names.items():
                 if known in checkpoint:
-                    copy_whole(checkpoint, known, writer, name, state=state if known in trained else "")
+                    dtype = layouts[name][0]
+                    copy_whole(checkpoint, known, writer, name, dtype, state=state if known in trained else "")
                 else:  # what no operator uses is as it was at the beginning
                     writer.write(name, initial.tensor(known))
 
@@ -104,14 +106,17 @@ def export_best(job: "Job") -> dict[str, Any] | None:
     return about
 
 
-def copy_whole(checkpoint: Checkpoint, known: str, writer: TensorWriter, name: str, *, state: str = "") -> None:
-    """Write a tensor of a checkpoint, or state that the optimizer has of it, some rows at a time."""
+def copy_whole(
+    checkpoint: Checkpoint, known: str, writer: TensorWriter, name: str, dtype: torch.dtype, *, state: str = ""
+) -> None:
+    """Write a tensor of a checkpoint, or state that the optimizer has of it, in a dtype, some rows at a time."""
     axes = checkpoint.axes(known)
     if not axes or 0 in axes:
-        writer.write(name, checkpoint.read_box(known, whole(axes), state=state).reshape(checkpoint.shape(known)))
+        values = checkpoint.read_box(known, whole(axes), state=state).reshape(checkpoint.shape(known))
+        writer.write(name, values.to(dtype))
         return
     row = math.prod(axes[1:])
     rows = max(1, PART_BYTES // (8 * row))
     for start in range(0, axes[0], rows):
         box = ((start, min(start + rows, axes[0])), *whole(axes[1:]))
-        writer.write(name, checkpoint.read_box(known, box, state=state), start=start * row)
+        writer.write(name, checkpoint.read_box(known, box, state=state).to(dtype), start=start * row)

@@ -90,7 +90,8 @@ class Job:
     @property
     def first_files(self) -> list[str]:
         """What every worker reads as it begins, by paths in the run folder."""
-        return [INITIAL, *self.training.optimizer_state.values()]
+        masters = [self.training.masters] if self.training.masters else []
+        return [INITIAL, *masters, *self.training.optimizer_state.values()]
 
     @property
     def serving(self) -> ServingConfig:
@@ -121,6 +122,9 @@ def make_worker_spec(
     training: as it is where the machine is, by default as on this one. loop: as it
     is known by now.
     """
+    needs_regions = (
+        job.training.optimizer_state or job.training.masters or job.training.monitor is not None or job.script
+    )
     return WorkerSpec(
         training=training or job.training,
         replica=replica,
@@ -134,7 +138,7 @@ def make_worker_spec(
         incarnation=incarnation,
         start_step=max(start_step, job.training.start_step),
         compression=job.compression,
-        regions=job.regions[machine] if job.training.optimizer_state or job.training.monitor or job.script else [],
+        regions=job.regions[machine] if needs_regions else [],
         local_state=local_state,
         script=job.script,
         loop=loop or job.loop,

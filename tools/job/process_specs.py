@@ -33,7 +33,7 @@ class TrainingSpec(msgspec.Struct, frozen=True):
 
     start_step: the step that the replicas begin with, more than 0 where the run resumes from a checkpoint; version:
     that of the shards then; optimizer_state: by name, files with what the optimizer remembers of the whole parameters
-    then.
+    then; masters: the file of the parameters then, where `initial` has some of them rounded, else "".
 
     checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last; checkpoint_s: seconds
     between two, 0 where they go by steps. Where they go by time, only those are made of which the launcher tells all in
@@ -57,6 +57,7 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     start_step: int = 0
     version: int = 0
     optimizer_state: dict[str, str] = {}
+    masters: str = ""
     checkpoint_every: int = 0
     checkpoint_s: float = 0.0
     samples: int = 0

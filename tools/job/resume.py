@@ -115,6 +115,18 @@ def initial_weights_file(init: Path | None, out: Path, *, on_notice: Callable[[s
     return _write_whole(find_checkpoint(init, on_notice=on_notice), out / WEIGHTS)
 
 
+def find_masters(state: ResumeState | None, initial: Path) -> str:
+    """Return the name of the file with the parameters to resume with, "" where the first weights have its bits.
+
+    initial: the file of those; parameters of fewer bits than a checkpoint has are rounded there.
+    """
+    if state is None:
+        return ""
+    with TensorReader(initial) as rounded, TensorReader(state.weights) as exact:
+        is_same = all(rounded.layouts[name][0] == exact.layouts[name][0] for name in state.trained)
+    return "" if is_same else state.weights.name
+
+
 def remove_resumed(out: Path) -> None:
     """Remove the files that a run has resumed from, which it needs no more when it has ended well."""
     for path in (out / WEIGHTS, *out.glob(STATE.format("*"))):
@@ -180,7 +192,7 @@ def _write_whole(checkpoint: Checkpoint, path: Path, state: str = "") -> Path:
     layouts = {name: (checkpoint.dtype(name), list(checkpoint.shape(name))) for name in names}
     with new_file(path, layouts) as writer:
         for name in names:
-            copy_whole(checkpoint, name, writer, name, state=state)
+            copy_whole(checkpoint, name, writer, name, checkpoint.dtype(name), state=state)
     return path
 
 

@@ -191,8 +191,9 @@ class UncutModelPart(WholeModelPart):
 def _load_boxes(states: FlatParameters, path: Path) -> None:
     """Fill every piece from a file of whole tensors, reading little more than the piece."""
     with TensorReader(path) as reader:
-        for (name, box), piece in states.pieces.items():
-            reader.fill(piece.detach(), name, states.infos[name].extents, box)
+        for (name, box), piece in states.masters().items():
+            reader.fill(piece, name, states.infos[name].extents, box)
+    states.refresh()
 
 
 def read_optimizer_state(training: TrainingSpec, regions: Sequence[Region], values: Tensor) -> dict[str, Tensor]:
@@ -200,8 +201,18 @@ def read_optimizer_state(training: TrainingSpec, regions: Sequence[Region], valu
     state = {}
     for name, file in training.optimizer_state.items():
         state[name] = torch.zeros_like(values)
-        with TensorReader(Path(training.folder, file)) as reader:
-            for region in regions:
-                part = state[name][region.offset : region.stop].view(region.sizes)
-                reader.fill(part, region.name, region.axes, tuple(region.box))
+        _fill_regions(state[name], regions, Path(training.folder, file))
     return state
+
+
+def load_masters(training: TrainingSpec, regions: Sequence[Region], values: Tensor) -> None:
+    """Fill a machine's parameters [n] as they were before a run resumed, where `initial` has them rounded."""
+    if training.masters:
+        _fill_regions(values, regions, Path(training.folder, training.masters))
+
+
+def _fill_regions(flat: Tensor, regions: Sequence[Region], path: Path) -> None:
+    with TensorReader(path) as reader:
+        for region in regions:
+            part = flat[region.offset : region.stop].view(region.sizes)
+            reader.fill(part, region.name, region.axes, tuple(region.box))

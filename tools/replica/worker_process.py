@@ -24,7 +24,7 @@ from ..leases.batch_assignment import REPLICA_TIMEOUT_S
 from ..run_folder import buffer_path
 from ..unfinished.unfinished_run import number_buffers
 from .local_state import LocalState
-from .model_part import CutModelPart, ModelPart, read_optimizer_state
+from .model_part import CutModelPart, ModelPart, load_masters, read_optimizer_state
 from .progress_log import ProgressLog
 from .replica_state import BufferFile, ReplicaStateWriter, report_write_failure, write_final_state
 
@@ -76,6 +76,7 @@ class WorkerProcess(ABC):
     def _build_client(self) -> Client:
         """Return the client; that of replica 0 has put the values that training begins with."""
         spec, values = self._spec, self._model_part.values
+        load_masters(self._training, spec.regions, values)
         client = Client(
             self._mailbox,
             spec.slices,

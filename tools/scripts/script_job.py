@@ -26,7 +26,7 @@ from ..job.initial_weights import open_weights_file
 from ..job.job import Job
 from ..job.prepare import check_role_count
 from ..job.process_specs import Script, TrainingSpec, unique_job_name
-from ..job.resume import ResumeState, check_same_parameters, initial_weights_file, load_resume_state
+from ..job.resume import ResumeState, check_same_parameters, find_masters, initial_weights_file, load_resume_state
 from ..job.stream_position import FIRST_LOOP
 from ..run_folder import INITIAL, stage_files
 from ..task.load_task import TaskSpec
@@ -63,7 +63,7 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
         notes = _replace_weights(config, described, staged, start)
         elements = max((region.stop for region in described.regions), default=0)
         slices = slice_parameters([elements], config.shards or 1, whole=False)
-        training = _make_training_spec(config, described, start)
+        training = _make_training_spec(config, described, start, staged)
         return Job(
             config,
             method,
@@ -123,7 +123,9 @@ def _replace_weights(
     return notes
 
 
-def _make_training_spec(config: RunConfig, described: ModelDescription, start: ResumeState | None) -> TrainingSpec:
+def _make_training_spec(
+    config: RunConfig, described: ModelDescription, start: ResumeState | None, staged: Path
+) -> TrainingSpec:
     """Return what all replicas are told; only the script knows how many steps there are."""
     method = method_of(config.method)
     start_step = 0 if start is None else start.samples // (described.batch * config.replicas)
@@ -140,6 +142,7 @@ def _make_training_spec(config: RunConfig, described: ModelDescription, start: R
         start_step=start_step,
         version=method.count_updates(start_step, config.replicas),
         optimizer_state={} if start is None else {n: path.name for n, path in start.optimizer_state.items()},
+        masters=find_masters(start, staged / INITIAL),
         checkpoint_every=every.steps,
         checkpoint_s=every.seconds,
     )

@@ -84,6 +84,7 @@ class ScriptWorker(WorkerProcess):
     def _go_on(self) -> None:
         """Take the method to the step whose gradient it needs next."""
         next(self._steps)
+        self._part.worker.copies.refresh(self._part.values)
         self._progress.value = None  # the user's code may now test or save for as long as it likes
 
     def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:

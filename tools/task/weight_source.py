@@ -123,8 +123,9 @@ def check_weights(weights: Weights, programs: Sequence[Program], constants: Coll
 
 def load_pieces(states: FlatParameters, weights: Weights) -> None:
     """Fill every piece of a machine's parameters and buffers."""
-    for (name, box), piece in states.pieces.items():
-        piece.detach().copy_(weights.read_box(name, box, states.infos[name].extents))
+    for (name, box), piece in states.masters().items():
+        piece.copy_(weights.read_box(name, box, states.infos[name].extents))
+    states.refresh()
 
 
 def load_model(model: nn.Module, weights: Weights, *, where: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutset.errors import BadInput
-from cutset.runtime.worker.flat_layout import find_one_dtype, sort_for_flat_buffer
+from cutset.runtime.worker.flat_layout import find_flat_dtype, sort_for_flat_buffer
 
 
 @given(st.lists(st.integers(0, 20)))
@@ -22,15 +22,23 @@ def test_whatever_may_be_pairs_of_numbers_begins_at_an_even_place(counts: list[i
     assert odd == sorted(odd)
 
 
+def test_complex_parameters_beside_others_are_refused_with_a_way_to_have_one_dtype() -> None:
+    words = r"E342: the parameters have the dtypes complex64, float32\n  fix: .*torch\.view_as_real\(w\)"
+    with pytest.raises(BadInput, match=words):
+        find_flat_dtype(["float32", "complex64"])
+
+
 @pytest.mark.parametrize(
-    ("dtypes", "fix"),
-    [(["float32", "float64"], r"model\.float\(\)"), (["float32", "complex64"], r"torch\.view_as_real\(w\)")],
+    ("dtypes", "flat"),
+    [
+        ([], "float32"),
+        (["float64", "float64"], "float64"),
+        (["complex64"], "complex64"),
+        (["bfloat16"], "float32"),
+        (["float16", "bfloat16"], "float32"),
+        (["bfloat16", "float32"], "float32"),
+        (["float32", "float64"], "float64"),
+    ],
 )
-def test_several_dtypes_are_refused_with_a_way_to_have_one(dtypes: list[str], fix: str) -> None:
-    with pytest.raises(BadInput, match=rf"(?s)E342: the parameters have several dtypes: .*float32.*fix: .*{fix}"):
-        find_one_dtype(dtypes)
-
-
-def test_one_dtype_is_that_of_all() -> None:
-    assert find_one_dtype(["float64", "float64"]) == "float64"
-    assert find_one_dtype([]) == "float32"
+def test_the_buffer_holds_all_parameters_unrounded(dtypes: list[str], flat: str) -> None:
+    assert find_flat_dtype(dtypes) == flat

@@ -1,10 +1,10 @@
 """UncutWorker is plain torch, with its parameters and gradients in two flat buffers."""
 
-import pytest
+import copy
+
 import torch
 from torch import Tensor, nn
 
-from cutset.errors import BadInput
 from cutset.models.task import Data
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.uncut_worker import UncutWorker
@@ -116,10 +116,38 @@ def test_a_prediction_is_in_evaluation_mode() -> None:
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())
 
 
-def test_parameters_of_several_dtypes_do_not_fit_one_buffer() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    with pytest.raises(BadInput, match=r"E342: the parameters have several dtypes: float32, float64"):
-        UncutWorker(model, nn.functional.cross_entropy)
+def test_updates_too_small_for_a_half_add_up_in_its_master() -> None:
+    """Beside plain torch on rounded weights, with a float32 copy that is updated by hand."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8).bfloat16(), Widen(), nn.Linear(8, 3))
+    plain = copy.deepcopy(model)
+    masters = [p.detach().float() for p in plain.parameters()]
+    worker = UncutWorker(model, nn.functional.cross_entropy)
+    before = worker.values.clone()
+    for number in range(20):
+        batch = batch_of(number)
+        halves = Data((batch.inputs[0].bfloat16(),), batch.targets)
+        loss = nn.functional.cross_entropy(plain(*halves.inputs), *halves.targets)
+        gradients = torch.autograd.grad(loss, list(plain.parameters()))
+        assert worker.step(halves, number) == float(loss.detach())
+        worker.values.sub_(worker.gradients, alpha=1e-4)
+        worker.gradient.zero()
+        for parameter, master, gradient in zip(plain.parameters(), masters, gradients, strict=True):
+            master.sub_(gradient.float(), alpha=1e-4)
+            parameter.data.copy_(master)
+    assert worker.values.dtype == torch.float32
+    assert all(torch.equal(a, b) for a, b in zip(worker.views(worker.values), masters, strict=True))
+    assert not torch.equal(worker.values, before)
+    predicted = worker.predict(halves)
+    assert torch.equal(predicted, plain(*halves.inputs).detach())
+    assert model[0].weight.dtype == torch.bfloat16
+
+
+class Widen(nn.Module):
+    """From a half to float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu().float()
 
 
 def test_a_model_without_parameters_has_empty_buffers() -> None:

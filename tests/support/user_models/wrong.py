@@ -152,19 +152,19 @@ def not_a_number() -> Task:
     return make(Undefined)
 
 
-class TwoPrecisions(nn.Module):
-    """Its layers have parameters of two types."""
+class PartlyComplex(nn.Module):
+    """Its parameters are complex and real."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(FEATURES, 16), nn.Linear(16, CLASSES).double()
+        self.turn, self.layer = nn.Parameter(torch.ones(FEATURES, dtype=torch.complex64)), nn.Linear(FEATURES, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).double())
+        return self.layer((x * self.turn).real)
 
 
-def two_precisions() -> Task:
-    return make(TwoPrecisions)
+def partly_complex() -> Task:
+    return make(PartlyComplex)
 
 
 class Pair(nn.Module):

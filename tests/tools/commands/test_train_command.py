@@ -80,7 +80,7 @@ def test_a_run_folder_that_is_a_file(cutset: Cutset) -> None:
         ("metric_raises", "E315", ["metric 'broken'", "wrong.py:", "no such class"]),
         ("no_score", "E315", ["evaluation mode", "too many values", "metrics="]),
         ("without_parameters", "E316", ["no parameter to train"]),
-        ("two_precisions", "E342", ["float32, float64", "model.float()"]),
+        ("partly_complex", "E342", ["complex64, float32", "view_as_real"]),
         ("example_of_another_batch", "E312", ["example(8)", "4 samples"]),
         ("model_is_no_function", "E304", ["is a Sequential", "model=lambda"]),
     ],
