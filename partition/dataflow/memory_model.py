@@ -1,9 +1,10 @@
 """The memory model: what a machine holds during a step, and which activations are recomputed where that is too much.
 
-A machine holds, for the whole step, its state: a parameter, its gradient and a copy on its way to other machines. For
-each micro-batch in flight it holds the batch, what it received, what later segments read, and the activations of each
-segment with their gradients. A segment that is recomputed holds its activations for one micro-batch at a time (Chen et
-al., "Training deep nets with sublinear memory cost", 2016, section 3, with segments as the parts).
+A machine holds, for the whole step, its state: a parameter, its gradient and a copy on its way to other machines, in
+the dtype of all parameters' masters (runtime/worker/flat_layout.py), and a parameter of fewer bits with its gradient
+beside them. For each micro-batch in flight it holds the batch, what it received, what later segments read, and the
+activations of each segment with their gradients. A segment that is recomputed holds its activations for one micro-batch
+at a time (Chen et al., "Training deep nets with sublinear memory cost", 2016, section 3, with segments as the parts).
 """
 
 from collections import defaultdict
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from ..cluster.cost_model import class_of, is_cast
 from ..cluster.machines import Cluster
 from ..ir.box import volume
-from ..ir.graph import STATE_KINDS
+from ..ir.graph import STATE_KINDS, Graph
 from ..operators.leaf_module import LEAF_MODULE
 from ..operators.sharding.cost_class import VIEW
 from .dataflow import Dataflow
+
+MIN_MASTER_BYTES = 4  # an element of float32
 
 
 @dataclass
@@ -37,6 +40,19 @@ class _MemoryUse:
         kept = sum(size for stage, size in self.activation_bytes.items() if stage not in recomputed)
         largest = max((self.activation_bytes[stage] for stage in recomputed), default=0)
         return self.steady + in_flight * (self.held + kept) + largest
+
+
+def state_bytes(graph: Graph) -> dict[str, int]:
+    """Return the bytes that a machine holds for each element that it owns of a parameter or buffer, by its name."""
+    master = max((MIN_MASTER_BYTES, *(info.element_bytes for info in graph.parameters)))
+    held = dict[str, int]()
+    for name, info in graph.tensors.items():
+        if info.kind == "parameter":
+            copies = 2 if info.element_bytes < master else 0
+            held[name] = 3 * master + copies * info.element_bytes
+        elif info.kind in STATE_KINDS:
+            held[name] = info.element_bytes
+    return held
 
 
 def peak_memory(dataflow: Dataflow, *, in_flight: int = 1) -> list[int]:
@@ -77,15 +93,15 @@ def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
     tensors = dataflow.graph.tensors
     seen = [op for op in dataflow.graph.ops if class_of(op) == VIEW and not is_cast(op, tensors)]
     views = {name for op in seen for name in op.outputs}
-    later = _read_later(dataflow)
+    later, state = _read_later(dataflow), state_bytes(dataflow.graph)
     stages = {i.index: i.stage for i in dataflow.instructions}
     for piece in dataflow.pieces:
         info, machine = tensors[piece.tensor], machines[piece.machine]
         size = volume(piece.box) * info.element_bytes
         if piece.tensor in views and piece.origin < 0:
             continue
-        if info.kind in STATE_KINDS:
-            machine.steady += (3 if info.kind == "parameter" else 1) * size
+        if piece.tensor in state:
+            machine.steady += volume(piece.box) * state[piece.tensor]
         elif piece.maker < 0 or piece.index in later:
             machine.held += (2 if info.gradient else 1) * size
         else:

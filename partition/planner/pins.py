@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from ...errors import Infeasible, UsageError
 from ..cluster.machines import Cluster
+from ..dataflow.memory_model import state_bytes
 from ..ir.box import volume
 from ..ir.graph import STATE_KINDS, Graph, Op
 
@@ -89,14 +90,13 @@ def _unmatched_error(graph: Graph, glob: str, pin: str) -> UsageError:
 
 def _check_memory(graph: Graph, cluster: Cluster, pins: Mapping[str, int]) -> None:
     held: dict[int, dict[str, int]] = {}
+    state = state_bytes(graph)
     for op in graph.ops:
         if op.name in pins:
             sizes = held.setdefault(pins[op.name], {})
             for name in op.inputs:
-                info = graph.tensors[name]
-                if info.kind in STATE_KINDS:
-                    copies = 3 if info.kind == "parameter" else 1
-                    sizes[name] = copies * volume(info.box) * info.element_bytes
+                if name in state:
+                    sizes[name] = state[name] * volume(graph.tensors[name].box)
     for number, tensors in sorted(held.items()):
         machine, need = cluster.machines[number], sum(tensors.values())
         if need > machine.memory_bytes:

@@ -26,17 +26,17 @@ def sort_for_flat_buffer(pieces: Iterable[T], elements: Callable[[T], int]) -> l
     return sorted(pieces, key=lambda piece: elements(piece) % 2)
 
 
-def find_flat_dtype(dtypes: Iterable[str]) -> str:
+def find_flat_dtype(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     """Return the dtype that holds all parameters unrounded, of which there may be none; float32 at least.
 
     BadInput where some are complex and others are not (E342).
     """
-    distinct = sorted(set(dtypes))
-    if len(distinct) > 1 and any(dtype.startswith("complex") for dtype in distinct):
+    distinct = set(dtypes)
+    if len(distinct) > 1 and any(dtype.is_complex for dtype in distinct):
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in distinct))
         fix = "keep complex ones as nn.Parameter(torch.view_as_real(w)), and read them by torch.view_as_complex"
-        raise BadInput("E342", f"the parameters have the dtypes {', '.join(distinct)}", fix=fix)
-    found = reduce(torch.promote_types, (getattr(torch, dtype) for dtype in distinct), torch.float32)
-    return str(found).removeprefix("torch.")
+        raise BadInput("E342", f"the parameters have the dtypes {names}", fix=fix)
+    return reduce(torch.promote_types, distinct, torch.float32)
 
 
 class RoundedCopies:

@@ -8,6 +8,7 @@ import hashlib
 from collections import defaultdict
 
 import msgspec
+import torch
 
 from ...partition.dataflow.dataflow import SUM, Dataflow, Edge, Instruction
 from ...partition.dataflow.pipeline_depth import needs_backpressure, pipeline_depths
@@ -174,11 +175,12 @@ def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
     names = {p.tensor for p in pieces.values()} | {n.tensor for n in random_draws}
     names |= {name for op in graph.ops if op.name in needed for name in op.inputs}
     segments = _segments(dataflow, machine, own_instructions)
+    dtype = find_flat_dtype(getattr(torch, info.dtype) for info in graph.parameters)
     return Program(
         machine=machine,
         machines=dataflow.cut.machines,
         batch=next((t.shape[0] for t in graph.tensors.values() if t.kind == "input" and t.shape), 1),
-        dtype=find_flat_dtype(info.dtype for info in graph.parameters),
+        dtype=str(dtype).removeprefix("torch."),
         elements=sum(volume(pieces[s.piece].box) for s in states if s.offset >= 0),
         training=training,
         tensors={name: info for name, info in graph.tensors.items() if name in names},

@@ -30,7 +30,7 @@ class FlatModel:
         named = [(name, p) for name, p in model.named_parameters() if name in wanted]
         self.parameters = dict(sort_for_flat_buffer(named, lambda item: item[1].numel()))
         parameters = list(self.parameters.values())
-        dtype = getattr(torch, find_flat_dtype(str(p.dtype).removeprefix("torch.") for p in parameters))
+        dtype = find_flat_dtype(p.dtype for p in parameters)
         values = torch.cat([torch.empty(0, dtype=dtype), *(p.detach().reshape(-1).to(dtype) for p in parameters)])
         self.move(values)
         self.gradients = torch.zeros_like(values)
@@ -113,13 +113,12 @@ def find_sparse_tables(loss: Tensor, parameters: Mapping[str, Tensor]) -> list[S
     loss: computed from them, its autograd graph still there. parameters: the trained ones, in the model's order.
     """
     readers = _readers(loss)
-    dtype = find_flat_dtype(str(p.dtype).removeprefix("torch.") for p in parameters.values())
+    dtype = find_flat_dtype(p.dtype for p in parameters.values())
     tables, at = list[SparseTable](), 0
     for parameter in sort_for_flat_buffer(parameters.values(), Tensor.numel):
         stop = at + parameter.numel()
         sparse = readers.get(id(parameter), [False])
-        is_view = str(parameter.dtype) == f"torch.{dtype}"
-        if all(sparse) and parameter.dim() == 2 and parameter.numel() and is_view:
+        if all(sparse) and parameter.dim() == 2 and parameter.numel() and parameter.dtype == dtype:
             tables.append(SparseTable(at, stop, parameter.shape[1]))
         at = stop
     return tables

@@ -22,6 +22,7 @@ from ...ps.optimizers.registry import AnyOptimizer, parse_optimizer
 from ...ps.slices.region import Region
 from ...ps.slices.slice_state import SliceState
 from ...ps.slices.slicing import slice_parameters
+from ...runtime.worker.flat_layout import find_flat_dtype
 from ..job.export_weights import NAMES
 from ..job.resume import find_checkpoint
 from ..run_folder import BEST_WEIGHTS, CHECKPOINT, EMA_WEIGHTS, WEIGHTS
@@ -139,7 +140,7 @@ def write_checkpoint(model: TrainedModel, folder: Path, about: Mapping[str, Any]
     if len(kinds) != 1 or not kinds <= {frozenset(some) for some in [*_subsets(names)]}:
         facts = f"the state of the optimizer is {', '.join(sorted({n for kind in kinds for n in kind}))}"
         raise BadInput("E349", f"{facts}, which {model.optimizer} does not have", fix="name another --optimizer")
-    dtype = model.weights[trained[0]].dtype
+    dtype = find_flat_dtype(model.weights[name].dtype for name in trained)
     regions, offset = list[Region](), 0
     for name in trained:
         shape = list(model.weights[name].shape)

@@ -69,12 +69,12 @@ class LeasedPartReader:
             rest = self._assignment.rest(step)
             if rest is not None:
                 return rest
-            following = (
-                self._assignment.peek(step + n)
+            following = {
+                later: True
                 for n in range(1, self._loader.ahead + 1)
-                if self._assignment.peek(step + n) is not None and self._assignment.rest(step + n) is None
-            )
-            found = self._loader.read(number, {later: True for later in following if later is not None})
+                if (later := self._assignment.peek(step + n)) is not None and self._assignment.rest(step + n) is None
+            }
+            found = self._loader.read(number, following)
             if not isinstance(found, PartEnd):
                 return found
             self._assignment.end_part(number, found)

@@ -63,7 +63,8 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
         notes = _replace_weights(config, described, staged, start)
         elements = max((region.stop for region in described.regions), default=0)
         slices = slice_parameters([elements], config.shards or 1, whole=False)
-        training = _make_training_spec(config, described, start, staged)
+        training = _make_training_spec(config, described, start)
+        training = msgspec.structs.replace(training, masters=find_masters(start, staged / INITIAL))
         return Job(
             config,
             method,
@@ -123,9 +124,7 @@ def _replace_weights(
     return notes
 
 
-def _make_training_spec(
-    config: RunConfig, described: ModelDescription, start: ResumeState | None, staged: Path
-) -> TrainingSpec:
+def _make_training_spec(config: RunConfig, described: ModelDescription, start: ResumeState | None) -> TrainingSpec:
     """Return what all replicas are told; only the script knows how many steps there are."""
     method = method_of(config.method)
     start_step = 0 if start is None else start.samples // (described.batch * config.replicas)
@@ -142,7 +141,6 @@ def _make_training_spec(
         start_step=start_step,
         version=method.count_updates(start_step, config.replicas),
         optimizer_state={} if start is None else {n: path.name for n, path in start.optimizer_state.items()},
-        masters=find_masters(start, staged / INITIAL),
         checkpoint_every=every.steps,
         checkpoint_s=every.seconds,
     )

@@ -175,7 +175,7 @@ def describe_model(
     if any(key not in known for key in groups) or not named:
         facts = "the optimizer that run.prepare is given trains other parameters than the model's"
         raise BadInput("E363", facts, fix="make it of model.parameters()")
-    find_flat_dtype(str(p.dtype).removeprefix("torch.") for _, p in named)
+    find_flat_dtype(p.dtype for _, p in named)
     numbers = {name: groups[id(p)] for name, p in named}
     regions, offset, ranges = list[Region](), 0, list[tuple[int, int]]()
     for name, parameter in sort_for_flat_buffer(named, lambda item: item[1].numel()):

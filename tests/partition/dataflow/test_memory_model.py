@@ -11,7 +11,7 @@ from cutset.errors import Infeasible
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.dataflow import Dataflow, lower_cut
-from cutset.partition.dataflow.memory_model import peak_memory, recompute_to_fit
+from cutset.partition.dataflow.memory_model import peak_memory, recompute_to_fit, state_bytes
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement
 from cutset.partition.placement.to_cut import cut_from_placement
@@ -40,6 +40,15 @@ def test_activations_count_once_for_each_micro_batch_in_flight() -> None:
     one, two, three = (peak_memory(deep(), in_flight=n) for n in (1, 2, 3))
     assert [b - a for a, b in zip(one, two, strict=True)] == [c - b for b, c in zip(two, three, strict=True)]
     assert all(b > a for a, b in zip(one, two, strict=True))
+
+
+def test_parameters_of_fewer_bits_are_held_beside_their_masters() -> None:
+    model = nn.Sequential(nn.Linear(8, 8, bias=False).bfloat16(), nn.BatchNorm1d(8, dtype=torch.bfloat16))
+    graph, _ = capture(model, lambda y: y.sum(), (torch.zeros(4, 8, dtype=torch.bfloat16),), ())
+    held = state_bytes(graph)
+    assert held["0.weight"] == 3 * 4 + 2 * 2
+    assert held["1.running_mean"] == 2
+    assert set(state_bytes(deep().graph).values()) == {3 * 4}
 
 
 def test_nothing_is_recomputed_where_there_is_room() -> None:

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,20 +26,21 @@ def test_whatever_may_be_pairs_of_numbers_begins_at_an_even_place(counts: list[i
 def test_complex_parameters_beside_others_are_refused_with_a_way_to_have_one_dtype() -> None:
     words = r"E342: the parameters have the dtypes complex64, float32\n  fix: .*torch\.view_as_real\(w\)"
     with pytest.raises(BadInput, match=words):
-        find_flat_dtype(["float32", "complex64"])
+        find_flat_dtype([torch.float32, torch.complex64])
 
 
 @pytest.mark.parametrize(
     ("dtypes", "flat"),
     [
-        ([], "float32"),
-        (["float64", "float64"], "float64"),
-        (["complex64"], "complex64"),
-        (["bfloat16"], "float32"),
-        (["float16", "bfloat16"], "float32"),
-        (["bfloat16", "float32"], "float32"),
-        (["float32", "float64"], "float64"),
+        ([], torch.float32),
+        ([torch.float64, torch.float64], torch.float64),
+        ([torch.complex64], torch.complex64),
+        ([torch.bfloat16], torch.float32),
+        ([torch.float16, torch.bfloat16], torch.float32),
+        ([torch.bfloat16, torch.float32], torch.float32),
+        ([torch.float32, torch.float64], torch.float64),
     ],
+    ids=str,
 )
-def test_the_buffer_holds_all_parameters_unrounded(dtypes: list[str], flat: str) -> None:
+def test_the_buffer_holds_all_parameters_unrounded(dtypes: list[torch.dtype], flat: torch.dtype) -> None:
     assert find_flat_dtype(dtypes) == flat

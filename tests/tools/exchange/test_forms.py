@@ -77,6 +77,18 @@ def test_an_optimizer_of_torch_goes_on_after_the_way_through_a_run(name: str, na
     assert same(again.state_dict(), model.state_dict())
 
 
+def test_state_beside_that_of_parameters_with_fewer_bits_is_not_rounded(tmp_path: Path) -> None:
+    weights = {"half": torch.randn(5).bfloat16(), "full": torch.randn(7)}
+    state = {
+        name: {"exp_avg": torch.randn_like(weight), "exp_avg_sq": torch.rand_like(weight), "step": torch.tensor(3.0)}
+        for name, weight in weights.items()
+    }
+    read = through_a_run(TrainedModel(weights, "adam", state, updates=3), tmp_path / "run")
+    assert same(read.weights, weights)
+    for name, own in state.items():
+        assert same({key: read.state[name][key] for key in own}, {key: value.float() for key, value in own.items()})
+
+
 def test_a_distributed_checkpoint_has_the_same(tmp_path: Path) -> None:
     model, optimizer = train(OPTIMIZERS["adamw"])
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "theirs.pt")

@@ -97,17 +97,14 @@ def test_several_replicas_together_compute_all_batches() -> None:
     assert server.all_done
 
 
-def look_ahead(far: int, patience_s: float) -> Life:
-    """Return a life that returns, for each step from the third on, what it sees so far ahead if it waits a while.
-
-    Of 40 batches.
-    """
+def look_ahead(far: int, *, batches: int, patience_s: float) -> Life:
+    """Return a life that returns, for each step from the third on, what it sees so far ahead if it waits a while."""
 
     def life(assignment: LeasedBatches, made: list[int]) -> list[int | None]:
         seen, step = list[int | None](), assignment.start_step
         while assignment.batch_at(step) is not None:
             end = time.monotonic() + (patience_s if step > 1 else 0)
-            while (later := assignment.peek(step + far)) is None and step + far < 40 and time.monotonic() < end:
+            while (later := assignment.peek(step + far)) is None and step + far < batches and time.monotonic() < end:
                 assignment.peek(step + 1)
             seen.append(later)
             step += 1
@@ -118,12 +115,12 @@ def look_ahead(far: int, patience_s: float) -> Life:
 
 
 def test_batches_to_be_read_ahead_are_leased_before_they_are_due() -> None:
-    _, seen = run(40, {"0.0": look_ahead(6, patience_s=30.0)})
+    _, seen = run(40, {"0.0": look_ahead(6, batches=40, patience_s=30.0)})
     assert seen["0.0"] == [*range(8, 40), *[None] * 6]
 
 
 def test_a_slow_replica_is_leased_no_more_than_it_is_about_to_compute() -> None:
-    _, seen = run(10, {"0.0": look_ahead(2, patience_s=0.02)}, pace_s=1.0)
+    _, seen = run(10, {"0.0": look_ahead(2, batches=10, patience_s=0.02)}, pace_s=1.0)
     assert seen["0.0"] == [None] * 8
 
 

@@ -9,6 +9,9 @@ import cutset.models.tasks.locally_connected  # noqa: F401 - registers its opera
 from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.operators.rules import convolution as rules
 
+# Of torch's own advice on how an operator is called, which some versions give once in a process.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel:UserWarning")
+
 SAME, SAME3 = "aten.conv2d.padding", "aten.conv3d.padding"
 UP1, UP2, UP3 = "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
 

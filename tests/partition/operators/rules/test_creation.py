@@ -18,6 +18,9 @@ from cutset.partition.capture.axis_inference import build_graph
 from cutset.partition.operators.kernel import run_box
 from cutset.partition.operators.rules import creation as rules
 
+# Of torch's own advice on how an operator is called, which some versions give once in a process.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.meshgrid. in an upcoming release:UserWarning")
+
 
 def made() -> dict[str, Given]:
     return {

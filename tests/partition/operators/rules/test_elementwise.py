@@ -34,6 +34,9 @@ from cutset.partition.ir.random_ops import random_tensor_name
 from cutset.partition.operators.rules import elementwise as rules
 from cutset.partition.operators.rules.elementwise import SEVERAL, SPECIAL, UNARY
 
+# Of torch's own advice on how an operator is called, which some versions give once in a process.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.searchsorted.+non-contiguous:UserWarning")
+
 OVERLOADS = {"to": "dtype", "where": "self", "masked_fill": "Scalar", "pow": "Tensor_Tensor"} | {
     name: "Tensor_Tensor" if name == "float_power" else "default"
     for name in (
