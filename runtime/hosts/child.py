@@ -4,6 +4,7 @@ It sends "hello", waits for "start" with the directory of all roles, calls the e
 and reports how that ended. It ends at once when the launcher does, however that ended.
 """
 
+import contextlib
 import ctypes
 import errno
 import importlib
@@ -125,8 +126,9 @@ def _run_role(assignment: Assignment, channel: ZmqChannel) -> int:
         channel.send(LAUNCHER, Message("finished", body={"value": None, "stopped": stop.facts}))
     except BaseException as error:  # the launcher decides what to do about it
         report, exit_code = _failure_message(error, assignment.name)
+        with contextlib.suppress(OSError):  # of a full disk; the report has the traceback, too
+            traceback.print_exc()  # first: the launcher may end this process as soon as it has the report
         channel.send(LAUNCHER, report)
-        traceback.print_exc()
         return exit_code
     return 0
 
