@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from ..draft.draft import has_fixed_size
 from ..ir.arguments import bind_arguments
+from ..trace.packed_sequences import STANDS_FOR
 
 aten = torch.ops.aten
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]  # operator, arguments in order and by name
 
 # Nothing is left of what these operators overwrite, and no gradient flows to it.
@@ -30,6 +33,15 @@ def traced_value(node: Node) -> Tensor:
     return value
 
 
+def is_dynamic(node: Node) -> bool:
+    """Whether what a node returns or reads has a size, or a number, that depends on data."""
+    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    leaves = [leaf for value in values for leaf in (value if isinstance(value, tuple | list) else [value])]
+    return any(
+        not has_fixed_size(leaf) if isinstance(leaf, Tensor) else isinstance(leaf, SYMBOLIC) for leaf in leaves
+    )
+
+
 def operator_name(node: Node) -> str:
     """Return an operator's name without namespace and overload; "" where the node is no operator."""
     return getattr(getattr(node.target, "_overloadpacket", None), "__name__", "")
@@ -44,7 +56,14 @@ FILL_VALUES = {
 
 
 def canonicalise(node: Node) -> Call:
-    """Return the operator and the arguments of a node in canonical form."""
+    """Return the operator and the arguments of a node in canonical form.
+
+    What has a dynamic size is never cut, so that its operator may stay as it is, but that a view may need a copy.
+    """
+    if is_dynamic(node):
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            return aten.reshape.default, node.args, node.kwargs
+        return STANDS_FOR.get(node.target, node.target), node.args, node.kwargs  # type: ignore[call-overload]
     first, rest = (node.args[0], node.args[1:]) if node.args else (None, ())
     match operator_name(node):
         case "view" | "_unsafe_view" | "view_as" | "reshape_as" | "ravel" if node.target is not aten.view.dtype:

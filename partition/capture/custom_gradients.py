@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from ..ir.autocast import autocast_depth
 from ..ir.pytree import iter_leaves
+from ..trace.source_location import PARTITION, TORCH
 from .leaf_selection import is_inside
-from .source_location import PARTITION, TORCH
 from .tracing_error import Untraceable
 
 FIX = "write it with operators and detach()"

@@ -16,25 +16,29 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ...errors import BadInput
+from ..draft.axis_inference import build_graph
+from ..draft.draft import Draft, draft_tensor
 from ..ir.autocast import autocast_context
 from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output, list_tensors
 from ..operators.generator_state import thread_generator_state
 from ..trace.detached_data import DetachedData
+from ..trace.generic_sizes import assume_generic_sizes
+from ..trace.tensor_sizes import TensorSizes
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
+from ..trace.packed_sequences import PackedSequences
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
-from .axis_inference import build_graph
+from ..trace.source_location import describe_location, first_line
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
-from .draft import Draft, draft_tensor
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .lowering import Lowering
-from .source_location import describe_location, first_line
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
 
 TENSOR_KINDS = {
@@ -98,7 +102,8 @@ def capture(
     naming the source line.
     """
     names = select_leaf_modules(model, leaf_modules).names
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes)
     whole, layout = _Step(model, loss, input_names), None
     with mode:
         memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
@@ -161,6 +166,9 @@ def _traced_code(step: nn.Module, autocast: str) -> Iterator[None]:
         keep_global_caches([*step.modules(), step.criterion]),
         show_gradient_modes(),
         DetachedData(),
+        TensorSizes(),
+        PackedSequences(),
+        assume_generic_sizes(),
         autocast_context(autocast, cached=False),
         _quiet(),
     ):

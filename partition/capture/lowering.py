@@ -15,12 +15,21 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
-from ..ir.arguments import bind_arguments, encode
+from ..draft.draft import Arguments, Draft, DraftBuilder
+from ..ir.arguments import bind_arguments, encode, find_tensors
 from ..ir.autocast import find_casts
+from ..operators.island import NUMBER_FUNCTIONS
 from ..operators.registry import find_rule
 from ..operators.sharding.signature import DraftTensor
-from .canonical_form import PAINTING, SPLITTERS, canonicalise, find_functional_twin, operator_name, traced_value
-from .draft import Arguments, Draft, DraftBuilder
+from .canonical_form import (
+    PAINTING,
+    SPLITTERS,
+    canonicalise,
+    find_functional_twin,
+    is_dynamic,
+    operator_name,
+    traced_value,
+)
 from .node_values import SAME, NodeValues, shares_memory
 from .tracing_error import untraceable_node
 
@@ -32,6 +41,8 @@ DROPPED = (
     "_assert_scalar",
     "_assert_async",
 )
+
+NUMBER_NAMES: dict[Any, str] = {function: name for name, function in NUMBER_FUNCTIONS.items()}
 
 
 class Lowering:
@@ -77,11 +88,13 @@ class Lowering:
     def _lower(self, node: Node) -> None:
         if node.target is operator.getitem:
             self._lower_item(node)
+        elif node.target in NUMBER_NAMES:
+            self._lower_number(node)
         elif isinstance(node.target, torch._ops.HigherOrderOperator):
             self._inline(node)
         elif not isinstance(node.target, torch._ops.OpOverload):
             raise untraceable_node(node, f"{node.target} does not work on tensors", fix="keep values in tensors")
-        elif operator_name(node) not in (*DROPPED, *SPLITTERS):
+        elif operator_name(node) not in DROPPED and not _is_splitter(node):
             parameters = node.target._schema.arguments
             written = [p.name for p in parameters if p.alias_info is not None and p.alias_info.is_write]
             if len(written) > 1:
@@ -94,7 +107,7 @@ class Lowering:
         if "sparse" in arguments:  # gradients add up in dense buffers
             arguments["sparse"] = False
         value = node.meta.get("val")
-        if isinstance(value, tuple | list) and find_rule(str(target)) is not None:
+        if isinstance(value, tuple | list) and find_rule(str(target)) is not None and not is_dynamic(node):
             self._lower_each_result(node, target, arguments)
             return
         if not isinstance(value, Tensor):
@@ -110,6 +123,12 @@ class Lowering:
         source = next((n for n in node.all_input_nodes if shares_memory(n, node)), None)
         is_view = source is not None and source is node.args[0] and "self" in arguments
         self._values.hold(node, tensor, source=source, recipe=(target, rest) if is_view else None)
+
+    def _lower_number(self, node: Node) -> None:
+        """Enter a function of numbers, such as of the sizes of tensors."""
+        arguments = encode({str(i): value for i, value in enumerate(node.args)}, self.tensor)
+        op = self._builder.emit(node, NUMBER_NAMES[node.target], arguments, [node.meta["val"]])
+        self._values.hold_results(node, op.outputs[0])
 
     def _lower_each_result(self, node: Node, target: Any, arguments: Arguments) -> None:
         """Enter one operator for each result that is used, so that it can be cut."""
@@ -129,7 +148,7 @@ class Lowering:
             self._values.hold(node, self.tensor(inner), source=inner, recipe=SAME)
         elif (whole, index) in self._results:
             self._values.hold(node, self._results[whole, index])
-        elif operator_name(whole) in SPLITTERS:
+        elif _is_splitter(whole):
             source, overload, arguments = SPLITTERS[operator_name(whole)](whole, index)
             tensor = self.tensor(source)
             if overload:
@@ -232,7 +251,7 @@ class Lowering:
             rest = {name: argument for name, argument in arguments.items() if name != "self"}
             self._values.hold(node, tensor, source=target, recipe=(twin, rest))
             return
-        if twin is aten.copy.default:
+        if twin is aten.copy.default and not is_dynamic(node):
             tensor = self._convert_source(node, arguments["src"]["tensor"])
         else:
             tensor = self._emit_twin(node, twin, arguments)
@@ -242,6 +261,11 @@ class Lowering:
     def _emit_twin(self, node: Node, twin: Any, arguments: Arguments) -> str:
         """Enter a functional twin; its result gets the dtype of the tensor that `node` overwrites."""
         value = traced_value(node)
+        if is_dynamic(node):
+            (tensor,) = self._builder.emit(node, twin, arguments, [value]).outputs
+            if len({self._builder.tensor(name).dtype for name in find_tensors(arguments).values()}) == 1:
+                return tensor
+            return self._builder.apply(node, aten.to.dtype, tensor, _dtype_argument(value.dtype), value)
         dtype = self._builder.promoted_dtype(twin, arguments) or value.dtype
         result = torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
         (tensor,) = self._builder.emit(node, twin, arguments, [result]).outputs
@@ -259,6 +283,10 @@ class Lowering:
         if info.shape == tuple(value.shape):
             return tensor
         return self._builder.apply(node, aten.expand.default, tensor, {"size": list(value.shape)}, value)
+
+
+def _is_splitter(node: Node) -> bool:
+    return operator_name(node) in SPLITTERS and not is_dynamic(node)
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..draft.draft import Arguments, DraftBuilder
 from ..operators.sharding.signature import DraftTensor
-from .canonical_form import traced_value
-from .draft import Arguments, DraftBuilder
+from .canonical_form import is_dynamic, traced_value
 from .tracing_error import untraceable_node
 
 aten = torch.ops.aten
@@ -41,6 +41,8 @@ class NodeValues:
     def hold(self, node: Node, tensor: str, *, source: Node | None = None, recipe: ViewRecipe = None) -> None:
         """Let `tensor` be the value of `node`, which is a view of `source` if that is given."""
         self.hold_results(node, tensor)
+        if not isinstance(node.meta.get("val"), torch.Tensor):  # a number
+            return
         self._sharing.setdefault(_memory(node), []).append(node)
         if source is not None:
             is_detach = recipe is not None and recipe[0] is aten.detach.default
@@ -96,6 +98,8 @@ class NodeValues:
         if name in ("select", "slice"):
             scatter = getattr(aten, f"{name}_scatter").default
             return self._builder.apply(node, scatter, old, {**arguments, "src": {"tensor": tensor}}, value)
+        if is_dynamic(view):
+            raise untraceable_node(node, "a view whose size depends on data is overwritten", fix="use torch.where")
         if name in RESHAPING:
             return self._builder.apply(node, aten.reshape.default, tensor, {"shape": list(value.shape)}, value)
         if name in ("transpose", "t"):
@@ -130,6 +134,7 @@ def _memory(node: Node) -> int:
     return int(traced_value(node).untyped_storage()._cdata)
 
 
-def _layout(node: Node) -> tuple[Any, ...]:
+def _layout(node: Node) -> tuple[list[str], torch.dtype]:
     value = traced_value(node)
-    return tuple(value.shape), value.stride(), value.storage_offset(), value.dtype
+    # By their names, since nobody knows whether sizes that depend on data are equal.
+    return [str(size) for size in (*value.shape, *value.stride(), value.storage_offset())], value.dtype

@@ -9,9 +9,9 @@ from torch.fx import Node
 
 from ...errors import BadInput
 from ..trace.repeated_steps import Difference, RepeatedSteps
+from ..trace.source_location import module_paths, source_line
 from ..trace.user_frames import CodeLine
 from .leaf_selection import find_glob, is_inside
-from .source_location import module_paths, source_line
 
 UNCUT = "train it uncut, data parallel only, with --machines 1"
 REWRITE = "write branches on tensor values with torch.where"

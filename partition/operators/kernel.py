@@ -11,6 +11,7 @@ from ..ir.box import Box
 from ..ir.empty_copy import dense_stride
 from ..ir.graph import OPAQUE, Op, TensorInfo, is_at_origin
 from ..ir.random_ops import RANDOM_OPERAND, run_with_generator
+from .island import ISLAND, run_island
 from .leaf_module import LEAF_MODULE, LeafModule, run_leaf_module
 from .registry import TABLE
 from .sharding.sharding_rule import SUMMARIES, SUMMARY_SUFFIX
@@ -40,6 +41,8 @@ def run_box(
     if op.target == LEAF_MODULE:
         assert leaf_module is not None
         return run_leaf_module(leaf_module, arguments, random)
+    if op.target == ISLAND:
+        return run_island(arguments, random)
     if op.sharding_rule == OPAQUE:
         if random is None:
             return _run_opaque(op, arguments)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...models.task import Data
-from ...partition.capture.source_location import first_line
+from ...partition.trace.source_location import first_line
 from ...partition.capture.tracing_error import Untraceable
 from ...partition.ir.graph import Graph
 from ..units import format_bytes, format_count

@@ -81,7 +81,11 @@ class Signature:
 
 @dataclass(frozen=True)
 class DraftTensor:
-    """A tensor whose axes are not known yet. stride: in elements."""
+    """A tensor whose axes are not known yet. stride: in elements.
+
+    kind: as of `ir.graph.TensorInfo`; or "dynamic", a tensor whose size depends on data, or "number", no tensor at all.
+    Neither of these leaves the island of which it is a part.
+    """
 
     name: str
     shape: tuple[int, ...]

@@ -5,7 +5,7 @@ import torch
 from rule_calls import TRIALS, Given, assembled, assert_equal, drafted, given, random_boxes, rules_of, with_tensors
 from torch import Tensor
 
-from cutset.partition.capture.axis_inference import build_graph
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.ir.arguments import call_operator
 from cutset.partition.ir.graph import Graph
 from cutset.partition.ir.random_ops import random_tensor_name

@@ -6,7 +6,7 @@ from rule_calls import Given, build, drafted, given, x
 from rule_tests import RuleTests
 
 import cutset.models.tasks.locally_connected  # noqa: F401 - registers its operator
-from cutset.partition.capture.axis_inference import build_graph
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.operators.rules import convolution as rules
 
 # Of torch's own advice on how an operator is called, which some versions give once in a process.

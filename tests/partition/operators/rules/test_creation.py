@@ -14,7 +14,7 @@ from rule_calls import (
 )
 from rule_tests import RuleTests
 
-from cutset.partition.capture.axis_inference import build_graph
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.operators.kernel import run_box
 from cutset.partition.operators.rules import creation as rules
 

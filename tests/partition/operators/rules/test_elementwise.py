@@ -28,7 +28,7 @@ from rule_calls import (
 from torch import Tensor, nn
 from zoo import Case, images
 
-from cutset.partition.capture.axis_inference import build_graph
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.ir.random_ops import random_tensor_name
 from cutset.partition.operators.rules import elementwise as rules

@@ -13,7 +13,7 @@ from rule_calls import (
 )
 from rule_tests import RuleTests
 
-from cutset.partition.capture.axis_inference import build_graph
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.operators.rules import movement as rules
 
 

@@ -4,7 +4,7 @@ import torch
 from rule_calls import Given, build, drafted, given, x
 from rule_tests import RuleTests
 
-from cutset.partition.capture.axis_inference import build_graph
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.operators.rules import normalisation as rules
 
 STILL = ("running_mean", "running_var")

@@ -15,7 +15,7 @@ from rule_calls import (
 )
 from rule_tests import RuleTests
 
-from cutset.partition.capture.axis_inference import build_graph
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.ir.arguments import call_operator
 from cutset.partition.ir.graph import Window
 from cutset.partition.operators.kernel import run_box

@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..ir.arguments import bind_arguments, call_operator, decode, find_tensors
+from ..ir.random_ops import is_random
+from ..operators.island import NUMBER_FUNCTIONS
 from ..operators.rules.movement import STORE
 from ..operators.sharding.signature import DraftTensor
-from .source_location import module_path, source_line
-from .tracing_error import untraceable_node
+from ..trace.source_location import module_path, source_line
 
 Arguments = dict[str, Any]
 
@@ -65,17 +66,14 @@ class DraftBuilder:
         """Enter an operator and its outputs, and return it.
 
         node: names the operator, unless `name` does, and says where in the model it stands. values: the trace's values
-        of the outputs, which are numbered where there are several. Raises Untraceable where one is not a tensor.
+        of the outputs, tensors or numbers, which are numbered where there are several.
         """
         name = self._make_unique(name or node.name)
         outputs = []
         for i, value in enumerate(values):
-            if isinstance(value, Tensor):
+            if value is not None:
                 outputs.append(name if len(values) == 1 else f"{name}.{i}")
-                self._draft.tensors[outputs[-1]] = draft_tensor(outputs[-1], value, "value")
-            elif value is not None:
-                facts = f"{target} returns a {type(value).__name__}, not a tensor"
-                raise untraceable_node(node, facts, fix="keep values in tensors")
+                self._draft.tensors[outputs[-1]] = draft_value(outputs[-1], value)
         if target is not torch.ops.aten.detach.default and any(
             map(self.has_gradient, find_tensors(arguments).values())
         ):
@@ -120,8 +118,37 @@ class DraftBuilder:
         return unique
 
 
+def draws(op: DraftOp) -> bool:
+    """Whether an operator may draw random numbers."""
+    return op.target not in NUMBER_FUNCTIONS and is_random(op.target, op.arguments)
+
+
+def drop_unneeded(draft: Draft) -> list[DraftOp]:
+    """Return the operators that lead to a result, overwrite a buffer, or advance torch's generator."""
+    wanted, kept = set(draft.results), []
+    for op in reversed(draft.ops):
+        if op.writes or wanted.intersection(op.outputs) or draws(op):
+            kept.append(op)
+            wanted.update(find_tensors(op.arguments).values())
+    return kept[::-1]
+
+
+def draft_value(name: str, value: Any) -> DraftTensor:
+    """Return the draft tensor of what an operator of the trace returns; of a number, one that says so."""
+    if not isinstance(value, Tensor):
+        return DraftTensor(name, (), "", "number", (), 0)
+    if not has_fixed_size(value):
+        return DraftTensor(name, (), str(value.dtype).removeprefix("torch."), "dynamic", (), value.element_size())
+    return draft_tensor(name, value, "value")
+
+
+def has_fixed_size(value: Tensor) -> bool:
+    """Whether the trace knows the size of a tensor in numbers."""
+    return all(type(size) is int for size in (*value.shape, *value.stride()))
+
+
 def draft_tensor(name: str, value: Tensor, kind: str) -> DraftTensor:
-    """Return the draft tensor of a tensor of the trace."""
+    """Return the draft tensor of a tensor of the trace, whose size is known."""
     dtype = str(value.dtype).removeprefix("torch.")
     return DraftTensor(name, tuple(value.shape), dtype, kind, tuple(value.stride()), value.element_size())
 

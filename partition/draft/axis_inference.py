@@ -17,7 +17,8 @@ from ..operators.registry import find_rule
 from ..operators.rules.movement import STORE
 from ..operators.sharding.signature import DraftTensor, Labels, Signature, Site
 from .dimension_labels import BoundSignature, align_chunks, bind_labels
-from .draft import Draft, DraftOp
+from .draft import Draft, DraftOp, drop_unneeded
+from .islands import gather_islands
 from .loop_nests import build_loop_nest, build_opaque_nest
 
 FLOATING_DTYPES = ("float", "double", "half", "bfloat", "complex")
@@ -28,7 +29,8 @@ Dims = dict[str, list[tuple[int, ...]]]
 
 def build_graph(draft: Draft) -> Graph:
     """Return the graph of a draft; operators that nothing needs are dropped. Adds the random tensors to the draft."""
-    ops = _drop_unneeded(draft)
+    draft = gather_islands(draft)
+    ops = drop_unneeded(draft)
     axes, dims = Axes(), Dims()
     for tensor in draft.tensors.values():
         dims[tensor.name] = _new_axes(axes, tensor)
@@ -72,16 +74,6 @@ def _demand_fixed_count(op: DraftOp) -> None:
 
 def _new_axes(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
     return [axes.new(f"{tensor.name}.{d}", size) for d, size in enumerate(tensor.shape)]
-
-
-def _drop_unneeded(draft: Draft) -> list[DraftOp]:
-    """Return the operators that lead to a result, overwrite a buffer, or advance torch's generator."""
-    wanted, kept = set(draft.results), []
-    for op in reversed(draft.ops):
-        if op.writes or wanted.intersection(op.outputs) or is_random(op.target, op.arguments):
-            kept.append(op)
-            wanted.update(find_tensors(op.arguments).values())
-    return kept[::-1]
 
 
 def _infer_signature(op: DraftOp, draft: Draft) -> Signature | None:
