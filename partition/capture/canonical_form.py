@@ -37,9 +37,7 @@ def is_dynamic(node: Node) -> bool:
     """Whether what a node returns or reads has a size, or a number, that depends on data."""
     values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
     leaves = [leaf for value in values for leaf in (value if isinstance(value, tuple | list) else [value])]
-    return any(
-        not has_fixed_size(leaf) if isinstance(leaf, Tensor) else isinstance(leaf, SYMBOLIC) for leaf in leaves
-    )
+    return any(not has_fixed_size(leaf) if isinstance(leaf, Tensor) else isinstance(leaf, SYMBOLIC) for leaf in leaves)
 
 
 def operator_name(node: Node) -> str:
@@ -61,9 +59,7 @@ def canonicalise(node: Node) -> Call:
     What has a dynamic size is never cut, so that its operator may stay as it is, but that a view may need a copy.
     """
     if is_dynamic(node):
-        if node.target in (aten.view.default, aten._unsafe_view.default):
-            return aten.reshape.default, node.args, node.kwargs
-        return STANDS_FOR.get(node.target, node.target), node.args, node.kwargs  # type: ignore[call-overload]
+        return _REAL_OPERATORS.get(node.target, node.target), node.args, node.kwargs  # type: ignore[call-overload]
     first, rest = (node.args[0], node.args[1:]) if node.args else (None, ())
     match operator_name(node):
         case "view" | "_unsafe_view" | "view_as" | "reshape_as" | "ravel" if node.target is not aten.view.dtype:
@@ -99,6 +95,13 @@ def canonicalise(node: Node) -> Call:
             number = next((arguments[key] for key in ("fill_value", "value") if key in arguments), FILL_VALUES[name])
             return aten.full.default, (list(value.shape), number), {"dtype": value.dtype, "device": value.device}
     return node.target, node.args, node.kwargs
+
+
+_REAL_OPERATORS = {
+    **STANDS_FOR,
+    aten.view.default: aten.reshape.default,
+    aten._unsafe_view.default: aten.reshape.default,
+}
 
 
 def _nonempty_tensors(node: Node) -> list[Any]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from ...errors import BadInput
 from ..draft.axis_inference import build_graph
@@ -24,17 +24,19 @@ from ..draft.draft import Draft, draft_tensor
 from ..ir.autocast import autocast_context
 from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
-from ..ir.output_layout import OutputLayout, describe_output, list_tensors
+from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
+from ..operators.step import STEP, Step
 from ..trace.detached_data import DetachedData
 from ..trace.generic_sizes import assume_generic_sizes
-from ..trace.tensor_sizes import TensorSizes
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
+from ..trace.known_conditions import KnownConditions
 from ..trace.packed_sequences import PackedSequences
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
+from ..trace.tensor_sizes import TensorSizes
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
@@ -47,34 +49,19 @@ TENSOR_KINDS = {
     InputKind.CONSTANT_TENSOR: "constant",
 }
 
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
-class _Step(nn.Module):
-    """The module and its loss as one, which a training step computes; without a loss, some tensors of the output.
 
-    names: of the last inputs, which go by keyword. wanted: which tensors, by number.
-    """
+class _Traced(nn.Module):
+    """What is traced: a step, which may be a leaf module itself."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, names: Sequence[str] = ()) -> None:
+    def __init__(self, step: Step) -> None:
         super().__init__()
-        self.model, self.names = model, tuple(names)
-        self.wanted: tuple[int, ...] = (0,)
-        self.criterion = loss  # a submodule where it is a module: its class weights are then captured like any buffer
-
-    def run(self, inputs: tuple[Tensor, ...]) -> Any:
-        """Return what the model gives."""
-        count = len(inputs) - len(self.names)
-        return self.model(*inputs[:count], **dict(zip(self.names, inputs[count:], strict=True)))
+        self.step = step
 
     def forward(self, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-        output = self.run(inputs)
-        if self.criterion is not None:
-            loss: Tensor = self.criterion(output, *targets)
-            return loss
-        tensors = list_tensors(output)
-        if not tensors:
-            raise TypeError(f"the model returns a {type(output).__name__} without a tensor")
-        # A last operator for each, so that it can be collected on one machine whatever computed it.
-        return tuple(torch.ops.aten.alias(tensors[number]) for number in self.wanted)
+        results: Tensor | tuple[Tensor, ...] = self.step(inputs, targets)
+        return results
 
 
 def capture(
@@ -104,22 +91,25 @@ def capture(
     names = select_leaf_modules(model, leaf_modules).names
     sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes)
-    whole, layout = _Step(model, loss, input_names), None
+    whole, layout = Step(model, loss, input_names), None
     with mode:
         memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
+    values = zip((*example[0], *fake_targets), (*inputs, *targets), strict=True)
+    batch = {id(fake): tensor for fake, tensor in values if not tensor.is_meta}
     trials: LeafTrials = {}
 
-    def make_step() -> _Step:
+    def make_step() -> Step:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
         step = empty_copy(whole, memo.__getitem__)
-        assert isinstance(step, _Step)
+        assert isinstance(step, Step)
         step.train(loss is not None)
-        wrap_leaf_modules(step.get_submodule("model"), model, names, trials)
+        wrap_leaf_modules(step, whole, names, trials, batch)
         return step
 
     step, probe, repeated = make_step(), make_step(), make_step()
+    traced = _Traced(step) if STEP in names else step
     try:
         if loss is not None:
             refuse_hooks(model, names)
@@ -128,20 +118,27 @@ def capture(
             if loss is None and readers:
                 layout = _choose_results([step, repeated], probe.run(example[0]), readers, fake_targets)
         with _traced_code(step, autocast):
-            exported = _export(step, example)
+            exported = _export(traced, step, example)
         _check_constants(exported.constants, model)
         with _quiet():
             draft, constants = _draft(exported, step, autocast)
         if not trust:
             with _traced_code(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
+        with _quiet():
+            graph = thread_generator_state(build_graph(draft))
     except Untraceable as error:
         raise error.suggest(find_leaf_globs(model, error.modules, names), leaf_modules) from error
-    return msgspec.structs.replace(thread_generator_state(build_graph(draft)), output=layout), constants
+    except BadInput:
+        raise
+    except Exception as error:  # of torch, which meets in a trace what it has never met
+        failed = _untraceable(error, step)
+        raise failed.suggest(find_leaf_globs(model, failed.modules, names), leaf_modules) from error
+    return msgspec.structs.replace(graph, output=layout), constants
 
 
 def _choose_results(
-    steps: Sequence[_Step], output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
+    steps: Sequence[Step], output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
 ) -> OutputLayout:
     """Have steps compute what is read of an output; return its layout."""
     wanted = find_read_tensors(output, readers, targets)
@@ -150,9 +147,9 @@ def _choose_results(
     return describe_output(output, wanted)
 
 
-def _export(step: nn.Module, example: tuple[Any, ...]) -> torch.export.ExportedProgram:
+def _export(traced: nn.Module, step: Step, example: tuple[Any, ...]) -> torch.export.ExportedProgram:
     try:
-        return torch.export.export(step, example, strict=False)
+        return torch.export.export(traced, example, strict=False)
     except BadInput:
         raise
     except Exception as error:
@@ -160,19 +157,33 @@ def _export(step: nn.Module, example: tuple[Any, ...]) -> torch.export.ExportedP
 
 
 @contextlib.contextmanager
-def _traced_code(step: nn.Module, autocast: str) -> Iterator[None]:
+def _traced_code(step: Step, autocast: str) -> Iterator[None]:
     """Run the code of a step as it is to be traced."""
     with (
-        keep_global_caches([*step.modules(), step.criterion]),
+        keep_global_caches([*step.modules(), getattr(step.criterion, "function", None)]),
         show_gradient_modes(),
         DetachedData(),
         TensorSizes(),
         PackedSequences(),
+        KnownConditions(),
+        torch.compiler.set_stance("force_eager"),
+        _unchecked_distributions(),
         assume_generic_sizes(),
         autocast_context(autocast, cached=False),
         _quiet(),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Let distributions trust their parameters: their checks are branches on values, which only ever raise."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
 
 
 @contextlib.contextmanager
@@ -192,7 +203,7 @@ def _quiet() -> Iterator[None]:
 def collect_state(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the values of a graph's states by name: parameters and buffers of model and loss module, and constants."""
     values = dict(constants)
-    for name, tensor in _named_state(_Step(model, loss)).items():
+    for name, tensor in _named_state(Step(model, loss)).items():
         values.setdefault(_public_name(name), tensor.detach())
     return values
 
@@ -207,9 +218,9 @@ def _named_state(step: nn.Module) -> dict[str, Tensor]:
     return {**dict(step.named_parameters(remove_duplicate=False)), **dict(step.named_buffers(remove_duplicate=False))}
 
 
-def _try_step(step: nn.Module, example: tuple[Any, ...]) -> None:
+def _try_step(step: Step, example: tuple[Any, ...]) -> None:
     """Run the step once without data, so that a plain mistake gets a plain error."""
-    model, buffers = step.get_submodule("model"), dict(step.named_buffers())
+    model, buffers = step.model, dict(step.named_buffers())
     try:
         with RefuseDroppedGradients():
             result = step(*example)
@@ -218,7 +229,7 @@ def _try_step(step: nn.Module, example: tuple[Any, ...]) -> None:
     except BadInput:
         raise
     except Exception as error:
-        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        if isinstance(error, DATA_DEPENDENT):
             raise _untraceable(error, step) from error
         shapes = ", ".join(str(tuple(t.shape)) for group in example for t in group)
         at = f"{describe_location(error)}: {first_line(error)}"
@@ -241,9 +252,9 @@ def _try_step(step: nn.Module, example: tuple[Any, ...]) -> None:
     refuse_functions(result, model, lambda: step(*example))
 
 
-def _compare_steps(step: nn.Module, example: tuple[Any, ...], tell: Callable[[str], None]) -> None:
+def _compare_steps(step: Step, example: tuple[Any, ...], tell: Callable[[str], None]) -> None:
     """Refuse a step that does not compute the same every time: a trace has it once."""
-    model, (inputs, targets) = step.get_submodule("model"), example
+    model, (inputs, targets) = step.model, example
     batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
     try:
         repeated = repeat_step(lambda: step(*example), model, _named_state(step) | dict(batch))
@@ -253,8 +264,8 @@ def _compare_steps(step: nn.Module, example: tuple[Any, ...], tell: Callable[[st
     refuse_difference(repeated, model, tell)
 
 
-def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Untraceable:
-    model = step.get_submodule("model")
+def _untraceable(error: Exception, step: Step, *, example: str = "") -> Untraceable:
+    model = step.model
     modules = find_modules_of(error, model)
     there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
     facts = f"the model cannot be traced{describe_location(error)}{there}: {first_line(error)}"
@@ -268,7 +279,7 @@ def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: st
     outputs = list(zip(exported.graph_signature.output_specs, lowering.run(exported.graph.nodes), strict=True))
     for spec, node in outputs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
-            lowering.assign(_first_names(step)[str(spec.target)], node)
+            lowering.assign(_first_names(step)[_in_step(str(spec.target))], node)
     lowering.store()
     draft.results = [lowering.tensor(node) for spec, node in outputs if spec.kind == OutputKind.USER_OUTPUT]
     return draft, constants
@@ -307,12 +318,12 @@ def _enter_placeholders(
         if isinstance(spec.arg, ConstantArgument):
             continue
         node = nodes[spec.arg.name]
-        kind, name = TENSOR_KINDS.get(spec.kind, ""), spec.target or ""
+        kind, name = TENSOR_KINDS.get(spec.kind, ""), _in_step(spec.target or "")
         if kind in ("parameter", "buffer"):
             kind = "frozen" if kind == "parameter" and not state[name].requires_grad else kind
             name = names[name]
         elif kind == "constant":
-            value = exported.constants[name].detach().clone()
+            value = exported.constants[str(spec.target)].detach().clone()
             name = _constant_name(value)
             constants[name] = value
         else:
@@ -320,6 +331,11 @@ def _enter_placeholders(
             name = f"{kind}.{position}"
         lowering.enter(node, draft_tensor(name, node.meta["val"], kind))
     return constants
+
+
+def _in_step(name: str) -> str:
+    """Return the name of a parameter or buffer in the step, which may not be all that is traced."""
+    return name.removeprefix("step.")
 
 
 def _constant_name(value: Tensor) -> str:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from ...errors import BadInput
+from ..operators.step import LOSS, MODEL, STEP
 
 MAX_SUGGESTIONS = 3
 
@@ -23,8 +24,14 @@ class LeafSelection:
 def select_leaf_modules(model: nn.Module, globs: Sequence[str]) -> LeafSelection:
     """Return the outermost modules that match; raise BadInput, suggesting similar names, where a glob matches none.
 
-    `*` stands for any characters, dots included. A module under several names goes by its first.
+    `*` stands for any characters, dots included. A module under several names goes by its first. Of the parts of a
+    step that are no submodule, the larger stand for the smaller, too.
     """
+    if STEP in globs or MODEL in globs:
+        return LeafSelection((STEP,) if STEP in globs else tuple(p for p in (MODEL, LOSS) if p in globs), ())
+    if LOSS in globs:
+        inner = select_leaf_modules(model, [glob for glob in globs if glob != LOSS])
+        return LeafSelection((*inner.names, LOSS), inner.notes)
     first: dict[int, str] = {}
     names = dict[str, nn.Module]()
     for name, module in model.named_modules(remove_duplicate=False):

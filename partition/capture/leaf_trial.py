@@ -5,7 +5,7 @@ module must be alike in all of them; what none of them met is refused when a wor
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten, treespec_dumps
 
 from ...errors import BadInput
@@ -29,6 +30,7 @@ from ..operators.leaf_module import (
     is_tensor_leaf,
     tensor_spec,
 )
+from ..trace.python_state import read_generators
 from ..trace.source_location import describe_location, first_line
 from .custom_gradients import find_gradient_leaves, is_outside
 from .leaf_trial_inputs import STYLES, copy_untraced, dense_spec, make_trial_input, suspend_trace
@@ -46,7 +48,7 @@ class LeafCall:
 
     operands: the module's states, then the tensors among its arguments. leaves: as in `LeafForm`; spec: the structure
     of (args, kwargs) around them. values: of those states of the caller's module that have values, by name. tensors:
-    all states of the model.
+    all states of the model. batch: of operands that are tensors of the example batch, their values, by position.
     """
 
     name: str
@@ -56,6 +58,7 @@ class LeafCall:
     spec: Any
     values: Mapping[str, Tensor]
     tensors: Sequence[Tensor]
+    batch: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def states(self) -> list[str]:
@@ -143,9 +146,9 @@ def _dump_structure(request: LeafCall) -> str:
 
 def _run_all(request: LeafCall, values: Mapping[str, Tensor]) -> tuple[list[_TrialRun], list[Exception]]:
     runs, failures = list[_TrialRun](), list[Exception]()
-    for number in range(len(STYLES)):
+    for number in range(-1 if request.batch else 0, len(STYLES)):
         with suspend_trace(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(number)
+            torch.manual_seed(number + 1)
             try:
                 runs.append(_run_once(request, number, values))
             except BadInput:
@@ -156,11 +159,13 @@ def _run_all(request: LeafCall, values: Mapping[str, Tensor]) -> tuple[list[_Tri
 
 
 def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _TrialRun:
+    """Run the module once; number: of the style of the values, -1 for those of the example batch."""
     states = request.states
     leaves, operands = list[Tensor](), list[Tensor]()
     for i, tensor in enumerate(request.operands):
-        known = values.get(states[i]) if i < len(states) else None
-        value = make_trial_input(tensor, number, state=i < len(states)) if known is None else known.detach().clone()
+        known = values.get(states[i]) if i < len(states) else request.batch.get(i) if number < 0 else None
+        style = max(number, 0)
+        value = make_trial_input(tensor, style, state=i < len(states)) if known is None else known.detach().clone()
         leaves.append(value.requires_grad_(tensor.requires_grad))
         # An argument may be overwritten, which a leaf that asks for a gradient may not.
         operands.append(value.clone() if value.requires_grad and i >= len(states) else value)
@@ -170,15 +175,18 @@ def _run_once(request: LeafCall, number: int, values: Mapping[str, Tensor]) -> _
     )
     leaf_values = [operands[leaf["tensor"]] if is_tensor_leaf(leaf) else leaf for leaf in request.leaves]
     args, kwargs = tree_unflatten(leaf_values, request.spec)
-    with FlopCounter() as counter:
+    generators = read_generators()
+    with FlopCounter() as counter, _MadeInside() as made:
         result = module.call(states, operands, args, kwargs)
+    if read_generators() != generators:
+        raise _refused(request, "draws random numbers of Python or numpy", fix="draw them with torch")
     _demand_counted(request, counter.unknown)
     _demand_containers_kept(request, args, kwargs, leaf_values)
     outputs, rebuild = flatten(result.output)
     tensors = [leaf for leaf in outputs if isinstance(leaf, Tensor)]
     if not tensors:
         raise _refused(request, f"returns {type(result.output).__name__} without a tensor")
-    _demand_known(request, result, tensors, leaves)
+    _demand_known(request, result, tensors, leaves, made)
     positions = iter(range(len(tensors)))
     returns = [{"tensor": next(positions)} if isinstance(leaf, Tensor) else leaf for leaf in outputs]
     return _TrialRun(
@@ -248,11 +256,37 @@ def _demand_containers_kept(request: LeafCall, args: Any, kwargs: Any, leaves: S
             )
 
 
-def _demand_known(request: LeafCall, result: LeafResult, results: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-    """Refuse tensors that are no operands: they would be missing where the module runs, or their gradient lost."""
+class _MadeInside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes in which memories operators put their results while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept: list[Any] = []  # so that no memory is given twice
+        self._memories: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+            self._kept += [tensor.untyped_storage() for tensor in made]
+            self._memories.update(tensor.untyped_storage()._cdata for tensor in made)
+        return result
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._memories
+
+
+def _demand_known(
+    request: LeafCall, result: LeafResult, results: Sequence[Tensor], known: Sequence[Tensor], made: _MadeInside
+) -> None:
+    """Refuse tensors that are no operands: they would be missing where the module runs, or their gradient lost.
+
+    made: what the module has made itself may ask for a gradient, such as that of a penalty.
+    """
     if any(isinstance(tensor, FakeTensor) for tensor in (*results, *result.last)):
         raise _refused(request, "uses a tensor that is not its own", fix="pass it as an argument")
-    if any(is_outside(leaf, known) for tensor in results for leaf in find_gradient_leaves(tensor)):
+    leaves = [leaf for tensor in results for leaf in find_gradient_leaves(tensor)]
+    if any(is_outside(leaf, known) and leaf not in made for leaf in leaves):
         raise _refused(request, "uses a tensor from outside of it that asks for a gradient")
 
 

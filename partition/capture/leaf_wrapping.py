@@ -13,26 +13,35 @@ from torch.utils._pytree import tree_flatten
 from ...errors import BadInput
 from ..ir.autocast import current_autocast
 from ..operators.leaf_module import TRACED_CALL, LeafModule, is_tensor_leaf, tensor_spec, trace_leaf_module
+from ..operators.step import LOSS, Step
 from .custom_gradients import find_gradient_leaves, is_outside
 from .leaf_trial import WAY_OUT, LeafCall, LeafTrial, try_leaf_module
 
 LeafTrials = dict[Any, LeafTrial]  # by what a leaf module was called with
 
 
-def wrap_leaf_modules(traced: nn.Module, original: nn.Module, names: Sequence[str], trials: LeafTrials) -> None:
-    """Make leaf modules of the modules `names` of `traced`, which is an empty copy of `original`.
+def wrap_leaf_modules(
+    traced: Step, original: Step, names: Sequence[str], trials: LeafTrials, batch: Mapping[int, Tensor]
+) -> None:
+    """Make leaf modules of the parts `names` of `traced`, which is an empty copy of `original`.
 
-    trials: those of other copies, to which the ones of this copy are added.
+    trials: those of other copies, to which the ones of this copy are added. batch: values of the tensors of the batch,
+    by id, with which trials are made, too.
     """
     tensors = [*traced.parameters(), *traced.buffers()]
     for name in names:
-        values = _values(original.get_submodule(name))
-        leaf = _TracedLeaf(name, LeafModule(traced.get_submodule(name)), values, tensors, trials)
+        if name == LOSS and traced.criterion is None:
+            continue
+        values = _values(original.part(name))
+        leaf = _TracedLeaf(name, LeafModule(traced.part(name)), values, tensors, trials, batch)
         setattr(leaf.module.module, TRACED_CALL, leaf)
 
 
 class _TracedLeaf:
-    """Takes the place of a leaf module's call. values: of its states, where known; tensors: all states of the model."""
+    """Takes the place of a leaf module's call.
+
+    values: of its states, where known; tensors: all states of the model; batch: as of `wrap_leaf_modules`.
+    """
 
     def __init__(
         self,
@@ -41,8 +50,9 @@ class _TracedLeaf:
         values: Mapping[str, Tensor],
         tensors: Sequence[Tensor],
         trials: LeafTrials,
+        batch: Mapping[int, Tensor],
     ) -> None:
-        self.name, self.module = name, module
+        self.name, self.module, self._batch = name, module, batch
         self._state_values, self._tensors, self._trials = values, tensors, trials
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +67,16 @@ class _TracedLeaf:
                 operands.append(leaf)
         encoded = [{"tensor": positions[id(leaf)]} if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         trial = self._find_trial(
-            LeafCall(self.name, self.module, operands, encoded, spec, self._state_values, self._tensors)
+            LeafCall(
+                self.name,
+                self.module,
+                operands,
+                encoded,
+                spec,
+                self._state_values,
+                self._tensors,
+                {i: self._batch[id(tensor)] for i, tensor in enumerate(operands) if id(tensor) in self._batch},
+            )
         )
         form = trial.form
         results = trace_leaf_module(self.name, operands, form, draws=trial.draws, flops=trial.flops)

@@ -15,7 +15,6 @@ from .leaf_selection import find_glob, is_inside
 
 UNCUT = "train it uncut, data parallel only, with --machines 1"
 REWRITE = "write branches on tensor values with torch.where"
-MAX_ATTEMPTS = 24  # captures in search of leaf modules that help; if more modules fail, --machines 1 is the way
 
 
 class Untraceable(BadInput):
@@ -60,12 +59,10 @@ class Untraceable(BadInput):
             example=self.example,
         )
 
-    def with_solution(self, leaf_modules: Sequence[str] | None) -> "Untraceable":
-        """Return the same error, suggesting leaf modules that were tried successfully; None where none helped."""
-        if leaf_modules is None:
-            rewrite = f"{self.rewrite}; or put it into a module whose results have fixed shapes, for --leaf-modules"
-            return Untraceable(self.traced, rewrite=rewrite, modules=self.modules, example=self.example)
-        return Untraceable(self.traced, rewrite=self.rewrite, modules=self.modules, suggested=leaf_modules)
+    def without_solution(self) -> "Untraceable":
+        """Return the same error where no leaf module has helped."""
+        rewrite = f"{self.rewrite}; or put it into a module whose results have fixed shapes, for --leaf-modules"
+        return Untraceable(self.traced, rewrite=rewrite, modules=self.modules, example=self.example)
 
 
 def format_leaf_modules(leaf_modules: Sequence[str]) -> str:
@@ -129,26 +126,3 @@ def _running_modules(traceback: TracebackType | None) -> list[int]:
         owners.append(traceback.tb_frame.f_locals.get("self"))
         traceback = traceback.tb_next
     return [id(value) for value in owners if isinstance(value, nn.Module)]
-
-
-def find_leaf_modules(
-    error: Untraceable, leaf_modules: Sequence[str], attempt: Callable[[tuple[str, ...]], object]
-) -> tuple[str, ...] | None:
-    """Return the innermost leaf modules with which the model can be traced; None where none were found.
-
-    attempt: captures the model with leaf modules, and raises BadInput where it cannot.
-    """
-    accepted, candidates = tuple(leaf_modules), list(error.globs)
-    for _ in range(MAX_ATTEMPTS):
-        if not candidates:
-            return None
-        tried = (*accepted, candidates.pop(0))
-        try:
-            attempt(tried)
-        except Untraceable as again:
-            accepted, candidates = tried, list(again.globs)
-        except BadInput:  # this module does not suit; the one around it may
-            continue
-        else:
-            return tried
-    return None

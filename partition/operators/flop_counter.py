@@ -34,6 +34,8 @@ class FlopCounter:
         self.unknown: set[str] = set()
         self.has_computed = False
         self._torch = FlopCounterMode(display=False, custom_mapping=dict(FORMULAS))
+        # Torch's own would tell which module an operator is of, by hooks that fail where the code calls autograd.grad.
+        self._torch.mod_tracker = _NoModules()  # type: ignore[assignment]
         self._modes = ExitStack()
 
     def __enter__(self) -> "FlopCounter":
@@ -48,6 +50,18 @@ class FlopCounter:
     def has_formula(self, operator: Any) -> bool:
         """Return whether torch's counter knows an operator, by a formula of torch, of ours or of the user's."""
         return operator._overloadpacket in self._torch.flop_registry
+
+
+class _NoModules:
+    """Stands for torch's tracker of modules, and knows of none."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *raised: Any) -> None:
+        pass
 
 
 class _CountRest(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -34,7 +34,9 @@ STANDS_FOR = {
     _cutset.pad_packed.default: _aten._pad_packed_sequence.default,
 }
 _VF = torch._VF  # type: ignore[attr-defined]
-_STAND_INS = {getattr(_VF, name): getattr(_cutset, f"packed_{name}") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+_STAND_INS = {
+    getattr(_VF, name): getattr(_cutset, f"packed_{name}") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+}
 
 
 class PackedSequences(TorchFunctionMode):

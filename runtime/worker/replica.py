@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ...errors import BadInput
 from ...models.task import Data
 from ...partition.ir.box import Box, slices
+from ...partition.operators.step import Step
 from ..channel.faults import Fault
 from ..channel.mailbox import Mailbox
 from ..channel.memory_channel import MemoryNetwork
@@ -40,8 +41,8 @@ class Replica:
     that. Roles that the launcher starts have it; for this process set it in the environment before torch is imported,
     as MKL reads it once.
 
-    model: the user's, where it has leaf modules; each worker makes a copy of it, without values. order: name of the
-    schedule (schedule.py).
+    model, loss, input_names: the user's, where there are leaf modules; each worker makes a copy, without values. Inputs
+    with a name are the last, and go by keyword. order: name of the schedule (schedule.py).
     """
 
     def __init__(
@@ -51,13 +52,18 @@ class Replica:
         seed: int = 0,
         faults: Iterable[Fault] = (),
         model: nn.Module | None = None,
+        loss: Callable[..., Tensor] | None = None,
+        input_names: Sequence[str] = (),
         order: str = DATAFLOW,
     ) -> None:
         self._network = MemoryNetwork(faults)
         names = [f"worker-0.{p.machine}" for p in programs]
         self._channels = [self._network.channel(name) for name in names]
         rng_lock = threading.Lock()
-        leaf_modules = [None if model is None else LeafModules.where_needed([p], lambda: model) for p in programs]
+        leaf_modules = [
+            None if model is None else LeafModules.where_needed([p], lambda: Step(model, loss, input_names))
+            for p in programs
+        ]
         self.workers = [
             Worker(program, Mailbox(channel), names, seed=seed, order=order, rng_lock=rng_lock, leaf_modules=modules)
             for program, channel, modules in zip(programs, self._channels, leaf_modules, strict=True)

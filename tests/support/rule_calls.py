@@ -14,10 +14,10 @@ import torch
 from cutting import random_cut
 from torch import Tensor
 
-from cutset.partition.draft.axis_inference import build_graph
-from cutset.partition.draft.draft import Draft, DraftOp
 from cutset.partition.dataflow.cut import Cut, assign_fold_owners
 from cutset.partition.dataflow.reduction_split import split_reductions
+from cutset.partition.draft.axis_inference import build_graph
+from cutset.partition.draft.draft import Draft, DraftOp
 from cutset.partition.ir.arguments import bind_arguments, call_operator, decode, find_overload
 from cutset.partition.ir.box import Box, slices
 from cutset.partition.ir.graph import OPAQUE, Graph, Op, is_partial, output_box, read_box

@@ -28,7 +28,7 @@ from ..run_folder import PLACEMENT
 from ..task import weight_source as weights
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
 from ..task.load_task import TaskSpec, build_model, load_task, read_split
-from ..task.meta_model import build_without_weights, non_persistent_buffers
+from ..task.meta_model import build_step, non_persistent_buffers
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import compile_programs, load_cut, plan_task, with_placement
 from ..task.scores import Scores, score, score_uncut
@@ -146,7 +146,7 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
         values = weights.FallbackWeights(trained, constants)
         if spec.program:
             program = msgspec.msgpack.decode(spec.program, type=Program)
-            leaf_modules = LeafModules.where_needed([program], lambda: build_without_weights(task))
+            leaf_modules = LeafModules.where_needed([program], lambda: build_step(task))
             mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
             worker = Worker(program, mailbox, spec.peers, leaf_modules=leaf_modules)
             weights.load_pieces(worker.states, values)

@@ -24,7 +24,7 @@ from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
 from ..samples.dataset_samples import Samples
 from ..task import weight_source as weights
 from ..task.load_task import build_model
-from ..task.meta_model import build_without_weights
+from ..task.meta_model import build_step
 from ..task.scores import Scores, score, score_uncut
 
 
@@ -95,7 +95,7 @@ class CutModelPart(ModelPart):
         evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
         peers = [worker_name(setup.replica, m, setup.incarnation) for m in range(setup.machines)]
         leaf_modules = LeafModules.where_needed(
-            [program, evaluation], lambda: build_without_weights(task, seed=setup.training.seed)
+            [program, evaluation], lambda: build_step(task, seed=setup.training.seed)
         )
         trace = Trace(warm_steps(setup.training.steps) if setup.replica == 0 else range(0))
         seed, order = setup.training.seed + setup.replica, setup.training.schedule

@@ -1,4 +1,4 @@
-"""From a task to its two graphs. Where it cannot be traced, the error offers leaf modules that were tried."""
+"""From a task to its two graphs. What cannot be traced becomes a leaf module, and a note says which and why."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from ...errors import BadInput
 from ...partition.capture.export import capture
+from ...partition.capture.leaf_search import capture_by_leaf_modules
 from ...partition.capture.leaf_selection import select_leaf_modules
 from ...partition.capture.leaf_trial import TrialFailed
-from ...partition.capture.tracing_error import Untraceable, find_leaf_globs, find_leaf_modules
+from ...partition.capture.tracing_error import Untraceable, find_leaf_globs
 from ...partition.ir.graph import Graph
 from ...partition.operators.leaf_module import LEAF_MODULE
+from ...partition.operators.step import PARTS
 from .load_task import TaskSpec, build_model, example_batch, load_task
 from .meta_model import build_without_weights
 from .trace_check import check_trace
@@ -43,25 +45,28 @@ class CapturedTask:
     autocast: str = ""
 
 
-def capture_task(spec: TaskSpec, task: "Task | None" = None, *, advise: bool = True) -> CapturedTask:
+def capture_task(spec: TaskSpec, task: "Task | None" = None, *, search: bool = True) -> CapturedTask:
     """Capture the training and evaluation graphs of a task at its batch size, without allocating weights.
 
-    task: the task of `spec`, where it is loaded already. advise: look for leaf modules where it cannot be traced.
+    task: the task of `spec`, where it is loaded already. search: look for leaf modules where it cannot be traced.
     """
     task = task or load_task(spec)
     batch = spec.batch or task.batch
     example = example_batch(task, batch)
     leaf_modules = tuple(dict.fromkeys((*task.leaf_modules, *spec.leaf_modules)))
     notes = list[str]()
-    try:
-        train, evaluation, constants = _graphs(task, example, leaf_modules, spec, notes.append)
-    except Untraceable as error:
-        if not advise:
-            raise
-        solution = find_leaf_modules(
-            error, leaf_modules, lambda tried: _graphs(task, example, tried, spec, lambda note: None)
-        )
-        raise error.with_solution(solution) from error
+
+    def attempt(tried: tuple[str, ...]) -> "tuple[Graph, Graph, dict[str, Tensor]]":
+        notes.clear()
+        return _graphs(task, example, tried, spec, notes.append)
+
+    if search:
+        graphs, found, error = capture_by_leaf_modules(attempt, leaf_modules)
+        notes += [] if error is None else [_describe_islands(found[len(leaf_modules) :], error)]
+        leaf_modules = found
+    else:
+        graphs = attempt(leaf_modules)
+    train, evaluation, constants = graphs
     notes += _notes(task, leaf_modules, (train, evaluation))
     distinct = tuple(dict.fromkeys(notes))
     return CapturedTask(task, batch, train, evaluation, constants, leaf_modules, distinct, spec.autocast)
@@ -74,7 +79,7 @@ def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask |
     the error E321 finds out by a dry run.
     """
     try:
-        return capture_task(spec, task, advise=False)
+        return capture_task(spec, task, search=False)
     except BadInput as error:
         if error.code not in (UNTRACEABLE, FAILS_UNTRACED):
             raise
@@ -137,11 +142,19 @@ def _graph(
     return trace(build_model(task, seed=0))
 
 
+def _describe_islands(leaf_modules: Sequence[str], error: Untraceable) -> str:
+    """Return the note on leaf modules that were found."""
+    names = ", ".join(leaf_modules)
+    return f"computed whole, as an island that is not cut: {names}; for {error.traced}. To cut more: {error.rewrite}"
+
+
 def _notes(task: "Task", leaf_modules: Sequence[str], graphs: Sequence[Graph]) -> tuple[str, ...]:
     """Return remarks on the leaf modules, such as that one is never called."""
     if not leaf_modules:
         return ()
     found = select_leaf_modules(build_without_weights(task), leaf_modules)
+    if set(found.names) & set(PARTS):
+        return found.notes
     called = {op.arguments["name"] for graph in graphs for op in graph.ops if op.target == LEAF_MODULE}
     unused = [name for name in found.names if name not in called]
     return (*found.notes, *(f"leaf module {name} is never called, so it changes nothing" for name in unused))

@@ -10,6 +10,7 @@ import msgspec
 
 from ...models.task import Data
 from ...partition.capture.export import capture, collect_state
+from ...partition.capture.leaf_search import capture_by_leaf_modules
 from ...partition.cluster.machines import Cluster, uniform_cluster
 from ...partition.dataflow.dataflow import lower_cut
 from ...partition.dataflow.evaluation_cut import evaluation_cut
@@ -55,9 +56,14 @@ def plan_model(
     kind of plans to choose among ("metis"). name: the import string to note in the placement.
     """
     example = _as_sequence(inputs), _as_sequence(targets)
-    graph, constants = capture(model, loss, *example, leaf_modules=leaf_modules, autocast=autocast, trust=trust_trace)
-    if not trust_trace:
-        _check(model, loss, example, graph, constants, autocast)
+
+    def attempt(tried: tuple[str, ...]) -> "tuple[Graph, dict[str, Tensor]]":
+        found = capture(model, loss, *example, leaf_modules=tried, autocast=autocast, trust=trust_trace)
+        if not trust_trace:
+            _check(model, loss, example, *found, autocast)
+        return found
+
+    (graph, _), leaf_modules, _ = capture_by_leaf_modules(attempt, leaf_modules)
     placement = plan_placement(
         graph,
         machines if isinstance(machines, Cluster) else uniform_cluster(machines),
@@ -122,7 +128,7 @@ def make_replica(
         values = weights.FallbackWeights(trained, own)
         if checkpoint is not None:
             weights.check_weights(trained, parts, constants, where=Path(checkpoint))
-        replica = Replica(parts, seed=seed, model=model)
+        replica = Replica(parts, seed=seed, model=model, loss=loss)
         for worker in replica.workers:
             weights.load_pieces(worker.states, values)
     return replica

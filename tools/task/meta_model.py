@@ -11,8 +11,9 @@ from torch.nn.modules.module import (
 from torch.utils._pytree import tree_leaves
 
 from ...errors import BadInput
+from ...partition.operators.step import Step
 from ..units import format_bytes
-from .load_task import build_model
+from .load_task import build_model, example_batch
 
 if TYPE_CHECKING:
     from ...models.task import Task
@@ -33,6 +34,11 @@ def build_without_weights(task: "Task", *, seed: int = 0) -> nn.Module:
             raise
         return _build_small(task, seed, error)
     return model if next(_plain_tensors(model), None) is None else build_model(task, seed=seed)
+
+
+def build_step(task: "Task", *, seed: int = 0) -> Step:
+    """Build the model without weights, and its loss, as one module."""
+    return Step(build_without_weights(task, seed=seed), task.loss, example_batch(task, 1).names)
 
 
 class _TooLargeError(Exception):

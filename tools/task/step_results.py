@@ -66,7 +66,13 @@ def run_graph(
 ) -> StepResult:
     """Compute a step of a graph on one machine, with the values of `model`, which is not changed."""
     values = collect_state(model, loss, constants)
-    with Replica(programs(lower_cut(graph, one_machine_cut(graph)), training=True), seed=SEED, model=model) as replica:
+    with Replica(
+        programs(lower_cut(graph, one_machine_cut(graph)), training=True),
+        seed=SEED,
+        model=model,
+        loss=loss,
+        input_names=batch.names,
+    ) as replica:
         replica.load(values.__getitem__)
         value = torch.tensor(replica.step(batch, STEP), dtype=torch.float64)
         pieces = replica.workers[0].states.pieces.items()

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ...models.task import Data
-from ...partition.trace.source_location import first_line
 from ...partition.capture.tracing_error import Untraceable
 from ...partition.ir.graph import Graph
+from ...partition.trace.source_location import first_line
 from ..units import format_bytes, format_count
 from .meta_model import MAX_WHOLE_BYTES
 from .step_results import GRADIENT_OF, StepResult, measure, run_graph, run_plain

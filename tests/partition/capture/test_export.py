@@ -227,11 +227,6 @@ class Branches(Net):
         return x
 
 
-class Picks(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)[x[:, 0] > 0]
-
-
 class CastsWithoutGradients(Net):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu"):
@@ -253,11 +248,6 @@ class Counts(Net):
         return self.linear(x)
 
 
-class GivesNumber(Net):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) * x.sum().item()
-
-
 class Conditional(Net):
     def forward(self, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, torch.exp, torch.sin, (self.linear(x),))
@@ -274,11 +264,9 @@ class WritesThroughExpand(Net):
     ("kind", "said"),
     [
         (Branches, r"if x.sum\(\) > 0"),
-        (Picks, r"return self.linear\(x\)\[x\[:, 0\] > 0\]"),
         (CastsWithoutGradients, "switches gradients on or off within torch.autocast"),
         (OverwritesParameter, "overwritten"),
         (Counts, "overwritten"),
-        (GivesNumber, r"x.sum\(\).item\(\)"),
         (Conditional, "the operator cond cannot be planned"),
         (WritesThroughExpand, "overwritten through diagonal"),
     ],

@@ -1,14 +1,13 @@
 """Captures of tasks: leaf modules, and what is offered where a model cannot be traced."""
 
-import re
 import sys
 
 import pytest
 from marking import with_slow
 from places import USER_MODELS
 
-from cutset.errors import BadInput
-from cutset.partition.capture.tracing_error import MAX_ATTEMPTS, Untraceable, find_leaf_modules
+from cutset.partition.capture.tracing_error import Untraceable
+from cutset.partition.operators.island import ISLAND
 from cutset.partition.operators.leaf_module import LEAF_MODULE
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task
@@ -45,71 +44,43 @@ def names(ready: CapturedTask) -> list[str]:
         ],
         [
             ("hooked", "hooks a gradient at branching.py:", "", ["1"]),
-            ("picked", "return x[x[:, 0] > 0]", "1.rows (Rows)", ["1"]),
             ("gates", "if x.mean() > 0.05", "1 (Gate)", ["1", "2"]),
             ("real_only", "self.order.tolist()", "1 (RealOnly)", ["1"]),
             ("several", "if x.mean() > 0.05", "3 (Gate)", ["3", "4", "5", "7", "1", "6", "2"]),
         ],
     ),
 )
-def test_the_leaf_modules_that_are_offered_work(name: str, line: str, module: str, offered: list[str]) -> None:
-    """The innermost module that holds the line, as long as it can be a block; and of all that cannot be traced."""
-    with pytest.raises(Untraceable) as caught:
-        of(name)
-    error = caught.value
-    assert error.code == "E320"
+def test_leaf_modules_are_found(name: str, line: str, module: str, offered: list[str]) -> None:
+    """The innermost module that holds the line, as long as it can be a leaf; and of all that cannot be traced."""
+    ready = of(name)
+    assert sorted(ready.leaf_modules) == sorted(offered)
+    (note,) = [note for note in ready.notes if note.startswith("computed whole, as an island")]
     if name != "several":
-        assert line in error.facts
-        assert module in error.facts
-    found = re.findall(r"--leaf-modules '(.*?)'", error.fix)
-    assert sorted(found) == sorted(offered)
-    assert error.fix.endswith("train it uncut, data parallel only, with --machines 1")
-    ready = of(name, *found)
-    assert ready.leaf_modules == tuple(found)
-    assert len(names(ready)) >= len(found)
+        assert line in note
+        assert module in note
+    assert len(names(ready)) >= len(offered)
 
 
-def test_leaf_modules_that_are_named_already_are_part_of_what_is_offered() -> None:
-    with pytest.raises(Untraceable) as caught:
-        of("gates", "2")
-    assert "--leaf-modules '2' --leaf-modules '1'" in caught.value.fix
+def test_leaf_modules_that_are_named_already_stay() -> None:
+    assert of("gates", "2").leaf_modules == ("2", "1")
 
 
-@pytest.mark.parametrize("name", ["root", "rows"])
-def test_nothing_is_offered_where_nothing_helps(name: str) -> None:
-    with pytest.raises(Untraceable) as caught:
-        of(name)
-    assert "--leaf-modules '" not in caught.value.fix
-    offer = "put it into a module whose results have fixed shapes, for --leaf-modules; or train it uncut"
-    assert offer in caught.value.fix
+def test_a_model_that_branches_by_itself_is_one_island() -> None:
+    ready = of("root")
+    assert ready.leaf_modules == ("(model)",)
+    assert names(ready) == ["(model)"]
 
 
-def test_without_advice_the_innermost_module_is_offered_untried() -> None:
-    spec = TaskSpec(f"{BRANCHING}:picked")
-    with pytest.raises(Untraceable, match=r"fix: --leaf-modules '1\.rows', whose inside"):
-        capture_task(spec, advise=False)
+def test_rows_as_many_as_data_says_are_an_island_up_to_the_loss() -> None:
+    ready = of("picked")
+    assert ready.leaf_modules == ()
+    assert [op.target for op in ready.train.ops].count(ISLAND) == 1
 
 
-def test_the_search_ends() -> None:
-    tried: list[tuple[str, ...]] = []
-
-    def attempt(blocks: tuple[str, ...]) -> None:
-        tried.append(blocks)
-        raise Untraceable("", globs=[f"x{len(tried)}"])
-
-    assert find_leaf_modules(Untraceable("", globs=["x"]), (), attempt) is None
-    assert len(tried) == MAX_ATTEMPTS
-    assert tried[2] == ("x", "x1", "x2")
-
-
-def test_the_search_goes_outward_where_a_module_is_refused() -> None:
-    def attempt(blocks: tuple[str, ...]) -> None:
-        if blocks == ("given", "inner"):
-            raise BadInput("E326", "")
-
-    assert find_leaf_modules(Untraceable("", globs=["inner", "outer"]), ["given"], attempt) == ("given", "outer")
-    assert find_leaf_modules(Untraceable("", globs=["inner"]), ["given"], attempt) is None
-    assert find_leaf_modules(Untraceable(""), [], attempt) is None
+def test_without_a_search_the_innermost_module_is_offered_untried() -> None:
+    spec = TaskSpec(f"{BRANCHING}:gate")
+    with pytest.raises(Untraceable, match=r"fix: --leaf-modules '1', whose inside"):
+        capture_task(spec, search=False)
 
 
 # Blocks --------------------------------------------------------------------------------------------------------------

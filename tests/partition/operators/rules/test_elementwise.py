@@ -28,8 +28,8 @@ from rule_calls import (
 from torch import Tensor, nn
 from zoo import Case, images
 
-from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.dataflow.cut import one_machine_cut
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.ir.random_ops import random_tensor_name
 from cutset.partition.operators.rules import elementwise as rules
 from cutset.partition.operators.rules.elementwise import SEVERAL, SPECIAL, UNARY

@@ -1,0 +1,65 @@
+"""`Step`: the model and its loss as one module, which is what a step computes; and the parts of it that have names."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..ir.output_layout import list_tensors
+
+# Names, as of leaf modules, of what is no submodule of the model.
+MODEL, LOSS, STEP = "(model)", "(loss)", "(step)"
+PARTS = (MODEL, LOSS, STEP)
+
+
+class Loss(nn.Module):
+    """A loss that is a function, as a module."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Tensor:
+        """Return the loss."""
+        return self.function(*args)
+
+
+class Step(nn.Module):
+    """The module and its loss as one, which a training step computes; without a loss, some tensors of the output.
+
+    names: of the last inputs, which go by keyword. wanted: which tensors, by number.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, names: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.model, self.names = model, tuple(names)
+        self.wanted: tuple[int, ...] = (0,)
+        # A module stays one: its class weights are then captured like any buffer.
+        self.criterion = loss if loss is None or isinstance(loss, nn.Module) else Loss(loss)
+
+    def run(self, inputs: Sequence[Tensor]) -> Any:
+        """Return what the model gives."""
+        count = len(inputs) - len(self.names)
+        return self.model(*inputs[:count], **dict(zip(self.names, inputs[count:], strict=True)))
+
+    def forward(self, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Return the loss, or the tensors of the output that are wanted."""
+        output = self.run(inputs)
+        if self.criterion is not None:
+            loss: Tensor = self.criterion(output, *targets)
+            return loss
+        tensors = list_tensors(output)
+        if not tensors:
+            raise TypeError(f"the model returns a {type(output).__name__} without a tensor")
+        # A last operator for each, so that it can be collected on one machine whatever computed it.
+        return tuple(torch.ops.aten.alias(tensors[number]) for number in self.wanted)
+
+    def part(self, name: str) -> nn.Module:
+        """Return a submodule of the model by its name, or one of `PARTS`. In evaluation the step is the model."""
+        if name == STEP and self.criterion is not None:
+            return self
+        if name == LOSS:
+            assert self.criterion is not None
+            return self.criterion
+        return self.model if name in (MODEL, STEP) else self.model.get_submodule(name)
