@@ -159,7 +159,7 @@ MEANINGS: Mapping[str, str] = {
     "E358": "A key is missing in the cluster file.",
     "E359": "The cluster file cannot be written.",
     "E360": "The shards have no optimizer like the one that a script gives.",
-    "E361": "The learning rates, or the state, of a script's optimizer cannot be those of the shards.",
+    "E361": "The learning rates, the parameters or the state of a script's optimizer cannot be those of the shards.",
     "E362": "The data of a script cannot be divided among replicas.",
     "E363": "A script fails, or does not prepare its model as it must.",
     "E370": "A file or folder holds no graph that can be read.",

@@ -56,7 +56,7 @@ class AllReduce(Method, frozen=True, tag="allreduce"):
         client.fetch()
         client.wait()
         values, gradient = worker.values, loop.gradient
-        state, number = optimizer.init_state(values), client.version
+        state, number = loop.make_state(), client.version
         with GlooGroup(client, size=loop.replicas) as group:
             for step in loop.steps():
                 gradient.zero()

@@ -51,8 +51,9 @@ class TrainingLoop(Generic[B]):
     may scale the gradients of a step, which must be alone in `worker.gradients`. agree: called with a number and a
     step; returns the number that machine 0 of the replica gave, for which all its machines must ask. report: called
     after each step. gradient: the worker's gradient with its sparse tables, for methods that push touched rows only.
-    keep: called with tensors that this worker alone has, see `keep`. skips: returns the numbers of the slices that have
-    the gradient of a step's batch already, from a replica that was lost.
+    keep: called with tensors that this worker alone has, see `keep`. read_state: returns what the user's optimizer
+    remembered of the parameters, by name tensors [n], where the run resumes. skips: returns the numbers of the slices
+    that have the gradient of a step's batch already, from a replica that was lost.
 
     Attributes:
         is_last: whether no step follows the present one, as far as `batches` knows.
@@ -75,6 +76,7 @@ class TrainingLoop(Generic[B]):
         report: Report | None = None,
         gradient: FlatGradient | None = None,
         keep: Callable[[Mapping[str, Tensor]], object] = lambda tensors: None,
+        read_state: Callable[[], Mapping[str, Tensor]] = dict,
         skips: Callable[[int], Collection[int]] = lambda step: (),
     ) -> None:
         self.gradient = gradient or FlatGradient(worker.gradients)
@@ -84,7 +86,7 @@ class TrainingLoop(Generic[B]):
         self.rate: float | None = None
         self._batches, self._clip, self._report = batches, clip, report
         self.agree = agree
-        self._keep, self._skips = keep, skips
+        self._keep, self._read_state, self._skips = keep, read_state, skips
         self._skipped: set[int] | None = None  # slices that have the gradients of all steps since the last push
         self._batch: B | None = None
         self._loss: float | None = None
@@ -137,6 +139,11 @@ class TrainingLoop(Generic[B]):
     def keep(self, tensors: Mapping[str, Tensor]) -> None:
         """Save these tensors with the worker from now on; after a restart they are filled as they were saved."""
         self._keep(tensors)
+
+    def make_state(self) -> dict[str, Tensor]:
+        """Return the state of the user's optimizer to begin with: as the run resumes, or its first one."""
+        first, resumed = self.optimizer.init_state(self.worker.values), self._read_state()
+        return {name: resumed.get(name, tensor) for name, tensor in first.items()}
 
     def may_fetch_changes(self, step: int) -> bool:
         """Return whether a fetch before this step may bring changes alone, as the worker has older values.

@@ -82,11 +82,21 @@ class SliceServer:
         if present is None or present.version < version:
             self._durability.before_change(self.piece.number)
             value, states = self._copy(message.tensors[0]), [tensor.clone() for tensor in message.tensors[1:]]
-            state = dict(zip(names, states, strict=True)) or self._optimizer.init_state(value)
+            state = self._complete_state(value, dict(zip(names, states, strict=True)))
             self._fetches.change_log.add(version, None)
             applied, steps = ({}, {}) if present is None else (present.applied, present.steps)
             self.slice_state = SliceState(self.piece, value, state, version, applied, self._copy, steps)
         return [(message.sender, Message("put_ack", edge=self.piece.number)), *self.answer_fetches()]
+
+    def _complete_state(self, value: Tensor, put: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the optimizer's state, of what was put as far as that is its own; what else it has begins anew.
+
+        A run that resumes may have other options than the one before: a moving average, or momentum.
+        """
+        first = self._optimizer.init_state(value)
+        if self._optimizer.compensates_delay:  # `on_fetch` adds what no first state has
+            return {**first, **put}
+        return {name: put.get(name, tensor) for name, tensor in first.items()}
 
     def fetch(self, message: Message) -> Replies:
         """Answer with the values, once they are as the fetch requires."""

@@ -37,6 +37,11 @@ class Group:
         if not lr_scale > 0:
             fix = f"--group {patterns[0]}:frozen=true for a rate of 0"
             raise UsageError("E237", f"lr_scale of the group {patterns[0]} is {lr_scale!r}, not above 0", fix=fix)
+        if lr_scale != 1.0 and "lr" in options:
+            facts = (
+                f"the group {patterns[0]} has lr={options['lr']} and lr_scale={lr_scale:g}, which scales no such rate"
+            )
+            raise UsageError("E237", facts, fix=f"--group {patterns[0]}:lr={options['lr']}, or lr_scale alone")
         self.patterns, self.frozen, self.lr_scale, self.options = patterns, frozen, lr_scale, options
 
     @classmethod

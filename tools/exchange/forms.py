@@ -147,8 +147,8 @@ def _read_optimizer(saved: Mapping[str, Any], model: TrainedModel) -> None:
     names = [name for group in groups for name in group.get("param_names", [])]
     if all(isinstance(key, str) for key in keys):
         names = keys
-    elif len(names) != len(keys):
-        names = [name for name in model.weights if not _NOT_TRAINED.search(name)]
+    elif len(names) != len(keys):  # those of several groups may be in any order
+        names = [name for name in model.weights if not _NOT_TRAINED.search(name)] if len(groups) == 1 else []
     by_key = dict(zip(keys, names, strict=False))
     states = {by_key.get(key): dict(state) for key, state in saved["state"].items()}
     fits = len(names) == len(keys) and all(

@@ -12,6 +12,7 @@ from ...errors import BadInput, UsageError
 from ...partition.capture.tracing_error import Untraceable
 from ...ps.optimizers.rates import Scheduled
 from ...ps.optimizers.registry import AnyOptimizer
+from ...ps.optimizers.schedule import TabulatedSchedule
 from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice, count_shards, slice_parameters
 from ...runtime.worker.flat_gradient import SparseTable
@@ -27,6 +28,7 @@ from ..task.capture_task import FAILS_UNTRACED
 from ..task.load_task import example_batch
 from ..units import OPEN_ENDED
 from .checkpoint_order import next_run_number
+from .claim_folder import resumes_in_place
 from .divergence import check_divergence_policy
 from .dry_run import DryRun, dry_run, dry_run_without_weights
 from .initial_weights import InitialWeights, state_names, write_initial_weights
@@ -35,8 +37,10 @@ from .process_specs import TrainingSpec
 from .replica_plan import ReplicaPlan, has_sparse_gradients
 from .resume import (
     ResumeState,
+    carry_best,
     check_same_parameters,
     check_same_stream,
+    describe_new_state,
     find_masters,
     initial_weights_file,
     other_model_error,
@@ -64,7 +68,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     weights = _write_weights(config, plan, staged, start)
     trial = _try_a_batch(plan, weights)
     _check_target(config, plan, trial)
-    training = _make_training_spec(config, plan, trial, start)
+    training = _make_training_spec(config, plan, trial, start, staged)
     names, resumed = state_names(weights.model), [] if start is None else start.notes
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     groups, ties = config.parameter_groups, list_ties(weights.model)
@@ -72,6 +76,8 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     optimizer = arrange_groups(base, groups, config.ema, regions, ties)
     demand_average(optimizer, method, config.replicas)
     remarks = count_groups(optimizer, groups, len(plan.spec.frozen))
+    remarks += describe_new_state(start, method.configure_shards(optimizer, config.replicas).optimizer)
+    remarks += _describe_schedule(base, method, training)
     wanted = choose_shard_count(config, plan)
     slices = _slice_parameters(plan, regions, trial.tables, wanted, method)
     shards = count_shards(slices)
@@ -150,7 +156,9 @@ def _check_target(config: RunConfig, plan: ReplicaPlan, trial: DryRun) -> None:
         raise UsageError("E225", facts, fix="give the task correct=..., or leave --target out")
 
 
-def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, start: ResumeState | None) -> TrainingSpec:
+def _make_training_spec(
+    config: RunConfig, plan: ReplicaPlan, trial: DryRun, start: ResumeState | None, staged: Path
+) -> TrainingSpec:
     """Share the samples of all epochs out in whole batches, the steps of each replica."""
     method, optimizer = method_of(config.method), optimizer_of(config.optimizer, config.lr, config.lr_schedule)
     steps = config.epochs * trial.samples // plan.batch // config.replicas
@@ -190,14 +198,17 @@ def _make_training_spec(config: RunConfig, plan: ReplicaPlan, trial: DryRun, sta
         checkpoint_every=every.steps,
         checkpoint_s=every.seconds,
         samples=trial.samples,
-        monitor=_settle_monitor(config, plan, trial),
+        monitor=_settle_monitor(config, plan, trial, staged),
         parts=trial.parts,
         epochs=config.epochs,
     )
 
 
-def _settle_monitor(config: RunConfig, plan: ReplicaPlan, trial: DryRun) -> Monitor | None:
-    """Return the score that decides which weights are kept, and what it was at best where the run is resumed."""
+def _settle_monitor(config: RunConfig, plan: ReplicaPlan, trial: DryRun, staged: Path) -> Monitor | None:
+    """Return the score that decides which weights are kept, and what it was at best where the run is resumed.
+
+    The best weights of a run in another folder come along.
+    """
     scores = trial.scores
     monitor = choose_monitor(
         config.monitor,
@@ -208,7 +219,9 @@ def _settle_monitor(config: RunConfig, plan: ReplicaPlan, trial: DryRun) -> Moni
     )
     if monitor is None or config.resume is None:
         return monitor
-    return msgspec.structs.replace(monitor, before=read_best_value(config.folder, monitor.score))
+    run, is_same = Path(config.resume), resumes_in_place(config)
+    before = read_best_value(config.folder, monitor.score) if is_same else carry_best(run, staged, monitor.score)
+    return msgspec.structs.replace(monitor, before=before)
 
 
 def _check_open_ended(config: RunConfig, plan: ReplicaPlan, optimizer: AnyOptimizer) -> None:
@@ -218,6 +231,17 @@ def _check_open_ended(config: RunConfig, plan: ReplicaPlan, optimizer: AnyOptimi
         facts = f"schedule {name} of the learning rate: nobody knows how many samples task {plan.task.name} has"
         fix = "give the dataset a __len__, or the task samples=..., or cutset.Parts(files, read, samples=...)"
         raise UsageError("E258", facts, fix=fix)
+
+
+def _describe_schedule(optimizer: AnyOptimizer, method: "AnyMethod", training: TrainingSpec) -> list[str]:
+    """Return a remark where a schedule was made of a function for another number of updates than there are."""
+    if not isinstance(optimizer, Scheduled) or not isinstance(optimizer.schedule, TabulatedSchedule):
+        return []
+    points, own = len(optimizer.schedule.factors), method.configure_shards(optimizer, training.replicas).optimizer
+    updates = method.count_updates(training.steps, training.replicas) if own == optimizer else training.steps
+    if points == updates:
+        return []
+    return [f"the schedule has {points:,} points, the run {updates:,} updates: the points are spread evenly over these"]
 
 
 def _lay_out_programs(programs: Sequence[Program]) -> list[list[Region]]:

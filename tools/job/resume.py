@@ -5,12 +5,14 @@ Both are written as whole tensors, so that the run may have other shards, replic
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from ...errors import BadInput, CheckpointError, UsageError
 from ...ps.checkpoint.journal import list_checkpoint_folders
@@ -127,6 +129,13 @@ def find_masters(state: ResumeState | None, initial: Path) -> str:
     return "" if is_same else state.weights.name
 
 
+def describe_new_state(state: ResumeState | None, optimizer: AnyOptimizer) -> list[str]:
+    """Return a remark on what the shards' optimizer remembers and a checkpoint does not have, as other options had."""
+    has = set[str]() if state is None else set(state.optimizer_state)
+    new = [] if state is None else sorted(optimizer.init_state(torch.empty(0)).keys() - has)
+    return [f"the checkpoint has no {' and '.join(new)} of the parameters, which begins anew"] if new else []
+
+
 def remove_resumed(out: Path) -> None:
     """Remove the files that a run has resumed from, which it needs no more when it has ended well."""
     for path in (out / WEIGHTS, *out.glob(STATE.format("*"))):
@@ -223,6 +232,24 @@ def _check_origin(
             f"the checkpoint was made with seed {about['seed']}; with {seed} samples come in another order",
             fix=f"--seed {about['seed']}",
         )
+
+
+def carry_best(run: Path, staged: Path, score: str) -> float | None:
+    """Copy the best weights of a run that is resumed in another folder, `staged`; return the value of their score.
+
+    None where it has none of this score: then nothing is copied. UsageError where they cannot be written.
+    """
+    value = read_best_value(run, score)
+    if value is None:
+        return None
+    try:
+        if (run / BEST).is_dir():  # it was killed
+            shutil.copytree(run / BEST, staged / BEST)
+        if (run / BEST_WEIGHTS).is_file():
+            shutil.copyfile(run / BEST_WEIGHTS, staged / BEST_WEIGHTS)
+    except OSError as error:
+        raise UsageError("E222", f"cannot write {staged}: {error}", fix="--out FOLDER with enough space") from error
+    return value
 
 
 def read_best_value(run: Path, score: str) -> float | None:

@@ -120,7 +120,7 @@ class CallbackThread(RunListener):
         self._calling = what, time.monotonic()
         try:
             method(report)
-        except Exception as error:  # of the user, whatever it is
+        except BaseException as error:  # of the user, whatever it is: a thread would end by sys.exit() without a word
             self._callbacks.remove(callback)
             facts = f"{what} fails{locate(error)}: {describe_error(error)}"
             self.failure = self.failure or BadInput("E308", facts, fix="correct it there")

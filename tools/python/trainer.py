@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from ...errors import UsageError
 from ...models.task import Data, call_by_name
+from ...partition.ir.autocast import autocast_context
+from ...partition.ir.pytree import flatten
 from ...partition.placement.placement_file import Placement
 from ..config.run_config import RunConfig
 from ..evaluation.evaluate import check_split, evaluate
@@ -121,8 +123,9 @@ class Trainer:
         outputs = []
         for start in range(0, len(samples), size):
             part = samples.rows(torch.arange(start, min(start + size, len(samples))))
-            outputs.append(call_by_name(model, part.inputs, part.names))
-        return _join(outputs)
+            with autocast_context(self.config.autocast or ""):
+                outputs.append(call_by_name(model, part.inputs, part.names))
+        return join_outputs(outputs)
 
     def _find(self, which: str) -> Path:
         """Return the file of the weights. UsageError where there are none."""
@@ -141,16 +144,21 @@ class Trainer:
         return f"Trainer({self.config.task_name}, {self.config.method}, folder={self.folder})"
 
 
-def _join(outputs: list[Any]) -> Any:
-    """Join tensors, or the tensors of tuples, lists and dicts, along the first dimension."""
-    first = outputs[0]
-    if isinstance(first, Tensor):
-        return torch.cat(outputs)
-    if isinstance(first, dict):
-        return {name: _join([one[name] for one in outputs]) for name in first}
-    if isinstance(first, tuple | list):
-        return type(first)(_join(list(parts)) for parts in zip(*outputs, strict=True))
-    return outputs
+def join_outputs(outputs: list[Any]) -> Any:
+    """Return one output like those of all batches: tensors are joined along their first dimension.
+
+    Of tensors without dimensions, as a loss is that the model computes, there is one element for each batch; of what is
+    no tensor, the value of the first batch.
+    """
+    flat = [flatten(output) for output in outputs]
+    leaves = [_join_tensors(parts) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]
+    return flat[0][1](leaves)
+
+
+def _join_tensors(parts: Sequence[Any]) -> Any:
+    if not isinstance(parts[0], Tensor):
+        return parts[0]
+    return torch.cat(parts) if parts[0].dim() else torch.stack(parts)  # type: ignore[arg-type]
 
 
 def _make_signature() -> inspect.Signature:

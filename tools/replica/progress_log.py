@@ -154,6 +154,11 @@ class ProgressLog:
             return False
         return reached // every > self._evaluated // every
 
+    def last_due(self, step: int) -> int:
+        """Return the last step, not after this one, that an evaluation follows where no step is left out."""
+        every = self._training.evaluate_every
+        return (step + 1) // every * every - 1
+
     def skip_evaluation(self) -> None:
         """Note that another replica makes the evaluation that is due."""
         self._evaluated = self._reached

@@ -56,7 +56,7 @@ class TaskWorker(WorkerProcess):
             self._evaluate(step, self._tests)
         elif self._training.awaits_verdicts and not self._spec.method.leases_batches:
             self._log.skip_evaluation()
-            self._await_verdict(step)
+            self._await_verdict(step, due=self._log.last_due(step))
 
     def _build_part(self, mailbox: Mailbox) -> ModelPart:
         if self._spec.program:
@@ -77,9 +77,12 @@ class TaskWorker(WorkerProcess):
         if self._training.awaits_verdicts:
             self._await_verdict(step)
 
-    def _await_verdict(self, step: int) -> None:
-        """Do what the launcher makes of an evaluation: save the weights, or end one step later, as all replicas do."""
-        self._channel.send(LAUNCHER, Message("await_verdict", step))
+    def _await_verdict(self, step: int, *, due: int | None = None) -> None:
+        """Do what the launcher makes of an evaluation: save the weights, or end one step later, as all replicas do.
+
+        due: the step after which replica 0 had to evaluate, by default this one.
+        """
+        self._channel.send(LAUNCHER, Message("await_verdict", step, body={} if due is None else {"due": due}))
         progress, self._progress.value = self._progress.value, None  # others may take long to evaluate
         verdict = self._mailbox.wait([(LAUNCHER, "verdict", step, 0, 0)], timeout_s=REPLICA_TIMEOUT_S).body
         self._progress.value = progress

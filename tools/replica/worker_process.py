@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import Tensor
 
 from ...ps.client.client import Client
 from ...ps.methods.training_loop import Batches, TrainingLoop
@@ -87,9 +88,12 @@ class WorkerProcess(ABC):
             compression=spec.compression,
         )
         if spec.replica == 0:
-            state = read_optimizer_state(self._training, spec.regions, values)
-            client.put(self._training.version, state)
+            client.put(self._training.version, self._read_optimizer_state())
         return client
+
+    def _read_optimizer_state(self) -> dict[str, Tensor]:
+        """Return what the shards' optimizer remembered of this machine's parameters where the run resumes."""
+        return read_optimizer_state(self._training, self._spec.regions, self._model_part.values)
 
     def _restore_local_state(self) -> tuple[LocalState | None, BufferFile | None]:
         """Return what saves the state that this worker has alone: with recovery points, or its buffers now and then."""
@@ -120,6 +124,7 @@ class WorkerProcess(ABC):
             report=lambda step, loss, count: self._finish_step(step, loss, last=loop.is_last),
             gradient=model_part.gradient,
             keep=self._local_state.keep if self._local_state is not None else lambda tensors: None,
+            read_state=self._read_optimizer_state,
             skips=skips,
         )
         return loop

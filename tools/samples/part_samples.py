@@ -295,8 +295,10 @@ def _is_parts(dataset: Any) -> bool:
 
 def _find_total(task: "Task", dataset: Any) -> int | None:
     """Return the number of samples of an epoch, by the dataset or the task; None where neither knows."""
-    if _is_parts(dataset) or not hasattr(dataset, "__len__"):
-        return getattr(dataset, "samples", None) or task.samples
+    if _is_parts(dataset):
+        return dataset.samples or task.samples
+    if not hasattr(dataset, "__len__"):
+        return task.samples
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):

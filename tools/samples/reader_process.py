@@ -5,6 +5,7 @@ A fork has the dataset already, so nothing of it travels, and what comes back ar
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import sys
@@ -83,7 +84,7 @@ class ReaderProcess:
         """Ask for the batch of a number. more: what else the source needs for it, plain data."""
         self._waiting.append(number)
         try:
-            _send(self._socket, msgspec.msgpack.encode(_Request(number, list(more))))
+            self._send_request(msgspec.msgpack.encode(_Request(number, list(more))))
         except OSError as error:
             raise self._lost() from error
 
@@ -91,11 +92,9 @@ class ReaderProcess:
         """Wait for what was asked for. BadInput where it cannot be read, ProcessLost where the process died."""
         while number not in self._replies:
             try:
-                reply = msgspec.msgpack.decode(_receive(self._socket), type=_Reply)
+                self._receive_reply()
             except OSError as error:
                 raise self._lost() from error
-            if reply.number in self._waiting:
-                self._replies[reply.number] = reply
         self._waiting.remove(number)
         reply = self._replies.pop(number)
         if reply.code:
@@ -116,6 +115,25 @@ class ReaderProcess:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self.pid = 0
+
+    def _send_request(self, data: bytes) -> None:
+        """Send a request, and take replies meanwhile: the other end may be sending a batch, and read nothing till then.
+
+        A request names all samples of its batch, so it may be more than fits into the socket.
+        """
+        rest = memoryview(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+        while rest:
+            readable, writable, _ = select.select([self._socket], [self._socket], [])
+            if readable:
+                self._receive_reply()
+            elif writable:
+                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+
+    def _receive_reply(self) -> None:
+        """Take a reply, and keep it unless nobody waits for it any more."""
+        reply = msgspec.msgpack.decode(_receive(self._socket), type=_Reply)
+        if reply.number in self._waiting:
+            self._replies[reply.number] = reply
 
     def _lost(self) -> ProcessLost:
         _, status = os.waitpid(self.pid, 0)

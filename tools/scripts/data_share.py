@@ -9,6 +9,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ...errors import BadInput
 from ..job.stream_position import LoopPosition
+from ..samples.generators import iterate_seeded
 
 
 class LoopCounts:
@@ -61,16 +62,17 @@ class LoopCounts:
 def share_loader(loader: Any, replica: int, replicas: int, *, seed: int, counts: LoopCounts) -> Any:
     """Return an iterable over every n-th batch of a DataLoader, or of any other iterable over batches.
 
-    Of a DataLoader each replica reads its share alone. The order of a sampler that draws at random without a generator
-    of its own depends on the seed and the epoch. BadInput E362 where it divides the data among processes itself.
+    Of a DataLoader each replica reads its share alone. What decides on the order, a sampler or an iterable of the
+    user's, draws the same in all replicas, by the seed and the epoch, unless it has a generator of its own. BadInput
+    E362 where it divides the data among processes itself.
     """
     if not isinstance(loader, DataLoader):
-        return _SharedBatches(loader, replica, replicas, counts)
+        return _SharedBatches(loader, replica, replicas, seed, counts)
     if isinstance(loader.sampler, DistributedSampler):
         facts = "the DataLoader has a DistributedSampler, which divides the samples; run.prepare divides the batches"
         raise BadInput("E362", facts, fix="leave the sampler out: DataLoader(..., shuffle=True)")
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        return _SharedBatches(loader, replica, replicas, counts)
+        return _SharedBatches(loader, replica, replicas, seed, counts)
     same = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "prefetch_factor")
     share: DataLoader[Any] = DataLoader(
         loader.dataset,
@@ -96,8 +98,8 @@ class _ShareOfSampler(Sampler[list[int]]):
         if self._is_seeded:
             drawn = torch.Generator().manual_seed(self._seed + self._epoch)
             self._sampler.generator = drawn  # type: ignore[attr-defined]
-        self._epoch += 1
-        for number, batch in enumerate(self._batches):
+        batches, self._epoch = iterate_seeded(self._batches, self._seed, self._epoch), self._epoch + 1
+        for number, batch in enumerate(batches):
             if number % self._replicas == self._replica and not self._counts.skip():
                 yield batch
 
@@ -124,11 +126,13 @@ class _Counted:
 class _SharedBatches:
     """Every n-th batch of an iterable, of which all are read."""
 
-    def __init__(self, batches: Any, replica: int, replicas: int, counts: LoopCounts) -> None:
+    def __init__(self, batches: Any, replica: int, replicas: int, seed: int, counts: LoopCounts) -> None:
         self._batches, self._replica, self._replicas, self._counts = batches, replica, replicas, counts
+        self._seed, self._epoch = seed, 0
 
     def __iter__(self) -> Iterator[Any]:
-        own = (b for number, b in enumerate(self._batches) if number % self._replicas == self._replica)
+        batches, self._epoch = iterate_seeded(self._batches, self._seed, self._epoch), self._epoch + 1
+        own = (b for number, b in enumerate(batches) if number % self._replicas == self._replica)
         yield from _count((batch for batch in own if not self._counts.skip()), self._counts)
 
     def __len__(self) -> int:

@@ -26,7 +26,14 @@ from ..job.initial_weights import open_weights_file
 from ..job.job import Job
 from ..job.prepare import check_role_count
 from ..job.process_specs import Script, TrainingSpec, unique_job_name
-from ..job.resume import ResumeState, check_same_parameters, find_masters, initial_weights_file, load_resume_state
+from ..job.resume import (
+    ResumeState,
+    check_same_parameters,
+    describe_new_state,
+    find_masters,
+    initial_weights_file,
+    load_resume_state,
+)
 from ..job.stream_position import FIRST_LOOP
 from ..run_folder import INITIAL, stage_files
 from ..task.load_task import TaskSpec
@@ -61,6 +68,7 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
             start = load_resume_state(Path(config.resume), staged, method=method, optimizer=optimizer, seed=config.seed)
             check_same_parameters(start, Path(script.path).name, {region.name for region in described.regions})
         notes = _replace_weights(config, described, staged, start)
+        notes += describe_new_state(start, method.configure_shards(optimizer, config.replicas).optimizer)
         elements = max((region.stop for region in described.regions), default=0)
         slices = slice_parameters([elements], config.shards or 1, whole=False)
         training = _make_training_spec(config, described, start)

@@ -188,8 +188,14 @@ def describe_model(
     rated: list[RatedOptimizer] = [Scheduled(one, GivenRate()) for one in options]
     used = {number for _, number in ranges}
     shared = Grouped(rated, [ranges]) if len(used) > 1 else rated[used.pop()]
-    batch = batch or next((one.batch_size for one in data if isinstance(one, DataLoader) and one.batch_size), 1)
-    return ModelDescription(regions, state_names(model), shared, batch)
+    return ModelDescription(regions, state_names(model), shared, batch or _find_batch(data))
+
+
+def _find_batch(data: Sequence[Any]) -> int:
+    """Return the samples of a batch of a DataLoader, or of the sampler that makes its batches; 1 where neither says."""
+    loaders = [one for one in data if isinstance(one, DataLoader)]
+    sizes = [size for one in loaders for size in (one.batch_size, getattr(one.batch_sampler, "batch_size", None))]
+    return next((size for size in sizes if isinstance(size, int) and size > 0), 1)
 
 
 def _list_weights(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -80,6 +80,7 @@ class SharedOptimizer(torch.optim.Optimizer):
         super().__init__(parameters, own.defaults)
         self.param_groups = own.param_groups
         self._own, self._push = own, push
+        self._frozen = [one for one in parameters if not one.requires_grad]
         self._bases = [base_rate(group) for group in own.param_groups]
         self._options = self._list_options()
 
@@ -108,6 +109,22 @@ class SharedOptimizer(torch.optim.Optimizer):
                 fix = "change the learning rate alone: OneCycleLR(..., cycle_momentum=False)"
                 raise BadInput("E361", f"{facts}; the shards keep the first", fix=fix)
 
+    def _demand_same_parameters(self) -> None:
+        """Raise BadInput E361 where a parameter shall be trained that the shards do not have."""
+        number = next((number for number, one in enumerate(self._frozen) if one.grad is not None), None)
+        if number is not None:
+            shape = list(self._frozen[number].shape)
+            facts = f"a parameter of shape {shape} has a gradient that needed none when run.prepare was called"
+            fix = "let it need one there, and set its .grad to None as long as it shall not change"
+            raise BadInput("E361", f"{facts}; the shards do not train it", fix=fix)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group as torch's constructor does. BadInput E361 once the run is prepared: the shards lack it."""
+        if hasattr(self, "_own"):
+            facts = "add_param_group after run.prepare, with parameters that the shards do not have"
+            raise BadInput("E361", facts, fix="give the optimizer all of its groups before")
+        super().add_param_group(param_group)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Push the gradients, and go on with the parameters that the method wants next; return the closure's loss."""
         loss = None
@@ -115,6 +132,7 @@ class SharedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._demand_same_options()
+        self._demand_same_parameters()
         vars(self._own)["_opt_called"] = True  # else a scheduler of it warns
         self._push(self.factor)
         return loss

@@ -47,7 +47,8 @@ class EventFiles(RunListener):
         for name, value in scores.items():
             if value is not None:
                 self._write(report.run, name, value, report.samples)
-        self._writers[report.run].flush()
+        if report.run in self._writers:
+            self._writers[report.run].flush()
 
     def _write(self, run: str, name: str, value: float, samples: int) -> None:
         if run not in self._writers:

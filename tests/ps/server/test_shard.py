@@ -16,6 +16,7 @@ from shard_messages import (
 )
 
 from cutset.errors import Diverged, NetworkError
+from cutset.ps.optimizers.parameter_groups import Averaged
 from cutset.ps.optimizers.standard import SGD, Adagrad
 from cutset.ps.server.serving import ServingConfig
 from cutset.ps.server.shard import Shard
@@ -330,3 +331,20 @@ def test_a_push_with_nothing_for_a_slice_is_numbered_and_not_applied():
     assert [body for _, _, body, _ in plain(shard.handle(fence))] == [
         {"client": "worker-0.0", "steps": {"0": 5, "2": 0}}
     ]
+
+
+def test_state_that_is_put_is_completed_where_the_run_before_had_other_options():
+    """A run that resumes has a moving average and momentum now; an average that was kept before is forgotten."""
+    values, sums = vector(0.0, 10.0, 20.0), vector(1.0, 2.0, 3.0)
+
+    def state_after(optimizer, **state):
+        shard = Shard(0, SLICES[:1], ServingConfig(optimizer))
+        body = {"version": 5, "state": sorted(state)}
+        shard.handle(Message("put", body=body, tensors=(values, *(state[name] for name in body["state"])), sender="w"))
+        (slice_state,) = shard.slice_states()
+        return {name: tensor.tolist() for name, tensor in slice_state.state.items()}
+
+    momentum = SGD(1.0, momentum=0.9)
+    assert state_after(Averaged(momentum, 0.5), momentum=sums) == {"momentum": [1, 2, 3], "ema": [0, 10, 20]}
+    assert state_after(Averaged(momentum, 0.5), ema=sums) == {"momentum": [0, 0, 0], "ema": [1, 2, 3]}
+    assert state_after(momentum, ema=sums, momentum=sums) == {"momentum": [1, 2, 3]}

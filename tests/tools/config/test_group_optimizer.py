@@ -21,6 +21,7 @@ from cutset.models.sample_stream import SampleStream
 from cutset.tools.config.parameter_group import Group, assign_groups
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
+from cutset.tools.job.resume import find_checkpoint
 from cutset.tools.task.load_task import TaskSpec, load_task, read_split
 from cutset.tools.train import run
 
@@ -141,6 +142,46 @@ def test_a_resumed_run_has_them_as_before(tmp_path: Path) -> None:
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.slow
+def test_a_resumed_run_may_have_other_options(tmp_path: Path) -> None:
+    """What the checkpoint does not have begins anew, is told, and does what torch's does from there on."""
+    first = options(tmp_path / "first", method="sync", optimizer="adamw", lr=0.01, epochs=1, groups=[])
+    run(prepare(first))
+    result = run(prepare(replace(first, epochs=2, resume=first.out, out=tmp_path / "averaged", ema=0.9)))
+    assert "the checkpoint has no ema of the parameters, which begins anew" in result["notes"]
+    averaged = list[AveragedModel]()
+
+    def average(model: nn.Module) -> None:
+        counted[0] += 1
+        if counted[0] == 1 + STEPS // 2:
+            averaged.append(AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)))
+        if averaged:
+            averaged[0].update_parameters(model)
+
+    counted = [0]
+    plain = train_in_torch(
+        lambda groups: torch.optim.AdamW([p for g in groups for p in g["params"]], lr=0.01), 0.01, after=average
+    )
+    demand_equal(tmp_path / "averaged", plain)
+    demand_equal(tmp_path / "averaged", averaged[0].module, "model-ema.safetensors")
+    again = replace(first, epochs=3, resume=tmp_path / "averaged", out=tmp_path / "plain")
+    assert not any("anew" in note for note in run(prepare(again))["notes"])
+    assert "ema" not in find_checkpoint(tmp_path / "plain").state_names(), "nobody goes on with an old average"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["allreduce", "hogwild"])
+def test_methods_whose_replicas_make_the_updates_resume_the_optimizer(method: str, tmp_path: Path) -> None:
+    replicas = 2 if method == "allreduce" else 1
+    whole = options(tmp_path / "whole", method=method, replicas=replicas, optimizer="adamw", lr=0.01, ema=0.9)
+    run(prepare(whole))
+    first = replace(whole, out=tmp_path / "run", epochs=1)
+    run(prepare(first))
+    run(prepare(replace(first, epochs=2, resume=tmp_path / "run")))
+    for name in ("model.safetensors", "model-ema.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 @pytest.mark.parametrize("machines", with_slow([2], [1]))
 def test_frozen_parameters_stay(tmp_path: Path, machines: int) -> None:
     config = options(tmp_path / "run", groups=[cutset.Group("0.*", frozen=True)], machines=machines, lr=0.1)
@@ -171,6 +212,7 @@ SHAPES = {"wte.weight": (9, 4), "head.weight": (9, 4), "norm.weight": (4,), "hea
         (["a:lr_scale=x"], "is no number"),
         (["a:frozen=true,lr=1"], "is frozen and has other options"),
         (["a:lr_scale=-1"], "not above 0"),
+        (["a:lr_scale=0.1,lr=0.5"], "has lr=0.5 and lr_scale=0.1"),
     ],
 )
 def test_groups_that_cannot_be_are_named(texts: list[str], said: str) -> None:

@@ -77,6 +77,29 @@ def test_an_optimizer_of_torch_goes_on_after_the_way_through_a_run(name: str, na
     assert same(again.state_dict(), model.state_dict())
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_the_state_of_several_groups_needs_names(named: bool, tmp_path: Path) -> None:
+    """Groups may have parameters in any order, as one for the head before one for the rest: shapes do not tell."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    groups = [list(layer.named_parameters(f"{n}") if named else layer.parameters()) for n, layer in enumerate(model)]
+    groups = [[(name.removeprefix("."), p) for name, p in group] if named else group for group in groups]
+    optimizer = torch.optim.Adam([{"params": group} for group in reversed(groups)])
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "theirs.pt")
+    if not named:
+        with pytest.raises(BadInput, match="which of its parameters") as caught:
+            read_form(tmp_path / "theirs.pt")
+        assert caught.value.code == "E349"
+        return
+    read = read_form(tmp_path / "theirs.pt")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(read.state[name]["exp_avg"], optimizer.state[parameter]["exp_avg"])
+
+
 def test_state_beside_that_of_parameters_with_fewer_bits_is_not_rounded(tmp_path: Path) -> None:
     weights = {"half": torch.randn(5).bfloat16(), "full": torch.randn(7)}
     state = {

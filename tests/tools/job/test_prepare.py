@@ -16,6 +16,7 @@ from torch import nn
 from cutset.errors import BadInput, CutsetError, UsageError
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.registry import parse_method
+from cutset.ps.optimizers.schedule import TabulatedSchedule
 from cutset.ps.optimizers.standard import SGD
 from cutset.runtime.hosts.host import LocalHost
 from cutset.runtime.worker.program import Program
@@ -275,3 +276,17 @@ def test_models_without_sparse_gradients_are_as_they_were(options: RunConfig) ->
     job = prepare(options)
     assert job.placement is not None
     assert not any(piece.width for piece in job.slices)
+
+
+@pytest.mark.parametrize(("method", "updates"), [("downpour", 24), ("sync", 12), ("averaging:every=3", 12)])
+def test_a_table_of_rates_for_another_number_of_updates_is_told(
+    options: RunConfig, method: str, updates: int, tmp_path: Path
+) -> None:
+    """Replicas of averaging make the updates, each 12 of them."""
+    for points in (updates, 1000):
+        schedule = TabulatedSchedule.of(lambda step: 0.99**step, points)
+        more = {"method": method, "lr_schedule": schedule, "replicas": 2, "epochs": 2, "out": tmp_path / str(points)}
+        notes = prepare(replace(options, **more)).notes
+        told = [note for note in notes if "points" in note]
+        words = f"the schedule has 1,000 points, the run {updates} updates: the points are spread evenly over these"
+        assert told == ([words] if points == 1000 else [])

@@ -4,9 +4,9 @@ import json
 import logging
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 import cutset
 from cutset.errors import BadInput, UsageError
 from cutset.tools.python import callbacks as callbacks_module
-from cutset.tools.python.trainer import Trainer
+from cutset.tools.python.callbacks import CallbackThread
+from cutset.tools.python.trainer import Trainer, join_outputs
 from cutset.tools.task.load_task import TaskSpec, load_task, read_split
 
 TASK = f"{USER_MODELS / 'good.py'}:task"
@@ -150,6 +151,47 @@ def test_a_callback_that_raises_ends_the_training_and_loses_nothing(
     again.fit()
     assert again.result is not None
     assert again.result["rows"][-1]["samples"] == 96 * 40 - trainer.result["rows"][-1]["samples"]
+
+
+def test_a_callback_that_exits_is_a_failure_too(tmp_path: Path) -> None:
+    """Of a thread Python takes sys.exit() for its end, without a word."""
+
+    class Leaving(cutset.Callback):
+        def on_evaluate(self, report: Any) -> None:
+            sys.exit("enough")
+
+    told = list[str]()
+    with CallbackThread([Leaving()], on_notice=told.append) as thread:
+        thread.on_evaluate(object())  # type: ignore[arg-type]
+    assert thread.stop_requested
+    assert thread.failure is not None
+    assert "SystemExit: enough" in thread.failure.facts
+    assert len(told) == 1
+
+
+class Output(NamedTuple):
+    logits: torch.Tensor
+    count: int
+
+
+@dataclass
+class Scored:
+    loss: torch.Tensor
+    outputs: Output
+    more: dict[str, torch.Tensor | None]
+
+
+def test_outputs_of_any_form_are_joined() -> None:
+    rows = torch.arange(10.0).view(5, 2)
+    parts = [Scored(part.mean(), Output(part, 7), {"a": part, "b": None}) for part in (rows[:3], rows[3:])]
+    joined = join_outputs(parts)
+    assert isinstance(joined, Scored)
+    assert isinstance(joined.outputs, Output)
+    assert torch.equal(joined.outputs.logits, rows)
+    assert joined.outputs.count == 7
+    assert torch.equal(joined.loss, torch.stack([rows[:3].mean(), rows[3:].mean()])), "one for each batch"
+    assert joined.more["b"] is None
+    assert torch.equal(parts[0].outputs.logits, rows[:3]), "what was joined stays as it was"
 
 
 @pytest.mark.slow

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from marking import with_slow
 from places import USER_MODELS
 from torch import Tensor
+from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
 from cutset.errors import BadInput, CutsetError
 from cutset.models.parts import Parts
-from cutset.models.task import Data
+from cutset.models.task import Data, Task
 from cutset.ps.methods.registry import parse_method
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
@@ -158,6 +159,22 @@ def test_parts_in_a_loader_are_those_of_its_workers(monkeypatch: pytest.MonkeyPa
 
 def test_a_stream_of_test_samples_is_kept_in_memory() -> None:
     assert len(read_split(load_task(TaskSpec(f"{STREAMS}:points")), "test")) == 90
+
+
+class KeptInMemory(IterableDataset[Tensor]):
+    """Its samples are an attribute of that name; how many there are it does not say."""
+
+    def __init__(self, split: str) -> None:
+        self.samples = [torch.tensor([float(number)]) for number in range(20)]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from self.samples
+
+
+def test_what_a_dataset_has_under_the_name_samples_is_its_own() -> None:
+    task = Task("kept", torch.nn.Identity, torch.nn.functional.mse_loss, data=KeptInMemory)
+    known = [read_training(replace(task, samples=samples)) for samples in (None, 20)]
+    assert [getattr(samples, "total", "none") for samples in known] == [None, 20]
 
 
 def test_rests_make_batches_in_their_order() -> None:

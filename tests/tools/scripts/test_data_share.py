@@ -1,14 +1,23 @@
 """Replicas that share a loader see each batch of an epoch once, and go on where they were."""
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from cutset.errors import BadInput
@@ -84,6 +93,45 @@ def test_a_stream_is_read_by_all_and_shared() -> None:
     shares = [share_loader(loader, replica, 2, seed=0, counts=LoopCounts()) for replica in range(2)]
     seen = [[int(n) for batch in share for n in batch] for share in shares]
     assert seen == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9]]
+
+
+class Shuffling(IterableDataset[Tensor]):
+    """Draws its order from the generators of this process."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        numbers = list(range(40))
+        random.shuffle(numbers)
+        for number in numbers[:20]:
+            yield torch.tensor([number, np.random.randint(1000), int(torch.randint(1000, ()))])
+
+
+def make_shuffled(kind: str) -> Any:
+    if kind == "stream":
+        return DataLoader(Shuffling(), batch_size=4)
+    data = TensorDataset(torch.arange(40))
+    if kind == "batch_sampler":
+        return DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 4, drop_last=False))
+    return DataLoader(data, batch_size=4, sampler=WeightedRandomSampler(torch.ones(40), 40, replacement=False))
+
+
+@pytest.mark.parametrize("kind", ["batch_sampler", "weighted", "stream"])
+def test_replicas_that_draw_other_numbers_agree_on_the_order(kind: str) -> None:
+    """Each seeds its generators as it likes; what all of them read together is what one alone reads."""
+
+    def read(replica: int, replicas: int, own_seed: int) -> list[list[Any]]:
+        torch.manual_seed(own_seed)
+        random.seed(own_seed)
+        np.random.seed(own_seed)
+        share = share_loader(make_shuffled(kind), replica, replicas, seed=3, counts=LoopCounts())
+        epochs = [[torch.as_tensor(b[0] if isinstance(b, list) else b).tolist() for b in share] for _ in range(2)]
+        assert random.random() == random.Random(own_seed).random(), "the script's own draws are left alone"
+        return epochs
+
+    whole = read(0, 1, 17)
+    parts = [read(replica, 2, replica) for replica in range(2)]
+    assert whole[0] != whole[1], "each epoch is drawn anew"
+    for epoch in range(2):
+        assert [parts[n % 2][epoch][n // 2] for n in range(len(whole[epoch]))] == whole[epoch]
 
 
 def test_data_that_is_divided_already_is_refused() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from cutset.errors import BadInput
 from cutset.ps.optimizers.optimizer import Update
@@ -144,3 +145,28 @@ def test_only_what_the_optimizer_has_is_trained() -> None:
     assert {region.name for region in description.regions} == {"2.weight", "2.bias"}
     with pytest.raises(BadInput, match="other parameters than the model's"):
         describe_model(net, torch.optim.SGD(model().parameters(), lr=0.1), [])
+
+
+def test_what_the_shards_do_not_train_is_refused_and_not_left_as_it_was() -> None:
+    frozen = nn.Parameter(torch.zeros(2, 3), requires_grad=False)
+    own = torch.optim.SGD([nn.Parameter(torch.zeros(1)), frozen], lr=0.1)
+    pushed = list[float]()
+    taken = SharedOptimizer(own, pushed.append)
+    taken.step()
+    frozen.requires_grad_(True)
+    frozen.grad = torch.ones(2, 3)
+    with pytest.raises(BadInput, match=r"shape \[2, 3\] has a gradient that needed none") as caught:
+        taken.step()
+    assert caught.value.code == "E361"
+    with pytest.raises(BadInput, match=r"add_param_group after run\.prepare"):
+        taken.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    assert pushed == [1.0]
+
+
+def test_the_samples_of_a_batch_are_those_of_the_loader_or_its_sampler() -> None:
+    model, data = nn.Linear(2, 1), TensorDataset(torch.zeros(9, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = BatchSampler(RandomSampler(data), 3, drop_last=False)
+    loaders = [DataLoader(data, batch_size=4), DataLoader(data, batch_sampler=batches), [[torch.zeros(5, 2)]]]
+    assert [describe_model(model, optimizer, [loader]).batch for loader in loaders] == [4, 3, 1]
+    assert describe_model(model, optimizer, loaders[2:], batch=5).batch == 5

@@ -89,6 +89,27 @@ def test_the_best_of_the_part_before_stays_where_a_run_goes_on(tmp_path: Path) -
     assert (tmp_path / "run" / BEST_WEIGHTS).read_bytes() == before
 
 
+@pytest.mark.slow
+def test_the_best_of_the_part_before_comes_along_to_another_folder(tmp_path: Path) -> None:
+    """Whatever was kept in that folder before, of a run that is overwritten."""
+    first = options(tmp_path / "first", monitor="scripted", epochs=3)
+    run(prepare(first))
+    other = options(tmp_path / "other", "downpour", monitor="scripted", epochs=1)
+    run(prepare(other))
+    again = replace(first, resume=tmp_path / "first", epochs=5, out=tmp_path / "other")
+    assert run(prepare(again, fresh=True))["best"] is None, "none is better than 0"
+    carried = tmp_path / "other" / BEST_WEIGHTS
+    assert carried.read_bytes() == (tmp_path / "first" / BEST_WEIGHTS).read_bytes()
+
+
+@pytest.mark.slow
+def test_replicas_with_a_backup_end_early_though_they_leave_steps_out(tmp_path: Path) -> None:
+    late = options(tmp_path / "run", "sync:backups=1", monitor="scripted", patience=2, replicas=3)
+    result = run(prepare(late), Listening())
+    assert result["best"]["value"] == 0.0
+    assert any("scripted was not better in 2 evaluations" in note for note in result["notes"])
+
+
 def test_a_lost_replica_that_writes_the_best_weights_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,13 @@ def test_tensorboard_reads_them(tmp_path: Path) -> None:
     assert {tag: events.Scalars(tag)[0].value for tag in ("test_accuracy", "f1")} == {"test_accuracy": 0.75, "f1": 0.5}
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_evaluation_without_any_score_writes_nothing(tmp_path: Path) -> None:
+    with EventFiles(tmp_path) as files:
+        files.on_evaluate(EvaluationReport("sync", 24, 0.1, None, None, {}))
+    assert not (tmp_path / EVENTS).exists()
+
+
 def test_where_it_is_not_installed_the_option_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 
