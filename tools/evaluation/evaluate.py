@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import Tensor
 
 from ...errors import BadInput, UsageError
+from ...models.task import Task
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.placement_file import load as load_placement
 from ...runtime.channel.channel import Channel
@@ -30,7 +32,7 @@ from ..task.capture_task import CapturedTask, capture_task, try_to_capture
 from ..task.load_task import TaskSpec, build_model, load_task, read_split
 from ..task.meta_model import build_without_weights, non_persistent_buffers
 from ..task.plan_request import PlanRequest
-from ..task.plan_task import compile_programs, load_cut, plan_task, with_placement
+from ..task.plan_task import compile_programs, compile_rest, load_cut, plan_task, with_placement
 from ..task.scores import Scores, score, score_uncut
 from ..tensor_files import save_state
 
@@ -45,6 +47,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
         weights: path of the trained tensors.
         constants: path of the tensors that the model's code makes.
         program: msgpack of its evaluation Program, empty if the model is not cut.
+        rest: that of the last batch, where it is short and cannot be filled up, else empty.
         peers: the names of all machines.
     """
 
@@ -54,6 +57,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
     weights: str
     constants: str
     program: bytes = b""
+    rest: bytes = b""
     peers: list[str] = []
 
 
@@ -78,10 +82,13 @@ def evaluate(
     request = request if request != PlanRequest() else PlanRequest(machines=1)
     capture = _capture(spec, alone=placement is None and request.machines == 1)
     programs: Sequence[Program] = []
+    rests, constants = list[Program](), dict[str, Tensor]()
     if capture is not None:
         placement = placement or plan_task(capture, spec, request)
-        programs = compile_programs(capture, load_cut(capture, placement))[1]
-    counts = _run(spec, source, capture, programs, split)
+        cut = load_cut(capture, placement)
+        programs = compile_programs(capture, cut)[1]
+        rests, constants = compile_rest(capture, spec, cut, lambda: len(read_split(capture.task, split)))
+    counts = _run(spec, source, capture, programs, rests, constants, split)
     return {
         "task": spec.model,
         "weights": str(source),
@@ -102,22 +109,36 @@ def _capture(spec: TaskSpec, *, alone: bool) -> CapturedTask | None:
 
 
 def _run(
-    spec: TaskSpec, source: Path, capture: CapturedTask | None, programs: Sequence[Program], split: str
+    spec: TaskSpec,
+    source: Path,
+    capture: CapturedTask | None,
+    programs: Sequence[Program],
+    rests: Sequence[Program],
+    constants: dict[str, Tensor],
+    split: str,
 ) -> dict[str, Any]:
-    """Write the constants to a file, start a process for each machine, and return the counts."""
+    """Write the constants to a file, start a process for each machine, and return the counts.
+
+    constants: those of `rests` alone.
+    """
     task = load_task(spec)
     names = [worker_name(0, machine) for machine in range(max(1, len(programs)))]
     with tempfile.TemporaryDirectory(prefix="cutset-eval-") as folder:
-        constants = dict(capture.constants) if capture is not None else {}
+        constants |= capture.constants if capture is not None else {}
         with weights.open_weights(source) as trained:
             missing = [name for name in non_persistent_buffers(task) if trained.shape(name) is None]
             if missing:  # a plain state_dict leaves out buffers that are not persistent
                 constants |= {n: b for n, b in build_model(task, seed=0).named_buffers() if n in missing}
-            weights.check_weights(trained, programs, constants, where=source)
+            weights.check_weights(trained, [*programs, *rests], constants, where=source)
         path = save_state(Path(folder) / "constants.safetensors", constants)
         batch = capture.batch if capture is not None else spec.batch or task.batch
         machine = EvaluationSpec(spec, split, batch, str(source.resolve()), str(path), peers=names)
-        machines = [msgspec.structs.replace(machine, program=msgspec.msgpack.encode(program)) for program in programs]
+        encoded = [msgspec.msgpack.encode(program) for program in programs]
+        of_rest = [msgspec.msgpack.encode(rest) for rest in rests] or [b""] * len(encoded)
+        machines = [
+            msgspec.structs.replace(machine, program=program, rest=rest)
+            for program, rest in zip(encoded, of_rest, strict=True)
+        ]
         return _launch(names, machines or [machine])
 
 
@@ -145,13 +166,10 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
     ):
         values = weights.FallbackWeights(trained, constants)
         if spec.program:
-            program = msgspec.msgpack.decode(spec.program, type=Program)
-            leaf_modules = LeafModules.where_needed([program], lambda: build_without_weights(task))
-            mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
-            worker = Worker(program, mailbox, spec.peers, leaf_modules=leaf_modules)
+            worker, rest = _build_workers(spec, task, channel)
             weights.load_pieces(worker.states, values)
             start = time.monotonic()
-            scores = score(worker, task, samples, 0, autocast=spec.spec.autocast)
+            scores = score(worker, task, samples, 0, autocast=spec.spec.autocast, rest=rest)
         else:
             model = build_model(task, seed=0)
             weights.load_model(model, values, where=Path(spec.weights))
@@ -159,6 +177,19 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
             start = time.monotonic()
             scores = score_uncut(uncut, task, samples, spec.batch)
     return {"scores": None if scores is None else _to_plain(scores), "seconds": time.monotonic() - start}
+
+
+def _build_workers(spec: EvaluationSpec, task: Task, channel: Channel) -> tuple[Worker, Worker | None]:
+    """Return what computes whole batches, and what computes the short one, with the same state."""
+    found = [msgspec.msgpack.decode(one, type=Program) for one in (spec.program, spec.rest) if one]
+    leaf_modules = LeafModules.where_needed(found, lambda: build_without_weights(task))
+    mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
+    worker = Worker(found[0], mailbox, spec.peers, leaf_modules=leaf_modules)
+    if not spec.rest:
+        return worker, None
+    worker.states.extend(found[1])
+    rest = Worker(found[1], mailbox, spec.peers, states=worker.states, tag="rest.", leaf_modules=leaf_modules)
+    return worker, rest
 
 
 def _to_plain(scores: Scores) -> dict[str, Any]:

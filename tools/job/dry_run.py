@@ -184,7 +184,7 @@ def _score(task: "Task", model: nn.Module, batch: Data, autocast: str) -> tuple[
             "E314", f"the model of task {task.name} gives no tensor in evaluation mode", fix="return the output first"
         )
     scorer = Scorer(task, autocast=autocast)
-    scorer.add(output, batch.targets, count=len(batch))
+    scorer.add(output, batch.targets, size=len(batch), count=len(batch))
     scores = scorer.finish()
     if not scorer.failure:
         return scores, ()
