@@ -4,7 +4,8 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
     """What one machine evaluates.
 
     Attributes:
-        weights: path of the trained tensors.
+        weights: path of the trained tensors. averaged: their moving average is evaluated.
         constants: path of the tensors that the model's code makes.
         program: msgpack of its evaluation Program, empty if the model is not cut.
         rest: that of the last batch, where it is short and cannot be filled up, else empty.
@@ -56,13 +57,20 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
     batch: int
     weights: str
     constants: str
+    averaged: bool
     program: bytes = b""
     rest: bytes = b""
     peers: list[str] = []
 
 
 def evaluate(
-    spec: TaskSpec, source: Path, *, request: PlanRequest, placement: Placement | None = None, split: str = "test"
+    spec: TaskSpec,
+    source: Path,
+    *,
+    request: PlanRequest,
+    placement: Placement | None = None,
+    split: str = "test",
+    averaged: bool = False,
 ) -> dict[str, Any]:
     """Return the scores, seconds and samples per second of a checkpoint on a split.
 
@@ -70,9 +78,11 @@ def evaluate(
         source: a run folder, a checkpoint folder or a safetensors file.
         request: the plan, if there is no `placement`.
         placement: the cut to use; by default that of the run folder, unless `request` asks for a number of machines.
+        averaged: evaluate the moving average of the weights.
 
     Raises:
         CheckpointError: the weights are not those of the task.
+        UsageError: there is no moving average.
     """
     if placement is None and request == PlanRequest() and (source / PLACEMENT).is_file():
         placement = load_placement(source / PLACEMENT)
@@ -88,7 +98,8 @@ def evaluate(
         cut = load_cut(capture, placement)
         programs = compile_programs(capture, cut)[1]
         rests, constants = compile_rest(capture, spec, cut, lambda: len(read_split(capture.task, split)))
-    counts = _run(spec, source, capture, programs, rests, constants, split)
+    evaluated = EvaluatedModel(spec, source, averaged, capture, programs, rests, constants)
+    counts = _run(evaluated, split)
     return {
         "task": spec.model,
         "weights": str(source),
@@ -108,31 +119,38 @@ def _capture(spec: TaskSpec, *, alone: bool) -> CapturedTask | None:
     return None if isinstance(capture, BadInput) else capture
 
 
-def _run(
-    spec: TaskSpec,
-    source: Path,
-    capture: CapturedTask | None,
-    programs: Sequence[Program],
-    rests: Sequence[Program],
-    constants: dict[str, Tensor],
-    split: str,
-) -> dict[str, Any]:
-    """Write the constants to a file, start a process for each machine, and return the counts.
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """What is evaluated: a task with weights from `source`, or with their average, and its programs by machine.
 
-    constants: those of `rests` alone.
+    programs: of whole batches, none where the model is not cut. rests, constants: see `compile_rest`.
     """
+
+    spec: TaskSpec
+    source: Path
+    averaged: bool
+    capture: CapturedTask | None
+    programs: Sequence[Program]
+    rests: Sequence[Program]
+    constants: Mapping[str, Tensor]
+
+
+def _run(model: EvaluatedModel, split: str) -> dict[str, Any]:
+    """Write the constants to a file, start a process for each machine, and return the counts."""
+    spec, source, capture, programs, rests = model.spec, model.source, model.capture, model.programs, model.rests
     task = load_task(spec)
     names = [worker_name(0, machine) for machine in range(max(1, len(programs)))]
     with tempfile.TemporaryDirectory(prefix="cutset-eval-") as folder:
-        constants |= capture.constants if capture is not None else {}
-        with weights.open_weights(source) as trained:
+        constants = dict(model.constants) | (capture.constants if capture is not None else {})
+        with weights.open_weights(source, averaged=model.averaged) as trained:
             missing = [name for name in non_persistent_buffers(task) if trained.shape(name) is None]
             if missing:  # a plain state_dict leaves out buffers that are not persistent
                 constants |= {n: b for n, b in build_model(task, seed=0).named_buffers() if n in missing}
             weights.check_weights(trained, [*programs, *rests], constants, where=source)
         path = save_state(Path(folder) / "constants.safetensors", constants)
         batch = capture.batch if capture is not None else spec.batch or task.batch
-        machine = EvaluationSpec(spec, split, batch, str(source.resolve()), str(path), peers=names)
+        where = str(source.resolve())
+        machine = EvaluationSpec(spec, split, batch, where, str(path), model.averaged, peers=names)
         encoded = [msgspec.msgpack.encode(program) for program in programs]
         of_rest = [msgspec.msgpack.encode(rest) for rest in rests] or [b""] * len(encoded)
         machines = [
@@ -161,7 +179,7 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
     task = load_task(spec.spec)
     samples = read_split(task, spec.split, one_shape=bool(spec.program))
     with (
-        weights.open_weights(Path(spec.weights)) as trained,
+        weights.open_weights(Path(spec.weights), averaged=spec.averaged) as trained,
         weights.open_weights(Path(spec.constants)) as constants,
     ):
         values = weights.FallbackWeights(trained, constants)
