@@ -97,7 +97,8 @@ def evaluate(
         placement = placement or plan_task(capture, spec, request)
         cut = load_cut(capture, placement)
         programs = compile_programs(capture, cut)[1]
-        rests, constants = compile_rest(capture, spec, cut, lambda: len(read_split(capture.task, split)))
+        if len(programs) > 1:
+            rests, constants = compile_rest(capture, spec, cut, lambda: len(read_split(capture.task, split)))
     evaluated = EvaluatedModel(spec, source, averaged, capture, programs, rests, constants)
     counts = _run(evaluated, split)
     return {
@@ -123,7 +124,8 @@ def _capture(spec: TaskSpec, *, alone: bool) -> CapturedTask | None:
 class EvaluatedModel:
     """What is evaluated: a task with weights from `source`, or with their average, and its programs by machine.
 
-    programs: of whole batches, none where the model is not cut. rests, constants: see `compile_rest`.
+    programs: of whole batches, none where the model cannot be traced. A single one is not run, as plain torch does as
+    well, and takes samples of any length. rests, constants: see `compile_rest`.
     """
 
     spec: TaskSpec
@@ -147,17 +149,30 @@ def _run(model: EvaluatedModel, split: str) -> dict[str, Any]:
             if missing:  # a plain state_dict leaves out buffers that are not persistent
                 constants |= {n: b for n, b in build_model(task, seed=0).named_buffers() if n in missing}
             weights.check_weights(trained, [*programs, *rests], constants, where=source)
+            if len(programs) == 1:
+                constants |= _make_unused(task, trained, constants)
         path = save_state(Path(folder) / "constants.safetensors", constants)
         batch = capture.batch if capture is not None else spec.batch or task.batch
         where = str(source.resolve())
         machine = EvaluationSpec(spec, split, batch, where, str(path), model.averaged, peers=names)
-        encoded = [msgspec.msgpack.encode(program) for program in programs]
+        encoded = [msgspec.msgpack.encode(program) for program in programs] if len(programs) > 1 else []
         of_rest = [msgspec.msgpack.encode(rest) for rest in rests] or [b""] * len(encoded)
         machines = [
             msgspec.structs.replace(machine, program=program, rest=rest)
             for program, rest in zip(encoded, of_rest, strict=True)
         ]
         return _launch(names, machines or [machine])
+
+
+def _make_unused(task: Task, trained: weights.Weights, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a checkpoint lacks as no operator uses it; a whole model has it all the same."""
+    model = build_without_weights(task)
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    unused = {name for name in names if trained.shape(name) is None and name not in constants}
+    if not unused:
+        return {}
+    built = build_model(task, seed=0)
+    return {n: t.detach() for n, t in (*built.named_parameters(), *built.named_buffers()) if n in unused}
 
 
 def _launch(names: Sequence[str], machines: Sequence[EvaluationSpec]) -> dict[str, Any]:

@@ -128,6 +128,8 @@ def _read_splits(
     """
     train, test = read_training(task, one_shape=exactly), read_split(task, "test", one_shape=exactly)
     for split, data in (("train", train), ("test", test)):
+        if exactly:
+            _refuse_buckets(task, split, data)
         first = data if isinstance(data, Data) else take_first(data, 1)
         _check_alike(task, example, first, split, exactly=exactly or isinstance(data, Data))
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -135,6 +137,17 @@ def _read_splits(
             "E316", f"the model of task {task.name} has no parameter to train", fix="requires_grad=True for some"
         )
     return train, test
+
+
+def _refuse_buckets(task: "Task", split: str, data: Samples | PartSamples) -> None:
+    """Raise BadInput for samples that are padded to several lengths, where a model is cut for one shape."""
+    from ...models.buckets import Buckets
+
+    if isinstance(getattr(data, "collate", None), Buckets):
+        facts = f"the {split} data of task {task.name} has {data.collate}, and a cut model is planned for one shape"
+        raise BadInput(
+            "E311", facts, fix="--machines 1, or one length for all samples: collate_fn=cutset.PadTo(LENGTH)"
+        )
 
 
 def _check_alike(task: "Task", example: Data, data: Data, split: str, *, exactly: bool) -> None:
