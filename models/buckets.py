@@ -53,7 +53,8 @@ class Buckets:
 
     def measure(self, sample: Any) -> int:
         """Return how long a sample is: the first of the parts that vary. TaskError where another differs from it."""
-        parts = [sample[name] for name in self._pad] if isinstance(sample, Mapping | Sequence) else [sample]
+        named: Any = sample  # a dict by name, a tuple by number
+        parts = [named[name] for name in self._pad] if isinstance(sample, Mapping | Sequence) else [sample]
         found = [len(part) for part in parts]
         if len(set(found)) > 1:
             facts = f"the parts {list(self._pad)} of a sample are {found} elements long"

@@ -21,7 +21,7 @@ from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..blame import blame
 from ..samples.batch_maker import describe_form
-from ..samples.dataset_samples import Samples
+from ..samples.dataset_samples import DatasetSamples, Samples
 from ..samples.part_samples import PartSamples, take_first
 from ..task.load_task import read_split, read_training
 from ..task.meta_model import build_without_weights
@@ -143,7 +143,7 @@ def _refuse_buckets(task: "Task", split: str, data: Samples | PartSamples) -> No
     """Raise BadInput for samples that are padded to several lengths, where a model is cut for one shape."""
     from ...models.buckets import Buckets
 
-    if isinstance(getattr(data, "collate", None), Buckets):
+    if isinstance(data, DatasetSamples | PartSamples) and isinstance(data.collate, Buckets):
         facts = f"the {split} data of task {task.name} has {data.collate}, and a cut model is planned for one shape"
         raise BadInput(
             "E311", facts, fix="--machines 1, or one length for all samples: collate_fn=cutset.PadTo(LENGTH)"
