@@ -46,6 +46,7 @@ simulate: $(STAMP)
 #   make test-outside OUTSIDE='-m light'
 test-outside: $(OUTSIDE_STAMP)
 	$(VENV)/bin/python -m pytest tests/outside $(OUTSIDE)
+	$(VENV)/bin/python -m pytest tests/docs/test_migration.py -m slow -k 'accelerate or lightning' -rs
 
 # Runs on a real Slurm, Ray and torchrun, and by a kubectl that is none. Of Slurm it needs what Debian has as slurmctld,
 # slurmd, slurm-client and munge, and root; without them its tests are skipped.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import CutsetError
+    from .models.buckets import Buckets
     from .models.metrics import Perplexity
     from .models.padding import PadTo
     from .models.parts import Parts
@@ -47,6 +48,7 @@ _HOME = {
     "Add": ("ps.optimizers.standard", "Add"),
     "AllReduce": ("ps.methods.all_reduce", "AllReduce"),
     "Averaging": ("ps.methods.local_sgd", "Averaging"),
+    "Buckets": ("models.buckets", "Buckets"),
     "Callback": ("tools.python.callbacks", "Callback"),
     "Cosine": ("ps.optimizers.schedule", "Cosine"),
     "CutsetError": ("errors", "CutsetError"),
@@ -97,6 +99,7 @@ __all__ = [
     "Add",
     "AllReduce",
     "Averaging",
+    "Buckets",
     "Callback",
     "Cosine",
     "CutsetError",

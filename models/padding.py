@@ -27,28 +27,21 @@ class PadTo:
         """Return a batch of samples, each a tuple, a dict or one tensor."""
         first = samples[0]
         if isinstance(first, Mapping):
-            padded = [{**sample, self._part: self._pad(sample[self._part])} for sample in samples]
+            padded = [{**sample, self._part: self._fill(sample[self._part])} for sample in samples]
             found = [sample[self._part] for sample in samples]
             more = {"lengths": self._measure(found)} if self._lengths else {}
             return {**default_collate(padded), **more}
         if not isinstance(first, Sequence):
-            batch = torch.stack([self._pad(sample) for sample in samples])
+            batch = torch.stack([self._fill(sample) for sample in samples])
             return (batch, self._measure(samples)) if self._lengths else batch
         place = int(self._part)
         found = [sample[place] for sample in samples]
-        filled = [(*sample[:place], self._pad(sample[place]), *sample[place + 1 :]) for sample in samples]
+        filled = [(*sample[:place], self._fill(sample[place]), *sample[place + 1 :]) for sample in samples]
         parts = list(default_collate(filled))
         return (*parts[: place + 1], *([self._measure(found)] if self._lengths else []), *parts[place + 1 :])
 
-    def _pad(self, sample: Any) -> Tensor:
-        tensor = torch.as_tensor(sample)
-        count = len(self._sizes)
-        if tensor.dim() < count or any(size > most for size, most in zip(tensor.shape, self._sizes, strict=False)):
-            facts = f"a sample of shape {list(tensor.shape)} is longer than {list(self._sizes)}, to which it is padded"
-            raise TaskError(facts, fix="pad to the longest, or cut longer ones off")
-        padded = tensor.new_full((*self._sizes, *tensor.shape[count:]), self._value)
-        padded[tuple(slice(size) for size in tensor.shape[:count])] = tensor
-        return padded
+    def _fill(self, sample: Any) -> Tensor:
+        return pad_tensor(sample, self._sizes, self._value)
 
     @staticmethod
     def _measure(samples: Sequence[Any]) -> Tensor:
@@ -56,3 +49,15 @@ class PadTo:
 
     def __repr__(self) -> str:
         return f"PadTo({', '.join(map(str, self._sizes))}, part={self._part!r})"
+
+
+def pad_tensor(sample: Any, sizes: tuple[int, ...], value: float) -> Tensor:
+    """Return what a sample holds, its first dimensions filled up to these sizes. TaskError where it is longer."""
+    tensor = torch.as_tensor(sample)
+    count = len(sizes)
+    if tensor.dim() < count or any(size > most for size, most in zip(tensor.shape, sizes, strict=False)):
+        facts = f"a sample of shape {list(tensor.shape)} is longer than {list(sizes)}, to which it is padded"
+        raise TaskError(facts, fix="pad to the longest, or cut longer ones off")
+    padded = tensor.new_full((*sizes, *tensor.shape[count:]), value)
+    padded[tuple(slice(size) for size in tensor.shape[:count])] = tensor
+    return padded

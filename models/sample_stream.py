@@ -1,10 +1,12 @@
 """`SampleStream`: which samples each global batch holds, which every process computes alike from the seed."""
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from .buckets import arrange_by_bucket
 from .task import TaskError
 
 EPOCHS_KEPT = 4
@@ -14,10 +16,10 @@ class SampleStream:
     """Epoch after epoch of `count` samples, each a fresh permutation drawn from `seed`, cut into batches of `batch`.
 
     Every batch is full: it may reach over the end of an epoch. Access is random: a replica that takes every fourth
-    batch asks for those alone.
+    batch asks for those alone. buckets: of which bucket each sample is, where batches shall be of one each.
     """
 
-    def __init__(self, count: int, *, batch: int, seed: int) -> None:
+    def __init__(self, count: int, *, batch: int, seed: int, buckets: Sequence[int] | None = None) -> None:
         if count < 1 or batch < 1:
             raise TaskError(
                 f"a stream needs samples and a batch of at least 1, got {count} samples, batch {batch}",
@@ -26,6 +28,7 @@ class SampleStream:
         self.count = count
         self.batch = batch
         self.seed = seed
+        self._buckets = None if buckets is None else torch.tensor(buckets)
         self._permutations: dict[int, Tensor] = {}
 
     def __repr__(self) -> str:
@@ -56,7 +59,12 @@ class SampleStream:
         if epoch not in self._permutations:
             while len(self._permutations) >= EPOCHS_KEPT:
                 self._permutations.pop(next(iter(self._permutations)))
-            self._permutations[epoch] = torch.randperm(self.count, generator=_generator(self.seed, epoch))
+            generator = _generator(self.seed, epoch)
+            drawn = torch.randperm(self.count, generator=generator)
+            if self._buckets is not None:
+                head = -epoch * self.count % self.batch
+                drawn = arrange_by_bucket(drawn, self._buckets, batch=self.batch, head=head, generator=generator)
+            self._permutations[epoch] = drawn
         return self._permutations[epoch]
 
 

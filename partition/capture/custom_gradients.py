@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..ir.autocast import autocast_depth
 from ..ir.pytree import iter_leaves
+from ..operators.step import MODEL, STEP
 from ..trace.source_location import PARTITION, TORCH
 from .leaf_selection import is_inside
 from .tracing_error import Untraceable
@@ -57,7 +58,7 @@ def refuse_hooks(model: nn.Module, leaf_modules: Sequence[str] = ()) -> None:
     leaf_modules: names of modules that are not traced, whose hooks are called when they run.
     """
     for name, module in model.named_modules():
-        in_leaf = any(name == leaf or is_inside(name, leaf) for leaf in leaf_modules)
+        in_leaf = any(leaf in (name, MODEL, STEP) or is_inside(name, leaf) for leaf in leaf_modules)
         if (module._backward_hooks or module._backward_pre_hooks) and not in_leaf:
             raise Untraceable(
                 f"the module {name or 'itself'} has a backward hook", rewrite=FIX, modules=[name] if name else ()

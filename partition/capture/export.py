@@ -110,7 +110,7 @@ def capture(
 
     step, probe, repeated = make_step(), make_step(), make_step()
     traced = _Traced(step) if STEP in names else step
-    try:
+    with _name_failures(step, names, leaf_modules):
         if loss is not None:
             refuse_hooks(model, names)
         with _traced_code(probe, autocast), mode:
@@ -127,14 +127,24 @@ def capture(
                 _compare_steps(repeated, example, tell)
         with _quiet():
             graph = thread_generator_state(build_graph(draft))
-    except Untraceable as error:
-        raise error.suggest(find_leaf_globs(model, error.modules, names), leaf_modules) from error
-    except BadInput:
-        raise
-    except Exception as error:  # of torch, which meets in a trace what it has never met
-        failed = _untraceable(error, step)
-        raise failed.suggest(find_leaf_globs(model, failed.modules, names), leaf_modules) from error
     return msgspec.structs.replace(graph, output=layout), constants
+
+
+@contextlib.contextmanager
+def _name_failures(step: Step, names: Sequence[str], leaf_modules: Sequence[str]) -> Iterator[None]:
+    """Make an Untraceable of whatever is raised, which says which leaf modules may help."""
+    try:
+        yield
+    except BadInput as error:
+        if not isinstance(error, Untraceable):
+            raise
+        failed: Untraceable = error
+        cause: Exception = error
+    except Exception as error:  # of torch, which meets in a trace what it has never met
+        failed, cause = _untraceable(error, step), error
+    else:
+        return
+    raise failed.suggest(find_leaf_globs(step.model, failed.modules, names), leaf_modules) from cause
 
 
 def _choose_results(

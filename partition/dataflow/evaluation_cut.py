@@ -12,8 +12,9 @@ from .cut import Cut, PlacedBox, assign_fold_owners
 def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
     """Derive the cut of the evaluation graph that leaves every parameter where training has it.
 
-    An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes; another goes
-    whole to the machine that computes most of what it reads. What is read of the output is collected where the loss is.
+    An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes, in the same
+    proportions where the graph was captured for another number of samples; another goes whole to the machine that
+    computes most of what it reads. What is read of the output is collected where the loss is.
     """
     cut = assign_fold_owners(train, cut)
     known = {key: op for op, key in zip(train.ops, _operator_keys(train), strict=True)}
@@ -23,9 +24,10 @@ def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
     producers = evaluation.producers
     for op, key in zip(evaluation.ops, _operator_keys(evaluation), strict=True):
         twin = known.get(key)
-        if twin is not None and _same_loops(twin, op):
-            boxes[op.name] = cut.boxes[twin.name]
-            if twin.name in cut.folds:
+        if twin is not None and _has_like_loops(twin, op):
+            sizes = [[loop.size for loop in one.nest.loops] for one in (twin, op)]
+            boxes[op.name] = _scale(cut.boxes[twin.name], *sizes)
+            if twin.name in cut.folds and sizes[0] == sizes[1]:
                 folds[op.name] = cut.folds[twin.name]
             continue
         makers = [placed_box for name in op.inputs if name in producers for placed_box in boxes[producers[name]]]
@@ -61,9 +63,22 @@ def _operator_keys(graph: Graph) -> list[tuple[str, str, int]]:
     return keys
 
 
-def _same_loops(a: Op, b: Op) -> bool:
-    """Whether boxes of `a` are legal boxes of `b`."""
-    return [loop.size for loop in a.nest.loops] == [loop.size for loop in b.nest.loops] and _cuttable(a) <= _cuttable(b)
+def _has_like_loops(a: Op, b: Op) -> bool:
+    """Whether boxes of `a`, in proportion, are legal boxes of `b`."""
+    return len(a.nest.loops) == len(b.nest.loops) and _cuttable(a) <= _cuttable(b)
+
+
+def _scale(pieces: Sequence[PlacedBox], sizes: Sequence[int], others: Sequence[int]) -> Sequence[PlacedBox]:
+    """Boxes of loops of `sizes` as boxes of loops of other sizes. One of which nothing is left has no place."""
+    if sizes == others:
+        return pieces
+    scaled = [(tuple(map(_scale_interval, box, sizes, others)), machine) for box, machine in pieces]
+    return [(box, machine) for box, machine in scaled if volume(box)]
+
+
+def _scale_interval(interval: tuple[int, int], size: int, other: int) -> tuple[int, int]:
+    start, stop = interval
+    return (start * other // size, stop * other // size) if size else (0, other)
 
 
 def _cuttable(op: Op) -> set[int]:

@@ -64,6 +64,7 @@ def test_a_moved_gpt_trains_alone_as_before_and_together_as_well(tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # frameworks take long to import
 @pytest.mark.parametrize("framework", ["loop", "ddp", "accelerate", "lightning"])
 def test_what_was_moved_is_as_good(tmp_path: Path, framework: str) -> None:
     if framework in ("accelerate", "lightning"):

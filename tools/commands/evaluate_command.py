@@ -19,6 +19,7 @@ EXAMPLES = """\b
 Examples:
   cutset eval cutset.models:digits --checkpoint runs/last
   cutset eval net.py:task --checkpoint model.safetensors --machines 4 --split train
+  cutset eval net.py:task --checkpoint runs/0003-task --ema
   cutset eval cutset.models:word2vec --data text:FILE --word-vectors --questions questions-words.txt --near king
 """
 
@@ -34,6 +35,7 @@ Examples:
     show_default=True,
     help="A run folder, a checkpoint folder, or a safetensors file (a plain state_dict).",
 )
+@click.option("--ema", is_flag=True, help="Evaluate the moving average of the weights, of a run with --ema.")
 @click.option("--split", default="test", show_default=True, help="Samples to evaluate on: test or train.")
 @click.option(
     "--word-vectors",
@@ -68,6 +70,7 @@ Examples:
 def evaluate(
     task: str,
     source: Path,
+    ema: bool,
     split: str,
     word_vectors: bool,
     questions: Path | None,
@@ -84,17 +87,19 @@ def evaluate(
     if word_vectors != scores_words:
         facts = "--word-vectors goes with --questions, --similarity or --near"
         raise UsageError("E218", facts, fix="--word-vectors --near WORD, or none of them")
+    if word_vectors and ema:
+        raise refuse_both("--ema", "--word-vectors")
     if word_vectors:
         with keep_stdout(as_json):
             scores = _score_words(task, options["data"], source, questions, similarity, near)
         _report_words(scores, as_json=as_json)
         return
     with keep_stdout(as_json):
-        result = _evaluate_split(task, source, split, options)
+        result = _evaluate_split(task, source, split, options, averaged=ema)
     _report_split(result, as_json=as_json)
 
 
-def _evaluate_split(task: str, source: Path, split: str, options: dict[str, Any]) -> dict[str, Any]:
+def _evaluate_split(task: str, source: Path, split: str, options: dict[str, Any], *, averaged: bool) -> dict[str, Any]:
     """Load the placement, if one is named, then capture, plan and run the model (`evaluate`)."""
     from ...partition.placement.placement_file import load
     from ..evaluation.evaluate import check_split, evaluate
@@ -106,7 +111,8 @@ def _evaluate_split(task: str, source: Path, split: str, options: dict[str, Any]
     if machines is not None and machines < 1:
         raise UsageError("E201", f"{machines} machines; it takes at least one", fix="--machines 1")
     spec, placement = read_task_spec(task, options), None if path is None else load(path)
-    return evaluate(spec, source, request=PlanRequest(machines), placement=placement, split=check_split(split))
+    plan = PlanRequest(machines)
+    return evaluate(spec, source, request=plan, placement=placement, split=check_split(split), averaged=averaged)
 
 
 def _report_split(result: dict[str, Any], *, as_json: bool) -> None:

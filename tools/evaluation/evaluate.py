@@ -4,13 +4,16 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import Tensor
 
 from ...errors import BadInput, UsageError
+from ...models.task import Task
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.placement_file import load as load_placement
 from ...runtime.channel.channel import Channel
@@ -28,9 +31,9 @@ from ..run_folder import PLACEMENT
 from ..task import weight_source as weights
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
 from ..task.load_task import TaskSpec, build_model, load_task, read_split
-from ..task.meta_model import build_step, non_persistent_buffers
+from ..task.meta_model import build_step, build_without_weights, non_persistent_buffers
 from ..task.plan_request import PlanRequest
-from ..task.plan_task import compile_programs, load_cut, plan_task, with_placement
+from ..task.plan_task import compile_programs, compile_rest, load_cut, plan_task, with_placement
 from ..task.scores import Scores, score, score_uncut
 from ..tensor_files import save_state
 
@@ -42,9 +45,10 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
     """What one machine evaluates.
 
     Attributes:
-        weights: path of the trained tensors.
+        weights: path of the trained tensors. averaged: their moving average is evaluated.
         constants: path of the tensors that the model's code makes.
         program: msgpack of its evaluation Program, empty if the model is not cut.
+        rest: that of the last batch, where it is short and cannot be filled up, else empty.
         peers: the names of all machines.
     """
 
@@ -53,12 +57,20 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
     batch: int
     weights: str
     constants: str
+    averaged: bool
     program: bytes = b""
+    rest: bytes = b""
     peers: list[str] = []
 
 
 def evaluate(
-    spec: TaskSpec, source: Path, *, request: PlanRequest, placement: Placement | None = None, split: str = "test"
+    spec: TaskSpec,
+    source: Path,
+    *,
+    request: PlanRequest,
+    placement: Placement | None = None,
+    split: str = "test",
+    averaged: bool = False,
 ) -> dict[str, Any]:
     """Return the scores, seconds and samples per second of a checkpoint on a split.
 
@@ -66,9 +78,11 @@ def evaluate(
         source: a run folder, a checkpoint folder or a safetensors file.
         request: the plan, if there is no `placement`.
         placement: the cut to use; by default that of the run folder, unless `request` asks for a number of machines.
+        averaged: evaluate the moving average of the weights.
 
     Raises:
         CheckpointError: the weights are not those of the task.
+        UsageError: there is no moving average.
     """
     if placement is None and request == PlanRequest() and (source / PLACEMENT).is_file():
         placement = load_placement(source / PLACEMENT)
@@ -78,10 +92,15 @@ def evaluate(
     request = request if request != PlanRequest() else PlanRequest(machines=1)
     capture = _capture(spec, alone=placement is None and request.machines == 1)
     programs: Sequence[Program] = []
+    rests, constants = list[Program](), dict[str, Tensor]()
     if capture is not None:
         placement = placement or plan_task(capture, spec, request)
-        programs = compile_programs(capture, load_cut(capture, placement))[1]
-    counts = _run(spec, source, capture, programs, split)
+        cut = load_cut(capture, placement)
+        programs = compile_programs(capture, cut)[1]
+        if len(programs) > 1:
+            rests, constants = compile_rest(capture, spec, cut, lambda: len(read_split(capture.task, split)))
+    evaluated = EvaluatedModel(spec, source, averaged, capture, programs, rests, constants)
+    counts = _run(evaluated, split)
     return {
         "task": spec.model,
         "weights": str(source),
@@ -101,24 +120,59 @@ def _capture(spec: TaskSpec, *, alone: bool) -> CapturedTask | None:
     return None if isinstance(capture, BadInput) else capture
 
 
-def _run(
-    spec: TaskSpec, source: Path, capture: CapturedTask | None, programs: Sequence[Program], split: str
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """What is evaluated: a task with weights from `source`, or with their average, and its programs by machine.
+
+    programs: of whole batches, none where the model cannot be traced. A single one is not run, as plain torch does as
+    well, and takes samples of any length. rests, constants: see `compile_rest`.
+    """
+
+    spec: TaskSpec
+    source: Path
+    averaged: bool
+    capture: CapturedTask | None
+    programs: Sequence[Program]
+    rests: Sequence[Program]
+    constants: Mapping[str, Tensor]
+
+
+def _run(model: EvaluatedModel, split: str) -> dict[str, Any]:
     """Write the constants to a file, start a process for each machine, and return the counts."""
+    spec, source, capture, programs, rests = model.spec, model.source, model.capture, model.programs, model.rests
     task = load_task(spec)
     names = [worker_name(0, machine) for machine in range(max(1, len(programs)))]
     with tempfile.TemporaryDirectory(prefix="cutset-eval-") as folder:
-        constants = dict(capture.constants) if capture is not None else {}
-        with weights.open_weights(source) as trained:
+        constants = dict(model.constants) | (capture.constants if capture is not None else {})
+        with weights.open_weights(source, averaged=model.averaged) as trained:
             missing = [name for name in non_persistent_buffers(task) if trained.shape(name) is None]
             if missing:  # a plain state_dict leaves out buffers that are not persistent
                 constants |= {n: b for n, b in build_model(task, seed=0).named_buffers() if n in missing}
-            weights.check_weights(trained, programs, constants, where=source)
+            weights.check_weights(trained, [*programs, *rests], constants, where=source)
+            if len(programs) == 1:
+                constants |= _make_unused(task, trained, constants)
         path = save_state(Path(folder) / "constants.safetensors", constants)
         batch = capture.batch if capture is not None else spec.batch or task.batch
-        machine = EvaluationSpec(spec, split, batch, str(source.resolve()), str(path), peers=names)
-        machines = [msgspec.structs.replace(machine, program=msgspec.msgpack.encode(program)) for program in programs]
+        where = str(source.resolve())
+        machine = EvaluationSpec(spec, split, batch, where, str(path), model.averaged, peers=names)
+        encoded = [msgspec.msgpack.encode(program) for program in programs] if len(programs) > 1 else []
+        of_rest = [msgspec.msgpack.encode(rest) for rest in rests] or [b""] * len(encoded)
+        machines = [
+            msgspec.structs.replace(machine, program=program, rest=rest)
+            for program, rest in zip(encoded, of_rest, strict=True)
+        ]
         return _launch(names, machines or [machine])
+
+
+def _make_unused(task: Task, trained: weights.Weights, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a checkpoint lacks as no operator uses it; a whole model has it all the same."""
+    model = build_without_weights(task)
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    unused = {name for name in names if trained.shape(name) is None and name not in constants}
+    if not unused:
+        return {}
+    built = build_model(task, seed=0)
+    return {n: t.detach() for n, t in (*built.named_parameters(), *built.named_buffers()) if n in unused}
 
 
 def _launch(names: Sequence[str], machines: Sequence[EvaluationSpec]) -> dict[str, Any]:
@@ -140,18 +194,15 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
     task = load_task(spec.spec)
     samples = read_split(task, spec.split, one_shape=bool(spec.program))
     with (
-        weights.open_weights(Path(spec.weights)) as trained,
+        weights.open_weights(Path(spec.weights), averaged=spec.averaged) as trained,
         weights.open_weights(Path(spec.constants)) as constants,
     ):
         values = weights.FallbackWeights(trained, constants)
         if spec.program:
-            program = msgspec.msgpack.decode(spec.program, type=Program)
-            leaf_modules = LeafModules.where_needed([program], lambda: build_step(task))
-            mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
-            worker = Worker(program, mailbox, spec.peers, leaf_modules=leaf_modules)
+            worker, rest = _build_workers(spec, task, channel)
             weights.load_pieces(worker.states, values)
             start = time.monotonic()
-            scores = score(worker, task, samples, 0, autocast=spec.spec.autocast)
+            scores = score(worker, task, samples, 0, autocast=spec.spec.autocast, rest=rest)
         else:
             model = build_model(task, seed=0)
             weights.load_model(model, values, where=Path(spec.weights))
@@ -159,6 +210,19 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
             start = time.monotonic()
             scores = score_uncut(uncut, task, samples, spec.batch)
     return {"scores": None if scores is None else _to_plain(scores), "seconds": time.monotonic() - start}
+
+
+def _build_workers(spec: EvaluationSpec, task: Task, channel: Channel) -> tuple[Worker, Worker | None]:
+    """Return what computes whole batches, and what computes the short one, with the same state."""
+    found = [msgspec.msgpack.decode(one, type=Program) for one in (spec.program, spec.rest) if one]
+    leaf_modules = LeafModules.where_needed(found, lambda: build_step(task))
+    mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
+    worker = Worker(found[0], mailbox, spec.peers, leaf_modules=leaf_modules)
+    if not spec.rest:
+        return worker, None
+    worker.states.extend(found[1])
+    rest = Worker(found[1], mailbox, spec.peers, states=worker.states, tag="rest.", leaf_modules=leaf_modules)
+    return worker, rest
 
 
 def _to_plain(scores: Scores) -> dict[str, Any]:

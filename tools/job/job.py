@@ -34,12 +34,12 @@ class Job:
     """A run of which everything is settled: what `configure` returns, and the supervisors start roles from.
 
     config: the options as the user gave them; method, optimizer, compression: the objects that they name. shards: how
-    many there are. programs, evaluations: by machine; empty where the model is trained whole, in plain torch. regions:
-    by machine, where its trained parameters lie in its flat buffer; slices: how shards divide these buffers. names:
-    from each name in the model's state_dict to the one that the run knows the tensor by; a tied tensor has several.
-    notes: what the user should know. run: its number among the runs of its folder, which orders their checkpoints.
-    stream: where it begins in its stream, if that is known. script: that keeps its own loop; loop:
-    how that goes through its data.
+    many there are. programs, evaluations: by machine; empty where the model is trained whole, in plain torch. rests:
+    those that evaluate a short last batch, empty where none is computed. regions: by machine, where its trained
+    parameters lie in its flat buffer; slices: how shards divide these buffers. names: from each name in the model's
+    state_dict to the one that the run knows the tensor by; a tied tensor has several. notes: what the user should
+    know. run: its number among the runs of its folder, which orders their checkpoints. stream: where it begins in its
+    stream, if that is known. script: that keeps its own loop; loop: how that goes through its data.
     """
 
     config: RunConfig
@@ -60,6 +60,7 @@ class Job:
     stream: StreamPosition | None = None
     script: Script | None = None
     loop: LoopPosition = FIRST_LOOP
+    rests: Sequence[Program] = ()
 
     @property
     def out(self) -> Path:
@@ -132,6 +133,7 @@ def make_worker_spec(
         machines=job.machines,
         program=msgspec.msgpack.encode(job.programs[machine]) if job.programs else b"",
         evaluation=msgspec.msgpack.encode(job.evaluations[machine]) if job.programs else b"",
+        rest=msgspec.msgpack.encode(job.rests[machine]) if job.rests else b"",
         slices=slices_of_machine(job.slices, machine),
         method=job.method,
         optimizer=job.optimizer.of_machine(machine),

@@ -14,10 +14,10 @@ from ...errors import BadInput
 from ...partition.placement.placement_file import Placement
 from ...runtime.worker.program import Program
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
-from ..task.load_task import TaskSpec
+from ..task.load_task import TaskSpec, read_split
 from ..task.meta_model import build_without_weights
 from ..task.plan_request import PlanRequest
-from ..task.plan_task import compile_programs, load_cut, micro_batch_spec, plan_task, with_placement
+from ..task.plan_task import compile_programs, compile_rest, load_cut, micro_batch_spec, plan_task, with_placement
 
 if TYPE_CHECKING:
     from ...models.task import Task
@@ -35,8 +35,9 @@ class ReplicaPlan:
     """How a replica computes.
 
     spec: the task, with the leaf modules and the autocast of the placement. batch: samples of a step, computed in
-    `micro_batches` parts. programs, evaluations: by machine, empty where the model is whole. placement: None where it
-    was not captured; failure: then why, if it cannot be traced. constants: values that the model's code made.
+    `micro_batches` parts. programs, evaluations: by machine, empty where the model is whole. rests: those that evaluate
+    the last batch where it is short and cannot be filled up. placement: None where it was not captured; failure: then
+    why, if it cannot be traced. constants: values that the model's code made.
     """
 
     task: "Task"
@@ -46,6 +47,7 @@ class ReplicaPlan:
     placement: Placement | None = None
     programs: Sequence[Program] = ()
     evaluations: Sequence[Program] = ()
+    rests: Sequence[Program] = ()
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     has_leaf_modules: bool = False
     notes: tuple[str, ...] = ()
@@ -86,10 +88,12 @@ def plan_replica(
     if isinstance(capture, WholeModel):
         return ReplicaPlan(task, spec, batch, failure=capture.failure)
     placement = placement or plan_task(capture, spec, request)
-    programs, evaluations = compile_programs(capture, load_cut(capture, placement))
+    cut = load_cut(capture, placement)
+    programs, evaluations = compile_programs(capture, cut)
     spec = with_placement(placement, spec)
     if len(programs) == 1 and placement.micro_batches == 1:  # there is nothing that plain torch does not do as well
         return ReplicaPlan(task, spec, batch, placement=placement, notes=capture.notes)
+    rests, more = compile_rest(capture, spec, cut, lambda: len(read_split(task, "test")))
     return ReplicaPlan(
         task,
         spec,
@@ -98,7 +102,8 @@ def plan_replica(
         placement,
         programs,
         evaluations,
-        capture.constants,
+        rests,
+        {**capture.constants, **more},
         bool(capture.leaf_modules),
         capture.notes,
     )

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
-from ...models.sample_stream import SampleStream
 from ...models.task import Data
 from ..job.process_specs import TrainingSpec
 from ..samples.dataset_samples import Samples
 from ..samples.part_loader import PartLoader
 from ..samples.part_order import PartOrder
 from ..samples.part_samples import PartEnd, PartSamples
-from ..samples.sample_loader import SampleLoader
+from ..samples.sample_loader import SampleLoader, make_stream
 from .batch_assignment import BatchAssignment, LeasedBatches
 
 
@@ -41,7 +40,7 @@ class NumberedReader:
     """Reads samples by their numbers."""
 
     def __init__(self, training: TrainingSpec, samples: Samples, assignment: BatchAssignment) -> None:
-        stream = SampleStream(len(samples), batch=training.batch, seed=training.seed)
+        stream = make_stream(samples, batch=training.batch, seed=training.seed)
         self._loader, self._assignment = SampleLoader(samples, stream), assignment
 
     def read(self, step: int) -> Data | None:

@@ -18,7 +18,7 @@ from ..config.run_config import RunConfig
 from ..evaluation.evaluate import check_split, evaluate
 from ..hosts.engine import serve_if_member
 from ..report.notebook import RunResult
-from ..run_folder import BEST_WEIGHTS, RESULT, WEIGHTS
+from ..run_folder import BEST_WEIGHTS, EMA_WEIGHTS, RESULT, WEIGHTS
 from ..task import weight_source as weights
 from ..task.capture_task import capture_task
 from ..task.load_task import build_model, load_task, read_split, refuse_while_importing
@@ -28,7 +28,12 @@ from ..train import train_and_save
 from .callbacks import CallbackThread
 
 _LOG = logging.getLogger("cutset")
-_WEIGHTS = {"last": WEIGHTS, "best": BEST_WEIGHTS}
+_WEIGHTS = {"last": WEIGHTS, "best": BEST_WEIGHTS, "ema": EMA_WEIGHTS}
+_FIXES = {
+    "last": "train again",
+    "best": 'Trainer(..., monitor="test_loss")',
+    "ema": "Trainer(..., ema=0.999)",
+}
 
 
 class Trainer:
@@ -90,7 +95,7 @@ class Trainer:
     def evaluate(self, split: str = "test", *, which: str = "last") -> dict[str, Any]:
         """Return the scores of the trained weights on a split: samples, loss, accuracy and metrics.
 
-        which: "last" or "best" weights, the latter where `monitor` is set.
+        which: "last" weights, the "best" where `monitor` is set, or their average where `ema` is.
         """
         return evaluate(self.config.task_spec, self._find(which), request=PlanRequest(), split=check_split(split))
 
@@ -130,14 +135,13 @@ class Trainer:
     def _find(self, which: str) -> Path:
         """Return the file of the weights. UsageError where there are none."""
         if which not in _WEIGHTS:
-            raise UsageError("E224", f"which={which!r}; there are {' and '.join(_WEIGHTS)}", fix='which="last"')
+            raise UsageError("E224", f"which={which!r}; there are {', '.join(_WEIGHTS)}", fix='which="last"')
         if self.folder is None or not (self.folder / RESULT).exists():
             where = "no run folder" if self.folder is None else f"{self.folder} has no result"
             raise UsageError("E276", f"{where}: nothing is trained", fix="call fit() before")
         path = self.folder / _WEIGHTS[which]
         if not path.exists():
-            fix = 'Trainer(..., monitor="test_loss")' if which == "best" else "train again"
-            raise UsageError("E276", f"{self.folder} has no {path.name}", fix=fix)
+            raise UsageError("E276", f"{self.folder} has no {path.name}", fix=_FIXES[which])
         return path
 
     def __repr__(self) -> str:

@@ -94,17 +94,20 @@ class CutModelPart(ModelPart):
         program = msgspec.msgpack.decode(setup.program, type=Program)
         evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
         peers = [worker_name(setup.replica, m, setup.incarnation) for m in range(setup.machines)]
-        leaf_modules = LeafModules.where_needed(
-            [program, evaluation], lambda: build_step(task, seed=setup.training.seed)
-        )
+        rest = msgspec.msgpack.decode(setup.rest, type=Program) if setup.rest else None
+        all_programs = [program, evaluation, *([] if rest is None else [rest])]
+        leaf_modules = LeafModules.where_needed(all_programs, lambda: build_step(task, seed=setup.training.seed))
         trace = Trace(warm_steps(setup.training.steps) if setup.replica == 0 else range(0))
         seed, order = setup.training.seed + setup.replica, setup.training.schedule
         self.worker = Worker(program, mailbox, peers, seed=seed, order=order, leaf_modules=leaf_modules, trace=trace)
-        self.worker.states.extend(evaluation)
+        for one in all_programs[1:]:
+            self.worker.states.extend(one)
         _load_boxes(self.worker.states, setup.training.initial)
-        self._tester = Worker(
-            evaluation, mailbox, peers, states=self.worker.states, tag="test.", leaf_modules=leaf_modules
-        )
+        states = self.worker.states
+        self._tester = Worker(evaluation, mailbox, peers, states=states, tag="test.", leaf_modules=leaf_modules)
+        self._rest = None
+        if rest is not None:
+            self._rest = Worker(rest, mailbox, peers, states=states, tag="rest.", leaf_modules=leaf_modules)
         self._tests, self._autocast = 0, setup.training.task.autocast
 
     def step(self, batch: Data, step: int) -> float | None:
@@ -115,7 +118,7 @@ class CutModelPart(ModelPart):
 
     def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         self._tests += 1
-        return score(self._tester, task, data, self._tests, autocast=self._autocast)
+        return score(self._tester, task, data, self._tests, autocast=self._autocast, rest=self._rest)
 
     def buffers(self) -> list[Tensor]:
         states = self.worker.states

@@ -24,7 +24,7 @@ class BatchMaker:
     def __init__(
         self, task: "Task", split: str, collate: Callable[[list[Any]], Any], *, one_shape: bool = True
     ) -> None:
-        self._collate, self._unpack = collate, task.unpack or unpack_batch
+        self.collate, self._unpack = collate, task.unpack or unpack_batch
         self.what = f"the {split} data of task {task.name}"
         self._form: list[str] | None = None
         self.has_one_shape = one_shape
@@ -37,7 +37,7 @@ class BatchMaker:
         from ...models.task import Data
 
         with blame("E311", f"the batch of samples {which} of {self.what}"):
-            batch = self._unpack(self._collate(items))
+            batch = self._unpack(self.collate(items))
         if not isinstance(batch, Data):
             facts = f"unpack of {self.what} gives a {type(batch).__name__}, not a cutset.Data"
             raise BadInput("E311", facts, fix="return cutset.Data((inputs,), (targets,))")

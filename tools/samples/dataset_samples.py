@@ -77,6 +77,32 @@ class DatasetSamples:
         """Return the samples at `index` as they are in these epochs. number: of the batch, which does not matter."""
         return self.rows(torch.tensor(index), torch.tensor(epochs))
 
+    @property
+    def collate(self) -> Callable[[list[Any]], Any]:
+        """What makes a batch of a list of samples."""
+        return self._maker.collate
+
+    def find_buckets(self) -> list[int] | None:
+        """Return the bucket of each sample by number, None where the task has none. It may read all samples."""
+        from ...models.buckets import Buckets
+        from ...models.task import TaskError
+
+        if not isinstance(buckets := self.collate, Buckets):
+            return None
+        if buckets.sizes is not None and len(buckets.sizes) != self._count:
+            facts = f"{self.what} has {self._count} samples, and its buckets have sizes of {len(buckets.sizes)}"
+            raise BadInput("E311", facts, fix="give cutset.Buckets the size of each sample, or leave sizes out")
+        found = []
+        with keep_generators():
+            for number in range(self._count):
+                sample = None if buckets.sizes is not None else self._read(number, 0)
+                try:
+                    size = buckets.measure(sample) if buckets.sizes is None else buckets.sizes[number]
+                    found.append(buckets.choose(size))
+                except TaskError as error:
+                    raise BadInput("E311", f"sample {number} of {self.what}: {error.facts}", fix=error.fix) from error
+        return found
+
     def _read(self, number: int, epoch: int) -> Any:
         seed_generators(self._seed, epoch, number)
         with blame("E311", f"sample {number} of {self.what}"):

@@ -59,7 +59,8 @@ def locate_batch(number: int) -> tuple[int, int]:
 class PartSamples:
     """The samples of one split, in parts.
 
-    parts: how many; as the dataset, the task or PARTS says, and 1 where all parts turn out to be the same.
+    parts: how many; as the dataset, the task, the shards of a dataset of Hugging Face or PARTS says, and 1 where all
+    parts turn out to be the same.
     total: samples of an epoch, None where nobody knows. For the other arguments see `DatasetSamples`.
     """
 
@@ -80,7 +81,7 @@ class PartSamples:
         self.collate = collate
         self.what, self.processes = self._maker.what, processes
         self._files = getattr(dataset, "files", None) if _is_parts(dataset) else None
-        self.parts = parts or (len(self._files) if self._files is not None else task.parts or PARTS)
+        self.parts = parts or (len(self._files) if self._files is not None else _choose_parts(task, dataset))
         self.total = _find_total(task, dataset)
         self.is_divided = True  # by itself
         if parts is None and self._files is None and self.parts > 1 and self._are_same():
@@ -291,6 +292,14 @@ def _is_parts(dataset: Any) -> bool:
     from ...models.parts import Parts
 
     return isinstance(dataset, Parts)
+
+
+def _choose_parts(task: "Task", dataset: Any) -> int:
+    """Return how many parts a dataset has that divides itself, no more than the shards that it says it has."""
+    shards = getattr(dataset, "num_shards", None)
+    if not isinstance(shards, int) or shards < 1:
+        return task.parts or PARTS
+    return min(task.parts or shards, shards)
 
 
 def _find_total(task: "Task", dataset: Any) -> int | None:

@@ -68,3 +68,9 @@ class SampleLoader:
 
     def __repr__(self) -> str:
         return f"SampleLoader({self._samples}, {self._count} processes)"
+
+
+def make_stream(samples: Samples, *, batch: int, seed: int) -> SampleStream:
+    """Return the batches of all epochs, of one bucket each where the samples have buckets."""
+    buckets = samples.find_buckets() if isinstance(samples, DatasetSamples) else None
+    return SampleStream(len(samples), batch=batch, seed=seed, buckets=buckets)

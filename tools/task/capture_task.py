@@ -86,6 +86,14 @@ def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask |
         return error
 
 
+def capture_rest(capture: CapturedTask, spec: TaskSpec, count: int) -> "tuple[Graph, dict[str, Tensor]]":
+    """Return the evaluation graph of a captured task for `count` samples, fewer than it was captured for."""
+    import torch
+
+    example = example_batch(capture.task, capture.batch).rows(torch.arange(count))
+    return _graph(capture.task, example, capture.leaf_modules, spec, lambda note: None, training=False)
+
+
 def _graphs(
     task: "Task", example: "Data", leaf_modules: Sequence[str], spec: TaskSpec, tell: Callable[[str], None]
 ) -> "tuple[Graph, Graph, dict[str, Tensor]]":

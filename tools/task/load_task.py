@@ -121,29 +121,15 @@ def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
     """Build the task's module; BadInput names the line where its factory fails."""
     from torch import nn
 
+    from .lazy_modules import initialise_lazy_modules
+
     if isinstance(task.model, nn.Module):
         facts = f"the model of task {task.name} is {_with_article(task.model)}, not a function that makes one"
         raise BadInput("E304", facts, fix="model=lambda: ..., so that each process makes its own")
     with blame("E303", f"the model of task {task.name}", stated="E304"):
         model = task.build(seed=seed, device=device)
-        _initialise_lazy_modules(model, task, seed=seed, device=device)
+        initialise_lazy_modules(model, lambda: example_batch(task, task.batch), seed=seed, device=device)
         return model
-
-
-def _initialise_lazy_modules(model: "nn.Module", task: "Task", *, seed: int, device: str) -> None:
-    """Run the model once where modules learn their sizes from the first batch, so that they have parameters."""
-    import torch
-    from torch.nn.parameter import UninitializedTensorMixin
-
-    from ...models.task import call_by_name
-
-    if not any(isinstance(tensor, UninitializedTensorMixin) for tensor in (*model.parameters(), *model.buffers())):
-        return
-    example, training = example_batch(task, task.batch), model.training
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        call_by_name(model.eval(), [tensor.to(device) for tensor in example.inputs], example.names)
-    model.train(training)
 
 
 def example_batch(task: "Task", batch: int) -> "Data":

@@ -1,8 +1,10 @@
 """From the graphs of a task to a placement, a cut and programs: what `plan`, `check`, `eval` and `train` share."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+from torch import Tensor
 
 from ...errors import BadInput, UsageError
 from ...partition.dataflow.cut import Cut
@@ -12,7 +14,7 @@ from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
 from ...runtime.worker.program import Program, programs
-from .capture_task import CapturedTask
+from .capture_task import CapturedTask, capture_rest
 from .load_task import TaskSpec
 from .plan_request import PlanRequest
 
@@ -77,3 +79,22 @@ def compile_programs(capture: CapturedTask, cut: Cut) -> tuple[list[Program], li
     dataflow = lower_cut(capture.train, cut)
     evaluation = evaluation_cut(capture.train, dataflow.cut, capture.evaluation)
     return programs(dataflow, training=True), programs(lower_cut(capture.evaluation, evaluation), training=False)
+
+
+def compile_rest(
+    capture: CapturedTask, spec: TaskSpec, cut: Cut, count_samples: Callable[[], int]
+) -> tuple[list[Program], dict[str, Tensor]]:
+    """Return the evaluation programs for the samples that make no whole batch, and the constants of these.
+
+    There are none where all that is read of the output has samples along its first dimension: the last batch is filled
+    up then, and what was added is left out. It cannot be of a loss that the model computes itself.
+    """
+    graph = capture.evaluation
+    if all(graph.tensors[name].shape[:1] == (capture.batch,) for name in graph.results):
+        return [], {}
+    count = count_samples() % capture.batch
+    if not count:
+        return [], {}
+    rest, constants = capture_rest(capture, spec, count)
+    placed = evaluation_cut(capture.train, lower_cut(capture.train, cut).cut, rest)
+    return programs(lower_cut(rest, placed), training=False), constants

@@ -1,11 +1,13 @@
 """How well a model does on samples: loss, accuracy and the task's metrics, of a model that is cut or is not.
 
 The batches of a split stream through the machines of a cut model; the one with the output measures. The last batch is
-filled up with the last sample, and what is measured are the samples that there are.
+filled up with the last sample, and what is measured are the samples that there are. Where an output has no samples, as
+a loss that the model computes itself, the last batch is computed as short as it is: by programs of its own size.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -55,7 +57,6 @@ class Scorer:
         self._task, self._autocast = task, autocast
         self._samples, self._losses, self._correct = 0, 0.0, 0
         self._counts_correct = task.correct is not None
-        self._measured = 0  # samples of loss and metrics
         self._sums = dict.fromkeys((name for name, one in task.metrics.items() if not _collects(one)), 0.0)
         self.failure = ""
         for name, metric in task.metrics.items():
@@ -64,26 +65,19 @@ class Scorer:
                     metric.reset()
 
     @torch.no_grad()
-    def add(self, outputs: Any, targets: tuple[Tensor, ...], *, count: int) -> None:
-        """Take in what the model gives for a batch. count: of samples that are there, not filled up.
+    def add(self, outputs: Any, targets: tuple[Tensor, ...], *, size: int, count: int) -> None:
+        """Take in what the model gives for a batch. size: of the batch; count: of samples that were not filled up.
 
-        Where the batch was filled up and the outputs have no samples along the first dimension, as a loss has not that
-        the model computes itself, only correct answers are counted.
+        Where some were, the outputs have samples along their first dimension.
         """
-        size = len(targets[0]) if targets else count
-        first = first_tensor(outputs)
-        if first is not None and self._counts_correct:
-            self._count_correct(first[:count] if first.dim() else first, tuple(target[:count] for target in targets))
-        self._samples += count
         if count < size:
-            if not _has_samples(outputs, size):
-                if self._measured:
-                    return
-                count = size  # all that there is to measure
             leaves, rebuild = flatten(outputs)
             outputs = rebuild([leaf[:count] if isinstance(leaf, Tensor) else leaf for leaf in leaves])
             targets = tuple(target[:count] for target in targets)
-        self._measured += count
+        first = first_tensor(outputs)
+        if first is not None and self._counts_correct:
+            self._count_correct(first, targets)
+        self._samples += count
         self._add_loss(outputs, targets, count)
         for name, metric in self._task.metrics.items():
             with self._blame_metric(name):
@@ -98,8 +92,8 @@ class Scorer:
         for name, metric in self._task.metrics.items():
             with self._blame_metric(name):
                 collected = metric.compute() if isinstance(metric, CollectingMetric) else None
-                metrics[name] = self._sums[name] / self._measured if collected is None else float(collected)
-        loss = None if self.failure else self._losses / self._measured
+                metrics[name] = self._sums[name] / self._samples if collected is None else float(collected)
+        loss = None if self.failure else self._losses / self._samples
         return Scores(self._samples, loss, self._correct if self._counts_correct else None, metrics)
 
     def _count_correct(self, first: Tensor, targets: tuple[Tensor, ...]) -> None:
@@ -133,16 +127,20 @@ class Scorer:
         return blame("E315", f"metric {name!r} of task {self._task.name}", fix=fix)
 
 
-def score(worker: Worker, task: Task, data: Samples, step: int, *, autocast: str = "") -> Scores | None:
+def score(
+    worker: Worker, task: Task, data: Samples, step: int, *, autocast: str = "", rest: Worker | None = None
+) -> Scores | None:
     """Return the scores of a cut model on samples; None where another machine has the output.
 
     All machines of the replica must call it with the same data and the same `step`, which is a new one at every call.
+    rest: computes what makes no whole batch, where that cannot be filled up (`compile_rest`).
     """
     size, scorer, has_output = worker.program.batch, Scorer(task, autocast=autocast), False
+    whole = len(data) // size if rest is not None else -(-len(data) // size)  # batches
     targets = deque[tuple[Tensor, ...]]()  # of batches whose output is on its way
 
     def feed() -> Iterator[Data]:
-        for batch in iterate_batches(data, size):
+        for batch in islice(iterate_batches(data, size), whole):
             targets.append(batch.targets)
             yield batch
 
@@ -150,7 +148,14 @@ def score(worker: Worker, task: Task, data: Samples, step: int, *, autocast: str
         of_batch = targets.popleft()
         if pieces:
             has_output = True
-            scorer.add(_build_output(worker, pieces), of_batch, count=min(size, len(data) - number * size))
+            count = min(size, len(data) - number * size)
+            scorer.add(_build_output(worker, pieces), of_batch, size=size, count=count)
+    if rest is not None:
+        last = data.rows(torch.arange(whole * size, len(data)))
+        pieces = rest.predict(last, step)
+        if pieces:
+            has_output = True
+            scorer.add(_build_output(rest, pieces), last.targets, size=len(last), count=len(last))
     return scorer.finish() if has_output else None
 
 
@@ -158,7 +163,12 @@ def score_uncut(worker: UncutWorker, task: Task, data: Samples, size: int) -> Sc
     """Return the scores of an uncut model on samples, in batches of `size`."""
     scorer = Scorer(task, autocast=worker.autocast)
     for number, batch in enumerate(iterate_batches(data, size)):
-        scorer.add(worker.predict(batch), batch.targets, count=min(size, len(data) - number * size))
+        start = number * size
+        count, outputs = min(size, len(data) - start), worker.predict(batch)
+        if count < size and not _has_samples(outputs, size):
+            batch = data.rows(torch.arange(start, len(data)))
+            outputs = worker.predict(batch)
+        scorer.add(outputs, batch.targets, size=len(batch), count=count)
     return scorer.finish()
 
 

@@ -7,13 +7,14 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, UsageError
 from ...partition.ir.box import Box, slices
 from ...ps.checkpoint.read_checkpoint import open_checkpoint
 from ...ps.checkpoint.streamed_safetensors import TensorReader
+from ...ps.optimizers.parameter_groups import EMA
 from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.program import Program
-from ..run_folder import CHECKPOINT
+from ..run_folder import CHECKPOINT, EMA_WEIGHTS
 
 
 class Weights(Protocol):
@@ -72,27 +73,37 @@ class FallbackWeights:
 
 
 class _CheckpointWeights:
-    """The tensors of a checkpoint's folder."""
+    """The tensors of a checkpoint's folder. averaged: what is trained is its moving average."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, averaged: bool = False) -> None:
         self._checkpoint = open_checkpoint(folder)
+        if averaged and EMA not in self._checkpoint.state_names():
+            facts = f"{folder} has no moving average of the weights"
+            raise UsageError("E239", facts, fix="train with --ema 0.999, or leave --ema out here")
+        self._averaged = set(self._checkpoint.trained_names) if averaged else set[str]()
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         return tuple(self._checkpoint.shape(name)) if name in self._checkpoint else None
 
     def read_box(self, name: str, box: Box, extents: Sequence[int]) -> Tensor:
-        return self._checkpoint.read_box(name, box, extents)
+        return self._checkpoint.read_box(name, box, extents, state=EMA if name in self._averaged else "")
 
 
 @contextmanager
-def open_weights(path: Path) -> Iterator[Weights]:
-    """Open the weights in a run folder, a checkpoint's folder or a file; CheckpointError where they are not there."""
+def open_weights(path: Path, *, averaged: bool = False) -> Iterator[Weights]:
+    """Open the weights in a run folder, a checkpoint's folder or a file; CheckpointError where they are not there.
+
+    averaged: their moving average, which a checkpoint has where the run kept one; UsageError where it has none.
+    """
     if path.is_file():
+        if averaged:
+            facts = f"{path} has one set of weights, not their moving average beside them"
+            raise UsageError("E239", facts, fix=f"name the run folder, or {EMA_WEIGHTS} in it without --ema")
         with closing(_FileWeights(path)) as file:
             yield file
         return
     inner = path / CHECKPOINT
-    yield _CheckpointWeights(inner if inner.is_dir() else path)
+    yield _CheckpointWeights(inner if inner.is_dir() else path, averaged=averaged)
 
 
 def read_tensors_from(path: str | Path) -> Callable[[str], Tensor]:

@@ -14,16 +14,17 @@ from safetensors.torch import load_file
 from cutset.errors import CheckpointError, UsageError
 from cutset.models.tasks.digits import digits
 from cutset.tools.commands.cli import cli
+from cutset.tools.python.trainer import Trainer
 
 TASK = "cutset.models:digits"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder of a cut model."""
+    """A run folder of a cut model, with averaged weights."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    arguments = ["train", TASK, "--machines", "2", "--lr", "0.05", "--no-baseline", "--out", str(out), "--json"]
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    arguments = ["train", TASK, "--machines", "2", "--lr", "0.05", "--ema", "0.99", "--no-baseline", "--json"]
+    done = CliRunner().invoke(cli, [*arguments, "--out", str(out)], catch_exceptions=False)
     assert done.exit_code == 0
     return out
 
@@ -84,3 +85,33 @@ def test_a_damaged_checkpoint_is_refused(run: Path, tmp_path: Path) -> None:
 def test_an_unknown_split_is_named(run: Path) -> None:
     with pytest.raises(UsageError, match="E217: no split 'validation'"):
         evaluated(TASK, "--checkpoint", run, "--split", "validation")
+
+
+def test_averaged_weights_evaluate_and_predict_as_in_plain_torch(run: Path) -> None:
+    task = digits()
+    assert task.data is not None
+    test, model = task.data("test"), task.build(seed=7)
+    model.load_state_dict(load_file(run / "model-ema.safetensors"))
+    with torch.no_grad():
+        outputs = model.eval()(*test.inputs)
+        expected = float(task.loss(outputs, *test.targets))
+    cut, whole = (evaluated(TASK, "--checkpoint", run, "--ema", *more) for more in ([], ["--machines", 1]))
+    assert (cut["machines"], whole["machines"]) == (2, 1)
+    assert (cut["loss"], whole["loss"]) == (pytest.approx(expected), pytest.approx(expected))
+    trained = evaluated(TASK, "--checkpoint", run)
+    assert abs(trained["loss"] - expected) > 1e-4, "the average is that of other weights"
+    trainer = Trainer(TASK, out=run)
+    assert trainer.evaluate(which="ema")["loss"] == pytest.approx(expected)
+    assert torch.allclose(trainer.predict("test", which="ema"), outputs, atol=1e-5)
+
+
+def test_an_average_that_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"E239: (.|\n)*has one set of weights(.|\n)*model-ema"):
+        evaluated(TASK, "--checkpoint", run / "model.safetensors", "--ema")
+    without = tmp_path / "without"
+    train = ["train", TASK, "--epochs", "1", "--no-baseline", "--json", "--out", str(without)]
+    assert CliRunner().invoke(cli, train, catch_exceptions=False).exit_code == 0
+    with pytest.raises(UsageError, match=r"E239: .*checkpoint has no moving average(.|\n)*train with --ema"):
+        evaluated(TASK, "--checkpoint", without, "--ema")
+    with pytest.raises(UsageError, match=r"E276: .*has no model-ema.safetensors(.|\n)*ema=0.999"):
+        Trainer(TASK, out=without).evaluate(which="ema")

@@ -116,7 +116,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     trainer = Trainer(TASK, out=tmp_path / "none", **OPTIONS)
     with pytest.raises(UsageError, match="nothing is trained"):
         trainer.evaluate()
-    with pytest.raises(UsageError, match="last and best"):
+    with pytest.raises(UsageError, match="last, best, ema"):
         trainer.state_dict(which="worst")
     assert list(cutset_signature())[:2] == ["task", "callbacks"]
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cutset.errors import BadInput
 from cutset.models.metrics import Perplexity
 from cutset.models.task import Data, Task, TaskError, make_example_batches
+from cutset.partition.capture.export import collect_state
 from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.runtime.channel.mailbox import Mailbox
@@ -27,8 +28,10 @@ from cutset.runtime.worker.worker import Worker
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.evaluation.evaluate import evaluate
 from cutset.tools.job.prepare import prepare
+from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task, read_split
 from cutset.tools.task.plan_request import PlanRequest
+from cutset.tools.task.plan_task import compile_programs, compile_rest
 from cutset.tools.task.scores import Scorer, Scores, iterate_batches, score, score_uncut
 from cutset.tools.train import run
 
@@ -78,19 +81,19 @@ def test_a_cut_model_has_as_many_correct_answers_as_plain_torch(count: int) -> N
 
 
 SCORED = USER_MODELS / "scored.py"
+LANGUAGE = TaskSpec(f"{SCORED}:language")
 
 
 @pytest.mark.parametrize("name", with_slow(["language"], ["regression", "two_heads"]))
 def test_a_cut_run_measures_what_plain_torch_does(tmp_path: Path, name: str) -> None:
-    """50 test samples in batches of 8: the last one is filled up. The language model's own loss leaves that out."""
+    """50 test samples in batches of 8: the last one is filled up. The language model's loss cannot be: it is short."""
     task = load_task(TaskSpec(f"{SCORED}:{name}"))
     options = RunConfig(f"{SCORED}:{name}", machines=2, replicas=1, baseline=False, epochs=1, out=tmp_path)
     result = run(prepare(options))
     tests, model = read_split(task, "test"), task.build(seed=0)
     model.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    rows = torch.arange(48 if name == "language" else 50)
     with torch.no_grad():
-        part = tests.rows(rows)
+        part = tests.rows(torch.arange(50))
         outputs = model.eval()(*part.inputs)
         expected = float(task.loss(outputs, *part.targets))
     cut = result["rows"][-1]
@@ -111,6 +114,61 @@ def test_a_cut_run_measures_what_plain_torch_does(tmp_path: Path, name: str) -> 
     assert (again["loss"], again["metrics"]) == (pytest.approx(cut["test_loss"]), pytest.approx(cut["metrics"]))
 
 
+def short_sentences(count: int) -> Data:
+    """Sentences of which some words have no target, another number in each."""
+    words, labels = read_split(load_task(LANGUAGE), "test").rows(torch.arange(count)).inputs
+    ignored = torch.rand(labels.shape, generator=torch.Generator().manual_seed(count)) < 0.4
+    labels = torch.where(ignored, -100, labels)
+    labels[:, 0] = words[:, 0]
+    return Data((words, labels), (labels,))
+
+
+def plain_scores(task: Task, model: nn.Module, data: Data, size: int) -> tuple[float, float]:
+    """Loss and perplexity as a loop in plain torch has them: batches of `size`, the last one short."""
+    losses, tokens = 0.0, [0.0, 0.0]
+    for start in range(0, len(data), size):
+        part = data.rows(torch.arange(start, min(start + size, len(data))))
+        with torch.no_grad():
+            answer, labels = model.eval()(*part.inputs), part.targets[0]
+        losses += float(task.loss(answer, labels)) * len(part)
+        tokens[0] += float(nn.functional.cross_entropy(answer.logits.flatten(0, 1), labels.flatten(), reduction="sum"))
+        tokens[1] += int((labels != -100).sum())
+    return losses / len(data), math.exp(tokens[0] / tokens[1])
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 21, 50])
+def test_a_loss_inside_the_model_counts_every_sample(count: int) -> None:
+    task, data = load_task(LANGUAGE), short_sentences(count)
+    capture, model = capture_task(LANGUAGE), task.build(seed=3)
+    expected = plain_scores(task, model, data, capture.batch)
+    uncut = score_uncut(UncutWorker(task.build(seed=3), task.loss), task, data, capture.batch)
+    assert (uncut.loss, uncut.metrics["perplexity"]) == pytest.approx(expected, rel=1e-6)
+    assert (uncut.samples, uncut.correct) == (count, None)
+
+    cut = finest_cut(capture.train, 2)
+    evaluations = compile_programs(capture, cut)[1]
+    rests, constants = compile_rest(capture, LANGUAGE, cut, lambda: count)
+    assert len(rests) == (2 if count % capture.batch else 0)
+    values = collect_state(model, task.loss, {**capture.constants, **constants})
+
+    def role(machine: int, channel: MemoryChannel) -> list[Scores | None]:
+        mailbox = Mailbox(channel)
+        worker, rest = Worker(evaluations[machine], mailbox, NAMES), None
+        if rests:
+            worker.states.extend(rests[machine])
+            rest = Worker(rests[machine], mailbox, NAMES, states=worker.states, tag="rest.")
+        worker.states.load(values.__getitem__)
+        own = load_task(LANGUAGE)  # a metric collects
+        return [score(worker, own, data, step, rest=rest) for step in (1, 2)]
+
+    found = MemoryNetwork().run({n: lambda channel, m=m: role(m, channel) for m, n in enumerate(NAMES)})  # type: ignore[misc]
+    ((scores, again),) = [both for both in found.values() if both[0] is not None]
+    assert scores == again
+    assert scores is not None
+    assert (scores.loss, scores.metrics["perplexity"]) == pytest.approx(expected, rel=1e-6)
+    assert (scores.samples, scores.correct) == (count, None)
+
+
 def classification(**more: Any) -> Task:
     return Task("any", nn.Identity, nn.functional.cross_entropy, make_example_batches(((3,),), classes=3), **more)
 
@@ -120,7 +178,7 @@ LOGITS, CLASSES = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), (torch.tenso
 
 def scored(task: Task, *, count: int = 2) -> Scores:
     scorer = Scorer(task)
-    scorer.add(LOGITS, CLASSES, count=count)
+    scorer.add(LOGITS, CLASSES, size=2, count=count)
     return scorer.finish()
 
 
@@ -151,7 +209,7 @@ def test_a_loss_that_wants_what_training_gives_leaves_the_rest() -> None:
         return nn.functional.cross_entropy(main + auxiliary, classes)
 
     scorer = Scorer(replace(classification(), loss=of_two))
-    scorer.add(torch.cat([LOGITS, LOGITS]), (torch.cat([CLASSES[0]] * 2),), count=4)
+    scorer.add(torch.cat([LOGITS, LOGITS]), (torch.cat([CLASSES[0]] * 2),), size=4, count=4)
     scores = scorer.finish()
     assert (scores.loss, scores.correct) == (None, 2)
     assert "too many values to unpack" in scorer.failure

@@ -4,6 +4,7 @@ import click
 
 from .channel import channel_command
 from .cluster import cluster_command
+from .data import data_command
 from .figure3 import figure3_command
 from .memory import memory_command
 from .methods import methods_bench_command
@@ -21,6 +22,7 @@ def bench() -> None:
 for _command in (
     channel_command,
     cluster_command,
+    data_command,
     figure3_command,
     memory_command,
     methods_bench_command,

@@ -1,0 +1,43 @@
+"""The transforms that are measured cost what they say, and ratios are those of one round."""
+
+import time
+
+import pytest
+
+from cutset.tools.bench.training.data_speed import COMPUTES, NONE, WAITS, DataSpeed, Images, images, tabulate
+
+
+def test_a_transform_costs_its_seconds_of_a_clock_or_of_a_core() -> None:
+    clock, core = time.perf_counter(), time.thread_time()
+    for number in range(5):
+        Images(8, WAITS, 0.02)[number]
+    assert time.perf_counter() - clock >= 0.1
+    assert time.thread_time() - core < 0.1, "it waits without computing"
+    core, images = time.thread_time(), Images(8, COMPUTES, 0.02)
+    for number in range(5):
+        images[number]
+    assert time.thread_time() - core >= 0.1
+
+
+def test_transforms_change_no_sample() -> None:
+    task = images(COMPUTES, 1e-6)
+    assert task.data is not None
+    for one, other in zip(
+        list(task.data("train"))[:9], list(Images(len(task.data("train")), NONE, 0.0))[:9], strict=True
+    ):
+        assert one[0].equal(other[0])
+        assert one[1] == other[1]
+
+
+def test_the_goal_is_for_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    rows = [
+        DataSpeed("one process", 1, NONE, [100.0, 200.0], [1.0, 1.0]),
+        DataSpeed("one process", 1, COMPUTES, [95.0, 150.0, 199.0], [0.95, 0.75, 0.99]),
+        DataSpeed("2 replicas", 2, WAITS, [80.0], [0.8]),
+        DataSpeed("2 replicas", 2, COMPUTES, [50.0], [0.5]),
+    ]
+    table = tabulate(0.01, rows)
+    assert [row["reached"] for row in table.to_dict()["rows"]] == [None, True, False, None]
+    assert table.format_cells()[1] == ["one process", COMPUTES, "150", "0.95", "0.9: reached"]
+    assert "10.00 ms; 2 cores" in table.notes[0]

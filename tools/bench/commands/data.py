@@ -1,0 +1,28 @@
+"""`cutset bench data`: training speed with transforms of samples that cost as much as a step, and without."""
+
+import json
+
+import click
+
+from .options import json_option, print_progress, rounds_option
+
+
+@click.command("data")
+@rounds_option(3, help="Rounds; each trains once with each transform, in turn.")
+@json_option
+def data_command(rounds: int, as_json: bool) -> None:
+    """Measure what transforms of samples cost that take as long as the training itself.
+
+    Trains in one process and by two replicas, without transforms, with one that waits, and with one that computes.
+    Exit code 4 if a goal is missed.
+    """
+    from ..training.data_speed import measure, tabulate
+
+    step_s, found = measure(rounds=rounds, on_progress=print_progress)
+    table = tabulate(step_s, found)
+    if as_json:
+        click.echo(json.dumps(table.to_dict()))
+    else:
+        table.print()
+    if any(one.reached is False for one in found):
+        raise SystemExit(4)
