@@ -6,8 +6,6 @@ decomposed.
 
 import contextlib
 import hashlib
-import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,26 +19,19 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from ...errors import BadInput
 from ..draft.axis_inference import build_graph
 from ..draft.draft import Draft, draft_tensor
-from ..ir.autocast import autocast_context
 from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step import STEP, Step
-from ..trace.detached_data import DetachedData
-from ..trace.generic_sizes import assume_generic_sizes
-from ..trace.global_caches import keep_global_caches
-from ..trace.gradient_modes import show_gradient_modes
-from ..trace.known_conditions import KnownConditions
-from ..trace.packed_sequences import PackedSequences
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
-from ..trace.tensor_sizes import TensorSizes
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .lowering import Lowering
+from .traced_code import keep_quiet, run_as_traced
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
 
 TENSOR_KINDS = {
@@ -88,17 +79,13 @@ def capture(
     know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
     naming the source line.
     """
-    names = select_leaf_modules(model, leaf_modules).names
-    sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes)
-    whole, layout = Step(model, loss, input_names), None
+    names, mode = select_leaf_modules(model, leaf_modules).names, _make_fake_mode()
+    whole, layout, trials = Step(model, loss, input_names), None, LeafTrials()
     with mode:
         memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
-    values = zip((*example[0], *fake_targets), (*inputs, *targets), strict=True)
-    batch = {id(fake): tensor for fake, tensor in values if not tensor.is_meta}
-    trials: LeafTrials = {}
+    batch = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
 
     def make_step() -> Step:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
@@ -113,19 +100,19 @@ def capture(
     with _name_failures(step, names, leaf_modules):
         if loss is not None:
             refuse_hooks(model, names)
-        with _traced_code(probe, autocast), mode:
+        with run_as_traced(probe, autocast), mode:
             _try_step(probe, example)
             if loss is None and readers:
                 layout = _choose_results([step, repeated], probe.run(example[0]), readers, fake_targets)
-        with _traced_code(step, autocast):
+        with run_as_traced(step, autocast):
             exported = _export(traced, step, example)
         _check_constants(exported.constants, model)
-        with _quiet():
+        with keep_quiet():
             draft, constants = _draft(exported, step, autocast)
         if not trust:
-            with _traced_code(repeated, autocast), mode:
+            with run_as_traced(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
-        with _quiet():
+        with keep_quiet():
             graph = thread_generator_state(build_graph(draft))
     return msgspec.structs.replace(graph, output=layout), constants
 
@@ -147,6 +134,17 @@ def _name_failures(step: Step, names: Sequence[str], leaf_modules: Sequence[str]
     raise failed.suggest(find_leaf_globs(step.model, failed.modules, names), leaf_modules) from cause
 
 
+def _make_fake_mode() -> FakeTensorMode:
+    """Return a mode in which tensors have no values, and sizes that depend on data have names."""
+    sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes)
+
+
+def _pair_values(fake: Sequence[Tensor], real: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Return the values of those fake tensors that have some, by id."""
+    return {id(a): b for a, b in zip(fake, real, strict=True) if not b.is_meta}
+
+
 def _choose_results(
     steps: Sequence[Step], output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
 ) -> OutputLayout:
@@ -164,50 +162,6 @@ def _export(traced: nn.Module, step: Step, example: tuple[Any, ...]) -> torch.ex
         raise
     except Exception as error:
         raise _untraceable(error, step) from error
-
-
-@contextlib.contextmanager
-def _traced_code(step: Step, autocast: str) -> Iterator[None]:
-    """Run the code of a step as it is to be traced."""
-    with (
-        keep_global_caches([*step.modules(), getattr(step.criterion, "function", None)]),
-        show_gradient_modes(),
-        DetachedData(),
-        TensorSizes(),
-        PackedSequences(),
-        KnownConditions(),
-        torch.compiler.set_stance("force_eager"),
-        _unchecked_distributions(),
-        assume_generic_sizes(),
-        autocast_context(autocast, cached=False),
-        _quiet(),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _unchecked_distributions() -> Iterator[None]:
-    """Let distributions trust their parameters: their checks are branches on values, which only ever raise."""
-    before = torch.distributions.Distribution._validate_args
-    torch.distributions.Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(before)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence torch's messages about the model; what matters becomes an error of ours."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before = log.disabled
-    log.disabled = True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.disabled = before
 
 
 def collect_state(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:

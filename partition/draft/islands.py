@@ -48,7 +48,7 @@ def _is_dynamic(op: DraftOp, draft: Draft) -> bool:
 def _group(ops: Sequence[DraftOp], dynamic: set[int], draft: Draft) -> list[list[int]]:
     """Return the numbers of the operators, those of an island together, in an order in which they can run."""
     maker = {name: i for i, op in enumerate(ops) for name in op.outputs}
-    island = UnionFind(range(len(ops)))  # type: ignore[no-untyped-call]
+    island = UnionFind(range(len(ops)))
     order = set[tuple[int, int]]()
     for i, op in enumerate(ops):
         for name in find_tensors(op.arguments).values():

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from sympy import Expr
-from sympy.logic.boolalg import Boolean
+from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 _OF_NUMBERS = os.path.join(os.path.dirname(torch.__file__), "__init__.py")  # SymInt, SymBool

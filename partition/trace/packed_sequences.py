@@ -4,7 +4,7 @@ Torch takes `lstm` over packed data apart into its steps even in a trace without
 stand in for those of torch, whose arguments they have; they compute nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ STANDS_FOR = {
     _cutset.packed_rnn_relu.default: _aten.rnn_relu.data,
     _cutset.pad_packed.default: _aten._pad_packed_sequence.default,
 }
-_VF = torch._VF  # type: ignore[attr-defined]
+_VF = torch._VF
 _STAND_INS = {
     getattr(_VF, name): getattr(_cutset, f"packed_{name}") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 }
@@ -80,9 +80,12 @@ def _refuse_backward(context: Any, *gradients: Any) -> Any:
     raise AssertionError("a stand-in has no gradient")
 
 
-_EMPTY = {_cutset.packed_lstm.default: _empty_lstm, _cutset.pad_packed.default: _empty_padded}
+_EMPTY: dict[Any, Callable[..., Any]] = {
+    _cutset.packed_lstm.default: _empty_lstm,
+    _cutset.pad_packed.default: _empty_padded,
+}
 for _operator in STANDS_FOR:
-    _qualified = _operator.name()
+    _qualified = _operator.name()  # type: ignore[no-untyped-call]
     _empty = _EMPTY.get(_operator, _empty_rnn)
     torch.library.register_fake(_qualified, _empty, lib=_LIBRARY)
     # It is registered so that a trace knows which results carry a gradient.

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from ...models.task import Data, call_by_name
 
 
-def initialise_lazy_modules(model: nn.Module, example: Callable[[], Data], *, seed: int, device: str) -> None:
-    """Run a model once on the example batch where it has such modules."""
+def initialise_lazy_modules(model: nn.Module, example: Callable[[], Data], *, seed: int, device: str) -> nn.Module:
+    """Run a model once on the example batch where it has such modules, and return it."""
     if not any(isinstance(tensor, UninitializedTensorMixin) for tensor in (*model.parameters(), *model.buffers())):
-        return
+        return model
     batch, training = example(), model.training
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         call_by_name(model.eval(), [tensor.to(device) for tensor in batch.inputs], batch.names)
-    model.train(training)
+    return model.train(training)

@@ -128,8 +128,7 @@ def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
         raise BadInput("E304", facts, fix="model=lambda: ..., so that each process makes its own")
     with blame("E303", f"the model of task {task.name}", stated="E304"):
         model = task.build(seed=seed, device=device)
-        initialise_lazy_modules(model, lambda: example_batch(task, task.batch), seed=seed, device=device)
-        return model
+        return initialise_lazy_modules(model, lambda: example_batch(task, task.batch), seed=seed, device=device)
 
 
 def example_batch(task: "Task", batch: int) -> "Data":

@@ -1,0 +1,62 @@
+"""How the code of a step is run while it is traced: what a trace cannot see is put into words that it can."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+from ..ir.autocast import autocast_context
+from ..operators.step import Step
+from ..trace.detached_data import DetachedData
+from ..trace.generic_sizes import assume_generic_sizes
+from ..trace.global_caches import keep_global_caches
+from ..trace.gradient_modes import show_gradient_modes
+from ..trace.known_conditions import KnownConditions
+from ..trace.packed_sequences import PackedSequences
+from ..trace.tensor_sizes import TensorSizes
+
+
+@contextlib.contextmanager
+def run_as_traced(step: Step, autocast: str) -> Iterator[None]:
+    """Run the code of a step as it is to be traced."""
+    with (
+        keep_global_caches([*step.modules(), getattr(step.criterion, "function", None)]),
+        show_gradient_modes(),
+        DetachedData(),
+        TensorSizes(),
+        PackedSequences(),
+        KnownConditions(),
+        torch.compiler.set_stance("force_eager"),
+        _unchecked_distributions(),
+        assume_generic_sizes(),
+        autocast_context(autocast, cached=False),
+        keep_quiet(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Let distributions trust their parameters: their checks are branches on values, which only ever raise."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
+
+
+@contextlib.contextmanager
+def keep_quiet() -> Iterator[None]:
+    """Silence torch's messages about the model; what matters becomes an error of ours."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = before
