@@ -29,8 +29,9 @@ from ..operators.leaf_module import (
     is_tensor_leaf,
     tensor_spec,
 )
+from ..trace.suspended_trace import suspend_trace
 from .custom_gradients import find_gradient_leaves, is_outside
-from .leaf_trial_inputs import STYLES, copy_untraced, dense_spec, make_trial_input, suspend_trace
+from .leaf_trial_inputs import STYLES, copy_untraced, dense_spec, make_trial_input
 from .source_location import describe_location, first_line
 
 WAY_OUT = "name a larger or a smaller module; or train it uncut, data parallel only, with --machines 1"
