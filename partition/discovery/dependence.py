@@ -11,6 +11,7 @@ from itertools import product
 from torch import Tensor
 
 from .operator_call import OperatorCall, PlainSize, Tensors
+from .rounding import find_differences
 from .rule_data import FoundLabel
 
 Dimension = tuple[str, int]  # of an operand
@@ -68,8 +69,7 @@ def _observe(call: OperatorCall, sample: Sample, at: Dimension, index: int, foll
     if output.shape != sample.output.shape:  # as of `repeat_interleave`, whose counts are values
         following.may.clear()
         return
-    differs = (output != sample.output) & ~(output.isnan() & sample.output.isnan())
-    places = differs.nonzero()
+    places = find_differences(output, sample.output).nonzero()
     following.seen |= bool(len(places))
     following.may = {d for d in following.may if bool((places[:, d] == index).all())}
 

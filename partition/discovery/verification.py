@@ -13,10 +13,9 @@ from torch import Tensor
 
 from .dependence import Sample
 from .operator_call import OperatorCall, Tensors
+from .rounding import are_close
 from .rule_data import FoundLabel
 
-ROUNDING = 1e-9  # of double precision, with room for sums in another order; an operator may return less precise ones
-SINGLE_ROUNDING = 1e-4
 ROUNDS = 2  # parts that are tried of each sample
 
 
@@ -48,7 +47,7 @@ def _holds_once(
         together = _add_up([_run_part(call, labels, part, leaves) for part in parts])
     except Exception:  # whatever an operator raises on operands of another shape
         return False
-    if not _are_equal(together, whole):
+    if not are_close(together, whole):
         return False
     return _have_equal_gradients(together, whole, _select_output(weight, labels, parts[0]), list(leaves.values()))
 
@@ -114,7 +113,7 @@ def _have_equal_gradients(together: Tensor, whole: Tensor, weight: Tensor, leave
         found = _differentiate(together, weight, wanted)
     except Exception:  # whatever the operator raises on parts alone
         return False
-    return all(_are_equal(_keep_finite(a, b), _keep_finite(b, b)) for a, b in zip(found, expected, strict=True))
+    return all(are_close(_keep_finite(a, b), _keep_finite(b, b)) for a, b in zip(found, expected, strict=True))
 
 
 def _keep_finite(gradient: Tensor, expected: Tensor) -> Tensor:
@@ -126,14 +125,3 @@ def _differentiate(output: Tensor, weight: Tensor, leaves: Sequence[Tensor]) -> 
     scalar = (output * weight).sum()
     scalar = scalar.real + 2 * scalar.imag if scalar.is_complex() else scalar
     return torch.autograd.grad(scalar, list(leaves), allow_unused=True, materialize_grads=True)
-
-
-def _are_equal(found: Tensor, expected: Tensor) -> bool:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return False
-    if not (expected.is_floating_point() or expected.is_complex()):
-        return torch.equal(found, expected)
-    rounding = ROUNDING if expected.dtype in (torch.float64, torch.complex128) else SINGLE_ROUNDING
-    sizes = expected.detach().abs()
-    largest = sizes[sizes.isfinite()].max().item() if bool(sizes.isfinite().any()) else 0.0
-    return torch.allclose(found, expected, rtol=rounding, atol=rounding * largest, equal_nan=True)

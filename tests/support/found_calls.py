@@ -116,7 +116,7 @@ EXPECTED = {
     "slogdet": "0 A.0",
     "solve": "0 A.0 B.0; 2 B.2",
     "solve_triangular": "0 self.0 B.0; 2 B.2",
-    "lstsq": "0 self.0 b.0",
+    "lstsq": "0 self.0 b.0; 2 b.2",
     "eigh": "0 self.0",
     "eigvalsh": "0 self.0",
     "svdvals": "0 A.0",

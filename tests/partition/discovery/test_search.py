@@ -36,7 +36,7 @@ def coupled() -> dict[str, Given]:
         "median": given("nanmedian", x(6)),
         "histogram of what is there": given("histc", x(50), 10),
         "masked_scatter": given("masked_scatter", x(6), b(6), x(6)),
-        "softmax": given("softmax", x(6), 0),
+        "softmax": given("aten.softmax.int", x(6), 0),
         "layer_norm": given("layer_norm", x(6), [6]),
         "roll": given("roll", x(6), [1], [0]),
         "flip": given("flip", x(6), [0]),

@@ -1,5 +1,6 @@
 """Labels that look right at some values, and are not: parts must show it."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,15 +15,19 @@ from cutset.partition.discovery.search import _search
 from cutset.partition.discovery.verification import holds
 
 
+NUMBERS = itertools.count()
+
+
 @contextmanager
 def operator(function: Callable[[Tensor], Tensor], *shape: int) -> Iterator[OperatorCall]:
     """A call of an operator that does what a function does."""
     with torch.library._scoped_library("cutset_test_verification", "DEF") as library:
-        library.define("f(Tensor x) -> Tensor")
-        library.impl("f", function, "CompositeImplicitAutograd")
+        name = f"f{next(NUMBERS)}"  # torch keeps operators by their names
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, function, "CompositeImplicitAutograd")
         output = tuple(function(torch.ones(shape, dtype=torch.float64)).shape)
         specs = (OperandSpec("x", shape, "float64"),)
-        yield OperatorCall("cutset_test_verification.f.default", '{"x": {"tensor": "x"}}', specs, output)
+        yield OperatorCall(f"cutset_test_verification.{name}.default", '{"x": {"tensor": "x"}}', specs, output)
 
 
 class ZeroGradient(torch.autograd.Function):
