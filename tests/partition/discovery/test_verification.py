@@ -14,7 +14,6 @@ from cutset.partition.discovery.rule_data import FoundLabel
 from cutset.partition.discovery.search import _search
 from cutset.partition.discovery.verification import holds
 
-
 NUMBERS = itertools.count()
 
 
