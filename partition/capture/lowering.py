@@ -113,7 +113,7 @@ class Lowering:
 
     def _lower_each_result(self, node: Node, target: Any, arguments: Arguments) -> None:
         """Enter one operator for each result that is used, so that it can be cut."""
-        used = _used_results(node)
+        used = {user.args[1] for user in node.users if user.target is operator.getitem}
         for index in (i for i in range(len(node.meta["val"])) if i in used):
             value = node.meta["val"][index]
             (tensor,) = self._builder.emit(node, target, {**arguments, "@output": index}, [value]).outputs
@@ -261,18 +261,14 @@ class Lowering:
         return self._builder.apply(node, aten.expand.default, tensor, {"size": list(value.shape)}, value)
 
 
-def _used_results(node: Node) -> set[Any]:
-    """Return the numbers of the results of a node that are used."""
-    return {user.args[1] for user in node.users if user.target is operator.getitem}
-
-
 def _has_one_use(node: Node, target: Any) -> bool:
     """Whether an operator without a written rule is used for one of its results alone, as `slogdet` often is.
 
     Then it may have a rule that is found by running it. Of several results, each would run the operator once more.
     """
     is_plain = target.namespace == "aten" and all(r.alias_info is None for r in target._schema.returns)
-    return is_plain and torch.Tag.nondeterministic_seeded not in target.tags and len(_used_results(node)) == 1
+    used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+    return is_plain and torch.Tag.nondeterministic_seeded not in target.tags and len(used) == 1
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

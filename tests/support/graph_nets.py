@@ -71,8 +71,8 @@ GRAPH_NETS = {
         F.mse_loss,
     ),
     "graph attention": Case(
-        lambda: nn.Sequential(Attention(4, 2, 3), nn.ELU(), Attention(6, 1, 3)),
-        lambda: Data((real(NODES, 4),), (real(NODES, 3),)),
+        lambda: nn.Sequential(Attention(4, 2, 3), nn.ELU(), Attention(6, 2, 2)),
+        lambda: Data((real(NODES, 4),), (real(NODES, 4),)),
         F.mse_loss,
     ),
 }
