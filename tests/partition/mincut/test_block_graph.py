@@ -8,7 +8,7 @@ from torch import nn
 from weighted_graphs import transformer
 
 from cutset.partition.capture.export import capture
-from cutset.partition.ir.graph import FOUND, Graph
+from cutset.partition.ir.graph import OPAQUE, Graph
 from cutset.partition.mincut.block_graph import boxes_by_operator, build_block_graph
 from cutset.partition.mincut.blocks import split_into_blocks
 from cutset.partition.mincut.cut_axes import CutAxes, paired_axes, parts_by_op, spatial_axes, unit_axes, whole_axes
@@ -76,12 +76,12 @@ def test_placed_puts_blocks_back_under_their_operators() -> None:
     }
 
 
-def test_an_operator_without_a_written_rule_has_the_flops_that_torch_counts() -> None:
+def test_an_operator_without_a_row_has_the_flops_that_torch_counts() -> None:
     batch, steps, width, hidden = 2, 3, 8, 16
     model = nn.LSTM(width, hidden, batch_first=True)
     graph, _ = capture(model, lambda out: out[0].mean(), [torch.zeros(batch, steps, width)])
     lstm = next(op for op in graph.ops if "lstm" in op.target)
-    assert lstm.sharding_rule == FOUND
+    assert lstm.sharding_rule == OPAQUE
     products = 2 * batch * steps * 4 * hidden * (width + hidden)
     assert products <= lstm.flops <= 1.1 * products  # and what is done element by element
 
