@@ -32,8 +32,9 @@ from ..operators.leaf_module import (
 )
 from ..trace.python_state import read_generators
 from ..trace.source_location import describe_location, first_line
+from ..trace.suspended_trace import suspend_trace
 from .custom_gradients import find_gradient_leaves, is_outside
-from .leaf_trial_inputs import STYLES, copy_untraced, dense_spec, make_trial_input, suspend_trace
+from .leaf_trial_inputs import STYLES, copy_untraced, dense_spec, make_trial_input
 
 WAY_OUT = "name a larger or a smaller module; or train it uncut, data parallel only, with --machines 1"
 

@@ -1,15 +1,13 @@
-"""What a trial run of a leaf module needs: inputs of random values, a copy of the module, and no trace."""
+"""What a trial run of a leaf module needs: inputs of random values, and a copy of the module."""
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.overrides import TorchFunctionMode
 
 from ..ir.empty_copy import dense_stride
 from ..operators.leaf_module import TRACED_CALL, TensorSpec, tensor_spec
@@ -41,16 +39,6 @@ def dense_spec(tensor: Tensor) -> TensorSpec:
     """Return the tensor's spec in a layout where no two elements share memory."""
     spec = tensor_spec(tensor)
     return TensorSpec(spec.shape, dense_stride(spec.shape, spec.stride), spec.dtype)
-
-
-@contextlib.contextmanager
-def suspend_trace() -> Iterator[None]:
-    """Run without the modes that watch the trace."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())
-        for _ in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
-            stack.enter_context(_pop_mode_temporarily())
-        yield
 
 
 class _KeepTraced(TorchFunctionMode):

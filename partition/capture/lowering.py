@@ -107,7 +107,8 @@ class Lowering:
         if "sparse" in arguments:  # gradients add up in dense buffers
             arguments["sparse"] = False
         value = node.meta.get("val")
-        if isinstance(value, tuple | list) and find_rule(str(target)) is not None and not is_dynamic(node):
+        splits = find_rule(str(target)) is not None or _has_one_use(node, target)
+        if isinstance(value, tuple | list) and splits and not is_dynamic(node):
             self._lower_each_result(node, target, arguments)
             return
         if not isinstance(value, Tensor):
@@ -287,6 +288,16 @@ class Lowering:
 
 def _is_splitter(node: Node) -> bool:
     return operator_name(node) in SPLITTERS and not is_dynamic(node)
+
+
+def _has_one_use(node: Node, target: Any) -> bool:
+    """Whether an operator without a written rule is used for one of its results alone, as `slogdet` often is.
+
+    Then it may have a rule that is found by running it. Of several results, each would run the operator once more.
+    """
+    is_plain = target.namespace == "aten" and all(r.alias_info is None for r in target._schema.returns)
+    used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+    return is_plain and torch.Tag.nondeterministic_seeded not in target.tags and len(used) == 1
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

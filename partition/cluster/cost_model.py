@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ..ir.box import Box, sizes, volume
-from ..ir.graph import Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
+from ..ir.graph import FOUND, Fixed, Follow, Graph, Op, Operand, Reading, TensorInfo, Window
 from ..ir.random_ops import random_tensor_name
+from ..operators.found_rule import classify_found
 from ..operators.registry import TABLE
 from ..operators.sharding.cost_class import (
     ATTENTION,
@@ -36,6 +37,8 @@ from .machines import Machine
 
 def class_of(op: Op) -> CostClass:
     """Return the class of an operator, which its sharding rule names; without a rule it is opaque."""
+    if op.sharding_rule == FOUND:
+        return classify_found(op.target)
     rule = TABLE.get(op.sharding_rule.removesuffix(SUMMARY_SUFFIX))
     return rule.cost if rule is not None else OPAQUE
 

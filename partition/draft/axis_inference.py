@@ -4,14 +4,17 @@ First all rules state which dimensions are one axis. Only when no axis splits an
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from ...errors import BadInput
+from ..discovery.found_signature import find_signature
 from ..ir.arguments import decode, find_tensors
 from ..ir.axes import Axes
 from ..ir.empty_copy import dense_stride
-from ..ir.graph import OPAQUE, Graph, Op, TensorInfo
+from ..ir.graph import FOUND, OPAQUE, Graph, Op, TensorInfo
 from ..ir.random_ops import DRAWS_BY_VALUE, GENERATOR_BYTES, RANDOM_OPERAND, is_random, random_tensor_name
 from ..operators.registry import find_rule
 from ..operators.rules.movement import STORE
@@ -27,24 +30,31 @@ FLOATING_DTYPES = ("float", "double", "half", "bfloat", "complex")
 Dims = dict[str, list[tuple[int, ...]]]
 
 
+class _InferredRule(NamedTuple):
+    """An operator and its rule. rule: the name, FOUND or OPAQUE; signature: None where it is opaque."""
+
+    op: DraftOp
+    rule: str
+    signature: Signature | None
+
+
 def build_graph(draft: Draft) -> Graph:
     """Return the graph of a draft; operators that nothing needs are dropped. Adds the random tensors to the draft."""
     draft = gather_islands(draft)
-    ops = drop_unneeded(draft)
+    inferred = [_infer_rule(op, draft) for op in drop_unneeded(draft)]
     axes, dims = Axes(), Dims()
     for tensor in draft.tensors.values():
         dims[tensor.name] = _new_axes(axes, tensor)
-    bound: dict[str, tuple[Signature, BoundSignature]] = {}
-    for op in ops:
-        signature = _infer_signature(op, draft)
+    bound: dict[str, BoundSignature] = {}
+    for op, _, signature in inferred:
         random = _random_tensor(op, signature)
         if random is not None:
             draft.tensors[random.name] = random
             dims[random.name] = _new_axes(axes, random)
         if signature is not None:
-            bound[op.name] = signature, bind_labels(op.name, _pair_labels(op, signature, dims), axes)
-    align_chunks(list(bound.values()), axes)
-    return _number_axes(draft, ops, axes, dims, bound)
+            bound[op.name] = bind_labels(op.name, _pair_labels(op, signature, dims), axes)
+    align_chunks([(i.signature, bound[i.op.name]) for i in inferred if i.signature is not None], axes)
+    return _number_axes(draft, inferred, axes, dims, bound)
 
 
 def _random_tensor(op: DraftOp, signature: Signature | None) -> DraftTensor | None:
@@ -76,13 +86,20 @@ def _new_axes(axes: Axes, tensor: DraftTensor) -> list[tuple[int, ...]]:
     return [axes.new(f"{tensor.name}.{d}", size) for d, size in enumerate(tensor.shape)]
 
 
-def _infer_signature(op: DraftOp, draft: Draft) -> Signature | None:
-    """Return the signature of an operator; None where it is opaque."""
-    rule = find_rule(op.target)
-    if rule is None or len(op.outputs) != 1 or _has_empty(op, draft):
-        return None
-    arguments = {name: decode(value, draft.tensors.__getitem__) for name, value in op.arguments.items()}
-    return rule.infer_signature(Site(op.target, arguments, draft.tensors[op.outputs[0]]))
+def _infer_rule(op: DraftOp, draft: Draft) -> _InferredRule:
+    """Return the rule of an operator: the written one; where there is none, the one found by running it, if any."""
+    if len(op.outputs) != 1 or _has_empty(op, draft):
+        return _InferredRule(op, OPAQUE, None)
+    output, rule = draft.tensors[op.outputs[0]], find_rule(op.target)
+    if rule is not None:
+        arguments = {name: decode(value, draft.tensors.__getitem__) for name, value in op.arguments.items()}
+        signature = rule.infer_signature(Site(op.target, arguments, output))
+        if signature is not None:
+            return _InferredRule(op, rule.name, signature)
+    found = find_signature(op.target, op.arguments, draft.tensors, output)
+    if found is None:
+        return _InferredRule(op, OPAQUE, None)
+    return _InferredRule(replace(op, arguments=found[1]), FOUND, found[0])
 
 
 def _has_empty(op: DraftOp, draft: Draft) -> bool:
@@ -101,8 +118,9 @@ def _pair_labels(op: DraftOp, signature: Signature, dims: Dims) -> list[tuple[La
 
 
 def _number_axes(
-    draft: Draft, ops: list[DraftOp], axes: Axes, dims: Dims, bound: Mapping[str, tuple[Signature, BoundSignature]]
+    draft: Draft, inferred: list[_InferredRule], axes: Axes, dims: Dims, bound: Mapping[str, BoundSignature]
 ) -> Graph:
+    ops = [op for op, _, _ in inferred]
     used = {name for op in ops for name in (*op.outputs, *find_tensors(op.arguments).values())}
     used |= {random_tensor_name(op.name) for op in ops} | set(draft.results)
     kept = [t for t in draft.tensors.values() if t.name in used or t.kind in ("parameter", "frozen", "buffer")]
@@ -115,11 +133,11 @@ def _number_axes(
 
     gradient = _find_gradients(draft, ops)
     tensors = {t.name: _info(t, [final(dim) for dim in dims[t.name]], sizes, t.name in gradient) for t in kept}
-    finished = {name: (signature, binding.renumber(final)) for name, (signature, binding) in bound.items()}
+    finished = {name: binding.renumber(final) for name, binding in bound.items()}
     batch = {axis for t in tensors.values() if t.kind in ("input", "target") and t.shape for axis in t.axes[0][:1]}
     return Graph(
         tensors=tensors,
-        ops=tuple(_op(op, finished.get(op.name), tensors, sizes) for op in ops),
+        ops=tuple(_op(i, finished.get(i.op.name), tensors, sizes) for i in inferred),
         axes=tuple((axes[axis].name, axes[axis].size) for axis in roots),
         batch_axes=tuple(sorted(batch)),
         results=tuple(draft.results),
@@ -141,22 +159,22 @@ def _info(tensor: DraftTensor, dims: Sequence[tuple[int, ...]], sizes: Sequence[
 
 
 def _op(
-    op: DraftOp,
-    bound: tuple[Signature, BoundSignature] | None,
+    inferred: _InferredRule,
+    bound: BoundSignature | None,
     tensors: Mapping[str, TensorInfo],
     sizes: Sequence[int],
 ) -> Op:
+    op, rule, signature = inferred
     named = find_tensors(op.arguments)
-    read = {argument: tensors[named[argument]] for argument in (bound[0].operands if bound else named)}
+    read = {argument: tensors[named[argument]] for argument in (signature.operands if signature else named)}
     random = tensors.get(random_tensor_name(op.name))
     if random is not None:
         read[RANDOM_OPERAND] = random
     outputs = [tensors[name] for name in op.outputs]
-    if bound:
-        nest = build_loop_nest(*bound, read, sizes)
+    if signature and bound:
+        nest = build_loop_nest(signature, bound, read, sizes)
     else:
         nest = build_opaque_nest(op.target, op.arguments, read, outputs, sizes)
-    rule = op.target.rsplit(".", 1)[0] if bound else OPAQUE
     return Op(op.name, op.target, op.arguments, op.outputs, nest, rule, op.module, op.source, op.writes)
 
 

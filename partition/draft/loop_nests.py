@@ -3,11 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
-
-from ..ir.arguments import call_operator, decode
 from ..ir.graph import Fixed, Follow, LoopInfo, LoopNest, Operand, Reading, TensorInfo, Window
-from ..operators.flop_counter import FlopCounter
+from ..operators.call_flops import count_call_flops
 from ..operators.sharding.signature import FixedRange, Signature, Sliding
 from .dimension_labels import BoundSignature, LabelBinding
 
@@ -98,14 +95,5 @@ def build_opaque_nest(
 def _count_flops(target: str, arguments: Arguments, touched: Sequence[TensorInfo]) -> float:
     """Return the FLOPs of a whole operator by its formula, but one for each element that is touched at least."""
     elements = float(sum(math.prod(info.shape) for info in touched))
-    tensors = {info.name: info for info in touched}
-
-    def on_meta(name: str) -> torch.Tensor:
-        return torch.empty(tensors[name].shape, dtype=getattr(torch, tensors[name].dtype), device="meta")
-
-    try:
-        with torch.no_grad(), FlopCounter() as counter:
-            call_operator(target, {name: decode(value, on_meta) for name, value in arguments.items()})
-    except (NotImplementedError, RuntimeError):  # an operator that cannot run without data
-        return elements
-    return max(elements, float(counter.flops))
+    counted = count_call_flops(target, arguments, {info.name: (info.shape, info.dtype) for info in touched})
+    return max(elements, counted or 0.0)

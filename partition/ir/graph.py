@@ -15,6 +15,7 @@ from .box import Box, volume, whole
 from .output_layout import OutputLayout
 
 OPAQUE = "opaque"  # stands for the sharding rule of an operator that has none
+FOUND = "found"  # stands for a rule that was found by running the operator
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
@@ -153,7 +154,7 @@ class Op(msgspec.Struct, frozen=True):
     """One operator.
 
     target: torch's name, "aten.linear.default". arguments: by name as plain data, a tensor as {"tensor": name}.
-    sharding_rule: the name of its rule, or OPAQUE. module, source: where in the model it stands, the latter as
+    sharding_rule: the name of its rule, FOUND or OPAQUE. module, source: where in the model it stands, the latter as
     "file:line". writes: buffers that it overwrites.
     """
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from ..ir.arguments import call_operator, decode
 from ..ir.box import Box
 from ..ir.empty_copy import dense_stride
-from ..ir.graph import OPAQUE, Op, TensorInfo, is_at_origin
+from ..ir.graph import FOUND, OPAQUE, Op, TensorInfo, is_at_origin
 from ..ir.random_ops import RANDOM_OPERAND, run_with_generator
+from .found_rule import run_found
 from .island import ISLAND, run_island
 from .leaf_module import LEAF_MODULE, LeafModule, run_leaf_module
 from .registry import TABLE
@@ -35,7 +36,7 @@ def run_box(
     added up by the caller.
     """
     random = operands.get(RANDOM_OPERAND)  # a dropout mask, or the generator's state where the operator has no rule
-    if op.sharding_rule == OPAQUE:
+    if op.sharding_rule in (OPAQUE, FOUND):
         operands = {o.argument: _as_traced(operands[o.argument], tensors[o.tensor]) for o in op.nest.operands}
     arguments = _decode_arguments(op, box, operands)
     if op.target == LEAF_MODULE:
@@ -43,6 +44,8 @@ def run_box(
         return run_leaf_module(leaf_module, arguments, random)
     if op.target == ISLAND:
         return run_island(arguments, random)
+    if op.sharding_rule == FOUND:
+        return [run_found(op, box, arguments, tensors)]
     if op.sharding_rule == OPAQUE:
         if random is None:
             return _run_opaque(op, arguments)
@@ -72,11 +75,13 @@ def _run_by_rule(call: Call) -> Tensor:
 
 
 def _as_traced(tensor: Tensor | None, info: TensorInfo) -> Tensor | None:
-    """Lay an operand out as in the trace, since an operator may draw, or compare, in the order of memory."""
-    if tensor is None or tensor.stride() == info.stride:
+    """Lay an operand, or a part of one, out as in the trace: an operator may draw, or compare, in memory order."""
+    if tensor is None or (tensor.stride() == info.stride and tensor.shape == info.shape):
         return tensor
-    stride = dense_stride(info.shape, info.stride)
-    return torch.empty_strided(info.shape, stride, dtype=tensor.dtype).copy_(tensor)
+    stride = dense_stride(tensor.shape, info.stride)
+    if tensor.stride() == stride and tensor.shape != info.shape:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
 def advance_generator(op: Op, state: Tensor, tensors: Mapping[str, TensorInfo]) -> Tensor:

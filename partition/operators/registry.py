@@ -1,8 +1,8 @@
 """The operator table: for each ATen operator the sharding rule that says how it is cut and how one box of it is run.
 
-An operator without a rule is opaque: one box, which is always correct. Coverage grows by adding rules; each is tested
-by running random boxes against the whole operator (tests/partition/operators/rules). Importing a module of rules
-enters them.
+Without a written rule one is looked for by running the operator (partition/discovery); without any it is opaque: one
+box, which is always correct. Coverage grows by adding rules; each is tested by running random boxes against the whole
+operator (tests/partition/operators/rules). Importing a module of rules enters them.
 """
 
 from .rules import (

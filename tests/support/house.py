@@ -30,6 +30,7 @@ partition/operators/sharding
 partition/operators/rules
 partition/operators
 partition/trace
+partition/discovery
 partition/draft
 partition/capture partition/cluster
 partition/dataflow

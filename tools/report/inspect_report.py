@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ...partition.ir.graph import OPAQUE, Graph, Op
+from ...partition.ir.graph import FOUND, OPAQUE, Graph, Op
 from ..task.capture_task import CapturedTask
 from ..units import format_count, format_percent
 from .console import make_console, print_columns
@@ -22,6 +22,7 @@ def describe_capture(capture: CapturedTask) -> dict[str, Any]:
         "parameter_bytes": sum(_count_elements(p.shape) * p.element_bytes for p in graph.parameters),
         "flops_forward": sum(op.flops for op in graph.ops),
         "cuttable_share": sum(op.flops for op in graph.ops if op.is_cuttable) / total,
+        "found": sorted({op.target for op in graph.ops if op.sharding_rule == FOUND}),
         "opaque": sorted({op.target for op in graph.ops if op.sharding_rule == OPAQUE}),
         "ops": [_describe_op(graph, op, total) for op in graph.ops],
     }
@@ -75,6 +76,8 @@ def print_inspection(facts: dict[str, Any]) -> None:
     console.print(
         Text("Loops: n parallel, +n summed over (partial sums are added up), [n] never cut. Rule: the sharding rule.")
     )
+    if facts["found"]:
+        console.print(Text(f"With a rule found by running them on made-up operands: {', '.join(facts['found'])}"))
     if facts["opaque"]:
         console.print(Text(f"Without a sharding rule, so never cut inside: {', '.join(facts['opaque'])}"))
 

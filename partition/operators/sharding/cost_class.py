@@ -1,7 +1,8 @@
 """`CostClass`: the classes of operators whose FLOPs a machine computes at one rate.
 
 Every sharding rule names the class of its operator; a cluster file gives a rate for each class, and the cost model
-derives from the class what backward costs. OPAQUE is the class of operators without a rule.
+derives from the class what backward costs. OPAQUE is the class of operators without a written rule
+of which torch does not tell more (see found_rule.py).
 """
 
 CostClass = str

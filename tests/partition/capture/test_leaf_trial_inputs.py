@@ -1,17 +1,15 @@
-"""Values, copies and the absence of a trace for trial runs."""
+"""Values and copies for trial runs."""
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.overrides import TorchFunctionMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from cutset.partition.capture.leaf_trial_inputs import (
     STYLES,
     copy_untraced,
     dense_spec,
     make_trial_input,
-    suspend_trace,
 )
 from cutset.partition.operators.leaf_module import TRACED_CALL
 
@@ -37,18 +35,6 @@ def test_values_of_the_runs_differ_in_sign_and_size() -> None:
     assert 0.0 in means
     assert make_trial_input(torch.zeros(9), 0, state=True).min() > 0  # a buffer may be a variance
     assert {make_trial_input(torch.zeros(1, dtype=torch.int64), n, state=False).item() for n in range(5)} == {0, 1}
-
-
-class Watches(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        raise AssertionError("watched")
-
-
-def test_nothing_watches_an_untraced_run() -> None:
-    with FakeTensorMode(), Watches(), suspend_trace():
-        made = torch.ones(2) + 1
-    assert not isinstance(made, FakeTensor)
-    assert made.tolist() == [2.0, 2.0]
 
 
 def test_a_copy_has_python_state_of_its_own_and_no_copies_of_tensors_of_the_trace() -> None:

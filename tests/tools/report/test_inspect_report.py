@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from places import USER_MODELS
 from torch import Tensor, nn
 
@@ -15,21 +16,22 @@ from cutset.tools.task.load_task import TaskSpec
 GOOD = USER_MODELS / "good.py"
 
 
-class Recurrent(nn.Module):
-    """Has an operator that the table does not know."""
+class Mixed(nn.Module):
+    """Has an operator that can be cut though the table does not know it, and one that cannot."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory, self.last = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, 3)
+        self.last = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.memory(x)[0][:, -1])
+        spectrum = torch.fft.rfft(x).abs()
+        return self.last(spectrum @ torch.linalg.matrix_exp(spectrum.T @ spectrum))
 
 
 @pytest.fixture
-def recurrent() -> dict[str, Any]:
-    example = make_example_batches(((5, 8),), classes=3)
-    task = Task("own", Recurrent, nn.functional.cross_entropy, example, batch=4)
+def mixed() -> dict[str, Any]:
+    example = make_example_batches(((10,),), classes=3)
+    task = Task("own", Mixed, nn.functional.cross_entropy, example, batch=4)
     return describe_capture(capture_task(TaskSpec("own"), task))
 
 
@@ -66,22 +68,25 @@ def test_an_operator_has_a_rule_a_place_and_loops(facts: dict[str, Any]) -> None
     assert [loop["axis"] for loop in relu["loops"]] == [loop["axis"] for loop in linear["loops"][:2]]
 
 
-def test_operators_without_a_sharding_rule_are_listed(recurrent: dict[str, Any]) -> None:
-    assert "aten.lstm.input" in recurrent["opaque"]
-    assert 0 < recurrent["cuttable_share"] < 1
-    lstm = next(op for op in recurrent["ops"] if op["op"] == "aten.lstm.input")
-    assert not lstm["cuttable"]
-    assert lstm["source"].startswith("test_inspect_report.py:")
+def test_operators_without_a_written_sharding_rule_are_listed(mixed: dict[str, Any]) -> None:
+    assert (mixed["found"], mixed["opaque"]) == (["aten.fft_rfft.default"], ["aten.linalg_matrix_exp.default"])
+    assert 0 < mixed["cuttable_share"] < 1
+    fourier, exponential = (next(op for op in mixed["ops"] if name in op["op"]) for name in ("rfft", "matrix_exp"))
+    assert (fourier["sharding_rule"], fourier["cuttable"]) == ("found", True)
+    assert [(loop["size"], loop["kind"]) for loop in fourier["loops"]] == [(4, "parallel"), (6, "fixed")]
+    assert (exponential["sharding_rule"], exponential["cuttable"]) == ("opaque", False)
+    assert exponential["source"].startswith("test_inspect_report.py:")
 
 
-def test_the_table_reads_as_the_facts(recurrent: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    print_inspection(recurrent)
+def test_the_table_reads_as_the_facts(mixed: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    print_inspection(mixed)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["operator", "module", "rule", "loops", "FLOP", "share"]
-    shown = {line.split()[0]: line for line in lines[2 : 2 + len(recurrent["ops"])]}
-    assert list(shown) == [op["name"] for op in recurrent["ops"]]
+    shown = {line.split()[0]: line for line in lines[2 : 2 + len(mixed["ops"])]}
+    assert list(shown) == [op["name"] for op in mixed["ops"]]
     assert "4 3 +6" in shown["linear"]
-    assert "opaque" in shown["lstm"]
-    parameters = recurrent["parameters"]
-    assert f"own: {parameters} parameters, " in "\n".join(lines)
-    assert lines[-1] == f"Without a sharding rule, so never cut inside: {', '.join(recurrent['opaque'])}"
+    assert "found" in shown["fft_rfft"]
+    assert "opaque" in shown["linalg_matrix_exp"]
+    assert f"own: {mixed['parameters']} parameters, " in "\n".join(lines)
+    assert lines[-2] == f"With a rule found by running them on made-up operands: {', '.join(mixed['found'])}"
+    assert lines[-1] == f"Without a sharding rule, so never cut inside: {', '.join(mixed['opaque'])}"

@@ -13,7 +13,7 @@ from rule_calls import (
     assembled,
     assert_boxes_are_the_whole,
     assert_equal,
-    assert_stays_whole,
+    assert_has_no_written_rule,
     b,
     build,
     drafted,
@@ -177,8 +177,8 @@ def test_every_call_can_be_cut() -> None:
     ],
     ids=lambda case: case.target,
 )
-def test_a_call_that_no_rule_describes_stays_whole(case: Given) -> None:
-    assert_stays_whole(case)
+def test_a_call_that_no_rule_describes_is_found_or_stays_whole(case: Given) -> None:
+    assert_has_no_written_rule(case)
 
 
 # Dropout -----------------------------------------------------------------------------------------------------------
