@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..ir.autocast import autocast_depth
 from ..ir.pytree import iter_leaves
-from ..operators.step import MODEL, STEP
+from ..operators.step_module import MODEL, STEP
 from ..trace.source_location import PARTITION, TORCH
 from .leaf_selection import is_inside
 from .tracing_error import Untraceable

@@ -23,7 +23,7 @@ from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
-from ..operators.step import STEP, Step
+from ..operators.step_module import STEP, StepModule
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
@@ -46,7 +46,7 @@ DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, Gua
 class _Traced(nn.Module):
     """What is traced: a step, which may be a leaf module itself."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepModule) -> None:
         super().__init__()
         self.step = step
 
@@ -80,17 +80,17 @@ def capture(
     naming the source line.
     """
     names, mode = select_leaf_modules(model, leaf_modules).names, _make_fake_mode()
-    whole, layout, trials = Step(model, loss, input_names), None, LeafTrials()
+    whole, layout, trials = StepModule(model, loss, input_names), None, LeafTrials()
     with mode:
         memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
     batch = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
 
-    def make_step() -> Step:
+    def make_step() -> StepModule:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
         step = empty_copy(whole, memo.__getitem__)
-        assert isinstance(step, Step)
+        assert isinstance(step, StepModule)
         step.train(loss is not None)
         wrap_leaf_modules(step, whole, names, trials, batch)
         return step
@@ -118,7 +118,7 @@ def capture(
 
 
 @contextlib.contextmanager
-def _name_failures(step: Step, names: Sequence[str], leaf_modules: Sequence[str]) -> Iterator[None]:
+def _name_failures(step: StepModule, names: Sequence[str], leaf_modules: Sequence[str]) -> Iterator[None]:
     """Make an Untraceable of whatever is raised, which says which leaf modules may help."""
     try:
         yield
@@ -146,7 +146,7 @@ def _pair_values(fake: Sequence[Tensor], real: Sequence[Tensor]) -> dict[int, Te
 
 
 def _choose_results(
-    steps: Sequence[Step], output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
+    steps: Sequence[StepModule], output: Any, readers: Sequence[Callable[..., Any]], targets: Sequence[Tensor]
 ) -> OutputLayout:
     """Have steps compute what is read of an output; return its layout."""
     wanted = find_read_tensors(output, readers, targets)
@@ -155,7 +155,7 @@ def _choose_results(
     return describe_output(output, wanted)
 
 
-def _export(traced: nn.Module, step: Step, example: tuple[Any, ...]) -> torch.export.ExportedProgram:
+def _export(traced: nn.Module, step: StepModule, example: tuple[Any, ...]) -> torch.export.ExportedProgram:
     try:
         return torch.export.export(traced, example, strict=False)
     except BadInput:
@@ -167,7 +167,7 @@ def _export(traced: nn.Module, step: Step, example: tuple[Any, ...]) -> torch.ex
 def collect_state(model: nn.Module, loss: Callable[..., Tensor], constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the values of a graph's states by name: parameters and buffers of model and loss module, and constants."""
     values = dict(constants)
-    for name, tensor in _named_state(Step(model, loss)).items():
+    for name, tensor in _named_state(StepModule(model, loss)).items():
         values.setdefault(_public_name(name), tensor.detach())
     return values
 
@@ -182,7 +182,7 @@ def _named_state(step: nn.Module) -> dict[str, Tensor]:
     return {**dict(step.named_parameters(remove_duplicate=False)), **dict(step.named_buffers(remove_duplicate=False))}
 
 
-def _try_step(step: Step, example: tuple[Any, ...]) -> None:
+def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
     """Run the step once without data, so that a plain mistake gets a plain error."""
     model, buffers = step.model, dict(step.named_buffers())
     try:
@@ -216,7 +216,7 @@ def _try_step(step: Step, example: tuple[Any, ...]) -> None:
     refuse_functions(result, model, lambda: step(*example))
 
 
-def _compare_steps(step: Step, example: tuple[Any, ...], tell: Callable[[str], None]) -> None:
+def _compare_steps(step: StepModule, example: tuple[Any, ...], tell: Callable[[str], None]) -> None:
     """Refuse a step that does not compute the same every time: a trace has it once."""
     model, (inputs, targets) = step.model, example
     batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
@@ -228,7 +228,7 @@ def _compare_steps(step: Step, example: tuple[Any, ...], tell: Callable[[str], N
     refuse_difference(repeated, model, tell)
 
 
-def _untraceable(error: Exception, step: Step, *, example: str = "") -> Untraceable:
+def _untraceable(error: Exception, step: StepModule, *, example: str = "") -> Untraceable:
     model = step.model
     modules = find_modules_of(error, model)
     there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""

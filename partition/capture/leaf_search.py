@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ...errors import BadInput
-from ..operators.step import LOSS, MODEL, STEP
+from ..operators.step_module import LOSS, MODEL, STEP
 from .tracing_error import Untraceable
 
 MAX_ATTEMPTS = 24  # captures in search of leaf modules that help

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from ...errors import BadInput
-from ..operators.step import LOSS, MODEL, STEP
+from ..operators.step_module import LOSS, MODEL, STEP
 
 MAX_SUGGESTIONS = 3
 

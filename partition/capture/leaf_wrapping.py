@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 from ...errors import BadInput
 from ..ir.autocast import current_autocast
 from ..operators.leaf_module import TRACED_CALL, LeafModule, is_tensor_leaf, tensor_spec, trace_leaf_module
-from ..operators.step import LOSS, Step
+from ..operators.step_module import LOSS, StepModule
 from .custom_gradients import find_gradient_leaves, is_outside
 from .leaf_trial import WAY_OUT, LeafCall, LeafTrial, try_leaf_module
 
@@ -21,7 +21,7 @@ LeafTrials = dict[Any, LeafTrial]  # by what a leaf module was called with
 
 
 def wrap_leaf_modules(
-    traced: Step, original: Step, names: Sequence[str], trials: LeafTrials, batch: Mapping[int, Tensor]
+    traced: StepModule, original: StepModule, names: Sequence[str], trials: LeafTrials, batch: Mapping[int, Tensor]
 ) -> None:
     """Make leaf modules of the parts `names` of `traced`, which is an empty copy of `original`.
 

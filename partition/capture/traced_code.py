@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from ..ir.autocast import autocast_context
-from ..operators.step import Step
+from ..operators.step_module import StepModule
 from ..trace.detached_data import DetachedData
 from ..trace.generic_sizes import assume_generic_sizes
 from ..trace.global_caches import keep_global_caches
@@ -19,7 +19,7 @@ from ..trace.tensor_sizes import TensorSizes
 
 
 @contextlib.contextmanager
-def run_as_traced(step: Step, autocast: str) -> Iterator[None]:
+def run_as_traced(step: StepModule, autocast: str) -> Iterator[None]:
     """Run the code of a step as it is to be traced."""
     with (
         keep_global_caches([*step.modules(), getattr(step.criterion, "function", None)]),

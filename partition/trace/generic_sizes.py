@@ -13,15 +13,12 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
-from sympy import Expr
-from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 _OF_NUMBERS = os.path.join(os.path.dirname(torch.__file__), "__init__.py")  # SymInt, SymBool
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_LARGE = 10_007  # sizes that are compared for equality are different primes from here on
+_UNLIKE = (10_007, 10_009, 10_037, 10_039, 10_061, 10_067, 10_069, 10_079)  # primes, compared for equality
 _SMALL = 2  # those that are compared with limits
 
 
@@ -30,11 +27,11 @@ def assume_generic_sizes() -> Iterator[None]:
     """Let torch's own code take sizes that depend on data for large and unlike ones, while it is active."""
     evaluate = ShapeEnv.evaluate_expr
 
-    def evaluate_generically(self: ShapeEnv, orig_expr: Expr, *args: Any, **kwargs: Any) -> Any:
+    def evaluate_generically(self: ShapeEnv, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return evaluate(self, orig_expr, *args, **kwargs)
         except GuardOnDataDependentSymNode:
-            if not isinstance(orig_expr, Boolean) or not orig_expr.free_symbols <= self.size_like or _user_asks():
+            if not _is_generic(self, orig_expr) or _user_asks():
                 raise
             return _evaluate_generically(orig_expr)
 
@@ -45,13 +42,17 @@ def assume_generic_sizes() -> Iterator[None]:
         ShapeEnv.evaluate_expr = evaluate  # type: ignore[method-assign]
 
 
-def _evaluate_generically(expression: Expr) -> Any:
+def _is_generic(env: ShapeEnv, expression: Any) -> bool:
+    """Whether an expression of sympy is a condition on sizes alone."""
+    return (expression.is_Boolean or expression.is_Relational) and expression.free_symbols <= env.size_like
+
+
+def _evaluate_generically(expression: Any) -> Any:
+    """Return the value of a condition at sizes that are unlike, or small where they are compared with limits."""
     symbols = sorted(expression.free_symbols, key=str)
-    if expression.has(sympy.Eq, sympy.Ne):
-        sizes = [sympy.nextprime(_LARGE, number) for number in range(1, len(symbols) + 1)]
-    else:
-        sizes = [_SMALL] * len(symbols)
-    return expression.xreplace({symbol: sympy.Integer(size) for symbol, size in zip(symbols, sizes, strict=True)})
+    compares_equality = any(name in str(expression) for name in ("Eq(", "Ne("))
+    sizes = _UNLIKE if compares_equality else (_SMALL,) * len(symbols)
+    return expression.subs(dict(zip(symbols, sizes, strict=False)))
 
 
 def _user_asks() -> bool:

@@ -7,21 +7,21 @@ from torch import Tensor
 
 from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.operators.leaf_module import LEAF_MODULE, LeafModule
-from ...partition.operators.step import MODEL, STEP, Step
+from ...partition.operators.step_module import MODEL, STEP, StepModule
 from .program import Program
 
 
 class LeafModules:
     """The leaf modules of a copy of a step, which keeps its Python state from step to step as in plain torch."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: StepModule) -> None:
         copied = empty_copy(step, _on_meta)
-        assert isinstance(copied, Step)
+        assert isinstance(copied, StepModule)
         self._step = copied
         self._modules: dict[tuple[str, bool], LeafModule] = {}
 
     @classmethod
-    def where_needed(cls, programs: Sequence[Program], step: Callable[[], Step]) -> Self | None:
+    def where_needed(cls, programs: Sequence[Program], step: Callable[[], StepModule]) -> Self | None:
         """Return the leaf modules of `step()` where a program calls any, else None."""
         needed = any(op.target == LEAF_MODULE for program in programs for op in program.ops.values())
         return cls(step()) if needed else None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...errors import BadInput
 from ...models.task import Data
 from ...partition.ir.box import Box, slices
-from ...partition.operators.step import Step
+from ...partition.operators.step_module import StepModule
 from ..channel.faults import Fault
 from ..channel.mailbox import Mailbox
 from ..channel.memory_channel import MemoryNetwork
@@ -61,7 +61,7 @@ class Replica:
         self._channels = [self._network.channel(name) for name in names]
         rng_lock = threading.Lock()
         leaf_modules = [
-            None if model is None else LeafModules.where_needed([p], lambda: Step(model, loss, input_names))
+            None if model is None else LeafModules.where_needed([p], lambda: StepModule(model, loss, input_names))
             for p in programs
         ]
         self.workers = [

@@ -12,7 +12,7 @@ from ...partition.capture.leaf_trial import TrialFailed
 from ...partition.capture.tracing_error import Untraceable, find_leaf_globs
 from ...partition.ir.graph import Graph
 from ...partition.operators.leaf_module import LEAF_MODULE
-from ...partition.operators.step import PARTS
+from ...partition.operators.step_module import PARTS
 from .load_task import TaskSpec, build_model, example_batch, load_task
 from .meta_model import build_without_weights
 from .trace_check import check_trace

@@ -11,7 +11,7 @@ from torch.nn.modules.module import (
 from torch.utils._pytree import tree_leaves
 
 from ...errors import BadInput
-from ...partition.operators.step import Step
+from ...partition.operators.step_module import StepModule
 from ..units import format_bytes
 from .load_task import build_model, example_batch
 
@@ -36,9 +36,9 @@ def build_without_weights(task: "Task", *, seed: int = 0) -> nn.Module:
     return model if next(_plain_tensors(model), None) is None else build_model(task, seed=seed)
 
 
-def build_step(task: "Task", *, seed: int = 0) -> Step:
+def build_step(task: "Task", *, seed: int = 0) -> StepModule:
     """Build the model without weights, and its loss, as one module."""
-    return Step(build_without_weights(task, seed=seed), task.loss, example_batch(task, 1).names)
+    return StepModule(build_without_weights(task, seed=seed), task.loss, example_batch(task, 1).names)
 
 
 class _TooLargeError(Exception):

@@ -6,8 +6,8 @@ from found_calls import CALLS, EXPECTED, as_call, describe, search
 from rule_calls import Given, assert_boxes_are_the_whole, b, build, drafted, given, n, x
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.discovery.search import search_rule
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.ir.graph import FOUND
 
 # Of torch's own advice, which some operators give once in a process.

@@ -4,8 +4,8 @@ import pytest
 import torch
 from rule_calls import drafted, given, operands, x
 
-from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.cluster.cost_model import class_of
+from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.operators.kernel import run_box
 
 

@@ -1,4 +1,4 @@
-"""`Step`: the model and its loss as one module, which is what a step computes; and the parts of it that have names."""
+"""`StepModule`: the model and its loss as one module, which is what a step computes; and the names of its parts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ MODEL, LOSS, STEP = "(model)", "(loss)", "(step)"
 PARTS = (MODEL, LOSS, STEP)
 
 
-class Loss(nn.Module):
+class LossModule(nn.Module):
     """A loss that is a function, as a module."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
@@ -25,7 +25,7 @@ class Loss(nn.Module):
         return self.function(*args)
 
 
-class Step(nn.Module):
+class StepModule(nn.Module):
     """The module and its loss as one, which a training step computes; without a loss, some tensors of the output.
 
     names: of the last inputs, which go by keyword. wanted: which tensors, by number.
@@ -36,7 +36,7 @@ class Step(nn.Module):
         self.model, self.names = model, tuple(names)
         self.wanted: tuple[int, ...] = (0,)
         # A module stays one: its class weights are then captured like any buffer.
-        self.criterion = loss if loss is None or isinstance(loss, nn.Module) else Loss(loss)
+        self.criterion = loss if loss is None or isinstance(loss, nn.Module) else LossModule(loss)
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
         """Return what the model gives."""
