@@ -23,6 +23,8 @@ from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output, list_tensors
 from ..operators.generator_state import thread_generator_state
+from ..repeats.layer_groups import find_layer_groups
+from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
 from ..trace.detached_data import DetachedData
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
@@ -54,10 +56,13 @@ class _Step(nn.Module):
         super().__init__()
         self.model, self.names = model, tuple(names)
         self.wanted: tuple[int, ...] = (0,)
+        self.layers: RepeatedLayers | None = None
         self.criterion = loss  # a submodule where it is a module: its class weights are then captured like any buffer
 
     def run(self, inputs: tuple[Tensor, ...]) -> Any:
         """Return what the model gives."""
+        if self.layers is not None:
+            self.layers.begin_run()
         count = len(inputs) - len(self.names)
         return self.model(*inputs[:count], **dict(zip(self.names, inputs[count:], strict=True)))
 
@@ -83,6 +88,7 @@ def capture(
     leaf_modules: Sequence[str] = (),
     autocast: str = "",
     trust: bool = False,
+    reuse: bool = True,
     readers: Sequence[Callable[..., Any]] = (),
     tell: Callable[[str], None] = lambda note: None,
 ) -> tuple[Graph, dict[str, Tensor]]:
@@ -92,7 +98,7 @@ def capture(
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
     torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. trust: do not check
-    that all steps compute what the first does. readers: who reads the output in evaluation, called as `reader(output,
+    that all steps compute what the first does. reuse: trace repeated layers once. readers: who reads the output in evaluation, called as `reader(output,
     *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes on what the user should
     know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
     naming the source line.
@@ -105,6 +111,8 @@ def capture(
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
     trials: LeafTrials = {}
+    layers = find_layer_groups(model, names) if reuse else []
+    groups = [LayerGroup() for _ in layers]
 
     def make_step() -> _Step:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
@@ -112,6 +120,7 @@ def capture(
         assert isinstance(step, _Step)
         step.train(loss is not None)
         wrap_leaf_modules(step.get_submodule("model"), model, names, trials)
+        step.layers = RepeatedLayers(step.get_submodule("model"), layers, groups)
         return step
 
     step, probe, repeated = make_step(), make_step(), make_step()
