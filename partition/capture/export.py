@@ -25,6 +25,7 @@ from ..ir.output_layout import OutputLayout, describe_output, list_tensors
 from ..operators.generator_state import thread_generator_state
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
+from ..trace.deferred_code import defer_code
 from ..trace.detached_data import DetachedData
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
@@ -131,7 +132,7 @@ def capture(
             _try_step(probe, example)
             if loss is None and readers:
                 layout = _choose_results([step, repeated], probe.run(example[0]), readers, fake_targets)
-        with _traced_code(step, autocast):
+        with _traced_code(step, autocast), defer_code():
             exported = _export(step, example)
         _check_constants(exported.constants, model)
         with _quiet():

@@ -59,8 +59,11 @@ class CallSignature:
     states: int  # how many operands are parameters and buffers
 
 
-def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode) -> CallSignature:
-    """Return the signature of a call; raise CannotFreeze where something that it reads may change unseen."""
+def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes: Hashable) -> CallSignature:
+    """Return the signature of a call; raise CannotFreeze where something that it reads may change unseen.
+
+    code: what such calls are known to read. modes: torch's, see `describe_modes`.
+    """
     paths = list_paths(module)
     states = {id(t): t for t in (*module.parameters(), *module.buffers())}
     operands = dict(states)
@@ -71,7 +74,7 @@ def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode) -> Cal
         structure.replace_ids(positions) if isinstance(structure, _Leaves) else structure,
         tuple(_describe_module(path, inner, positions) for path, inner in module.named_modules()),
         _describe_tensors(list(operands.values()), freezer),
-        _describe_modes(),
+        modes,
         _freeze_reads(module, code, freezer),
         _freeze_globals(module, code, freezer),
     )
@@ -163,7 +166,7 @@ def _describe_tensor(tensor: Tensor, memories: dict[int, int], freezer: Freezer)
     )
 
 
-def _describe_modes() -> Hashable:
+def describe_modes() -> Hashable:
     """Describe what torch does with operators at this moment, and from where Python and numpy draw."""
     return (
         torch.is_grad_enabled(),

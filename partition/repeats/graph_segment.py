@@ -114,7 +114,7 @@ class GraphSegment:
             number: tensor.untyped_storage() for number, tensor in zip(self._result_storages, results, strict=True)
         }
         place = _Place(tracer, self._stack, self._calls, self._lines)
-        with no_dispatch(), torch._C.DisableTorchFunction():
+        with no_dispatch():
             for node in self._nodes:
                 args, kwargs = map_arg(node.args, nodes.__getitem__), map_arg(node.kwargs, nodes.__getitem__)
                 added = tracer.graph.create_node(

@@ -7,10 +7,11 @@ where there is none. What a layer reads is found by watching its calls; the firs
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..operators.leaf_module import TRACED_CALL
 from ..trace.value_numbers import ValueNumbers
-from .call_signature import CallSignature, LayerCode, list_paths, sign_call
+from .call_signature import CallSignature, LayerCode, describe_modes, list_paths, sign_call
 from .frozen_value import CannotFreeze
 from .graph_segment import CannotRepeat, GraphSegment
 from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
@@ -87,14 +88,16 @@ class _LayerCall:
         known = self._recorded.get((self._number, signature.decisive))
         if known is not None and (known.segment is None or known.segment.accepts(signature.operands)):
             group.hits += 1
-            return _repeat(known, signature.operands)
+            return _repeat(known, signature)
         return self._watch(args, kwargs, signature)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
         return type(self._module)._call_impl(self._module, *args, **kwargs)
 
     def _sign(self, args: Any, kwargs: Any) -> CallSignature:
-        return sign_call(self._module, args, kwargs, self._group.code)
+        modes = describe_modes()
+        with torch._C.DisableTorchFunction():  # which would see each look at a tensor
+            return sign_call(self._module, args, kwargs, self._group.code, modes)
 
     def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None) -> Any:
         """Run the layer, learn what it reads, and record the call where others may repeat it."""
@@ -121,7 +124,8 @@ class _LayerCall:
         try:
             if not known or watched.is_opaque or self._sign(args, kwargs).decisive != signature.decisive:
                 raise CannotRepeat("it reads what was not known, or changes what it reads")
-            recorded = _record(output, signature, segment, seen)
+            with torch._C.DisableTorchFunction():
+                recorded = _record(output, signature, segment, seen)
         except (CannotFreeze, CannotRepeat):
             group.misses += 1
         else:
@@ -204,23 +208,39 @@ def _describe_computation(numbers: ValueNumbers | None, results: Sequence[Tensor
         return ""
     if not all(map(numbers.varies, results)):  # a table of constants may be kept, which the operator does not show
         raise CannotRepeat("a result is a constant")
-    return hashlib.sha256("".join(map(numbers.number, (*results, *written))).encode()).hexdigest()
+    return _digest("".join(map(numbers.number, (*results, *written))))
 
 
-def _repeat(recorded: _Recorded, operands: Sequence[Tensor]) -> Any:
+def _repeat(recorded: _Recorded, signature: CallSignature) -> Any:
     """Return what a call gives that is like a recorded one."""
-    if recorded.segment is not None:
-        with _outside_of_trace():
-            results = enter_results(operands, recorded.form, draws=False)
-        recorded.segment.repeat(operands, results)
-    else:
-        results = enter_results(operands, recorded.form, draws=recorded.draws)
-        for number, position in enumerate(recorded.written):
-            enter_write(operands[position], operands, recorded.form, number)
+    operands = signature.operands
+    with torch._C.DisableTorchFunction():
+        carriers = _choose_carriers(signature)
+        if recorded.segment is not None:
+            with disable_proxy_modes_tracing():
+                results = enter_results(carriers, recorded.form, draws=False)
+            recorded.segment.repeat(operands, results)
+        else:
+            form = recorded.form
+            numbers = _find_numbers()
+            if numbers is not None:
+                reads = "".join(map(numbers.number, operands))
+                form = msgspec.structs.replace(form, computation=_digest(form.computation + reads))
+            results = enter_results(carriers, form, draws=recorded.draws)
+            for number, position in enumerate(recorded.written):
+                enter_write(operands[position], carriers, form, number)
     return _rebuild(recorded.output, operands, results)
 
 
-@contextlib.contextmanager
-def _outside_of_trace() -> Iterator[None]:
-    with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
-        yield
+def _choose_carriers(signature: CallSignature) -> list[Tensor]:
+    """Return the arguments and one parameter through which gradients flow, since torch is slow with many operands.
+
+    They also tell that results vary, while the form tells of what they are computed.
+    """
+    states, arguments = signature.operands[: signature.states], signature.operands[signature.states :]
+    carrying = [tensor for tensor in states if tensor.requires_grad] or list(states)
+    return [*carrying[:1], *arguments]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
