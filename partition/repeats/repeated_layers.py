@@ -26,7 +26,7 @@ from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
 from .seen_tensors import SeenTensors
 from .watched_call import WatchedCall
 
-MAX_FAILURES = 3  # of one group to be recorded, more often than calls were repeated
+MAX_FAILURES = 6  # of one group: so many calls more are recorded than repeated
 
 
 @dataclass
