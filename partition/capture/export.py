@@ -99,10 +99,10 @@ def capture(
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
     torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. trust: do not check
-    that all steps compute what the first does. reuse: trace repeated layers once. readers: who reads the output in evaluation, called as `reader(output,
-    *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes on what the user should
-    know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
-    naming the source line.
+    that all steps compute what the first does. reuse: trace layers that are alike once, which changes no graph.
+    readers: who reads the output in evaluation, called as `reader(output, *targets)`; the graph computes what they
+    read, by default the first tensor. tell: gets notes on what the user should know. Raises BadInput where the example
+    does not fit the model, and Untraceable where it cannot be traced, both naming the source line.
     """
     names = select_leaf_modules(model, leaf_modules).names
     mode = FakeTensorMode(allow_non_fake_inputs=True)

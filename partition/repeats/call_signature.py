@@ -25,7 +25,7 @@ from .watched_call import WatchedCall
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {TRACED_CALL}
-_OF_TENSORS = frozenset(("fake_mode", "fake_device", "constant", "pytype", "dispatch_keys", "real_tensor", "nonzero_memo"))
+_OF_FAKES = ("fake_mode", "fake_device", "constant", "pytype", "dispatch_keys", "real_tensor", "nonzero_memo")
 
 
 @dataclass
@@ -150,7 +150,7 @@ def _describe_tensor(tensor: Tensor, memories: dict[int, int], freezer: Freezer)
     if tensor.layout is not torch.strided:
         raise CannotFreeze("a sparse tensor")
     storage = tensor.untyped_storage()
-    set_by_user = {k: v for k, v in vars(tensor).items() if k not in _OF_TENSORS and not k.startswith("_")}
+    set_by_user = {k: v for k, v in vars(tensor).items() if k not in _OF_FAKES and not k.startswith("_")}
     return (
         type(tensor),
         isinstance(tensor, nn.Parameter),
@@ -175,10 +175,10 @@ def describe_modes() -> Hashable:
         torch.get_autocast_dtype("cpu"),
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
-        torch.backends.cuda.flash_sdp_enabled(),
-        torch.backends.cuda.mem_efficient_sdp_enabled(),
-        torch.backends.cuda.math_sdp_enabled(),
-        tuple(map(id, _get_current_function_mode_stack())),
+        torch.backends.cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.math_sdp_enabled(),  # type: ignore[no-untyped-call]
+        tuple(map(id, _get_current_function_mode_stack())),  # type: ignore[no-untyped-call]
         tuple(map(id, _get_current_dispatch_mode_stack())),
         hash(repr(read_generators())),
     )
@@ -190,14 +190,16 @@ def _freeze_reads(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hasha
     inside = [(path, name, modules[path]) for path, name in sorted(code.inside) if path in modules]
     outside = [(id(other), name, other) for (_, name), other in code.outside.items()]
     return tuple(
-        (where, name, freezer.freeze(vars(owner)[name]) if name in vars(owner) else _freeze_inherited(owner, name, freezer))
+        (where, name, _freeze_attribute(owner, name, freezer))
         for where, name, owner in (*inside, *outside)
         if name not in _OF_TORCH and not name.startswith("__")
     )
 
 
-def _freeze_inherited(owner: nn.Module, name: str, freezer: Freezer) -> Hashable:
-    """Freeze an attribute of a module's class; one of another module is followed by its name."""
+def _freeze_attribute(owner: nn.Module, name: str, freezer: Freezer) -> Hashable:
+    """Freeze an attribute of a module or of its class."""
+    if name in vars(owner):
+        return freezer.freeze(vars(owner)[name])
     for table in (owner._parameters, owner._buffers, owner._modules):
         if name in table:
             return "registered"

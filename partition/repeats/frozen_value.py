@@ -126,7 +126,7 @@ class Freezer:
             raise CannotFreeze(f"{kind.__name__} shows nothing of what it holds")
         inside: list[Hashable] = [(name, self.freeze(one)) for name, one in held.items()]
         for base, items in ((Mapping, "items"), ((list, tuple, set, frozenset, deque), "__iter__")):
-            if isinstance(value, base):  # type: ignore[arg-type]
+            if isinstance(value, base):
                 inside += [self.freeze(one) for one in getattr(value, items)()]
         # Of the same object only: what two objects do may differ in more than in what they hold.
         return Identity(value), tuple(inside)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Node, Proxy
-from torch.fx.experimental.proxy_tensor import PythonKeyTracer, get_proxy_slot, track_tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_slot, track_tensor
 from torch.fx.node import map_arg
-from torch.fx.proxy import CapturedTraceback
 from torch.utils._mode_utils import no_dispatch
+from torch.utils._traceback import CapturedTraceback
 
 _STACK, _LINES = "nn_module_stack", "stack_trace"
 
@@ -26,7 +26,7 @@ class CannotRepeat(Exception):  # noqa: N818  # the layer is then traced each ti
 class GraphSegment:
     """Records what a tracer gets while a call runs. operands: the call's parameters, buffers and argument tensors."""
 
-    def __init__(self, tracer: PythonKeyTracer, operands: Sequence[Tensor]) -> None:
+    def __init__(self, tracer: Any, operands: Sequence[Tensor]) -> None:
         self._tracer, self._operands = tracer, operands
         self._entered = [_find_node(tracer, tensor) for tensor in operands]
         self._last = next(iter(reversed(tracer.graph.nodes)))
@@ -139,9 +139,7 @@ class _Place:
     stack, calls, lines: those of the recorded call.
     """
 
-    def __init__(
-        self, tracer: PythonKeyTracer, stack: Mapping[str, Any], calls: Mapping[str, int], lines: str
-    ) -> None:
+    def __init__(self, tracer: Any, stack: Mapping[str, Any], calls: Mapping[str, int], lines: str) -> None:
         self._tracer, self._old, self._calls, self._old_lines = tracer, list(stack.items()), calls, lines
         self._stack, self._lines = dict(tracer.module_stack), _format_forward_lines(tracer)
         self._stack_now = {
@@ -172,7 +170,7 @@ class _Place:
             self._tracer.num_calls[here] = self._before.get(here, 0) + count
 
 
-def _find_node(tracer: PythonKeyTracer, tensor: Tensor) -> Node | None:
+def _find_node(tracer: Any, tensor: Tensor) -> Node | None:
     """Return the node that holds the value of a tensor; None where it is not traced."""
     found = get_proxy_slot(tensor, tracer, None)
     if found is None:
@@ -183,9 +181,9 @@ def _find_node(tracer: PythonKeyTracer, tensor: Tensor) -> Node | None:
     return node
 
 
-def _format_forward_lines(tracer: PythonKeyTracer) -> str:
+def _format_forward_lines(tracer: Any) -> str:
     """Return the lines that the tracer would give a node that is made now."""
-    frames = tracer._filter_traceback_frames(CapturedTraceback.extract().summary())
+    frames = tracer._filter_traceback_frames(CapturedTraceback.extract().summary())  # type: ignore[no-untyped-call]
     return "".join(frames.format()).strip()
 
 
@@ -195,7 +193,7 @@ def _copy_value(value: Any, storages: dict[int, torch.UntypedStorage]) -> Any:
         old = value.untyped_storage()
         storage = storages.get(old._cdata)
         if storage is None:
-            storage = storages[old._cdata] = torch.UntypedStorage(old.nbytes(), device="meta")
+            storage = storages[old._cdata] = torch.UntypedStorage(old.nbytes(), device="meta")  # type: ignore[no-untyped-call]
         empty = torch.empty(0, dtype=value.dtype, device="meta")
         empty.set_(storage, value.storage_offset(), value.shape, value.stride())
         return FakeTensor(value.fake_mode, empty, value.device)

@@ -1,4 +1,4 @@
-"""Finds the layers of a model that may be alike: modules of one class with submodules and parameters of the same kind."""
+"""Finds the layers of a model that may be alike: modules of one class, with the same submodules and shapes."""
 
 from collections.abc import Hashable, Sequence
 

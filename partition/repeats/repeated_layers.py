@@ -92,7 +92,7 @@ class _LayerCall:
         return self._watch(args, kwargs, signature)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        return type(self._module)._call_impl(self._module, *args, **kwargs)
+        return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def _sign(self, args: Any, kwargs: Any) -> CallSignature:
         modes = describe_modes()
@@ -134,15 +134,13 @@ class _LayerCall:
         return output
 
 
-def _record(
-    output: Any, signature: CallSignature, segment: GraphSegment | None, seen: SeenTensors | None
-) -> _Recorded:
+def _record(output: Any, signature: CallSignature, segment: GraphSegment | None, seen: SeenTensors | None) -> _Recorded:
     """Return a call as it is to be repeated; raise CannotRepeat where it cannot."""
     operands, results = signature.operands, list[Tensor]()
     structure = _locate(output, operands, results)
     specs = tuple(_describe_result(tensor, operands) for tensor in results)
-    memories = [t.untyped_storage()._cdata for t in (*results, *operands)]
-    if len(set(memories[: len(results)])) < len(results) or set(memories[: len(results)]) & set(memories[len(results) :]):
+    made = {t.untyped_storage()._cdata for t in results}
+    if len(made) < len(results) or not made.isdisjoint(t.untyped_storage()._cdata for t in operands):
         raise CannotRepeat("results share memory")
     numbers = _find_numbers()
     if segment is not None:

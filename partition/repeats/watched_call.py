@@ -39,7 +39,7 @@ class WatchedCall:
             return object.__getattribute__(module, name)
 
         self._write, self._delete = nn.Module.__setattr__, nn.Module.__delattr__
-        nn.Module.__getattribute__ = read  # type: ignore[method-assign]
+        nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
         nn.Module.__setattr__ = self._note(self._write)  # type: ignore[method-assign]
         nn.Module.__delattr__ = self._note(self._delete)  # type: ignore[method-assign]
         self._tracer = sys.gettrace()

@@ -1,4 +1,4 @@
-"""Has torch.fx write no Python code for the graphs of an export, of which only nodes are wanted: that is a tenth of it."""
+"""Has torch.fx write no Python code for the graphs of an export, of which only the nodes are wanted."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def defer_code() -> Iterator[None]:
         if isinstance(codegen, _PyTreeCodeGen):
             module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
         module._code = ""
-        type(module).forward = forward  # type: ignore[method-assign]
+        type(module).forward = forward
         return None
 
     GraphModule.recompile = defer  # type: ignore[method-assign, assignment]

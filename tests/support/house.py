@@ -30,6 +30,7 @@ partition/operators/sharding
 partition/operators/rules
 partition/operators
 partition/trace
+partition/repeats
 partition/capture partition/cluster
 partition/dataflow
 partition/mincut

@@ -1,5 +1,6 @@
 """With and without reuse of repeated layers a capture gives the same graph, also where layers only look alike."""
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from cutset.errors import BadInput
 from cutset.partition.capture.export import capture
 from cutset.partition.repeats import repeated_layers
 
@@ -380,11 +382,12 @@ def test_reuse_changes_no_graph(name: str, training: bool) -> None:
 
 
 def count_repeats(monkeypatch: pytest.MonkeyPatch, model: nn.Module) -> int:
-    """Return how many calls are repeated in a capture."""
+    """Return how many calls are repeated in a capture, which may be refused in the end."""
     calls = []
     repeat = repeated_layers._repeat
     monkeypatch.setattr(repeated_layers, "_repeat", lambda *args: calls.append(0) or repeat(*args))
-    capture(model, loss, (X,), (X,))
+    with contextlib.suppress(BadInput):
+        capture(model, loss, (X,), (X,))
     return len(calls)
 
 
@@ -394,8 +397,16 @@ def test_like_layers_are_run_once(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["counter in a shared table", "counter in a global", "counter in a class", "iterator", "left in an attribute"]
+    "name",
+    [
+        "counter in a shared table",
+        "counter in a global",
+        "counter in a class",
+        "iterator",
+        "left in an attribute",
+        "list of residuals",
+        "overwritten arguments",
+    ],
 )
 def test_layers_that_leave_something_are_run_each_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Exception):  # noqa: B017, PT011  # of these, some are refused, as their steps differ
-        assert count_repeats(monkeypatch, UNLIKE[name]()) > 0
+    assert count_repeats(monkeypatch, UNLIKE[name]()) == 0
