@@ -99,10 +99,10 @@ def capture(
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
     torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. trust: do not check
-    that all steps compute what the first does. reuse: trace layers that are alike once, which changes no graph.
-    readers: who reads the output in evaluation, called as `reader(output, *targets)`; the graph computes what they
-    read, by default the first tensor. tell: gets notes on what the user should know. Raises BadInput where the example
-    does not fit the model, and Untraceable where it cannot be traced, both naming the source line.
+    that all steps compute what the first does. reuse: trace like layers once. readers: who reads the output in
+    evaluation, called as `reader(output, *targets)`; the graph computes what they read, by default the first tensor.
+    tell: gets notes for the user. Raises BadInput where the example does not fit the model, and Untraceable where it
+    cannot be traced, both naming the source line.
     """
     names = select_leaf_modules(model, leaf_modules).names
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -112,16 +112,14 @@ def capture(
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
     trials: LeafTrials = {}
-    layers = find_layer_groups(model, names) if reuse else []
-    groups = [LayerGroup() for _ in layers]
+    groups = [LayerGroup(group) for group in find_layer_groups(model, names) if reuse]
 
     def make_step() -> _Step:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
-        step = empty_copy(whole, memo.__getitem__)
+        step = empty_copy(whole, memo.__getitem__).train(loss is not None)
         assert isinstance(step, _Step)
-        step.train(loss is not None)
         wrap_leaf_modules(step.get_submodule("model"), model, names, trials)
-        step.layers = RepeatedLayers(step.get_submodule("model"), layers, groups)
+        step.layers = RepeatedLayers(step.get_submodule("model"), groups)
         return step
 
     step, probe, repeated = make_step(), make_step(), make_step()

@@ -44,9 +44,9 @@ class GraphSegment:
         def note(candidate: str, obj: Any) -> str:
             name = create(candidate, obj)
             self._candidates[name] = candidate
-            return name
+            return str(name)
 
-        names.create_name = note  # type: ignore[method-assign]
+        names.create_name = note
 
     def stop(self) -> None:
         """Stop to record."""

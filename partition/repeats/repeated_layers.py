@@ -31,8 +31,12 @@ MAX_FAILURES = 6  # of one group: so many calls more are recorded than repeated
 
 @dataclass
 class LayerGroup:
-    """What is known of layers that may be alike, in all runs of the model. misses: calls that could not be recorded."""
+    """What is known of layers that may be alike, in all runs of the model.
 
+    names: of the modules. misses, hits: how many calls were watched, and how many repeated.
+    """
+
+    names: Sequence[str]
     code: LayerCode = field(default_factory=LayerCode)
     misses: int = 0
     hits: int = 0
@@ -57,10 +61,10 @@ class _Recorded:
 class RepeatedLayers:
     """Takes the place of the calls of some modules of a copy of the model."""
 
-    def __init__(self, model: nn.Module, names: Sequence[Sequence[str]], groups: Sequence[LayerGroup]) -> None:
+    def __init__(self, model: nn.Module, groups: Sequence[LayerGroup]) -> None:
         self._recorded: dict[tuple[int, Any], _Recorded] = {}
-        for number, (members, group) in enumerate(zip(names, groups, strict=True)):
-            for name in members:
+        for number, group in enumerate(groups):
+            for name in group.names:
                 module = model.get_submodule(name)
                 setattr(module, TRACED_CALL, _LayerCall(self._recorded, module, number, group).run)
 
