@@ -9,7 +9,7 @@ import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -116,8 +116,7 @@ def capture(
 
     def make_step() -> _Step:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
-        step = empty_copy(whole, memo.__getitem__).train(loss is not None)
-        assert isinstance(step, _Step)
+        step = cast(_Step, empty_copy(whole, memo.__getitem__).train(loss is not None))
         wrap_leaf_modules(step.get_submodule("model"), model, names, trials)
         step.layers = RepeatedLayers(step.get_submodule("model"), groups)
         return step
@@ -133,8 +132,7 @@ def capture(
         with _traced_code(step, autocast), defer_code():
             exported = _export(step, example)
         _check_constants(exported.constants, model)
-        with _quiet():
-            draft, constants = _draft(exported, step, autocast)
+        draft, constants = _draft(exported, step, autocast)
         if not trust:
             with _traced_code(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
@@ -261,6 +259,7 @@ def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Unt
     return Untraceable(facts, modules=modules, example=example)
 
 
+@_quiet()
 def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: str) -> tuple[Draft, dict[str, Tensor]]:
     draft = Draft()
     lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None)
