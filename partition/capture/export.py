@@ -7,7 +7,7 @@ decomposed.
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -24,6 +24,9 @@ from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
+from ..repeats.layer_groups import find_layer_groups
+from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
+from ..trace.deferred_code import defer_code
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
@@ -65,6 +68,7 @@ def capture(
     leaf_modules: Sequence[str] = (),
     autocast: str = "",
     trust: bool = False,
+    reuse: bool = True,
     readers: Sequence[Callable[..., Any]] = (),
     tell: Callable[[str], None] = lambda note: None,
 ) -> tuple[Graph, dict[str, Tensor]]:
@@ -74,10 +78,10 @@ def capture(
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
     torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. trust: do not check
-    that all steps compute what the first does. readers: who reads the output in evaluation, called as `reader(output,
-    *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes on what the user should
-    know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
-    naming the source line.
+    that all steps compute what the first does. reuse: trace like layers once. readers: who reads the output in
+    evaluation, called as `reader(output, *targets)`; the graph computes what they read, by default the first tensor.
+    tell: gets notes for the user. Raises BadInput where the example does not fit the model, and Untraceable where it
+    cannot be traced, both naming the source line.
     """
     names, mode = select_leaf_modules(model, leaf_modules).names, _make_fake_mode()
     whole, layout, trials = StepModule(model, loss, input_names), None, LeafTrials()
@@ -86,13 +90,13 @@ def capture(
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
     batch = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
+    groups = [LayerGroup(group) for group in find_layer_groups(model, names) if reuse]
 
     def make_step() -> StepModule:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
-        step = empty_copy(whole, memo.__getitem__)
-        assert isinstance(step, StepModule)
-        step.train(loss is not None)
+        step = cast(StepModule, empty_copy(whole, memo.__getitem__).train(loss is not None))
         wrap_leaf_modules(step, whole, names, trials, batch)
+        step.before_run = RepeatedLayers(step.model, groups).begin_run
         return step
 
     step, probe, repeated = make_step(), make_step(), make_step()
@@ -104,11 +108,10 @@ def capture(
             _try_step(probe, example)
             if loss is None and readers:
                 layout = _choose_results([step, repeated], probe.run(example[0]), readers, fake_targets)
-        with run_as_traced(step, autocast):
+        with run_as_traced(step, autocast), defer_code():
             exported = _export(traced, step, example)
         _check_constants(exported.constants, model)
-        with keep_quiet():
-            draft, constants = _draft(exported, step, autocast)
+        draft, constants = _draft(exported, step, autocast)
         if not trust:
             with run_as_traced(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
@@ -236,6 +239,7 @@ def _untraceable(error: Exception, step: StepModule, *, example: str = "") -> Un
     return Untraceable(facts, modules=modules, example=example)
 
 
+@keep_quiet()
 def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: str) -> tuple[Draft, dict[str, Tensor]]:
     draft = Draft()
     lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None)

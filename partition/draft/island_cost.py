@@ -1,4 +1,4 @@
-"""Counts the FLOPs of an island by running it on made-up values, since its sizes follow from them.
+"""Counts the FLOPs of an island by running it on made-up operands, since its sizes follow from them.
 
 Integers and booleans - which expert a token goes to, what is masked - are computed as the model computes them, of
 random floating-point numbers; so the experts of a mixture get about as many tokens each as they get in a model that
@@ -24,7 +24,7 @@ MAX_DEPTH = 200  # operators between a floating-point tensor and an integer that
 
 
 def count_flops(form: IslandForm, ops: Sequence[DraftOp], draft: Draft) -> int:
-    """Return the FLOPs of an island; 0 where it cannot be run on made-up values.
+    """Return the FLOPs of an island; 0 where it cannot be run on made-up operands.
 
     The numbers are the same in every process: they are drawn from seeds of the tensors' names. ops: all operators.
     """

@@ -28,18 +28,22 @@ class LossModule(nn.Module):
 class StepModule(nn.Module):
     """The module and its loss as one, which a training step computes; without a loss, some tensors of the output.
 
-    names: of the last inputs, which go by keyword. wanted: which tensors, by number.
+    names: of the last inputs, which go by keyword. wanted: which tensors, by number. before_run: called
+    before the model.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor] | None, names: Sequence[str] = ()) -> None:
         super().__init__()
         self.model, self.names = model, tuple(names)
         self.wanted: tuple[int, ...] = (0,)
+        self.before_run: Callable[[], None] | None = None
         # A module stays one: its class weights are then captured like any buffer.
         self.criterion = loss if loss is None or isinstance(loss, nn.Module) else LossModule(loss)
 
     def run(self, inputs: Sequence[Tensor]) -> Any:
         """Return what the model gives."""
+        if self.before_run is not None:
+            self.before_run()
         count = len(inputs) - len(self.names)
         return self.model(*inputs[:count], **dict(zip(self.names, inputs[count:], strict=True)))
 

@@ -44,7 +44,8 @@ def assume_generic_sizes() -> Iterator[None]:
 
 def _is_generic(env: ShapeEnv, expression: Any) -> bool:
     """Whether an expression of sympy is a condition on sizes alone."""
-    return (expression.is_Boolean or expression.is_Relational) and expression.free_symbols <= env.size_like
+    is_condition = expression.is_Boolean or expression.is_Relational
+    return bool(is_condition and expression.free_symbols <= env.size_like)
 
 
 def _evaluate_generically(expression: Any) -> Any:

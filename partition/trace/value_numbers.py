@@ -56,7 +56,11 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def end_step(self, results: Sequence[Tensor]) -> Sequence[str]:
         """Return the numbers of the results and of all states after the step."""
-        return [*map(self._number, results), *map(self._number, self._states.values())]
+        return [*map(self.number, results), *map(self.number, self._states.values())]
+
+    def varies(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is made of batch, parameters, buffers or random numbers."""
+        return _memory(tensor) in self._varying
 
     def is_left_over(self, tensor: Tensor) -> bool:
         """Return whether a tensor is no constant and no state, so that a later step finds what this one leaves."""
@@ -76,7 +80,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        reads = [self._number(operand) for operand in operands]
+        reads = [self.number(operand) for operand in operands]
         random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         self._draws += random
         varies = random or any(_memory(operand) in self._varying for operand in operands)
@@ -86,7 +90,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._places.setdefault(call, find_code_line())
         result = func(*args, **kwargs)
         changed = set[int]()
-        for memory in {_memory(tensor) for tensor in _list_written(func, args, kwargs)}:
+        for memory in {_memory(tensor) for tensor in list_written(func, args, kwargs)}:
             self._written[memory] = self._digest("written", parents=[self._written.get(memory, ""), call])
             changed.add(memory)
         for i, leaf in enumerate(tree_leaves(result)):
@@ -97,7 +101,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._varying |= changed
         return result
 
-    def _number(self, tensor: Tensor) -> str:
+    def number(self, tensor: Tensor) -> str:
         """Return the number of what a tensor holds now."""
         made = self._numbers.get(id(tensor)) or self._enter(tensor, self._describe_constant(tensor))
         return self._digest("now", parents=[made, self._written.get(_memory(tensor), "")])
@@ -135,7 +139,7 @@ def _describe(leaf: Any) -> Any:
     return leaf if isinstance(leaf, _PLAIN) else type(leaf).__name__
 
 
-def _list_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+def list_written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator overwrites."""
     schema = getattr(func, "_schema", None)
     written = list[Any]()

@@ -31,7 +31,7 @@ partition/operators/rules
 partition/operators
 partition/trace
 partition/discovery
-partition/draft
+partition/draft partition/repeats
 partition/capture partition/cluster
 partition/dataflow
 partition/mincut

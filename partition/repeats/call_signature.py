@@ -1,0 +1,238 @@
+"""`CallSignature`: all that decides what a call of a layer does. Calls with equal signatures do the same.
+
+These are the classes of its modules and the attributes that they read, its tensors without values and which of them
+share memory, the arguments that are no tensors, torch's modes, and the global values that its code names.
+"""
+
+import sys
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from ..operators.leaf_module import TRACED_CALL
+from ..trace.python_state import read_generators
+from ..trace.user_frames import is_users_file
+from .frozen_value import CannotFreeze, Freezer
+from .run_functions import find_functions
+from .watched_call import WatchedCall
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_TORCH = frozenset(vars(nn.Module())) - {"training"} | {TRACED_CALL}
+_OF_FAKES = ("fake_mode", "fake_device", "constant", "pytype", "dispatch_keys", "real_tensor", "nonzero_memo")
+
+
+@dataclass
+class LayerCode:
+    """What calls of a group of layers are known to read. inside: attributes by path within a layer and name.
+
+    outside: attributes of other modules. code: the functions that ran, with their globals.
+    """
+
+    inside: set[tuple[str, str]] = field(default_factory=set)
+    outside: dict[tuple[int, str], nn.Module] = field(default_factory=dict)
+    code: dict[CodeType, Mapping[str, Any]] = field(default_factory=dict)
+
+    def learn(self, call: WatchedCall, paths: Mapping[int, str]) -> bool:
+        """Add what a call read, and return whether nothing of it was new. paths: of the layer's modules, by id."""
+        inside = {(paths[number], name) for number, name in call.reads if number in paths}
+        outside = {read: module for read, module in call.reads.items() if read[0] not in paths}
+        known = inside <= self.inside and outside.keys() <= self.outside.keys() and call.code.keys() <= self.code.keys()
+        self.inside |= inside
+        self.outside |= outside
+        self.code |= call.code
+        return known
+
+
+@dataclass(frozen=True)
+class CallSignature:
+    """decisive: what is compared. operands: the layer's parameters and buffers, then the tensors of its arguments."""
+
+    decisive: Hashable
+    operands: tuple[Tensor, ...]
+    states: int  # how many operands are parameters and buffers
+
+
+def sign_call(module: nn.Module, args: Any, kwargs: Any, code: LayerCode, modes: Hashable) -> CallSignature:
+    """Return the signature of a call; raise CannotFreeze where something that it reads may change unseen.
+
+    code: what such calls are known to read. modes: torch's, see `describe_modes`.
+    """
+    paths = list_paths(module)
+    states = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    operands = dict(states)
+    structure = _describe_arguments((args, kwargs), operands)
+    positions = {number: i for i, number in enumerate(operands)}
+    freezer = Freezer(paths)
+    decisive = (
+        structure.replace_ids(positions) if isinstance(structure, _Leaves) else structure,
+        tuple(_describe_module(path, inner, positions) for path, inner in module.named_modules()),
+        _describe_tensors(list(operands.values()), freezer),
+        modes,
+        _freeze_reads(module, code, freezer),
+        _freeze_globals(module, code, freezer),
+    )
+    return CallSignature(decisive, tuple(operands.values()), len(states))
+
+
+def list_paths(module: nn.Module) -> dict[int, str]:
+    """Return the paths of the modules of a layer by id."""
+    return {id(inner): path for path, inner in module.named_modules()}
+
+
+class _Leaves:
+    """Arguments with tensors by id."""
+
+    def __init__(self, structure: Any) -> None:
+        self._structure = structure
+
+    def replace_ids(self, positions: Mapping[int, int]) -> Hashable:
+        """Return the arguments with tensors by position."""
+
+        def replace(one: Any) -> Hashable:
+            kind, value = one
+            if kind is Tensor:
+                return "tensor", positions[value]
+            return (kind, tuple(map(replace, value))) if kind in (tuple, list) else (kind, value)
+
+        return replace(self._structure)
+
+
+def _describe_arguments(arguments: Any, operands: dict[int, Tensor]) -> _Leaves:
+    """Describe nested arguments, and add the tensors among them to `operands`."""
+    freezer = Freezer({})
+
+    def describe(value: Any) -> tuple[Any, Any]:
+        if isinstance(value, Tensor):
+            # A tensor with values could be looked into.
+            if not isinstance(value, FakeTensor) or value.constant is not None:
+                raise CannotFreeze("a tensor with values")
+            operands.setdefault(id(value), value)
+            return Tensor, id(value)
+        if type(value) in (tuple, list):
+            return type(value), [describe(one) for one in value]
+        if type(value) is dict:
+            return tuple, [(str, "dict"), *(describe(one) for pair in value.items() for one in pair)]
+        if isinstance(value, nn.Module) or callable(value):
+            raise CannotFreeze("code in an argument")
+        if getattr(value, "__dict__", None) is not None:
+            raise CannotFreeze("an object in an argument")
+        return type(value), freezer.freeze(value)
+
+    return _Leaves(describe(arguments))
+
+
+def _describe_module(path: str, module: nn.Module, positions: Mapping[int, int]) -> Hashable:
+    if any(getattr(module, hooks) for hooks in _HOOKS):
+        raise CannotFreeze("a hook")
+    tables = (module._parameters, module._buffers)
+    return (
+        path,
+        type(module),
+        tuple((name, None if t is None else positions[id(t)]) for table in tables for name, t in table.items()),
+        tuple(name for name, inner in module._modules.items() if inner is not None),
+    )
+
+
+def _describe_tensors(tensors: Sequence[Tensor], freezer: Freezer) -> Hashable:
+    """Describe tensors without their values; those that share memory have the same number."""
+    memories: dict[int, int] = {}
+    return tuple(_describe_tensor(tensor, memories, freezer) for tensor in tensors)
+
+
+def _describe_tensor(tensor: Tensor, memories: dict[int, int], freezer: Freezer) -> Hashable:
+    if tensor.layout is not torch.strided:
+        raise CannotFreeze("a sparse tensor")
+    if not all(type(size) is int for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset())):
+        raise CannotFreeze("a tensor whose size depends on data")
+    storage = tensor.untyped_storage()
+    set_by_user = {k: v for k, v in vars(tensor).items() if k not in _OF_FAKES and not k.startswith("_")}
+    return (
+        type(tensor),
+        isinstance(tensor, nn.Parameter),
+        memories.setdefault(storage._cdata, len(memories)),
+        storage.nbytes(),
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.dtype,
+        tensor.device,
+        (tensor.requires_grad, tensor.is_leaf, tensor._is_view(), tensor.is_conj(), tensor.is_neg()),
+        tuple((name, freezer.freeze(value)) for name, value in set_by_user.items()),
+    )
+
+
+def describe_modes() -> Hashable:
+    """Describe what torch does with operators at this moment, and from where Python and numpy draw."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        torch.backends.cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.math_sdp_enabled(),  # type: ignore[no-untyped-call]
+        tuple(map(id, _get_current_function_mode_stack())),  # type: ignore[no-untyped-call]
+        tuple(map(id, _get_current_dispatch_mode_stack())),
+        hash(repr(read_generators())),
+    )
+
+
+def _freeze_reads(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
+    """Freeze the attributes that calls read, as far as they are no parameters, buffers and submodules."""
+    modules = dict(module.named_modules())
+    inside = [(path, name, modules[path]) for path, name in sorted(code.inside) if path in modules]
+    outside = [(id(other), name, other) for (_, name), other in code.outside.items()]
+    return tuple(
+        (where, name, _freeze_attribute(owner, name, freezer))
+        for where, name, owner in (*inside, *outside)
+        if name not in _OF_TORCH and not name.startswith("__")
+    )
+
+
+def _freeze_attribute(owner: nn.Module, name: str, freezer: Freezer) -> Hashable:
+    """Freeze an attribute of a module or of its class."""
+    if name in vars(owner):
+        return freezer.freeze(vars(owner)[name])
+    for table in (owner._parameters, owner._buffers, owner._modules):
+        if name in table:
+            return "registered"
+    found = next((vars(one)[name] for one in type(owner).__mro__ if name in vars(one)), None)
+    return freezer.freeze(found)
+
+
+def _freeze_globals(module: nn.Module, code: LayerCode, freezer: Freezer) -> Hashable:
+    """Freeze the values that the functions of a layer may reach by names, besides their own and their arguments."""
+    names = sorted({name for one in code.code for name in one.co_names})
+    spaces = [(space, one.co_names) for one, space in code.code.items()]
+    found = [_freeze_named(space[name], names, freezer) for space, own in spaces for name in own if name in space]
+    for function in find_functions(module, code.code):
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        held = (*cells, function.__defaults__, function.__kwdefaults__, vars(function))
+        found += [freezer.freeze(value) for value in held]
+    classes = dict.fromkeys(kind for inner in module.modules() for kind in type(inner).__mro__)
+    found += [_freeze_named(kind, names, freezer) for kind in classes]
+    return tuple(found)
+
+
+def _freeze_named(value: Any, names: Iterable[str], freezer: Freezer) -> Hashable:
+    """Freeze a global value; of a source file or a class of the model's code, what its names lead to."""
+    file = getattr(value, "__file__", None) if isinstance(value, ModuleType) else _file_of(value)
+    if file is None or not is_users_file(file):
+        return freezer.freeze(value)
+    held = vars(value)
+    return tuple((name, freezer.freeze(held[name])) for name in names if name in held)
+
+
+def _file_of(value: Any) -> str | None:
+    """Return the source file of a class; None for anything else."""
+    module = sys.modules.get(value.__module__) if isinstance(value, type) else None
+    return getattr(module, "__file__", None)

@@ -1,0 +1,132 @@
+"""Python values in a form that can be compared later: what is plain by its value, what cannot change by its identity.
+
+Containers and objects are followed to all that they hold. What may change unseen - an iterator, say - cannot be frozen.
+"""
+
+import functools
+import logging
+import math
+import re
+import types
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MAX_VALUES = 4000  # in one value
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+_FIXED = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    property,
+    staticmethod,
+    classmethod,
+    re.Pattern,
+    logging.Logger,
+    logging.LoggerAdapter,
+    Tensor,  # what is written into one is seen by the trace
+    Enum,
+)
+_SEQUENCES = (list, tuple, deque, torch.Size)
+_MAPPINGS = (dict, OrderedDict, types.MappingProxyType)
+
+
+class CannotFreeze(Exception):  # noqa: N818  # it is no failure: the value is then taken for a changing one
+    """A value may change unseen."""
+
+
+class Identity:
+    """An object that equals itself alone. It is kept alive, so that no other gets its id."""
+
+    __slots__ = ("_object",)
+
+    def __init__(self, value: object) -> None:
+        self._object = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self._object is other._object
+
+    def __hash__(self) -> int:
+        return id(self._object)
+
+
+class Freezer:
+    """Freezes values. paths: of modules by id, which stand for modules wherever they are found."""
+
+    def __init__(self, paths: Mapping[int, str]) -> None:
+        self._paths = paths
+        self._met: dict[int, int] = {}  # numbers by id, so that a value within itself ends
+        self._alive: list[object] = []
+
+    def freeze(self, value: Any) -> Hashable:
+        """Return a value that can be compared; raise CannotFreeze where that would not show all changes."""
+        kind = type(value)
+        if kind in _PLAIN:
+            if isinstance(value, float) and (math.isnan(value) or value == 0):
+                return kind, repr(value)
+            return kind, value
+        if isinstance(value, nn.Module):
+            path = self._paths.get(id(value))
+            return Identity(value) if path is None else ("module", path)
+        if isinstance(value, functools._lru_cache_wrapper):
+            known = value.cache_info()
+            return Identity(value), known.misses, known.currsize
+        if isinstance(value, _FIXED) or kind.__module__.partition(".")[0] in ("torch", "typing"):
+            return Identity(value)
+        if id(value) in self._met:
+            return "met", self._met[id(value)]
+        self._met[id(value)] = len(self._met)
+        self._alive.append(value)
+        if len(self._met) > MAX_VALUES:
+            raise CannotFreeze(f"it holds more than {MAX_VALUES} values")
+        return self._freeze_held(value, kind)
+
+    def _freeze_held(self, value: Any, kind: type) -> Hashable:
+        """Freeze a value that holds others."""
+        if kind in _SEQUENCES:
+            return kind, tuple(map(self.freeze, value))
+        if kind in _MAPPINGS:
+            return kind, tuple((self.freeze(key), self.freeze(one)) for key, one in value.items())
+        if kind in (set, frozenset):
+            return kind, frozenset(map(self.freeze, value))
+        if isinstance(value, types.MethodType):
+            return "method", self.freeze(value.__func__), self.freeze(value.__self__)
+        if isinstance(value, functools.partial):
+            return "partial", self.freeze(value.func), self.freeze(value.args), self.freeze(value.keywords)
+        if kind.__module__ == "numpy":
+            raise CannotFreeze("numpy changes it unseen")
+        held = getattr(value, "__dict__", None)
+        if held is None or any("__slots__" in vars(one) and vars(one)["__slots__"] for one in kind.__mro__[:-1]):
+            raise CannotFreeze(f"{kind.__name__} shows nothing of what it holds")
+        inside: list[Hashable] = [(name, self.freeze(one)) for name, one in held.items()]
+        for base, items in ((Mapping, "items"), ((list, tuple, set, frozenset, deque), "__iter__")):
+            if isinstance(value, base):
+                inside += [self.freeze(one) for one in getattr(value, items)()]
+        # Of the same object only: what two objects do may differ in more than in what they hold.
+        return Identity(value), tuple(inside)

@@ -1,0 +1,250 @@
+"""`RepeatedLayers`: in the copy of a model that is traced, calls of layers that are like an earlier call are not run.
+
+A call is recorded where nothing that it reads changes while it runs, by its signature (see `CallSignature`). Another
+one with the same signature would do the same, so its nodes are added to the trace, or torch is told its results alone
+where there is none. What a layer reads is found by watching its calls; the first only teaches that.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from ..operators.leaf_module import TRACED_CALL
+from ..trace.value_numbers import ValueNumbers
+from .call_signature import CallSignature, LayerCode, describe_modes, list_paths, sign_call
+from .frozen_value import CannotFreeze
+from .graph_segment import CannotRepeat, GraphSegment
+from .layer_operator import LayerForm, ResultSpec, enter_results, enter_write
+from .seen_tensors import SeenTensors
+from .watched_call import WatchedCall
+
+MAX_FAILURES = 6  # of one group: so many calls more are recorded than repeated
+
+
+@dataclass
+class LayerGroup:
+    """What is known of layers that may be alike, in all runs of the model.
+
+    names: of the modules. misses, hits: how many calls were watched, and how many repeated.
+    """
+
+    names: Sequence[str]
+    code: LayerCode = field(default_factory=LayerCode)
+    misses: int = 0
+    hits: int = 0
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it is not worth while to try again."""
+        return self.misses - self.hits >= MAX_FAILURES
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A call that others may repeat. output: nested results; a tensor stands as its position, see `_locate`."""
+
+    form: LayerForm
+    draws: bool
+    written: Sequence[int]
+    output: Any
+    segment: GraphSegment | None
+
+
+class RepeatedLayers:
+    """Takes the place of the calls of some modules of a copy of the model."""
+
+    def __init__(self, model: nn.Module, groups: Sequence[LayerGroup]) -> None:
+        self._recorded: dict[tuple[int, Any], _Recorded] = {}
+        for number, group in enumerate(groups):
+            for name in group.names:
+                module = model.get_submodule(name)
+                setattr(module, TRACED_CALL, _LayerCall(self._recorded, module, number, group).run)
+
+    def begin_run(self) -> None:
+        """Forget the calls of the run before."""
+        self._recorded.clear()
+
+
+class _LayerCall:
+    def __init__(
+        self, recorded: dict[tuple[int, Any], _Recorded], module: nn.Module, number: int, group: LayerGroup
+    ) -> None:
+        self._recorded, self._module, self._number, self._group = recorded, module, number, group
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Repeat an earlier call, or run the layer and record it."""
+        group = self._group
+        if group.is_hopeless:
+            return self._call(args, kwargs)
+        try:
+            signature = self._sign(args, kwargs)
+        except CannotFreeze:
+            group.misses += 1
+            return self._watch(args, kwargs, None)
+        known = self._recorded.get((self._number, signature.decisive))
+        if known is not None and (known.segment is None or known.segment.accepts(signature.operands)):
+            group.hits += 1
+            return _repeat(known, signature)
+        return self._watch(args, kwargs, signature)
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
+        return type(self._module)._call_impl(self._module, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _sign(self, args: Any, kwargs: Any) -> CallSignature:
+        modes = describe_modes()
+        with torch._C.DisableTorchFunction():  # which would see each look at a tensor
+            return sign_call(self._module, args, kwargs, self._group.code, modes)
+
+    def _watch(self, args: Any, kwargs: Any, signature: CallSignature | None) -> Any:
+        """Run the layer, learn what it reads, and record the call where others may repeat it."""
+        watched, group = WatchedCall(), self._group
+        if signature is None:
+            with watched:
+                output = self._call(args, kwargs)
+            group.code.learn(watched, list_paths(self._module))
+            return output
+        proxies = get_proxy_mode()
+        try:
+            segment = GraphSegment(proxies.tracer, signature.operands) if proxies is not None else None
+        except CannotRepeat:
+            group.misses += 1
+            return self._call(args, kwargs)
+        seen = SeenTensors(signature.operands) if segment is None else None
+        try:
+            with watched, seen or contextlib.nullcontext():
+                output = self._call(args, kwargs)
+        finally:
+            if segment is not None:
+                segment.stop()
+        known = group.code.learn(watched, list_paths(self._module))
+        try:
+            if not known or watched.is_opaque or self._sign(args, kwargs).decisive != signature.decisive:
+                raise CannotRepeat("it reads what was not known, or changes what it reads")
+            with torch._C.DisableTorchFunction():
+                recorded = _record(output, signature, segment, seen)
+        except (CannotFreeze, CannotRepeat):
+            group.misses += 1
+        else:
+            self._recorded[self._number, signature.decisive] = recorded
+            group.misses += 1
+        return output
+
+
+def _record(output: Any, signature: CallSignature, segment: GraphSegment | None, seen: SeenTensors | None) -> _Recorded:
+    """Return a call as it is to be repeated; raise CannotRepeat where it cannot."""
+    operands, results = signature.operands, list[Tensor]()
+    structure = _locate(output, operands, results)
+    specs = tuple(_describe_result(tensor, operands) for tensor in results)
+    made = {t.untyped_storage()._cdata for t in results}
+    if len(made) < len(results) or not made.isdisjoint(t.untyped_storage()._cdata for t in operands):
+        raise CannotRepeat("results share memory")
+    numbers = _find_numbers()
+    if segment is not None:
+        segment.finish(results)
+        written: Sequence[int] = sorted(segment.rewritten)
+        computation, draws = "", False
+    else:
+        assert seen is not None
+        written = seen.list_written()
+        computation, draws = _describe_computation(numbers, results, [operands[i] for i in written]), seen.draws
+    if any(position >= signature.states or isinstance(operands[position], nn.Parameter) for position in written):
+        raise CannotRepeat("it overwrites an argument")
+    return _Recorded(LayerForm(specs, computation), draws, written, structure, segment)
+
+
+def _locate(output: Any, operands: Sequence[Tensor], results: list[Tensor]) -> Any:
+    """Return nested results with tensors as ("operand" or "result", position), adding those that are new to a list."""
+    if isinstance(output, Tensor):
+        for kind, tensors in (("operand", operands), ("result", results)):
+            at = next((i for i, tensor in enumerate(tensors) if tensor is output), None)
+            if at is not None:
+                return kind, at
+        results.append(output)
+        return "result", len(results) - 1
+    if type(output) in (tuple, list):
+        return type(output), [_locate(one, operands, results) for one in output]
+    if type(output) is dict:
+        return dict, [(key, _locate(one, operands, results)) for key, one in output.items()]
+    if output is None or type(output) in (bool, int, float, str):
+        return "plain", output
+    raise CannotRepeat(f"it returns a {type(output).__name__}")
+
+
+def _rebuild(structure: Any, operands: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
+    kind, value = structure
+    if kind in ("operand", "result"):
+        return (operands if kind == "operand" else results)[value]
+    if kind is dict:
+        return {key: _rebuild(one, operands, results) for key, one in value}
+    return value if kind == "plain" else kind(_rebuild(one, operands, results) for one in value)
+
+
+def _describe_result(tensor: Tensor, operands: Sequence[Tensor]) -> ResultSpec:
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise CannotRepeat("a result is not dense, or not on the CPU")
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    if not all(type(size) is int for size in (*shape, *stride)):
+        raise CannotRepeat("a result has a size that depends on data")
+    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if tensor.numel() else -1
+    if tensor.storage_offset() or tensor.untyped_storage().nbytes() != (last + 1) * tensor.element_size():
+        raise CannotRepeat("a result is a part of a larger tensor")
+    carries = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+    if tensor.requires_grad and (tensor.is_leaf or not carries):
+        raise CannotRepeat("a result asks for a gradient by itself")
+    return ResultSpec(shape, stride, str(tensor.dtype).removeprefix("torch."), tensor.requires_grad)
+
+
+def _find_numbers() -> ValueNumbers | None:
+    return next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, ValueNumbers)), None)
+
+
+def _describe_computation(numbers: ValueNumbers | None, results: Sequence[Tensor], written: Sequence[Tensor]) -> str:
+    """Say how what a call makes was computed, where values are numbered."""
+    if numbers is None:
+        return ""
+    if not all(map(numbers.varies, results)):  # a table of constants may be kept, which the operator does not show
+        raise CannotRepeat("a result is a constant")
+    return _digest("".join(map(numbers.number, (*results, *written))))
+
+
+def _repeat(recorded: _Recorded, signature: CallSignature) -> Any:
+    """Return what a call gives that is like a recorded one."""
+    operands = signature.operands
+    with torch._C.DisableTorchFunction():
+        carriers = _choose_carriers(signature)
+        if recorded.segment is not None:
+            with disable_proxy_modes_tracing():
+                results = enter_results(carriers, recorded.form, draws=False)
+            recorded.segment.repeat(operands, results)
+        else:
+            form = recorded.form
+            numbers = _find_numbers()
+            if numbers is not None:
+                reads = "".join(map(numbers.number, operands))
+                form = msgspec.structs.replace(form, computation=_digest(form.computation + reads))
+            results = enter_results(carriers, form, draws=recorded.draws)
+            for number, position in enumerate(recorded.written):
+                enter_write(operands[position], carriers, form, number)
+    return _rebuild(recorded.output, operands, results)
+
+
+def _choose_carriers(signature: CallSignature) -> list[Tensor]:
+    """Return the arguments and one parameter through which gradients flow, since torch is slow with many operands.
+
+    They also tell that results vary, while the form tells of what they are computed.
+    """
+    states, arguments = signature.operands[: signature.states], signature.operands[signature.states :]
+    carrying = [tensor for tensor in states if tensor.requires_grad] or list(states)
+    return [*carrying[:1], *arguments]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,80 @@
+"""`WatchedCall`: what a call of a module does in Python - which attributes of modules it reads, what code it runs."""
+
+import dis
+import sys
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+from torch import nn
+
+from ..trace.user_frames import is_users_file
+
+_OWN_GRADIENT = ("apply", "torch/autograd/function.py")
+_REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
+
+
+class WatchedCall:
+    """Watches this thread while it is active.
+
+    reads: modules and names of the attributes that were read, also in vain, by id and name. code: of the model's own
+    functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
+    attribute of a module was written, a global name was bound, or an autograd function called.
+    """
+
+    def __init__(self) -> None:
+        self.reads: dict[tuple[int, str], nn.Module] = {}
+        self.code: dict[CodeType, Mapping[str, Any]] = {}
+        self.is_opaque = False
+        self._seen: dict[int, CodeType] = {}  # by id, as it takes long to compare code
+        self._tracer: Any = None
+
+    def __enter__(self) -> "WatchedCall":
+        reads = self.reads
+
+        def read(module: nn.Module, name: str) -> Any:
+            reads[id(module), name] = module
+            if name == "__dict__" and is_users_file(sys._getframe(1).f_code.co_filename):
+                self.is_opaque = True
+            return object.__getattribute__(module, name)
+
+        self._write, self._delete = nn.Module.__setattr__, nn.Module.__delattr__
+        nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
+        nn.Module.__setattr__ = self._note(self._write)  # type: ignore[method-assign]
+        nn.Module.__delattr__ = self._note(self._delete)  # type: ignore[method-assign]
+        self._tracer = sys.gettrace()
+        sys.settrace(self._note_code)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        sys.settrace(self._tracer)
+        del nn.Module.__getattribute__
+        nn.Module.__setattr__ = self._write  # type: ignore[method-assign]
+        nn.Module.__delattr__ = self._delete  # type: ignore[method-assign]
+
+    def _note(self, change: Callable[..., None]) -> Callable[..., None]:
+        def note(module: nn.Module, *args: Any) -> None:
+            self.is_opaque = True
+            change(module, *args)
+
+        return note
+
+    def _note_code(self, frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if id(code) in self._seen:
+            return
+        self._seen[id(code)] = code
+        if is_users_file(code.co_filename):
+            self.code[code] = frame.f_globals
+            self.is_opaque |= _binds_outer_names(code)
+        elif code.co_name == _OWN_GRADIENT[0] and code.co_filename.endswith(_OWN_GRADIENT[1]):
+            self.is_opaque = True
+
+
+def _binds_outer_names(code: CodeType) -> bool:
+    """Whether a function binds names that are not its own."""
+    outer = set(code.co_freevars)
+    return any(
+        one.opname in _REBINDING or (one.opname in ("STORE_DEREF", "DELETE_DEREF") and one.argval in outer)
+        for one in dis.get_instructions(code)
+    )
