@@ -23,6 +23,7 @@ from ..ir.empty_copy import empty_copy, empty_like
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output, list_tensors
 from ..operators.generator_state import thread_generator_state
+from ..recurrence.recurrent_call import Unroller
 from ..trace.detached_data import DetachedData
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
@@ -82,6 +83,7 @@ def capture(
     input_names: Sequence[str] = (),
     leaf_modules: Sequence[str] = (),
     autocast: str = "",
+    unrolled: bool = False,
     trust: bool = False,
     readers: Sequence[Callable[..., Any]] = (),
     tell: Callable[[str], None] = lambda note: None,
@@ -91,8 +93,8 @@ def capture(
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
-    torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. trust: do not check
-    that all steps compute what the first does. readers: who reads the output in evaluation, called as `reader(output,
+    torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. unrolled: recurrent
+    operators have their time steps as operators. trust: do not check that all steps compute what the first does. readers: who reads the output in evaluation, called as `reader(output,
     *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes on what the user should
     know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
     naming the source line.
@@ -126,7 +128,7 @@ def capture(
             exported = _export(step, example)
         _check_constants(exported.constants, model)
         with _quiet():
-            draft, constants = _draft(exported, step, autocast)
+            draft, constants = _draft(exported, step, autocast, Unroller(tell) if unrolled else None)
         if not trust:
             with _traced_code(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
@@ -253,9 +255,11 @@ def _untraceable(error: Exception, step: nn.Module, *, example: str = "") -> Unt
     return Untraceable(facts, modules=modules, example=example)
 
 
-def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: str) -> tuple[Draft, dict[str, Tensor]]:
+def _draft(
+    exported: torch.export.ExportedProgram, step: nn.Module, autocast: str, unroller: Unroller | None
+) -> tuple[Draft, dict[str, Tensor]]:
     draft = Draft()
-    lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None)
+    lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None, unroller=unroller)
     constants = _enter_placeholders(exported, step, lowering)
     outputs = list(zip(exported.graph_signature.output_specs, lowering.run(exported.graph.nodes), strict=True))
     for spec, node in outputs:
