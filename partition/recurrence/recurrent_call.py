@@ -8,6 +8,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
 from ..ir.arguments import bind_arguments
+from ..ir.graph import Graph
 from .unrolled_form import GATES, RecurrentNet, unroll, unroll_cell
 
 aten = torch.ops.aten
@@ -29,6 +30,11 @@ MAX_CELLS = 400  # cells of a model that are unrolled, about 2,000 operators; a 
 def is_recurrent(target: str) -> bool:
     """Whether an operator has an unrolled form."""
     return target in LAYERS or target in CELLS
+
+
+def has_recurrent(graph: Graph) -> bool:
+    """Whether a graph has recurrent operators that are whole."""
+    return any(is_recurrent(op.target) for op in graph.ops)
 
 
 class Unroller:
@@ -120,15 +126,19 @@ def _trace(node: fx.Node, function: Function) -> fx.Graph:
     graph.output(tuple(proxy.node for proxy in results))
     placed = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
     values: dict[fx.Node, Any] = {}
-    mode = _value(outer[0]).fake_mode  # type: ignore[attr-defined]
     placeholders = dict(zip(graph.find_nodes(op="placeholder"), outer, strict=True))
-    with mode, torch.no_grad():
+    with torch.no_grad():
         for inner in graph.nodes:
             if inner.op == "placeholder":
-                values[inner] = _value(placeholders[inner])
+                values[inner] = _on_meta(_value(placeholders[inner]))
             elif inner.op == "call_function":
                 args, kwargs = fx.node.map_arg((inner.args, inner.kwargs), values.__getitem__)
                 values[inner] = inner.target(*args, **kwargs)
                 inner._rename(f"{node.name}_{inner.name}")
             inner.meta = {**placed, "val": values.get(inner)}
     return graph
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    """Return a tensor without values; plain ones are followed faster than those of a trace."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

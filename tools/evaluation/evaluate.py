@@ -79,7 +79,9 @@ def evaluate(
     capture = _capture(spec, alone=placement is None and request.machines == 1)
     programs: Sequence[Program] = []
     if capture is not None:
-        placement = placement or plan_task(capture, spec, request)
+        if placement is None:
+            planned = plan_task(capture, spec, request)
+            placement, capture = planned.placement, planned.capture
         programs = compile_programs(capture, load_cut(capture, placement))[1]
     counts = _run(spec, source, capture, programs, split)
     return {

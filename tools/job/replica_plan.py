@@ -85,11 +85,14 @@ def plan_replica(
     batch = spec.batch or task.batch
     if isinstance(capture, WholeModel):
         return ReplicaPlan(task, spec, batch, failure=capture.failure)
-    placement = placement or plan_task(capture, spec, request)
+    notes = capture.notes
+    if placement is None:
+        planned = plan_task(capture, spec, request)
+        placement, capture, notes = planned.placement, planned.capture, planned.notes
     programs, evaluations = compile_programs(capture, load_cut(capture, placement))
     spec = with_placement(placement, spec)
     if len(programs) == 1 and placement.micro_batches == 1:  # there is nothing that plain torch does not do as well
-        return ReplicaPlan(task, spec, batch, placement=placement, notes=capture.notes)
+        return ReplicaPlan(task, spec, batch, placement=placement, notes=notes)
     return ReplicaPlan(
         task,
         spec,
@@ -100,7 +103,7 @@ def plan_replica(
         evaluations,
         capture.constants,
         bool(capture.leaf_modules),
-        capture.notes,
+        notes,
     )
 
 

@@ -22,6 +22,8 @@ def describe_capture(capture: CapturedTask) -> dict[str, Any]:
         "parameter_bytes": sum(_count_elements(p.shape) * p.element_bytes for p in graph.parameters),
         "flops_forward": sum(op.flops for op in graph.ops),
         "cuttable_share": sum(op.flops for op in graph.ops if op.is_cuttable) / total,
+        "unrolled": capture.unrolled,
+        "notes": list(capture.notes),
         "opaque": sorted({op.target for op in graph.ops if op.sharding_rule == OPAQUE}),
         "ops": [_describe_op(graph, op, total) for op in graph.ops],
     }
@@ -75,6 +77,10 @@ def print_inspection(facts: dict[str, Any]) -> None:
     console.print(
         Text("Loops: n parallel, +n summed over (partial sums are added up), [n] never cut. Rule: the sharding rule.")
     )
+    if facts["unrolled"]:
+        console.print(Text("Recurrent nets are listed step by step, as they can be cut; one machine computes them whole."))
+    for note in facts["notes"]:
+        console.print(Text(f"note: {note}"))
     if facts["opaque"]:
         console.print(Text(f"Without a sharding rule, so never cut inside: {', '.join(facts['opaque'])}"))
 

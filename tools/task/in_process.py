@@ -17,6 +17,7 @@ from ...partition.ir.graph import Graph
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
+from ...partition.recurrence.recurrent_call import has_recurrent
 from ...runtime.worker.program import programs
 from ...runtime.worker.replica import Replica
 from . import weight_source as weights
@@ -58,10 +59,18 @@ def plan_model(
     graph, constants = capture(model, loss, *example, leaf_modules=leaf_modules, autocast=autocast, trust=trust_trace)
     if not trust_trace:
         _check(model, loss, example, graph, constants, autocast)
+    cluster = machines if isinstance(machines, Cluster) else uniform_cluster(machines)
+    unrolled = None
+    if len(cluster) > 1 and has_recurrent(graph):
+        settings: dict[str, Any] = {"leaf_modules": leaf_modules, "autocast": autocast, "trust": trust_trace}
+        unrolled, more = capture(model, loss, *example, unrolled=True, **settings)
+        if not trust_trace:
+            _check(model, loss, example, unrolled, more, autocast)
     placement = plan_placement(
         graph,
-        machines if isinstance(machines, Cluster) else uniform_cluster(machines),
+        cluster,
         model=name or type(model).__name__,
+        unrolled=unrolled,
         seed=seed,
         candidates=candidates,
         fewer=fewer,
@@ -110,6 +119,7 @@ def make_replica(
     leaf_modules, autocast = placement.leaf_modules, placement.autocast
     # The plan was checked when it was made.
     settings: dict[str, Any] = {"leaf_modules": leaf_modules, "autocast": autocast, "trust": True}
+    settings["unrolled"] = placement.unrolled
     graph, constants = capture(model, loss, _as_sequence(inputs), _as_sequence(targets), **settings)
     dataflow = lower_cut(graph, cut_from_placement(placement, graph))
     if not training:

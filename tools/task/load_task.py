@@ -41,7 +41,8 @@ class TaskSpec(msgspec.Struct, frozen=True):
     model: as factory_name.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
     leaf_modules: globs of modules that are not traced, beside those that the task names. autocast: the dtype in which
     torch.autocast computes the model and its loss ("bfloat16"). trust_trace: do not compare what is traced with plain
-    torch. frozen: names of parameters that are not trained.
+    torch. frozen: names of parameters that are not trained. unrolled: recurrent operators have their time steps as
+    operators.
     """
 
     model: str
@@ -52,6 +53,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     autocast: str = ""
     trust_trace: bool = False
     frozen: tuple[str, ...] = ()
+    unrolled: bool = False
 
 
 def load_task(spec: TaskSpec) -> "Task":
