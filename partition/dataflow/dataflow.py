@@ -8,7 +8,7 @@ fold: partial sums go to the owner of the sum; those of one machine are added be
 
 The backward pass is the transpose: gradients of what was expanded are folded, and the other way round.
 
-An instruction's stage is the number of exchanges before it. The instructions of one machine and stage, a segment, run
+An instruction's stage is the number of exchanges before it, or its wave if that is later. The instructions of one machine and stage, a segment, run
 without waiting for any other machine, and all that they send to one machine is one message, an edge.
 """
 
@@ -20,6 +20,7 @@ from ..ir.box import Box, as_array, cover, fuse, hull, intersect, overlaps, volu
 from ..ir.graph import STATE_KINDS, Graph, Op, is_partial, output_box, read_box
 from . import reduction_split
 from .cut import Cut, PlacedBox, assign_fold_owners
+from .waves import find_waves
 
 RUN, SUM = "run", "sum"
 
@@ -265,12 +266,14 @@ class _Builder:
     def finish(self) -> Dataflow:
         out = self.dataflow
         stages: list[int] = []
+        waves = find_waves(self.graph, self.cut.wave)
         overwritten = self.graph.overwritten
         touched: dict[tuple[str, int], int] = defaultdict(int)  # stage of the last instruction that touched a buffer
         for i, instruction in enumerate(out.instructions):
             ready = [self._ready(source, stages) for read in instruction.reads for source in read.sources]
             buffers = [(r.tensor, instruction.machine) for r in instruction.reads if r.tensor in overwritten]
             stages.append(max([*ready, *(touched[buffer] for buffer in buffers)], default=0))
+            stages[-1] = max(stages[-1], waves[instruction.op])
             touched.update(dict.fromkeys(buffers, stages[-1]))
             out.instructions[i] = replace(instruction, stage=stages[-1])
         groups: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)

@@ -68,6 +68,7 @@ def placement_of_plan(result: PlanningResult, *, model: str) -> Placement:
         rejected=[RejectedCandidate(rejected.name, rejected.reason) for rejected in result.rejected],
         seed=problem.seed,
         versions=_versions(),
+        wave=cut.wave,
     )
 
 
