@@ -3,6 +3,8 @@
 In their unrolled form the order of sums is another one than in torch's, which float64 shows as rounding.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from candidate_cuts import candidates
@@ -63,3 +65,19 @@ def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
 def test_in_float32_dropout_draws_the_masks_of_torch() -> None:
     of = unrolled("language_model", torch.float32)
     assert_same(run_cut(of, finest_cut(of.graph, 3)), run_plain(of), rtol=1e-5, floor=0.05)
+
+
+@pytest.mark.parametrize("wave", [1, 2, 5])
+@pytest.mark.parametrize("name", with_slow(["language_model"], ["lstm_both_ways", "gru", "cells"]))
+def test_waves_change_nothing(name: str, wave: int) -> None:
+    of = unrolled(name)
+    for number, candidate in enumerate(candidates(of.graph, uniform_cluster(2))):
+        if number % 3 == 0:
+            cut = replace(candidate.cut, wave=wave)
+            assert_same(run_cut(of, cut, micros=2), run_plain(of, micros=2), rtol=NEAR)
+    torch.testing.assert_close(
+        predict_cut(of, replace(finest_cut(of.graph, 3), wave=wave)),
+        predict_cut(of, one_machine_cut(of.graph)),
+        rtol=NEAR,
+        atol=1e-11,
+    )

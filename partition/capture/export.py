@@ -93,11 +93,11 @@ def capture(
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
-    torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. unrolled: recurrent
-    operators have their time steps as operators. trust: do not check that all steps compute what the first does. readers: who reads the output in evaluation, called as `reader(output,
-    *targets)`; the graph computes what they read, by default the first tensor. tell: gets notes on what the user should
-    know. Raises BadInput where the example does not fit the model, and Untraceable where it cannot be traced, both
-    naming the source line.
+    torch.autocast computes model and loss; its casts become operators. unrolled: recurrent nets have their time steps
+    as operators. trust: do not check that all steps compute what the first does. readers: who reads the output in
+    evaluation, called as `reader(output, *targets)`; the graph computes what they read, by default the first tensor.
+    tell: gets notes on what the user should know. Raises BadInput where the example does not fit the model, and
+    Untraceable where it cannot be traced, both naming the source line.
     """
     names = select_leaf_modules(model, leaf_modules).names
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -127,8 +127,7 @@ def capture(
         with _traced_code(step, autocast):
             exported = _export(step, example)
         _check_constants(exported.constants, model)
-        with _quiet():
-            draft, constants = _draft(exported, step, autocast, Unroller(tell) if unrolled else None)
+        draft, constants = _draft(exported, step, autocast, Unroller(tell) if unrolled else None)
         if not trust:
             with _traced_code(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
@@ -261,7 +260,9 @@ def _draft(
     draft = Draft()
     lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None, unroller=unroller)
     constants = _enter_placeholders(exported, step, lowering)
-    outputs = list(zip(exported.graph_signature.output_specs, lowering.run(exported.graph.nodes), strict=True))
+    with _quiet():
+        results = lowering.run(exported.graph.nodes)
+    outputs = list(zip(exported.graph_signature.output_specs, results, strict=True))
     for spec, node in outputs:
         if spec.kind == OutputKind.BUFFER_MUTATION:
             lowering.assign(_first_names(step)[str(spec.target)], node)

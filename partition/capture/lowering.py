@@ -38,9 +38,7 @@ DROPPED = (
 class Lowering:
     """Enters the operators of exported nodes into a draft. unroller: enters recurrent ones in their unrolled form."""
 
-    def __init__(
-        self, draft: Draft, *, autocast: torch.dtype | None = None, unroller: Unroller | None = None
-    ) -> None:
+    def __init__(self, draft: Draft, *, autocast: torch.dtype | None = None, unroller: Unroller | None = None) -> None:
         self._builder = DraftBuilder(draft)
         self._values = NodeValues(self._builder)
         self._inlined: dict[Node, Sequence[Node]] = {}  # results of an inner graph

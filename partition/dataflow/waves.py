@@ -20,5 +20,14 @@ def find_depths(graph: Graph) -> dict[str, int]:
 
 
 def find_waves(graph: Graph, length: int) -> dict[str, int]:
-    """The wave of each operator, `length` products deep; all are one wave where it is 0."""
-    return {name: depth // length if length else 0 for name, depth in find_depths(graph).items()}
+    """The wave of each operator, `length` products deep; all are one wave where it is 0.
+
+    They are counted from the end: the last product, the largest one of a language model, is in no segment whose end
+    another machine waits for.
+    """
+    depths = find_depths(graph)
+    if not length:
+        return dict.fromkeys(depths, 0)
+    deepest = max(depths.values(), default=0)
+    last = -(-deepest // length)
+    return {name: last - -(-(deepest - depth) // length) for name, depth in depths.items()}

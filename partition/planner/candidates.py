@@ -116,10 +116,10 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
         groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
         yield f"stages x mesh {stages}x{format_shape(shape)}", partial(_on_mesh, problem, groups, costs)
     layers = find_layers(problem.graph)
-    for groups in group_counts(layers, len(machines)):
-        for shape, wave in itertools.product(mesh_shapes(len(machines) // groups), wave_lengths(problem.graph)):
-            make = partial(_wavefront, problem, layers, (groups, *shape), costs=costs, wave=wave)
-            yield f"wavefront {format_shape((groups, *shape))}/{wave}", make
+    for count in group_counts(layers, len(machines)):
+        for shape, wave in itertools.product(mesh_shapes(len(machines) // count), wave_lengths(problem.graph)):
+            make = partial(_wavefront, problem, layers, (count, *shape), costs=costs, wave=wave)
+            yield f"wavefront {format_shape((count, *shape))}/{wave}", make
     yield "slices", partial(_slices, problem)
     for name, traffic in (("stages", True), ("even stages", False)):
         yield name, partial(_contiguous, problem, traffic=traffic)

@@ -48,10 +48,7 @@ def assign_layers(graph: Graph, layers: Sequence[range], groups: int) -> dict[st
     for _ in range(1, groups):
         best = [
             min(
-                (
-                    (max(best[j - 1][0], sum(work[j : i + 1])), [*best[j - 1][1], j])
-                    for j in range(1, i + 1)
-                ),
+                ((max(best[j - 1][0], sum(work[j : i + 1])), [*best[j - 1][1], j]) for j in range(1, i + 1)),
                 default=(float("inf"), best[i][1]),
             )
             for i in range(len(work))
@@ -73,4 +70,3 @@ def wave_lengths(graph: Graph) -> list[int]:
 def group_counts(layers: Sequence[range], machines: int) -> list[int]:
     """Into how many groups of equal size the machines can be divided, one or more layers for each."""
     return [count for count in range(2, min(len(layers), machines) + 1) if machines % count == 0]
-

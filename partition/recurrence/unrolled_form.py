@@ -16,13 +16,11 @@ from typing import Any
 
 import torch
 
-from ..operators import recurrent_cells
+from ..operators.rules import recurrent
 
 aten, cutset = torch.ops.aten, torch.ops.cutset
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 MAX_CHUNKS = 8  # in which a layer passes its hidden states to the next one
-
-_DEFINED = recurrent_cells.LSTM_CELL, recurrent_cells.LSTM_HIDDEN, recurrent_cells.GRU_HIDDEN
 Value = Any  # a tensor, or a proxy of one
 
 
@@ -164,7 +162,7 @@ def _step(kind: str, inputs: Value, state: _State, weights: _Weights, *, hidden:
         return ((aten.tanh if kind == "rnn_tanh" else aten.relu).default(total),)
     own = aten.unflatten.int(own, 1, [GATES[kind], hidden])
     if kind == "gru":
-        return (cutset.gru_hidden.default(inputs, own, state[0]),)
-    cell = cutset.lstm_cell.default(inputs, own, state[1])
-    output = cutset.lstm_hidden.default(inputs, own, cell)
+        return (getattr(cutset, recurrent.GRU_HIDDEN).default(inputs, own, state[0]),)
+    cell = getattr(cutset, recurrent.LSTM_CELL).default(inputs, own, state[1])
+    output = getattr(cutset, recurrent.LSTM_HIDDEN).default(inputs, own, cell)
     return (output if weights.w_hr is None else aten.linear.default(output, weights.w_hr)), cell

@@ -42,7 +42,10 @@ class Outcome:
 
 
 class Subject:
-    """A case of the zoo with its graphs; `fresh()` gives the same model again and again. autocast, unrolled: as of `capture`."""
+    """A case of the zoo with its graphs; `fresh()` gives the same model again.
+
+    autocast, unrolled: as of `capture`.
+    """
 
     def __init__(self, case: Case, dtype: torch.dtype, autocast: str = "", *, unrolled: bool = False) -> None:
         self.exact, self.dtype, self.autocast, self._case = case.exact, dtype, autocast, case

@@ -78,7 +78,9 @@ def print_inspection(facts: dict[str, Any]) -> None:
         Text("Loops: n parallel, +n summed over (partial sums are added up), [n] never cut. Rule: the sharding rule.")
     )
     if facts["unrolled"]:
-        console.print(Text("Recurrent nets are listed step by step, as they can be cut; one machine computes them whole."))
+        console.print(
+            Text("Recurrent nets are listed step by step, as they can be cut; one machine computes them whole.")
+        )
     for note in facts["notes"]:
         console.print(Text(f"note: {note}"))
     if facts["opaque"]:

@@ -33,7 +33,8 @@ class CapturedTask:
 
     batch: samples of the example that was traced. constants: values that the model's code made. leaf_modules: globs of
     modules that were not traced, the task's own and those of the spec. notes: what the user should know of these, and
-    of the trace. autocast: the dtype that the spec names. unrolled: recurrent operators have their time steps as operators.
+    of the trace. autocast: the dtype that the spec names. unrolled: recurrent operators have their time steps as
+    operators.
     """
 
     task: "Task"

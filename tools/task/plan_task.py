@@ -77,8 +77,7 @@ def with_placement(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
     if placement is None:
         return spec
     own = {"leaf_modules": tuple(placement.leaf_modules), "frozen": tuple(placement.frozen)}
-    own |= {"unrolled": placement.unrolled}
-    return msgspec.structs.replace(spec, autocast=placement.autocast, **own)
+    return msgspec.structs.replace(spec, autocast=placement.autocast, unrolled=placement.unrolled, **own)
 
 
 def load_cut(capture: CapturedTask, placement: Placement) -> Cut:

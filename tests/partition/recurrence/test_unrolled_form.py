@@ -58,7 +58,9 @@ def assert_equal(kind: str, net: nn.RNNBase) -> None:
 
 
 def _gradients(results: Any, wanted: list[Tensor]) -> tuple[Tensor, ...]:
-    total = sum((result * torch.linspace(0.5, 1.5, result.numel()).double().view_as(result)).sum() for result in results)
+    total = sum(
+        (result * torch.linspace(0.5, 1.5, result.numel()).double().view_as(result)).sum() for result in results
+    )
     return torch.autograd.grad(total, wanted)
 
 

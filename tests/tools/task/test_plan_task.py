@@ -89,7 +89,9 @@ def test_plain_tensors_of_a_model_are_constants_with_values() -> None:
 
 
 def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None:
-    once, again = (plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2)).placement for _ in range(2))
+    once, again = (
+        plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2)).placement for _ in range(2)
+    )
     assert to_json(once) == to_json(again)
     assert once.model == f"{GOOD}:task"
     assert load_cut(capture_task(spec("task")), once).machines == 2
@@ -98,7 +100,9 @@ def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None
 def test_only_the_plans_of_one_kind_are_chosen_among() -> None:
     ready = capture_task(spec("task"))
     for kind in ("slices", "metis", "stages"):
-        assert plan_task(ready, spec("task"), PlanRequest(machines=2, candidates=kind)).placement.winner.startswith(kind)
+        assert plan_task(ready, spec("task"), PlanRequest(machines=2, candidates=kind)).placement.winner.startswith(
+            kind
+        )
 
 
 def test_a_model_without_parts_cannot_be_cut() -> None:
