@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..ir.arguments import bind_arguments
 from ..ir.graph import Graph
-from .unrolled_form import GATES, RecurrentNet, unroll, unroll_cell
+from .unrolled_form import GATES, RecurrentCall, unroll, unroll_cell
 
 aten = torch.ops.aten
 LAYERS = {
@@ -90,12 +90,12 @@ def _unrolled_function(bound: Mapping[str, Any], target: str, node: fx.Node) -> 
     )
 
 
-def _describe(bound: Mapping[str, Any], target: str, node: fx.Node) -> RecurrentNet:
+def _describe(bound: Mapping[str, Any], target: str, node: fx.Node) -> RecurrentCall:
     kind = LAYERS[target]
     x, layers, directions = _value(bound["input"]), bound["num_layers"], 1 + bound["bidirectional"]
     time, batch = (1, 0) if bound["batch_first"] else (0, 1)
     w_hh = _value(bound["params"][1])
-    return RecurrentNet(
+    return RecurrentCall(
         kind,
         steps=x.shape[time],
         batch=x.shape[batch],

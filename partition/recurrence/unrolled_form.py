@@ -25,7 +25,7 @@ Value = Any  # a tensor, or a proxy of one
 
 
 @dataclass(frozen=True)
-class RecurrentNet:
+class RecurrentCall:
     """What a recurrent operator computes, apart from its tensors.
 
     kind: one of GATES. features: of the hidden state. dropout: between layers, 0 where nothing is dropped. weights: how
@@ -64,7 +64,7 @@ class _Weights:
 _State = tuple[Value, ...]  # the hidden state [B, P], and of an LSTM the cell state [B, H]
 
 
-def unroll(net: RecurrentNet, x: Value, states: Sequence[Value], parameters: Sequence[Value]) -> tuple[Value, ...]:
+def unroll(net: RecurrentCall, x: Value, states: Sequence[Value], parameters: Sequence[Value]) -> tuple[Value, ...]:
     """Return the output [T, B, directions P], and the last states, each [layers directions, B, P or H].
 
     x: [T, B, features], with `batch_first` [B, T, features], and so is the output. states: the initial ones, of the
@@ -103,14 +103,14 @@ def unroll_cell(kind: str, x: Value, state: Sequence[Value], parameters: Sequenc
     return _step(kind, gates, tuple(state), weights, hidden=hidden)
 
 
-def _split_weights(net: RecurrentNet, parameters: Sequence[Value]) -> list[_Weights]:
+def _split_weights(net: RecurrentCall, parameters: Sequence[Value]) -> list[_Weights]:
     """Divide the weights among layers and directions."""
     groups = [parameters[at : at + net.weights] for at in range(0, len(parameters), net.weights)]
     count = 4 if net.biases else 2
     return [_Weights(*g[:count], **({"w_hr": g[count]} if len(g) > count else {})) for g in groups]
 
 
-def _join_steps(net: RecurrentNet, hidden: Sequence[Sequence[Value]]) -> tuple[list[Value], list[tuple[int, int]]]:
+def _join_steps(net: RecurrentCall, hidden: Sequence[Sequence[Value]]) -> tuple[list[Value], list[tuple[int, int]]]:
     """Return the inputs of the next layer in chunks, and the time steps of each. hidden: by direction and step.
 
     The mask of dropout is drawn as torch draws it, as one of all time steps.
@@ -127,12 +127,12 @@ def _join_steps(net: RecurrentNet, hidden: Sequence[Sequence[Value]]) -> tuple[l
     return chunks, bounds
 
 
-def _join(net: RecurrentNet, directions: list[Value]) -> Value:
+def _join(net: RecurrentCall, directions: list[Value]) -> Value:
     return aten.cat.default(directions, 2) if net.directions > 1 else directions[0]
 
 
 def _run_direction(
-    net: RecurrentNet,
+    net: RecurrentCall,
     chunks: Sequence[Value],
     bounds: Sequence[tuple[int, int]],
     *,

@@ -6,7 +6,7 @@ import pytest
 from recurrent_nets import unrolled, whole
 
 from cutset.errors import Infeasible
-from cutset.partition.cluster.machines import Cluster, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.planner.forms import find_form
 
@@ -47,5 +47,6 @@ def test_one_of_several_machines_has_the_whole_form() -> None:
 
 
 def test_without_a_plan_of_any_form_the_error_is_that_of_the_whole_form() -> None:
-    with pytest.raises(Infeasible, match="E402"):
-        find_form(WHOLE, UNROLLED, uniform_cluster(4000))
+    tiny = Cluster(tuple(Machine(f"thimble {i}", memory_bytes=100) for i in range(2)))
+    with pytest.raises(Infeasible, match="E404"):
+        find_form(WHOLE, UNROLLED, tiny)

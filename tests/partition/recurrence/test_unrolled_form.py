@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cutset.partition.recurrence.unrolled_form import GATES, RecurrentNet, unroll, unroll_cell
+from cutset.partition.recurrence.unrolled_form import GATES, RecurrentCall, unroll, unroll_cell
 
 STEPS, BATCH, FEATURES, HIDDEN = 9, 3, 4, 5
 KINDS = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
@@ -20,9 +20,9 @@ def module(kind: str, **options: Any) -> nn.RNNBase:
     return (nn.LSTM if kind == "lstm" else nn.GRU)(FEATURES, HIDDEN, **options)
 
 
-def net_of(kind: str, net: nn.RNNBase) -> RecurrentNet:
+def net_of(kind: str, net: nn.RNNBase) -> RecurrentCall:
     directions = 1 + net.bidirectional
-    return RecurrentNet(
+    return RecurrentCall(
         kind,
         steps=STEPS,
         batch=BATCH,
