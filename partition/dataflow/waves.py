@@ -25,9 +25,9 @@ def find_waves(graph: Graph, length: int) -> dict[str, int]:
     They are counted from the end: the last product, the largest one of a language model, is in no segment whose end
     another machine waits for.
     """
-    depths = find_depths(graph)
     if not length:
-        return dict.fromkeys(depths, 0)
+        return dict.fromkeys((op.name for op in graph.ops), 0)
+    depths = find_depths(graph)
     deepest = max(depths.values(), default=0)
     last = -(-deepest // length)
     return {name: last - -(-(deepest - depth) // length) for name, depth in depths.items()}
