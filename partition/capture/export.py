@@ -24,6 +24,7 @@ from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
 from ..operators.step_module import STEP, StepModule
+from ..recurrence.recurrent_call import Unroller
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
 from ..trace.deferred_code import defer_code
@@ -67,6 +68,7 @@ def capture(
     input_names: Sequence[str] = (),
     leaf_modules: Sequence[str] = (),
     autocast: str = "",
+    unrolled: bool = False,
     trust: bool = False,
     reuse: bool = True,
     readers: Sequence[Callable[..., Any]] = (),
@@ -77,11 +79,11 @@ def capture(
     model: a module on any device, meta included; it is not changed. inputs, targets: an example batch, of which only
     shapes and dtypes count. input_names: of the last inputs, which the model gets by keyword. leaf_modules: globs; a
     module whose name matches one becomes one operator, whose inside is not traced. autocast: the dtype in which
-    torch.autocast computes model and loss ("bfloat16"); its casts become operators of the graph. trust: do not check
-    that all steps compute what the first does. reuse: trace like layers once. readers: who reads the output in
-    evaluation, called as `reader(output, *targets)`; the graph computes what they read, by default the first tensor.
-    tell: gets notes for the user. Raises BadInput where the example does not fit the model, and Untraceable where it
-    cannot be traced, both naming the source line.
+    torch.autocast computes model and loss; its casts become operators. unrolled: recurrent nets have their time steps
+    as operators. trust: do not check that all steps compute what the first does. reuse: trace like layers once.
+    readers: who reads the output in evaluation, called as `reader(output, *targets)`; the graph computes what they
+    read, by default the first tensor. tell: gets notes for the user. Raises BadInput where the example does not fit the
+    model, and Untraceable where it cannot be traced, both naming the source line.
     """
     names, mode = select_leaf_modules(model, leaf_modules).names, _make_fake_mode()
     whole, layout, trials = StepModule(model, loss, input_names), None, LeafTrials()
@@ -111,7 +113,7 @@ def capture(
         with run_as_traced(step, autocast), defer_code():
             exported = _export(traced, step, example)
         _check_constants(exported.constants, model)
-        draft, constants = _draft(exported, step, autocast)
+        draft, constants = _draft(exported, step, autocast, Unroller(tell) if unrolled else None)
         if not trust:
             with run_as_traced(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
@@ -240,9 +242,11 @@ def _untraceable(error: Exception, step: StepModule, *, example: str = "") -> Un
 
 
 @keep_quiet()
-def _draft(exported: torch.export.ExportedProgram, step: nn.Module, autocast: str) -> tuple[Draft, dict[str, Tensor]]:
+def _draft(
+    exported: torch.export.ExportedProgram, step: StepModule, autocast: str, unroller: Unroller | None
+) -> tuple[Draft, dict[str, Tensor]]:
     draft = Draft()
-    lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None)
+    lowering = Lowering(draft, autocast=getattr(torch, autocast) if autocast else None, unroller=unroller)
     constants = _enter_placeholders(exported, step, lowering)
     outputs = list(zip(exported.graph_signature.output_specs, lowering.run(exported.graph.nodes), strict=True))
     for spec, node in outputs:

@@ -21,6 +21,7 @@ from ..ir.autocast import find_casts
 from ..operators.island import NUMBER_FUNCTIONS
 from ..operators.registry import find_rule
 from ..operators.sharding.signature import DraftTensor
+from ..recurrence.recurrent_call import Unroller, inputs_of
 from .canonical_form import (
     PAINTING,
     SPLITTERS,
@@ -46,14 +47,15 @@ NUMBER_NAMES: dict[Any, str] = {function: name for name, function in NUMBER_FUNC
 
 
 class Lowering:
-    """Enters the operators of exported nodes into a draft."""
+    """Enters the operators of exported nodes into a draft. unroller: enters recurrent ones in their unrolled form."""
 
-    def __init__(self, draft: Draft, *, autocast: torch.dtype | None = None) -> None:
+    def __init__(self, draft: Draft, *, autocast: torch.dtype | None = None, unroller: Unroller | None = None) -> None:
         self._builder = DraftBuilder(draft)
         self._values = NodeValues(self._builder)
         self._inlined: dict[Node, Sequence[Node]] = {}  # results of an inner graph
         self._results: dict[tuple[Node, int], str] = {}  # of operators with several results, each entered on its own
         self._no_grad = False
+        self._unroller = unroller
         self._autocast = autocast  # the dtype of the region that is being lowered
         self._casts: dict[tuple[str, torch.dtype], str] = {}  # cast once, as by torch, which remembers weights
 
@@ -94,7 +96,7 @@ class Lowering:
             self._inline(node)
         elif not isinstance(node.target, torch._ops.OpOverload):
             raise untraceable_node(node, f"{node.target} does not work on tensors", fix="keep values in tensors")
-        elif operator_name(node) not in DROPPED and not _is_splitter(node):
+        elif operator_name(node) not in DROPPED and not _is_splitter(node) and not self._enter_unrolled(node):
             parameters = node.target._schema.arguments
             written = [p.name for p in parameters if p.alias_info is not None and p.alias_info.is_write]
             if len(written) > 1:
@@ -214,6 +216,19 @@ class Lowering:
         self._no_grad, self._autocast = before
         if self._autocast is None:
             self._casts.clear()
+
+    def _enter_unrolled(self, node: Node) -> bool:
+        """Enter a recurrent operator in its unrolled form, if that is wanted; whether it was."""
+        unrolled = self._unroller.unroll(node) if self._unroller is not None and self._autocast is None else None
+        if unrolled is None:
+            return False
+        for placeholder, outer in zip(unrolled.find_nodes(op="placeholder"), inputs_of(node), strict=True):
+            self._pass_in(placeholder, outer, no_grad=False)
+        results = self.run(unrolled.nodes)
+        if isinstance(node.meta["val"], Tensor):  # a cell of one state
+            self._values.hold(node, self.tensor(results[0]))
+        self._inlined[node] = results
+        return True
 
     def _autocast_within(self, device: Any, dtype: Any, enabled: Any) -> torch.dtype | None:
         """Return the dtype of autocast within a region; regions of other devices say nothing of the CPU."""

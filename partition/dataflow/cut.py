@@ -21,6 +21,7 @@ class Cut:
     folds: operator whose reduction loops are cut -> boxes of its output with the machine that adds the partial sums.
     owners: parameter, buffer or constant -> boxes with the machine that holds them.
     recomputed: (machine, stage) of the segments that recompute their activations in backward (checkpointing).
+    wave: how many products deep a wave is (see waves.py), 0 where a machine computes all that it can before it sends.
     """
 
     machines: int
@@ -28,6 +29,7 @@ class Cut:
     folds: Mapping[str, Sequence[PlacedBox]] = field(default_factory=dict)
     owners: Mapping[str, Sequence[PlacedBox]] = field(default_factory=dict)
     recomputed: frozenset[tuple[int, int]] = frozenset()
+    wave: int = 0
 
 
 def fuse_boxes(machines: int, boxes: Mapping[str, Sequence[PlacedBox]]) -> dict[str, list[PlacedBox]]:

@@ -8,8 +8,9 @@ fold: partial sums go to the owner of the sum; those of one machine are added be
 
 The backward pass is the transpose: gradients of what was expanded are folded, and the other way round.
 
-An instruction's stage is the number of exchanges before it. The instructions of one machine and stage, a segment, run
-without waiting for any other machine, and all that they send to one machine is one message, an edge.
+An instruction's stage is the number of exchanges before it, counted wave by wave (see waves.py). The instructions of
+one machine and stage, a segment, run without waiting for any other machine, and all that they send to one machine is
+one message, an edge.
 """
 
 from collections import defaultdict
@@ -20,6 +21,7 @@ from ..ir.box import Box, as_array, cover, fuse, hull, intersect, overlaps, volu
 from ..ir.graph import STATE_KINDS, Graph, Op, is_partial, output_box, read_box
 from . import reduction_split
 from .cut import Cut, PlacedBox, assign_fold_owners
+from .waves import find_waves
 
 RUN, SUM = "run", "sum"
 
@@ -263,16 +265,8 @@ class _Builder:
     # Stages and edges --------------------------------------------------------------------------------------------
 
     def finish(self) -> Dataflow:
-        out = self.dataflow
-        stages: list[int] = []
-        overwritten = self.graph.overwritten
-        touched: dict[tuple[str, int], int] = defaultdict(int)  # stage of the last instruction that touched a buffer
-        for i, instruction in enumerate(out.instructions):
-            ready = [self._ready(source, stages) for read in instruction.reads for source in read.sources]
-            buffers = [(r.tensor, instruction.machine) for r in instruction.reads if r.tensor in overwritten]
-            stages.append(max([*ready, *(touched[buffer] for buffer in buffers)], default=0))
-            touched.update(dict.fromkeys(buffers, stages[-1]))
-            out.instructions[i] = replace(instruction, stage=stages[-1])
+        out, stages = self.dataflow, self._number_stages()
+        out.instructions = [replace(i, stage=stage) for i, stage in zip(out.instructions, stages, strict=True)]
         groups: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
         shared: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
         for piece in out.pieces:
@@ -286,12 +280,27 @@ class _Builder:
         out.shared_edges = _edges(shared)
         return out
 
-    def _ready(self, source: int, stages: list[int]) -> int:
+    def _number_stages(self) -> list[int]:
+        """The stage of each instruction: how many exchanges are before it, those of earlier waves first."""
+        waves = find_waves(self.graph, self.cut.wave)
+        overwritten = self.graph.overwritten
+        reached: list[tuple[int, int]] = []  # (wave, exchanges within it) by instruction
+        touched: dict[tuple[str, int], tuple[int, int]] = {}  # that of the last instruction that touched a buffer
+        for instruction in self.dataflow.instructions:
+            ready = [self._ready(source, reached) for read in instruction.reads for source in read.sources]
+            buffers = [(r.tensor, instruction.machine) for r in instruction.reads if r.tensor in overwritten]
+            earlier = [touched[buffer] for buffer in buffers if buffer in touched]
+            reached.append(max([(waves[instruction.op], 0), *ready, *earlier]))
+            touched.update(dict.fromkeys(buffers, reached[-1]))
+        number = {key: stage for stage, key in enumerate(sorted(set(reached)))}
+        return [number[key] for key in reached]
+
+    def _ready(self, source: int, reached: Sequence[tuple[int, int]]) -> tuple[int, int]:
         piece = self.dataflow.pieces[source]
-        if piece.origin >= 0:
-            maker = self.dataflow.pieces[piece.origin].maker
-            return stages[maker] + 1 if maker >= 0 else 0
-        return stages[piece.maker] if piece.maker >= 0 else 0
+        if piece.origin < 0:
+            return reached[piece.maker] if piece.maker >= 0 else (0, 0)
+        maker = self.dataflow.pieces[piece.origin].maker
+        return (reached[maker][0], reached[maker][1] + 1) if maker >= 0 else (0, 0)
 
 
 def _edges(groups: dict[tuple[int, int, int], list[tuple[int, int]]]) -> list[Edge]:

@@ -42,7 +42,7 @@ def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
         for name, pieces in cut.owners.items()
         if name in evaluation.tensors
     }
-    return Cut(cut.machines, boxes, folds, owners)
+    return Cut(cut.machines, boxes, folds, owners, wave=cut.wave)
 
 
 def _regroup(pieces: Sequence[PlacedBox], here: TensorInfo, there: TensorInfo) -> Sequence[PlacedBox]:

@@ -16,6 +16,7 @@ from .rules import (
     movement,
     normalisation,
     pooling,
+    recurrent,
     reduction,
     resampling,
     split_reductions,
@@ -38,6 +39,7 @@ RULE_MODULES = (
     reduction,
     split_reductions,
     loss,
+    recurrent,
 )
 
 

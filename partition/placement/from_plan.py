@@ -7,6 +7,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Unpack
 
+import msgspec
+
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, PlacedBox
 from ..dataflow.dataflow import Dataflow
@@ -14,6 +16,7 @@ from ..dataflow.simulator import SEND, Simulation
 from ..ir.box import volume
 from ..ir.graph import Graph
 from ..operators.sharding.sharding_rule import SUMMARY_SUFFIX
+from ..planner.forms import find_form
 from ..planner.plan import PlanningOptions, PlanningResult, ScoredPlan
 from ..planner.planner import find_plan
 from .placement_file import (
@@ -31,7 +34,7 @@ from .placement_file import (
     Traffic,
 )
 from .to_cut import fingerprint
-from .verdict import write_verdict
+from .verdict import describe_forms, write_verdict
 
 MAX_SPANS = 20_000  # intervals of a timeline; of a longer one the sends are left out
 
@@ -65,6 +68,7 @@ def placement_of_plan(result: PlanningResult, *, model: str) -> Placement:
         rejected=[RejectedCandidate(rejected.name, rejected.reason) for rejected in result.rejected],
         seed=problem.seed,
         versions=_versions(),
+        wave=cut.wave,
     )
 
 
@@ -167,9 +171,17 @@ def _traffic_by_tensor(dataflow: Dataflow) -> list[Traffic]:
     return [Traffic(name, source, target, size) for (name, source, target), size in total.items()]
 
 
-def plan_placement(graph: Graph, cluster: Cluster, *, model: str, **options: Unpack[PlanningOptions]) -> Placement:
+def plan_placement(
+    graph: Graph, cluster: Cluster, *, model: str, unrolled: Graph | None = None, **options: Unpack[PlanningOptions]
+) -> Placement:
     """Plan a graph over the machines of a cluster, and return the best cut as a placement.
 
-    model: the import string to note in the file. Raises as `find_plan`.
+    model: the import string to note in the file. unrolled: another graph of the model, in which recurrent operators are
+    unrolled; the better plan of both is taken. Raises as `find_plan`.
     """
-    return placement_of_plan(find_plan(graph, cluster, **options), model=model)
+    if unrolled is None:
+        return placement_of_plan(find_plan(graph, cluster, **options), model=model)
+    choice = find_form(graph, unrolled, cluster, **options)
+    placement = placement_of_plan(choice.result, model=model)
+    verdict = f"{placement.verdict} {describe_forms(choice)}"
+    return msgspec.structs.replace(placement, verdict=verdict, unrolled=choice.unrolled)

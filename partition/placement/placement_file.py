@@ -140,7 +140,7 @@ class Placement(msgspec.Struct, frozen=True):
     batch: samples of a micro-batch; micro_batches: how many of them make a step. objective: "time", "bytes" or
     "memory". leaf_modules: globs of the leaf modules. autocast: the dtype in which torch.autocast computes
     the model and its loss, "" where it does not. frozen: names of parameters that the run does not train, though the
-    model would.
+    model would. unrolled: the time steps of recurrent operators are operators of their own. wave: as in `Cut`.
     """
 
     format: int
@@ -162,6 +162,8 @@ class Placement(msgspec.Struct, frozen=True):
     leaf_modules: list[str] = []
     autocast: str = ""
     frozen: list[str] = []
+    unrolled: bool = False
+    wave: int = 0
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically: it is complete or not there."""

@@ -26,6 +26,7 @@ def cut_from_placement(placement: Placement, graph: Graph) -> Cut:
         {op.name: _placed_boxes(op.fold) for op in placement.ops if op.fold},
         {p.name: _placed_boxes(p.boxes) for p in placement.parameters},
         frozenset((number, stage) for number, m in enumerate(placement.machines) for stage in m.recomputes),
+        placement.wave,
     )
     check_cut(graph, cut)
     return cut

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from ..dataflow.cut import Cut
 from ..ir.graph import Op
 from ..mincut.cut_axes import spatial_axes, unit_axes
+from ..planner.forms import FormChoice
 from ..planner.plan import PlanningResult, ScoredPlan
 
 BATCH, UNITS, SUMS = "the batch", "hidden units", "reduction dimensions"
@@ -35,6 +36,15 @@ def write_verdict(result: PlanningResult) -> str:
         return f"Worth distributing: {which} {format_time(seconds)}/step, {ratio}; {details}"
     slower = f"{machines} machines {format_time(seconds)} ({seconds / single:.1f}x slower)"
     return f"Not worth distributing: 1 machine {format_time(single)}/step, {slower}; {details}"
+
+
+def describe_forms(choice: FormChoice) -> str:
+    """Which form of the recurrent nets was better, and how much slower the plan of the other is."""
+    forms = ("step by step", "whole") if choice.unrolled else ("whole", "step by step")
+    if choice.runner_up is None:
+        return f"Recurrent nets are computed {forms[0]}."
+    seconds = format_time(choice.runner_up.winner.simulation.step_s)
+    return f"Recurrent nets are computed {forms[0]}; {forms[1]}, a step would take {seconds}."
 
 
 def _describe_more_machines(result: PlanningResult) -> str:

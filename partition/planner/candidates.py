@@ -4,6 +4,7 @@ mesh AxB                 the best layouts on a mesh of the machines (layout_sear
 mesh AxB by bytes        the same where bytes count four times
 mesh AxB by memory       the same with shares by the machines' memory
 stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own
+wavefront SxAxB/W        layers of recurrent nets on S meshes, in waves W products deep (wavefront.py)
 slices                   every layer cut along its hidden units
 stages, even stages      contiguous stages by dynamic programming, with and without traffic
 tiles AxB                image rows and columns along a grid
@@ -34,6 +35,7 @@ from ..mincut.metis import MAX_LEVELS, partition_metis, partition_metis_levels
 from ..mincut.metis_ctypes import MetisUnavailable
 from ..mincut.reduction_owners import reduction_owners
 from .plan import Candidate, PlanningProblem, Rejected
+from .wavefront import assign_layers, find_layers, group_counts, wave_lengths
 
 MAX_BLOCKS = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes must do then
 MAX_LEVEL_BLOCKS = 4_000  # the same where every level is balanced
@@ -44,7 +46,8 @@ MAX_FINE_MACHINES = 16  # machines up to which several blocks an axis and machin
 
 
 Boxes = Mapping[str, Sequence[PlacedBox]]
-CutOrReason = tuple[Boxes, Boxes] | str  # boxes and folds, or why there is no cut
+# Boxes, folds and, where it is not 0, the depth of a wave; or why there is no cut.
+CutOrReason = tuple[Boxes, Boxes] | tuple[Boxes, Boxes, int] | str
 CutMaker = Callable[[], CutOrReason]
 
 
@@ -79,14 +82,17 @@ def candidate_names(problem: PlanningProblem) -> list[str]:
     return [name for name, _ in _makers(problem, CostModel(problem.graph.tensors))]
 
 
-def _complete_cut(problem: PlanningProblem, boxes: Boxes, folds: Boxes) -> Cut:
+def _complete_cut(problem: PlanningProblem, boxes: Boxes, folds: Boxes, wave: int = 0) -> Cut:
     """The cut with operators where they are pinned, and those that touch an overwritten buffer together."""
     graph, count = problem.graph, len(problem.cluster)
     pinned = {name: [(operator_box(graph, name), machine)] for name, machine in problem.pins.items()}
     all_boxes = colocate_overwriters(graph, {**boxes, **pinned})
     partial_ops = {op.name for op in find_partial_ops(graph, all_boxes)}
     return Cut(
-        count, fuse_boxes(count, all_boxes), {name: pieces for name, pieces in folds.items() if name in partial_ops}
+        count,
+        fuse_boxes(count, all_boxes),
+        {name: pieces for name, pieces in folds.items() if name in partial_ops},
+        wave=wave,
     )
 
 
@@ -109,6 +115,11 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
         size = len(machines) // stages
         groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
         yield f"stages x mesh {stages}x{format_shape(shape)}", partial(_on_mesh, problem, groups, costs)
+    layers = find_layers(problem.graph)
+    for count in group_counts(layers, len(machines)):
+        for shape, wave in itertools.product(mesh_shapes(len(machines) // count), wave_lengths(problem.graph)):
+            make = partial(_wavefront, problem, layers, (count, *shape), costs=costs, wave=wave)
+            yield f"wavefront {format_shape((count, *shape))}/{wave}", make
     yield "slices", partial(_slices, problem)
     for name, traffic in (("stages", True), ("even stages", False)):
         yield name, partial(_contiguous, problem, traffic=traffic)
@@ -160,6 +171,20 @@ def _on_mesh(
     mesh_of = {op.name: meshes[stage] for op, stage in zip(graph.ops, stages, strict=True)}
     mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
     return search_layouts(graph, cluster, lambda op: mesh_of[op.name], weights=weights, costs=costs)
+
+
+def _wavefront(
+    problem: PlanningProblem, layers: Sequence[range], shape: tuple[int, ...], *, costs: CostModel, wave: int
+) -> CutOrReason:
+    """The best layouts, with each layer of recurrent nets on one of shape[0] meshes, and other operators on all."""
+    graph, cluster, machines = problem.graph, problem.cluster, problem.machines
+    size = len(machines) // shape[0]
+    groups = [mesh_of_machines(cluster, machines[at : at + size], shape[1:]) for at in range(0, len(machines), size)]
+    every = mesh_of_machines(cluster, machines, (len(machines),))
+    mesh_of = {name: groups[group] for name, group in assign_layers(graph, layers, shape[0]).items()}
+    mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
+    boxes, folds = search_layouts(graph, cluster, lambda op: mesh_of.get(op.name, every), costs=costs)
+    return boxes, folds, wave
 
 
 def _memory_differs(cluster: Cluster) -> bool:

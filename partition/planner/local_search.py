@@ -49,7 +49,7 @@ def _apply_move(problem: PlanningProblem, cut: Cut, move: Move) -> Cut:
     boxes = colocate_overwriters(problem.graph, {**cut.boxes, **move})
     partial = {op.name for op in find_partial_ops(problem.graph, boxes)}
     folds = {name: pieces for name, pieces in cut.folds.items() if name in partial and name not in move}
-    return Cut(cut.machines, fuse_boxes(cut.machines, boxes), folds)
+    return Cut(cut.machines, fuse_boxes(cut.machines, boxes), folds, wave=cut.wave)
 
 
 def _enumerate_moves(problem: PlanningProblem) -> Iterator[Move]:

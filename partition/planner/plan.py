@@ -25,7 +25,7 @@ OBJECTIVES = (TIME, BYTES, MEMORY)
 # that one machine would be faster.
 FAIR_SHARE = 0.25
 
-SEARCH_PREFIXES = ("mesh", "stages x mesh", "metis levels", "kahypar")
+SEARCH_PREFIXES = ("mesh", "stages x mesh", "wavefront", "metis levels", "kahypar")
 LOCAL_SEARCH_SUFFIX = ", local search"
 
 Rank = tuple[bool, bool, float, float, float, int, str]

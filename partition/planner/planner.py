@@ -106,8 +106,10 @@ class _PlanSearch:
                 self._score_single_machines(one_machine, pinned)
         self._require_plans()
         if not self.prefix:
-            for start in sorted(self.plans, key=self._rank)[:LOCAL_SEARCH_STARTS]:
-                self._search_locally(start)
+            best = sorted(self.plans, key=self._rank)[:LOCAL_SEARCH_STARTS]
+            for i, start in enumerate(best):
+                if not any(_have_same_cut(start, other) for other in best[:i]):  # it would find the same
+                    self._search_locally(start)
 
     def _score_single_machines(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
         """One machine: the pinned one, else the fastest, and the largest too where that has too little memory."""
@@ -190,6 +192,10 @@ def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used:
     limit = min(best.simulation.step_s * TIME_TOLERANCE, min(regular, default=math.inf))
     close = [plan for plan in valid if plan.simulation.step_s <= limit]
     return min(close, key=lambda p: (p.dataflow.bytes_forward, p.simulation.step_s, len(p.cluster), p.name))
+
+
+def _have_same_cut(plan: ScoredPlan, other: ScoredPlan) -> bool:
+    return plan.cluster == other.cluster and plan.dataflow.cut == other.dataflow.cut
 
 
 def _fastest_machines(cluster: Cluster, count: int, keep: Sequence[int] = ()) -> list[int]:

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from candidate_cuts import candidates
@@ -41,16 +42,20 @@ class Outcome:
 
 
 class Subject:
-    """A case of the zoo with its graphs; `fresh()` gives the same model again and again. autocast: as of `capture`."""
+    """A case of the zoo with its graphs; `fresh()` gives the same model again.
 
-    def __init__(self, case: Case, dtype: torch.dtype, autocast: str = "") -> None:
+    autocast, unrolled: as of `capture`.
+    """
+
+    def __init__(self, case: Case, dtype: torch.dtype, autocast: str = "", *, unrolled: bool = False) -> None:
         self.exact, self.dtype, self.autocast, self._case = case.exact, dtype, autocast, case
         with torch.random.fork_rng():
             torch.manual_seed(1)
             batch = case.batch()
         self.batch = Data(*(tuple(self._cast(t) for t in group) for group in (batch.inputs, batch.targets)))
-        self.graph, self.constants = capture(*self.fresh(), self.batch.inputs, self.batch.targets, autocast=autocast)
-        self.evaluation, more = capture(self.fresh()[0], None, self.batch.inputs, autocast=autocast)
+        form: dict[str, Any] = {"autocast": autocast, "unrolled": unrolled}
+        self.graph, self.constants = capture(*self.fresh(), self.batch.inputs, self.batch.targets, **form)
+        self.evaluation, more = capture(self.fresh()[0], None, self.batch.inputs, **form)
         self.constants |= more
 
     def fresh(self) -> tuple[nn.Module, Callable[..., Tensor]]:

@@ -29,7 +29,7 @@ partition/ir
 partition/operators/sharding
 partition/operators/rules
 partition/operators
-partition/trace
+partition/trace partition/recurrence
 partition/discovery
 partition/draft partition/repeats
 partition/capture partition/cluster

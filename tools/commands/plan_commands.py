@@ -51,14 +51,15 @@ def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
     with keep_stdout(as_json):
         loaded = load_task(spec)
         capture = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
-        placement = plan_task(capture, spec, request)
+        planned = plan_task(capture, spec, request)
+        placement = planned.placement
     if out is not None:
         write_output(out, to_json(placement), PLACEMENT)
     if as_json:
         click.echo(to_json(placement), nl=False)
         return
     print_placement(placement)
-    for note in capture.notes:
+    for note in planned.notes:
         click.echo(f"note: {note}")
     if out is not None:
         click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
@@ -142,15 +143,16 @@ def inspect(task: str, as_json: bool, **options: Any) -> None:
     """List the operators of TASK.
 
     For each, print the sharding rule, the loops with their axes, and the FLOPs; at the end, the fraction of all FLOPs
-    that can be split.
+    that can be split. Recurrent nets are listed step by step, the form of them that can be split.
     """
     from ..report.inspect_report import describe_capture, print_inspection
-    from ..task.capture_task import capture_task
+    from ..task.capture_task import capture_task, capture_unrolled
     from ..task.load_task import load_task
 
     spec = read_task_spec(task, options)
     with keep_stdout(as_json):
         capture = capture_task(spec, load_task(spec))
+        capture = capture_unrolled(capture, spec) or capture
     facts = describe_capture(capture)
     if as_json:
         print_json(facts, indent=1)

@@ -94,7 +94,9 @@ def evaluate(
     programs: Sequence[Program] = []
     rests, constants = list[Program](), dict[str, Tensor]()
     if capture is not None:
-        placement = placement or plan_task(capture, spec, request)
+        if placement is None:
+            planned = plan_task(capture, spec, request)
+            placement, capture = planned.placement, planned.capture
         cut = load_cut(capture, placement)
         programs = compile_programs(capture, cut)[1]
         if len(programs) > 1:

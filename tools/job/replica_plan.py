@@ -87,12 +87,15 @@ def plan_replica(
     batch = spec.batch or task.batch
     if isinstance(capture, WholeModel):
         return ReplicaPlan(task, spec, batch, failure=capture.failure)
-    placement = placement or plan_task(capture, spec, request)
+    notes = capture.notes
+    if placement is None:
+        planned = plan_task(capture, spec, request)
+        placement, capture, notes = planned.placement, planned.capture, planned.notes
     cut = load_cut(capture, placement)
     programs, evaluations = compile_programs(capture, cut)
     spec = with_placement(placement, spec)
     if len(programs) == 1 and placement.micro_batches == 1:  # there is nothing that plain torch does not do as well
-        return ReplicaPlan(task, spec, batch, placement=placement, notes=capture.notes)
+        return ReplicaPlan(task, spec, batch, placement=placement, notes=notes)
     rests, more = compile_rest(capture, spec, cut, lambda: len(read_split(task, "test")))
     return ReplicaPlan(
         task,
@@ -105,7 +108,7 @@ def plan_replica(
         rests,
         {**capture.constants, **more},
         bool(capture.leaf_modules),
-        capture.notes,
+        notes,
     )
 
 

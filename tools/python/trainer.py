@@ -90,7 +90,7 @@ class Trainer:
         """Return the cut of the model that `fit` would train, which a notebook shows."""
         spec, request = self.config.task_spec, self.config.plan_request
         part = micro_batch_spec(spec, load_task(spec), request.micro_batches)
-        return plan_task(capture_task(part), spec, request)
+        return plan_task(capture_task(part), spec, request).placement
 
     def evaluate(self, split: str = "test", *, which: str = "last") -> dict[str, Any]:
         """Return the scores of the trained weights on a split: samples, loss, accuracy and metrics.

@@ -23,6 +23,8 @@ def describe_capture(capture: CapturedTask) -> dict[str, Any]:
         "flops_forward": sum(op.flops for op in graph.ops),
         "cuttable_share": sum(op.flops for op in graph.ops if op.is_cuttable) / total,
         "found": sorted({op.target for op in graph.ops if op.sharding_rule == FOUND}),
+        "unrolled": capture.unrolled,
+        "notes": list(capture.notes),
         "opaque": sorted({op.target for op in graph.ops if op.sharding_rule == OPAQUE}),
         "ops": [_describe_op(graph, op, total) for op in graph.ops],
     }
@@ -78,6 +80,12 @@ def print_inspection(facts: dict[str, Any]) -> None:
     )
     if facts["found"]:
         console.print(Text(f"With a rule found by running them on made-up operands: {', '.join(facts['found'])}"))
+    if facts["unrolled"]:
+        console.print(
+            Text("Recurrent nets are listed step by step, as they can be cut; one machine computes them whole.")
+        )
+    for note in facts["notes"]:
+        console.print(Text(f"note: {note}"))
     if facts["opaque"]:
         console.print(Text(f"Without a sharding rule, so never cut inside: {', '.join(facts['opaque'])}"))
 

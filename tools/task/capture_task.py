@@ -1,8 +1,10 @@
 """From a task to its two graphs. What cannot be traced becomes a leaf module, and a note says which and why."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ...errors import BadInput
 from ...partition.capture.export import capture
@@ -13,6 +15,7 @@ from ...partition.capture.tracing_error import Untraceable, find_leaf_globs
 from ...partition.ir.graph import Graph
 from ...partition.operators.leaf_module import LEAF_MODULE
 from ...partition.operators.step_module import PARTS
+from ...partition.recurrence.recurrent_call import has_recurrent
 from .load_task import TaskSpec, build_model, example_batch, load_task
 from .meta_model import build_without_weights
 from .trace_check import check_trace
@@ -32,7 +35,8 @@ class CapturedTask:
 
     batch: samples of the example that was traced. constants: values that the model's code made. leaf_modules: globs of
     modules that were not traced, the task's own and those of the spec. notes: what the user should know of these, and
-    of the trace. autocast: the dtype that the spec names.
+    of the trace. autocast: the dtype that the spec names. unrolled: recurrent operators have their time steps as
+    operators.
     """
 
     task: "Task"
@@ -43,6 +47,7 @@ class CapturedTask:
     leaf_modules: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     autocast: str = ""
+    unrolled: bool = False
 
 
 def capture_task(spec: TaskSpec, task: "Task | None" = None, *, search: bool = True) -> CapturedTask:
@@ -69,7 +74,19 @@ def capture_task(spec: TaskSpec, task: "Task | None" = None, *, search: bool = T
     train, evaluation, constants = graphs
     notes += _notes(task, leaf_modules, (train, evaluation))
     distinct = tuple(dict.fromkeys(notes))
-    return CapturedTask(task, batch, train, evaluation, constants, leaf_modules, distinct, spec.autocast)
+    return CapturedTask(task, batch, train, evaluation, constants, leaf_modules, distinct, spec.autocast, spec.unrolled)
+
+
+def capture_unrolled(capture: CapturedTask, spec: TaskSpec) -> CapturedTask | None:
+    """Return the same task with the time steps of its recurrent nets as operators; None where it has none.
+
+    Where all of them stay whole, for they have too many time steps, it is the task as it was, with a note on that.
+    """
+    if capture.unrolled or not has_recurrent(capture.train):
+        return None
+    wanted = msgspec.structs.replace(spec, batch=capture.batch, unrolled=True)
+    other = capture_task(wanted, capture.task)
+    return replace(capture, notes=other.notes) if other.train.digest == capture.train.digest else other
 
 
 def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask | BadInput:
@@ -91,6 +108,7 @@ def capture_rest(capture: CapturedTask, spec: TaskSpec, count: int) -> "tuple[Gr
     import torch
 
     example = example_batch(capture.task, capture.batch).rows(torch.arange(count))
+    spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
     return _graph(capture.task, example, capture.leaf_modules, spec, lambda note: None, training=False)
 
 
@@ -136,6 +154,7 @@ def _graph(
             input_names=example.names,
             leaf_modules=leaf_modules,
             autocast=spec.autocast,
+            unrolled=spec.unrolled,
             trust=spec.trust_trace,
             readers=() if training else task.list_readers(),
             tell=tell,

@@ -18,6 +18,7 @@ from ...partition.ir.graph import Graph
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
+from ...partition.recurrence.recurrent_call import has_recurrent
 from ...runtime.worker.program import programs
 from ...runtime.worker.replica import Replica
 from . import weight_source as weights
@@ -56,18 +57,24 @@ def plan_model(
     kind of plans to choose among ("metis"). name: the import string to note in the placement.
     """
     example = _as_sequence(inputs), _as_sequence(targets)
+    cluster = machines if isinstance(machines, Cluster) else uniform_cluster(machines)
 
-    def attempt(tried: tuple[str, ...]) -> "tuple[Graph, dict[str, Tensor]]":
-        found = capture(model, loss, *example, leaf_modules=tried, autocast=autocast, trust=trust_trace)
+    def attempt(tried: tuple[str, ...], unrolled: bool = False) -> "tuple[Graph, dict[str, Tensor]]":
+        settings: dict[str, Any] = {"leaf_modules": tried, "autocast": autocast, "trust": trust_trace}
+        found = capture(model, loss, *example, unrolled=unrolled, **settings)
         if not trust_trace:
             _check(model, loss, example, *found, autocast)
         return found
 
     (graph, _), leaf_modules, _ = capture_by_leaf_modules(attempt, leaf_modules)
+    unrolled = None
+    if len(cluster) > 1 and has_recurrent(graph):
+        unrolled, _ = attempt(tuple(leaf_modules), unrolled=True)
     placement = plan_placement(
         graph,
-        machines if isinstance(machines, Cluster) else uniform_cluster(machines),
+        cluster,
         model=name or type(model).__name__,
+        unrolled=unrolled,
         seed=seed,
         candidates=candidates,
         fewer=fewer,
@@ -116,6 +123,7 @@ def make_replica(
     leaf_modules, autocast = placement.leaf_modules, placement.autocast
     # The plan was checked when it was made.
     settings: dict[str, Any] = {"leaf_modules": leaf_modules, "autocast": autocast, "trust": True}
+    settings["unrolled"] = placement.unrolled
     graph, constants = capture(model, loss, _as_sequence(inputs), _as_sequence(targets), **settings)
     dataflow = lower_cut(graph, cut_from_placement(placement, graph))
     if not training:

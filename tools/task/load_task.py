@@ -41,7 +41,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     model: as factory_name.py says, arguments included. inputs: "32x3x224x224" or "32x128:int64", for a bare module.
     leaf_modules: globs of modules that are not traced, beside those that the task names. autocast: the dtype in which
     torch.autocast computes the model and its loss ("bfloat16"). trust_trace: do not compare what is traced with plain
-    torch. frozen: names of parameters that are not trained.
+    torch. frozen: names of parameters that are not trained. unrolled: time steps of recurrent nets are operators.
     """
 
     model: str
@@ -52,6 +52,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     autocast: str = ""
     trust_trace: bool = False
     frozen: tuple[str, ...] = ()
+    unrolled: bool = False
 
 
 def load_task(spec: TaskSpec) -> "Task":
@@ -65,9 +66,8 @@ def load_task(spec: TaskSpec) -> "Task":
     value = _call_factory(factory, spec, name)
     if isinstance(value, Task):
         if spec.inputs:
-            raise UsageError(
-                "E214", f"{spec.model} is a task, which has an example of its own", fix="leave --input out"
-            )
+            facts = f"{spec.model} is a task, which has an example of its own"
+            raise UsageError("E214", facts, fix="leave --input out")
         return freeze(value, spec.frozen)
     if not isinstance(value, nn.Module):
         raise BadInput(

@@ -1,6 +1,7 @@
 """From the graphs of a task to a placement, a cut and programs: what `plan`, `check`, `eval` and `train` share."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +15,7 @@ from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
 from ...runtime.worker.program import Program, programs
-from .capture_task import CapturedTask, capture_rest
+from .capture_task import CapturedTask, capture_rest, capture_unrolled
 from .load_task import TaskSpec
 from .plan_request import PlanRequest
 
@@ -38,12 +39,27 @@ def _nearest_divisor(batch: int, near: int) -> int:
     return min((d for d in range(1, batch + 1) if batch % d == 0), key=lambda d: (abs(d - near), d))
 
 
-def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Placement:
-    """Return the best placement of a captured task, whose batch is a micro-batch."""
+@dataclass(frozen=True)
+class PlannedTask:
+    """A placement, and the task captured in the form that it is of. notes: what the user should know of both forms."""
+
+    placement: Placement
+    capture: CapturedTask
+    notes: tuple[str, ...]
+
+
+def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> PlannedTask:
+    """Return the best placement of a captured task, whose batch is a micro-batch.
+
+    For several machines, a task with recurrent nets is captured in their unrolled form as well.
+    """
+    cluster = request.load_cluster()
+    other = capture_unrolled(capture, spec) if len(cluster) > 1 else None
     placement = plan_placement(
         capture.train,
-        request.load_cluster(),
+        cluster,
         model=spec.model,
+        unrolled=None if other is None or not other.unrolled else other.train,
         seed=request.seed,
         candidates=request.candidates,
         fewer=request.max_machines is not None,
@@ -51,16 +67,19 @@ def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Pl
         pins=request.pins,
         micro_batches=request.micro_batches,
     )
+    chosen = other if other is not None and placement.unrolled else capture
     own = {"leaf_modules": list(capture.leaf_modules), "autocast": capture.autocast, "frozen": list(spec.frozen)}
-    return msgspec.structs.replace(placement, **own)
+    placement = msgspec.structs.replace(placement, unrolled=chosen.unrolled, **own)
+    notes = (*capture.notes, *(other.notes if other is not None else ()))
+    return PlannedTask(placement, chosen, tuple(dict.fromkeys(notes)))
 
 
 def with_placement(placement: Placement | None, spec: TaskSpec) -> TaskSpec:
-    """Return the spec with the leaf modules, autocast and frozen names that a placement was made with, if any."""
+    """Return the spec with what a placement was made with, if any: leaf modules, autocast, form, frozen names."""
     if placement is None:
         return spec
     own = {"leaf_modules": tuple(placement.leaf_modules), "frozen": tuple(placement.frozen)}
-    return msgspec.structs.replace(spec, autocast=placement.autocast, **own)
+    return msgspec.structs.replace(spec, autocast=placement.autocast, unrolled=placement.unrolled, **own)
 
 
 def load_cut(capture: CapturedTask, placement: Placement) -> Cut:

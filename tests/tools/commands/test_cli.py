@@ -27,7 +27,7 @@ def placement(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     spec = TaskSpec(TASK)
     path = tmp_path_factory.mktemp("placement") / "good.json"
-    plan_task(capture_task(spec), spec, PlanRequest(machines=2, candidates="slices")).save(path)
+    plan_task(capture_task(spec), spec, PlanRequest(machines=2, candidates="slices")).placement.save(path)
     return path
 
 

@@ -187,7 +187,7 @@ def test_the_roles_carry_their_programs_and_no_other(mixed: Job) -> None:
 
 def test_a_placement_in_hand_is_taken_and_saved(options: RunConfig) -> None:
     spec = options.task_spec
-    placement = plan_task(capture_task(spec), spec, PlanRequest(machines=2, candidates="slices"))
+    placement = plan_task(capture_task(spec), spec, PlanRequest(machines=2, candidates="slices")).placement
     job = prepare(replace(options, placement=placement))
     assert (job.machines, job.placement) == (2, placement)
     placement.save(options.out / "expected.json")
@@ -210,7 +210,7 @@ def test_a_model_that_cannot_be_traced_is_trained_uncut(options: RunConfig, name
 
 
 def test_it_is_not_where_several_machines_or_a_placement_are_asked_for(options: RunConfig) -> None:
-    placement = plan_task(capture_task(options.task_spec), options.task_spec, PlanRequest(machines=1))
+    placement = plan_task(capture_task(options.task_spec), options.task_spec, PlanRequest(machines=1)).placement
     for more in ({"machines": 2}, {"placement": placement}):
         with pytest.raises(BadInput, match="E320"):
             prepare(replace(options, task=task_named("gated"), **more))

@@ -89,7 +89,9 @@ def test_plain_tensors_of_a_model_are_constants_with_values() -> None:
 
 
 def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None:
-    once, again = (plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2)) for _ in range(2))
+    once, again = (
+        plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2)).placement for _ in range(2)
+    )
     assert to_json(once) == to_json(again)
     assert once.model == f"{GOOD}:task"
     assert load_cut(capture_task(spec("task")), once).machines == 2
@@ -98,7 +100,9 @@ def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None
 def test_only_the_plans_of_one_kind_are_chosen_among() -> None:
     ready = capture_task(spec("task"))
     for kind in ("slices", "metis", "stages"):
-        assert plan_task(ready, spec("task"), PlanRequest(machines=2, candidates=kind)).winner.startswith(kind)
+        assert plan_task(ready, spec("task"), PlanRequest(machines=2, candidates=kind)).placement.winner.startswith(
+            kind
+        )
 
 
 def test_a_model_without_parts_cannot_be_cut() -> None:
@@ -107,7 +111,7 @@ def test_a_model_without_parts_cannot_be_cut() -> None:
 
 
 def test_a_placement_for_another_batch_is_refused() -> None:
-    placement = plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2))
+    placement = plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2)).placement
     with pytest.raises(BadInput, match="batches of 8, the run has batches of 4") as caught:
         load_cut(capture_task(spec("task", batch=4)), placement)
     assert (caught.value.code, caught.value.fix) == ("E344", "--batch 8")
@@ -116,7 +120,7 @@ def test_a_placement_for_another_batch_is_refused() -> None:
 @pytest.mark.parametrize("name", ["task", "mixed"])
 def test_every_machine_gets_two_programs_over_the_same_state(name: str) -> None:
     ready = capture_task(spec(name))
-    placement = plan_task(ready, spec(name), PlanRequest(machines=MACHINES))
+    placement = plan_task(ready, spec(name), PlanRequest(machines=MACHINES)).placement
     trained, evaluated = compile_programs(ready, load_cut(ready, placement))
     assert [p.machine for p in trained] == [p.machine for p in evaluated] == list(range(MACHINES))
     assert all(p.training for p in trained)
