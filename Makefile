@@ -5,6 +5,7 @@
 PYTHON ?= python3
 INSTALL ?=
 OUTSIDE ?=
+SWEEP ?=
 SEEDS ?= 10000
 JOBS ?= 3
 VENV := .venv
@@ -19,7 +20,7 @@ FOLDERS := models partition ps runtime tools
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test runs slow simulate test-outside engines fuzz chaos lint types format docs clean
+.PHONY: demo test runs slow simulate test-outside sweep engines fuzz chaos lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -47,6 +48,12 @@ simulate: $(STAMP)
 test-outside: $(OUTSIDE_STAMP)
 	$(VENV)/bin/python -m pytest tests/outside $(OUTSIDE)
 	$(VENV)/bin/python -m pytest tests/docs/test_migration.py -m slow -k 'accelerate or lightning' -rs
+
+# What cutset makes of the models that the registries of torchvision, timm and transformers have: most of a day on two
+# cores. It goes on where it was stopped, and writes docs/guide/models_tried.md. SWEEP: its options, for example
+#   make sweep SWEEP='--library timm --every 5 --jobs 2'
+sweep: $(OUTSIDE_STAMP)
+	cd tests/outside && OMP_NUM_THREADS=1 MKL_CBWR=AUTO HF_HUB_OFFLINE=1 $(CURDIR)/$(VENV)/bin/python -W ignore -m sweep $(SWEEP)
 
 # Runs on a real Slurm, Ray and torchrun, and by a kubectl that is none. Of Slurm it needs what Debian has as slurmctld,
 # slurmd, slurm-client and munge, and root; without them its tests are skipped.
@@ -96,11 +103,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	touch $@
 
-# torchvision alone: what it depends on would bring another torch, with CUDA
+# torchvision and timm alone: what they depend on would bring another torch, with CUDA
 $(OUTSIDE_STAMP): $(STAMP)
 	@echo "installing models that others wrote: less than 60 MB, this once"
 	$(PIP) -e '.[dev,outside]'
-	$(PIP) --no-deps torchvision
+	$(PIP) --no-deps torchvision timm
 	touch $@
 
 $(ENGINES_STAMP): $(STAMP)

@@ -85,19 +85,19 @@ def capture(
     read, by default the first tensor. tell: gets notes for the user. Raises BadInput where the example does not fit the
     model, and Untraceable where it cannot be traced, both naming the source line.
     """
-    names, mode = select_leaf_modules(model, leaf_modules).names, _make_fake_mode()
-    whole, layout, trials = StepModule(model, loss, input_names), None, LeafTrials()
+    names, mode, trials = select_leaf_modules(model, leaf_modules).names, _make_fake_mode(), LeafTrials()
+    whole, layout = StepModule(model, loss, input_names), None
     with mode:
         memo = {t: empty_like(t) for t in (*whole.parameters(), *whole.buffers())}
         fake_targets = tuple(empty_like(t) for t in targets)
         example = tuple(empty_like(t) for t in inputs), fake_targets if loss is not None else ()
-    batch = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
+    values = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
     groups = [LayerGroup(group) for group in find_layer_groups(model, names) if reuse]
 
     def make_step() -> StepModule:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
         step = cast(StepModule, empty_copy(whole, memo.__getitem__).train(loss is not None))
-        wrap_leaf_modules(step, whole, names, trials, batch)
+        wrap_leaf_modules(step, whole, names, trials, values)
         step.before_run = RepeatedLayers(step.model, groups).begin_run
         return step
 
@@ -117,9 +117,13 @@ def capture(
         if not trust:
             with run_as_traced(repeated, autocast), mode:
                 _compare_steps(repeated, example, tell)
-        with keep_quiet():
-            graph = thread_generator_state(build_graph(draft))
+        graph = _build_graph(draft)
     return msgspec.structs.replace(graph, output=layout), constants
+
+
+@keep_quiet()
+def _build_graph(draft: Draft) -> Graph:
+    return thread_generator_state(build_graph(draft))
 
 
 @contextlib.contextmanager

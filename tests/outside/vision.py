@@ -1,22 +1,11 @@
-"""Models of torchvision. Its package on the index needs CUDA builds of torch's operators, which are not used here."""
+"""Models of torchvision."""
 
-import importlib
 from collections.abc import Callable
-from typing import Any
 
-import torch
 from outside import Outside, image_loss
 from torch import nn
+from torchvision_operators import import_models
 from zoo import Case, images
-
-_LIBRARY = torch.library.Library("torchvision", "DEF")
-for _name in ("nms", "qnms"):  # torchvision registers something for these on import
-    _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-def models() -> Any:
-    """torchvision.models, imported when a test needs it."""
-    return importlib.import_module("torchvision.models")
 
 
 def narrow_head(model: nn.Module, *widths: int) -> nn.Module:
@@ -42,7 +31,7 @@ def vision(
 
     def full() -> nn.Module:
         options = {"init_weights": False} if name == "inception_v3" else {}
-        model: nn.Module = getattr(models(), name)(**options)
+        model: nn.Module = getattr(import_models(), name)(**options)
         return model
 
     return Outside(
@@ -56,18 +45,18 @@ def vision(
 
 
 def alexnet() -> nn.Module:
-    return narrow_head(models().alexnet(), 64, 32, 5)
+    return narrow_head(import_models().alexnet(), 64, 32, 5)
 
 
 def vgg16() -> nn.Module:
-    model = models().vgg16()
+    model = import_models().vgg16()
     model.avgpool = nn.AdaptiveAvgPool2d((2, 2))
     model.classifier[0] = nn.Linear(512 * 4, 1)
     return narrow_head(model, 64, 32, 5)
 
 
 def resnet50(*, zero_init_residual: bool = False) -> nn.Module:
-    resnet = models().resnet
+    resnet = import_models().resnet
     model: nn.Module = resnet.ResNet(
         resnet.Bottleneck, [3, 4, 6, 3], num_classes=5, width_per_group=8, zero_init_residual=zero_init_residual
     )
@@ -83,17 +72,17 @@ def tuned(model: nn.Module) -> nn.Module:
 
 
 def densenet121() -> nn.Module:
-    model: nn.Module = models().DenseNet(8, (6, 12, 24, 16), 16, bn_size=2, num_classes=5)
+    model: nn.Module = import_models().DenseNet(8, (6, 12, 24, 16), 16, bn_size=2, num_classes=5)
     return model
 
 
 def inception_v3() -> nn.Module:
-    model: nn.Module = models().inception_v3(num_classes=5, aux_logits=False, init_weights=False)
+    model: nn.Module = import_models().inception_v3(num_classes=5, aux_logits=False, init_weights=False)
     return model
 
 
 def vit_b_16() -> nn.Module:
-    model: nn.Module = models().VisionTransformer(32, 16, 12, 4, 48, 96, dropout=0.1, num_classes=5)
+    model: nn.Module = import_models().VisionTransformer(32, 16, 12, 4, 48, 96, dropout=0.1, num_classes=5)
     return model
 
 

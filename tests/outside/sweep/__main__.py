@@ -1,0 +1,84 @@
+"""The command: `make sweep`, with options in SWEEP, for example SWEEP='--library timm --every 5'."""
+
+import importlib
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import torchvision_operators
+
+from .examination import examine
+from .page import render_page
+from .plain import find_subject
+from .processes import examine_all
+from .registry import MODULES, choose_models, list_trials, read_entries
+from .selection import Entry
+from .verdict import judge
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS, PAGE = ROOT / "build" / "sweep.jsonl", ROOT / "docs" / "guide" / "models_tried.md"
+WARM_UP = Entry("written", "own statistics, in place")
+MACHINES = (2, 3, 4)
+
+
+def import_libraries() -> None:
+    """Import what processes would each import anew, and examine a small model: torch imports much at first use."""
+    torchvision_operators.import_models()
+    for name in ("timm", "transformers.models.auto.modeling_auto"):
+        importlib.import_module(name)
+    examine(find_subject(list_trials(WARM_UP)), machines=MACHINES[:1], tell=lambda facts: None)
+
+
+def read_results(file: Path) -> list[dict[str, Any]]:
+    """Return the facts of the models that were tried before."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@click.command()
+@click.option("--library", multiple=True, type=click.Choice(list(MODULES)), help="Only this one; may be repeated.")
+@click.option("--name", "names", multiple=True, help="Only this model, as chosen.json has it; may be repeated.")
+@click.option("--every", default=1, help="Only every so many of the models of each library.")
+@click.option("--jobs", default=1, help="Processes at a time.")
+@click.option("--timeout", "timeout_s", default=600.0, help="Seconds that a model may take.")
+@click.option("--capture-only", is_flag=True, help="Neither plan nor cut, nor compare the trace with plain torch.")
+@click.option("--choose", is_flag=True, help="Write chosen.json anew, and do nothing else.")
+@click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="A line for each model; resumed.")
+@click.option("--page", type=click.Path(path_type=Path), default=PAGE, help="The page to write.")
+def main(
+    library: tuple[str, ...],
+    names: tuple[str, ...],
+    every: int,
+    jobs: int,
+    timeout_s: float,
+    capture_only: bool,
+    choose: bool,
+    results: Path,
+    page: Path,
+) -> None:
+    """Have cutset capture, plan and cut models of the libraries' registries, and write what it found."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no process is left
+    import_libraries()
+    if choose:
+        choose_models()
+        return
+    entries = [e for e in read_entries(library or tuple(MODULES), every) if not names or e.name in names]
+    done = {facts["key"] for facts in read_results(results)}
+    left = [entry for entry in entries if entry.key not in done]
+    machines = () if capture_only else MACHINES
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a") as file:
+        for number, facts in enumerate(examine_all(left, machines=machines, jobs=jobs, timeout_s=timeout_s), 1):
+            file.write(json.dumps(facts) + "\n")
+            file.flush()
+            said = f"{facts['key']}: {judge(facts)}, {facts['total_s']:.0f} s {facts.get('message', '')[:100]}"
+            click.echo(f"{time.strftime('%T')} {number}/{len(left)} {said}")
+    page.write_text(render_page(read_results(results)), encoding="utf-8")
+    click.echo(f"written to {page}")
+
+
+if __name__ == "__main__":
+    main()
