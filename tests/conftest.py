@@ -1,6 +1,7 @@
 """One thread for torch, repeatable hypothesis examples, and a check after every test that it left nothing behind."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import threading
@@ -21,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from training_command import start as start
 from training_command import training as training
+from warm_servers import WARM
 
 # Where checks are shared, a failure is to show values too.
 pytest.register_assert_rewrite(
@@ -52,10 +54,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
+def pytest_collection_finish() -> None:
+    """Let no search for garbage go through the modules, which are there until the end."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_servers() -> Iterator[None]:
+    """Roles of all tests are forks of few servers."""
+    with WARM.installed():
+        yield
+
+
 def children() -> set[int]:
     """Processes that this one and its children started, and that have not ended and been waited for."""
     multiprocessing.active_children()  # waits for those that have ended
-    return children_of("self") - {getattr(resource_tracker._resource_tracker, "_pid", None)}
+    return children_of("self") - {getattr(resource_tracker._resource_tracker, "_pid", None)} - WARM.pids()
 
 
 def children_of(pid: str) -> set[int]:

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "tools": ({"models", "partition", "runtime", "ps"}, ANYTHING_BUT_ZMQ),
     "api": ({"models", "partition", "runtime", "ps", "tools"}, ANYTHING_BUT_ZMQ),
 }
-GROUND = ("errors", "error_codes", "whole_file", "__version__")
+GROUND = ("errors", "error_codes", "whole_file", "end_process", "__version__")
 # Planning and models have no clock, no threads and no processes: the same input gives the same plan.
 PURE = {"models", "partition"}
 NOT_PURE = {"asyncio", "concurrent", "multiprocessing", "random", "select", "socket", "subprocess", "threading", "time"}

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from ...end_process import end_process
 from ...errors import CutsetError, UsageError
 from ..bench.commands.bench import bench
 from ..open_files import NO_MORE_FILES, limit_error
@@ -32,8 +33,16 @@ from .train_command import demo, train
 INTERRUPTED, TERMINATED = 130, 143
 
 
+def run_program() -> NoReturn:
+    """Run a command as the console script, and end the process."""
+    try:
+        main()
+    except SystemExit as end:
+        end_process(end.code if isinstance(end.code, int) else 1)
+
+
 def main() -> NoReturn:
-    """Run a command, as the console script, and turn errors into messages and exit codes."""
+    """Run a command and turn errors into messages; SystemExit has the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     stdout = sys.stdout
     try:
