@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from ..draft.draft import has_fixed_size
 from ..ir.arguments import bind_arguments
+from ..trace.grouped_products import GROUPED_STANDS_FOR
 from ..trace.packed_sequences import STANDS_FOR
 
 aten = torch.ops.aten
@@ -58,7 +59,7 @@ def canonicalise(node: Node) -> Call:
 
     What has a dynamic size is never cut, so that its operator may stay as it is, but that a view may need a copy.
     """
-    if is_dynamic(node):
+    if node.target in GROUPED_STANDS_FOR or is_dynamic(node):
         return _REAL_OPERATORS.get(node.target, node.target), node.args, node.kwargs  # type: ignore[call-overload]
     first, rest = (node.args[0], node.args[1:]) if node.args else (None, ())
     match operator_name(node):
@@ -99,6 +100,7 @@ def canonicalise(node: Node) -> Call:
 
 _REAL_OPERATORS = {
     **STANDS_FOR,
+    **GROUPED_STANDS_FOR,
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,
 }

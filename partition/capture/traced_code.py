@@ -13,6 +13,7 @@ from ..trace.detached_data import DetachedData
 from ..trace.generic_sizes import assume_generic_sizes
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
+from ..trace.grouped_products import GroupedProducts
 from ..trace.known_conditions import KnownConditions
 from ..trace.packed_sequences import PackedSequences
 from ..trace.tensor_sizes import TensorSizes
@@ -27,6 +28,7 @@ def run_as_traced(step: StepModule, autocast: str) -> Iterator[None]:
         DetachedData(),
         TensorSizes(),
         PackedSequences(),
+        GroupedProducts(),
         KnownConditions(),
         torch.compiler.set_stance("force_eager"),
         _unchecked_distributions(),

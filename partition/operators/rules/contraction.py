@@ -56,6 +56,24 @@ def matmul(site: Site) -> Signature | None:
     return Signature(operands, [*lead, *rows, *columns], summed=SUM_K, work=2.0)
 
 
+def _grouped_box(call: Call) -> Tensor:
+    """Compute the rows of each group with its matrix; which of the rows of this box these are follows from `offs`."""
+    rows, matrices = call["self"], call["mat2"]
+    ends = torch.searchsorted(call.indices(0), call["offs"].to(torch.int64))
+    starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+    parts = [rows[start:end] @ matrix for start, end, matrix in zip(starts, ends, matrices, strict=True)]
+    return torch.cat([*parts, rows[ends[-1] :] @ matrices[-1] * 0])
+
+
+@sharding_rule("aten._grouped_mm", cost=CONTRACTION, local=_grouped_box)
+def grouped_mm(site: Site) -> Signature | None:
+    """y[s, n] = sum_k x[s, k] W[g, k, n], where row s is of group g: offs[g - 1] <= s < offs[g]."""
+    if len(site.shape("self")) != 2 or len(site.shape("mat2")) != 3 or site["offs"] is None or site["bias"] is not None:
+        return None
+    operands: dict[str, Labels] = {"self": ["s", "k"], "mat2": [None, "k", "n"], "offs": [None]}
+    return Signature(operands, ["s", "n"], summed=SUM_K, work=2.0)
+
+
 @sharding_rule("aten.outer", "aten.ger", cost=CONTRACTION)
 def outer(site: Site) -> Signature | None:
     """y[i, j] = a[i] b[j]"""
