@@ -47,6 +47,7 @@ def mean_loss(task: Task, model: nn.Module, split: str, numbers: list[int]) -> t
     return torch.stack(losses).mean()
 
 
+@pytest.mark.slow
 def test_replicas_train_on_buckets_as_a_loop_without_padding(tmp_path: Path, samples: DatasetSamples) -> None:
     result = run(prepare(options(tmp_path)))
     task, stream = load_task(TaskSpec(TASK)), make_stream(samples, batch=BATCH, seed=0)

@@ -1,7 +1,6 @@
 """Islands change nothing either: loss, gradients, statistics and predictions of models whose sizes depend on data are
 those of plain torch, however the rest is cut."""
 
-import itertools
 import random
 from functools import cache
 
@@ -19,12 +18,15 @@ from cutting import (
     run_plain,
 )
 from dynamic_zoo import DYNAMIC_CASES
+from marking import with_slow
 
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.operators.island import ISLAND
 
 TIGHT = 1e-11
+SLOW = ["experts", "upsampled", "unseen"]
+NAMES = with_slow([name for name in DYNAMIC_CASES if name not in SLOW], SLOW)
 
 
 @cache
@@ -32,20 +34,21 @@ def island_subject(name: str, dtype: torch.dtype = DOUBLE) -> Subject:
     return Subject(DYNAMIC_CASES[name], dtype)
 
 
-@pytest.mark.parametrize("name", DYNAMIC_CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_depends_on_data_is_an_island(name: str) -> None:
     graph = island_subject(name).graph
     assert ISLAND in {op.target for op in graph.ops}
     assert any(op.is_cuttable for op in graph.ops)
 
 
-@pytest.mark.parametrize("name", DYNAMIC_CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_machine_has_the_bits_of_plain_torch(name: str) -> None:
     of = island_subject(name, torch.float32)
     assert_same(run_cut(of, one_machine_cut(of.graph)), run_plain(of), rtol=0)
 
 
-@pytest.mark.parametrize(("name", "machines"), list(itertools.product(DYNAMIC_CASES, (2, 3))))
+@pytest.mark.parametrize("machines", with_slow([3], [2]))
+@pytest.mark.parametrize("name", NAMES)
 def test_cuts_equal_plain_torch(name: str, machines: int) -> None:
     of = island_subject(name)
     draw = random.Random(machines)
@@ -56,7 +59,7 @@ def test_cuts_equal_plain_torch(name: str, machines: int) -> None:
         assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
-@pytest.mark.parametrize("name", DYNAMIC_CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_micro_batches_and_evaluation_equal_plain_torch(name: str) -> None:
     of = island_subject(name)
     cut = finest_cut(of.graph, 2)

@@ -16,11 +16,12 @@ from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.cut import one_machine_cut
 
 NEAR = 1e-9
-QUICK = ["language_model", "lstm_both_ways", "gru", "cells"]
+QUICK = ["language_model", "gru", "cells"]
 NAMES = with_slow(QUICK, [name for name in RECURRENT if name not in QUICK])
+PLANNED = [(name, machines) for name in QUICK for machines in (2, 3, 4)]
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_unrolled_form_trains_like_plain_torch(name: str) -> None:
     of = unrolled(name)
     assert all(op.is_cuttable for op in of.graph.ops if op.flops and op.nest.loops)
@@ -28,15 +29,17 @@ def test_the_unrolled_form_trains_like_plain_torch(name: str) -> None:
         assert_same(run_cut(of, one_machine_cut(of.graph), micros=micros), run_plain(of, micros=micros), rtol=NEAR)
 
 
-@pytest.mark.parametrize("name", ["language_model", "gru"])
+@pytest.mark.parametrize("name", with_slow(["language_model"], ["gru"]))
 def test_whole_one_machine_has_the_bits_of_plain_torch(name: str) -> None:
     for dtype in (torch.float64, torch.float32):
         of = whole(name, dtype)
         assert_same(run_cut(of, one_machine_cut(of.graph)), run_plain(of), rtol=0.0)
 
 
-@pytest.mark.parametrize("machines", [2, 3, 4])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "machines"),
+    with_slow([("language_model", 3)], [each for each in PLANNED if each != ("language_model", 3)]),
+)
 def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> None:
     of = unrolled(name)
     found = list(candidates(of.graph, uniform_cluster(machines)))
@@ -46,7 +49,7 @@ def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> 
         assert_same(run_cut(of, candidate.cut, micros=micros), run_plain(of, micros=micros), rtol=NEAR)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", with_slow(["gru"], [name for name in RECURRENT if name != "gru"]))
 def test_all_loops_at_once_may_be_cut(name: str) -> None:
     of = unrolled(name)
     for cut in (finest_cut(of.graph, 3), random_cut(of.graph, 4, range(7, 7 + len(of.graph.ops)))):
@@ -67,7 +70,7 @@ def test_in_float32_dropout_draws_the_masks_of_torch() -> None:
     assert_same(run_cut(of, finest_cut(of.graph, 3)), run_plain(of), rtol=1e-5, floor=0.05)
 
 
-@pytest.mark.parametrize("wave", [1, 2, 5])
+@pytest.mark.parametrize("wave", with_slow([2], [1, 5]))
 @pytest.mark.parametrize("name", with_slow(["language_model"], ["lstm_both_ways", "gru", "cells"]))
 def test_waves_change_nothing(name: str, wave: int) -> None:
     of = unrolled(name)

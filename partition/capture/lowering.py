@@ -43,6 +43,7 @@ DROPPED = (
     "_assert_async",
 )
 
+FLOATING = ("float", "bfloat", "complex")
 NUMBER_NAMES: dict[Any, str] = {function: name for name, function in NUMBER_FUNCTIONS.items()}
 
 
@@ -279,7 +280,8 @@ class Lowering:
         value = traced_value(node)
         if is_dynamic(node):
             (tensor,) = self._builder.emit(node, twin, arguments, [value]).outputs
-            if len({self._builder.tensor(name).dtype for name in find_tensors(arguments).values()}) == 1:
+            dtypes = {self._builder.tensor(name).dtype for name in find_tensors(arguments).values()}
+            if {dtype for dtype in dtypes if dtype.startswith(FLOATING)} == {_dtype_name(value.dtype)}:
                 return tensor
             return self._builder.apply(node, aten.to.dtype, tensor, _dtype_argument(value.dtype), value)
         dtype = self._builder.promoted_dtype(twin, arguments) or value.dtype

@@ -14,9 +14,9 @@ class Experts(nn.Module):
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.first, self.gate, self.head = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 5)
+        self.first, self.gate, self.head = nn.Linear(8, 8), nn.Linear(8, 3), nn.Linear(8, 5)
         self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(dropout), nn.Linear(16, 8)) for _ in range(4)
+            nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(dropout), nn.Linear(16, 8)) for _ in range(3)
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -41,11 +41,13 @@ def test_where_messages_take_long_the_whole_form_is_better() -> None:
     assert "Recurrent nets are computed whole; step by step, a step would take " in placement.verdict
 
 
+@pytest.mark.slow
 def test_one_of_several_machines_has_the_whole_form() -> None:
     placement = plan_placement(WHOLE, uniform_cluster(3), model="m", unrolled=UNROLLED, fewer=True)
     assert (len(placement.machines), placement.unrolled) == (1, False)
 
 
+@pytest.mark.slow
 def test_without_a_plan_of_any_form_the_error_is_that_of_the_whole_form() -> None:
     tiny = Cluster(tuple(Machine(f"thimble {i}", memory_bytes=100) for i in range(2)))
     with pytest.raises(Infeasible, match="E404"):

@@ -38,6 +38,7 @@ def test_whole_it_is_one_opaque_operator() -> None:
     assert [op.target for op in graph.ops if op.sharding_rule == OPAQUE] == ["aten.lstm.input"]
 
 
+@pytest.mark.slow
 def test_too_many_time_steps_stay_whole_with_a_note() -> None:
     graph, notes = traced(MAX_CELLS // 2)
     assert not has_recurrent(graph)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from marking import with_slow
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -360,8 +361,20 @@ UNLIKE: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*ALIKE, *UNLIKE])
-@pytest.mark.parametrize("training", [True, False])
+QUICK = [
+    "alike",
+    "buffers",
+    "tied weight",
+    "dropout",
+    "index in a branch",
+    "counter in a global",
+    "shared table",
+    "frozen",
+]
+
+
+@pytest.mark.parametrize("name", with_slow(QUICK, [name for name in [*ALIKE, *UNLIKE] if name not in QUICK]))
+@pytest.mark.parametrize("training", with_slow([True], [False]))
 def test_reuse_changes_no_graph(name: str, training: bool) -> None:
     make = (ALIKE | UNLIKE)[name]
     graphs, notes = [], []

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cutset.errors import BadInput
 from cutset.models.task import Data, Task
-from cutset.partition.capture import export
+from cutset.partition.capture import export, traced_code
 from cutset.tools.commands.config_options import read_task_spec
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.task import trace_check
@@ -72,19 +73,19 @@ def replace_spec(*, autocast: str) -> TaskSpec:
     return TaskSpec("test", autocast=autocast)
 
 
-def test_a_gradient_that_a_trace_has_lost_is_named_with_leaf_modules_that_help(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gradient_that_a_trace_has_lost_is_that_of_a_leaf_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with checkpoints, if a trace is not shown what they compute."""
-    monkeypatch.setattr(export, "show_gradient_modes", contextlib.nullcontext)
+    monkeypatch.setattr(traced_code, "show_gradient_modes", contextlib.nullcontext)
     monkeypatch.setattr(export, "refuse_functions", lambda *found: None)
     task = task_of(checkpointed)
-    with pytest.raises(BadInput, match=r"E320: the model is not traced rightly: the gradient of .* differs") as caught:
-        capture_task(SPEC, task)
-    assert "--trust-trace" in caught.value.fix
+    ready = capture_task(SPEC, task)
+    assert ready.leaf_modules
+    assert re.search(r"the model is not traced rightly: the gradient of .* differs .* --trust-trace", ready.notes[0])
     assert capture_task(TRUSTING, task).notes == ()
+    plan = plan_model(checkpointed(), torch.zeros(8, 6), torch.zeros(8, dtype=torch.int64), loss=F.cross_entropy)
+    assert plan.leaf_modules == list(ready.leaf_modules)
     with pytest.raises(BadInput, match="not traced rightly"):
-        plan_model(checkpointed(), torch.zeros(8, 6), torch.zeros(8, dtype=torch.int64), loss=F.cross_entropy)
+        capture_task(SPEC, task, search=False)
 
 
 def test_a_buffer_that_a_trace_has_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,8 @@ def test_a_buffer_that_a_trace_has_lost_is_named(monkeypatch: pytest.MonkeyPatch
             return self.linear(x)  # type: ignore[no-any-return]
 
     with pytest.raises(BadInput, match="not traced rightly: the buffer count differs"):
-        capture_task(SPEC, task_of(Counts))
+        capture_task(SPEC, task_of(Counts), search=False)
+    assert capture_task(SPEC, task_of(Counts)).leaf_modules == ("(model)",)
 
 
 def test_steps_that_differ_are_refused_only_if_they_are_compared() -> None:
@@ -114,7 +116,8 @@ def test_steps_that_differ_are_refused_only_if_they_are_compared() -> None:
             return super().forward(x) * self.steps
 
     with pytest.raises(BadInput, match=r"in every step at test_trace_check.py:\d+: a step leaves .* in steps \(1, t"):
-        capture_task(SPEC, task_of(lambda: Counts(torch.tanh)))
+        capture_task(SPEC, task_of(lambda: Counts(torch.tanh)), search=False)
+    assert capture_task(SPEC, task_of(lambda: Counts(torch.tanh))).leaf_modules == ("(model)",)
     assert capture_task(TRUSTING, task_of(lambda: Counts(torch.tanh))).train.ops
 
 
