@@ -16,8 +16,12 @@ from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.discovery.search import search_rule
 from cutset.partition.ir.graph import FOUND, OPAQUE
 
-# Of torch's own advice, which some operators give once in a process.
-pytestmark = pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning")
+pytestmark = [
+    # Of torch's own advice, which some operators give once in a process.
+    pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning"),
+    # One process has them all, since a capture is made once for all tests of a model.
+    pytest.mark.xdist_group("found_rules"),
+]
 
 MODELS = SPECTRAL | GRAPH_NETS | FOUND_MODELS
 WITHOUT_FOUND = ("graph convolution",)

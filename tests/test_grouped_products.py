@@ -16,6 +16,9 @@ from cutset.partition.dataflow.cut import one_machine_cut
 
 ROUNDING = 2e-5  # torch has these products in float32, but not in float64
 
+# One process has them all, since a capture is made once for all tests of a model.
+pytestmark = pytest.mark.xdist_group("grouped_products")
+
 
 class GroupedExperts(nn.Module):
     """Sorts tokens by their expert, and multiplies those of each with its matrices, as transformers' mixtures do."""

@@ -25,8 +25,11 @@ from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.operators.island import ISLAND
 
 TIGHT = 1e-11
-SLOW = ["experts", "upsampled", "unseen"]
+SLOW = ["experts", "upsampled", "unseen", "masked"]
 NAMES = with_slow([name for name in DYNAMIC_CASES if name not in SLOW], SLOW)
+
+# One process has them all, since a capture is made once for all tests of a model.
+pytestmark = pytest.mark.xdist_group("islands")
 
 
 @cache

@@ -20,6 +20,9 @@ QUICK = ["language_model", "gru", "cells"]
 NAMES = with_slow(QUICK, [name for name in RECURRENT if name not in QUICK])
 PLANNED = [(name, machines) for name in QUICK for machines in (2, 3, 4)]
 
+# One process has them all, since a capture is made once for all tests of a model.
+pytestmark = pytest.mark.xdist_group("recurrent_nets")
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_unrolled_form_trains_like_plain_torch(name: str) -> None:

@@ -241,8 +241,13 @@ def _untraceable(error: Exception, step: StepModule, *, example: str = "") -> Un
     model = step.model
     modules = find_modules_of(error, model)
     there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
-    facts = f"the model cannot be traced{describe_location(error)}{there}: {first_line(error)}"
+    reason = "it branches on a value, or on a size that depends on data" if _is_branch(error) else first_line(error)
+    facts = f"the model cannot be traced{describe_location(error)}{there}: {reason}"
     return Untraceable(facts, modules=modules, example=example)
+
+
+def _is_branch(error: Exception) -> bool:
+    return isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
 
 
 @keep_quiet()

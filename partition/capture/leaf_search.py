@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ...errors import BadInput
-from ..operators.step_module import LOSS, MODEL, STEP
+from ..operators.step_module import LOSS, MODEL, PARTS, STEP
 from .tracing_error import Untraceable
 
 MAX_ATTEMPTS = 24  # captures in search of leaf modules that help
@@ -33,11 +33,12 @@ def capture_by_leaf_modules(
     for _ in range(MAX_ATTEMPTS):
         if not candidates:
             break
-        tried = (*accepted, candidates.pop(0))
+        candidate = candidates.pop(0)
+        tried = (*(leaf_modules if candidate in PARTS else accepted), candidate)
         try:
             return attempt(tried), tried, first
         except Untraceable as again:
-            if tried[-1] not in (LOSS, MODEL, STEP):
+            if candidate not in PARTS:
                 accepted, candidates = tried, _list_candidates(again)
         except BadInput:  # this module does not suit; the one around it may
             continue

@@ -10,13 +10,12 @@ import torch
 from ..ir.autocast import autocast_context
 from ..operators.step_module import StepModule
 from ..trace.detached_data import DetachedData
-from ..trace.generic_sizes import assume_generic_sizes
+from ..trace.dynamic_sizes import TensorSizes, assume_generic_sizes
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
 from ..trace.grouped_products import GroupedProducts
 from ..trace.known_conditions import KnownConditions
 from ..trace.packed_sequences import PackedSequences
-from ..trace.tensor_sizes import TensorSizes
 
 
 @contextlib.contextmanager

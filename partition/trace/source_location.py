@@ -29,7 +29,12 @@ def module_path(node: Node) -> str:
 def module_paths(node: Node) -> list[str]:
     """Return the paths of all submodules around a node, the innermost first; the model's own is empty."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return [str(path).removeprefix("L['self'].").removeprefix("model").lstrip(".") for path, _ in reversed(stack)]
+    return [_name_in_model(str(path).removeprefix("L['self'].")) for path, _ in reversed(stack)]
+
+
+def _name_in_model(path: str) -> str:
+    """Return the name of a part of a step as the user knows it."""
+    return "(loss)" if path == "criterion" else path.removeprefix("model").lstrip(".")
 
 
 def describe_location(error: BaseException) -> str:

@@ -4,16 +4,26 @@ from typing import Any
 
 from rich.text import Text
 
+from ...partition.cluster.cost_model import CostModel
+from ...partition.cluster.machines import Machine
 from ...partition.ir.graph import FOUND, OPAQUE, Graph, Op
+from ...partition.operators.island import ISLAND, NUMBER_FUNCTIONS, decode_form
+from ...partition.operators.leaf_module import LEAF_MODULE
 from ..task.capture_task import CapturedTask
 from ..units import format_count, format_percent
 from .console import make_console, print_columns
+
+MAX_LISTED = 4  # operators of an island
+ONE = Machine("a desktop's core")
 
 
 def describe_capture(capture: CapturedTask) -> dict[str, Any]:
     """Return operators in order, totals, and the fraction of the FLOPs in operators that can be cut, as plain data."""
     graph = capture.train
     total = sum(op.flops for op in graph.ops) or 1.0
+    costs = CostModel(graph.tensors)
+    seconds = {op.name: sum(costs.seconds(op, op.nest.box, ONE)) for op in graph.ops}
+    duration = sum(seconds.values()) or 1.0
     parameters = sum(_count_elements(p.shape) for p in graph.parameters)
     return {
         "task": capture.task.name,
@@ -22,12 +32,29 @@ def describe_capture(capture: CapturedTask) -> dict[str, Any]:
         "parameter_bytes": sum(_count_elements(p.shape) * p.element_bytes for p in graph.parameters),
         "flops_forward": sum(op.flops for op in graph.ops),
         "cuttable_share": sum(op.flops for op in graph.ops if op.is_cuttable) / total,
+        "cuttable_time": sum(seconds[op.name] for op in graph.ops if op.is_cuttable) / duration,
+        "islands": [
+            {**_describe_island(op), "time": seconds[op.name] / duration}
+            for op in graph.ops
+            if op.target in (ISLAND, LEAF_MODULE)
+        ],
         "found": sorted({op.target for op in graph.ops if op.sharding_rule == FOUND}),
         "unrolled": capture.unrolled,
         "notes": list(capture.notes),
-        "opaque": sorted({op.target for op in graph.ops if op.sharding_rule == OPAQUE}),
+        "opaque": sorted({op.target for op in graph.ops if op.sharding_rule == OPAQUE} - {ISLAND, LEAF_MODULE}),
         "ops": [_describe_op(graph, op, total) for op in graph.ops],
     }
+
+
+def _describe_island(op: Op) -> dict[str, Any]:
+    """Say where an island stands and what is in it: operators whose sizes depend on data, or code of the user's."""
+    if op.target == LEAF_MODULE:
+        name = op.arguments["name"]
+        return {"name": op.name, "module": name, "source": op.source, "why": "its code is run as it is, not traced"}
+    targets = [step.target for step in decode_form(op.arguments["form"]).steps if step.target not in NUMBER_FUNCTIONS]
+    names = list(dict.fromkeys(target.split(".")[1] for target in targets))
+    listed = ", ".join(names[:MAX_LISTED]) + (", ..." if len(names) > MAX_LISTED else "")
+    return {"name": op.name, "module": op.module, "source": op.source, "why": f"sizes depend on data: {listed}"}
 
 
 def _count_elements(shape: tuple[int, ...]) -> int:
@@ -71,7 +98,8 @@ def print_inspection(facts: dict[str, Any]) -> None:
         Text(
             f"{facts['task']}: {format_count(facts['parameters'])} parameters, "
             f"{format_count(facts['flops_forward'])} FLOP forward for {facts['batch']} samples; "
-            f"{format_percent(facts['cuttable_share'])} of the FLOPs can be cut inside an operator.",
+            f"{format_percent(facts['cuttable_share'])} of the FLOPs, {format_percent(facts['cuttable_time'])} of the "
+            "time can be cut inside an operator.",
             style="bold",
         )
     )
@@ -84,6 +112,10 @@ def print_inspection(facts: dict[str, Any]) -> None:
         console.print(
             Text("Recurrent nets are listed step by step, as they can be cut; one machine computes them whole.")
         )
+    if facts["islands"]:
+        console.print(Text("Islands, which stay whole on one machine each:"))
+        found = [(i["name"], i["module"], i["source"], i["why"], format_percent(i["time"])) for i in facts["islands"]]
+        print_columns(console, ("island", "module", "line", "why", "time"), found, left=4)
     for note in facts["notes"]:
         console.print(Text(f"note: {note}"))
     if facts["opaque"]:

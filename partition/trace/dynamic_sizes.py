@@ -1,5 +1,6 @@
-"""What torch's own code assumes of a size that depends on data: that it is none of the special ones, such as 0 or 1,
-equal to no other, and within all limits.
+"""Sizes that depend on data, in a trace: what torch assumes of them, and those that are taken out of a tensor.
+
+Torch assumes that such a size is none of the special ones, such as 0 or 1, equal to no other, and within all limits.
 
 Torch's operators ask of the sizes of their operands whether they are empty, or broadcast, to take a short cut or to
 refuse them. In a trace they may go the general way, as what runs later is the operator itself. Where the model's code
@@ -14,7 +15,10 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 _OF_NUMBERS = os.path.join(os.path.dirname(torch.__file__), "__init__.py")  # SymInt, SymBool
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -65,3 +69,15 @@ def _user_asks() -> bool:
             return not caller.f_code.co_filename.startswith(_TORCH)
         frame = caller
     return False
+
+
+_MAKERS = (torch.zeros, torch.ones, torch.empty, torch.full, torch.rand, torch.randn, torch.arange)
+
+
+class TensorSizes(TorchFunctionMode):
+    """While active, functions that make a tensor take a size that is a tensor for the number in it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _MAKERS and any(isinstance(size, Tensor) for size in args):
+            args = tree_map(lambda size: size.item() if isinstance(size, Tensor) else size, args)
+        return func(*args, **(kwargs or {}))
