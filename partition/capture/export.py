@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from ...errors import BadInput
+from ...errors import BadInput, CutsetError
 from ..draft.axis_inference import build_graph
 from ..draft.draft import Draft, draft_tensor
 from ..ir.empty_copy import empty_copy, empty_like
@@ -131,7 +131,7 @@ def _name_failures(step: StepModule, names: Sequence[str], leaf_modules: Sequenc
     """Make an Untraceable of whatever is raised, which says which leaf modules may help."""
     try:
         yield
-    except BadInput as error:
+    except CutsetError as error:
         if not isinstance(error, Untraceable):
             raise
         failed: Untraceable = error

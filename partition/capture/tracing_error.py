@@ -96,7 +96,7 @@ def _untraceable_difference(difference: Difference, model: nn.Module) -> Untrace
     there = f", in module {modules[0]} ({type(model.get_submodule(modules[0])).__name__})" if modules else ""
     if difference.draws:
         facts = f"the model draws random numbers of Python or numpy{at}{there}, which a trace would draw once for all"
-        return Untraceable(facts, rewrite="draw with torch.rand, and choose with torch.where", modules=modules)
+        return Untraceable(facts, rewrite="draw with torch.rand, and choose with torch.where")
     left = ", ".join(dict.fromkeys(change.described for change in difference.changes))
     why = f": a step leaves something for the next in {left}" if left else ""
     facts = f"the model does not compute the same in every step{at}{there}{why}"

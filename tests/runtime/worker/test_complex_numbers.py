@@ -12,6 +12,7 @@ from spectral_models import SPECTRAL
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.operators.step_module import StepModule
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.leaf_modules import LeafModules
 from cutset.runtime.worker.program import programs
@@ -66,8 +67,8 @@ def test_a_leaf_module_may_view_its_parameters_as_complex_numbers() -> None:
     model, loss = of.fresh()
     graph, constants = capture(model, loss, of.batch.inputs, of.batch.targets, leaf_modules=["spectral"])
     parts = programs(lower_cut(graph, one_machine_cut(graph)), training=True)
-    assert LeafModules.where_needed(parts, lambda: model) is not None
-    with Replica(parts, model=model) as replica:
+    assert LeafModules.where_needed(parts, lambda: StepModule(model, loss)) is not None
+    with Replica(parts, model=model, loss=loss) as replica:
         replica.load(collect_state(*of.fresh(), constants).__getitem__)
         with torch.random.fork_rng():
             torch.manual_seed(mask_seed(0, STEP, 0))

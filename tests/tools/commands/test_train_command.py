@@ -91,12 +91,6 @@ def test_a_task_that_cannot_be_trained(cutset: Cutset, tmp_path: Path, name: str
     assert list(tmp_path.rglob("*.log")) == []
 
 
-def test_a_model_that_cannot_be_traced_is_not_cut(cutset: Cutset, tmp_path: Path) -> None:
-    """With one machine it is trained: see test_end_to_end."""
-    outcome = cutset("train", f"{WRONG}:branches", "--machines", 2, "--out", tmp_path)
-    refused(outcome, BAD_INPUT, "E320", "wrong.py:", "if y.mean() > 0:", "data parallel only", "--machines 1")
-
-
 def test_one_machine_does_not_excuse_a_wrong_example(cutset: Cutset, tmp_path: Path) -> None:
     outcome = cutset("train", f"{WRONG}:misfit", "--machines", 1, "--out", tmp_path)
     refused(outcome, BAD_INPUT, "E321", "(8, 8)", "return self.second(x)")

@@ -34,6 +34,7 @@ def products() -> dict[str, Given]:
         "vecdot": given("linalg_vecdot", x(4, 5), x(4, 5)),
         "vecdot first": given("linalg_vecdot", x(4, 5), x(4, 5), dim=0),
         "tensordot": given("tensordot", x(2, 4, 5), x(5, 3, 4), [1, 2], [2, 0]),
+        "grouped": given("_grouped_mm", x(6, 4).float(), x(2, 4, 8).float(), torch.tensor([2, 6], dtype=torch.int32)),
         "tensordot outer": given("tensordot", x(2, 4), x(5), [], []),
     }
 
