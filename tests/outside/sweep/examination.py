@@ -41,7 +41,7 @@ def examine(subject: Subject, *, machines: tuple[int, ...], tell: Tell) -> None:
     task = Task("swept", subject.build, subject.loss, example=lambda batch: subject.data, batch=len(subject.data))
     begin = time.perf_counter()
     tell({"stage": "capture"})
-    captured = capture_task(TaskSpec("swept", trust_trace=not machines), task, advise=False)
+    captured = capture_task(TaskSpec("swept", trust_trace=not machines), task)
     tell({"capture_s": time.perf_counter() - begin, **describe(captured.train), "notes": list(captured.notes)})
     plans, steps = dict[str, Any](), dict[str, Any]()
     for count in machines:
