@@ -96,7 +96,7 @@ def compare(subject: Subject, task: Task, captured: CapturedTask, cut: Cut) -> d
     model = build_model(task, seed=0)
     values = collect_state(model, subject.loss, captured.constants)
     dataflow = lower_cut(captured.train, cut)
-    with Replica(programs(dataflow, training=True), seed=SEED, model=model) as replica:
+    with Replica(programs(dataflow, training=True), seed=SEED, model=model, loss=subject.loss) as replica:
         replica.load(values.__getitem__)
         loss = torch.tensor(replica.step(subject.data, STEP), dtype=torch.float64)
         found = StepResult(loss, replica.gradients(), collect_buffers(replica))
@@ -129,7 +129,7 @@ def compare_evaluation(subject: Subject, task: Task, captured: CapturedTask, cut
     values = collect_state(model, subject.loss, captured.constants)
     evaluation = captured.evaluation
     dataflow = lower_cut(evaluation, evaluation_cut(captured.train, cut, evaluation))
-    with Replica(programs(dataflow, training=False), seed=SEED, model=model) as replica:
+    with Replica(programs(dataflow, training=False), seed=SEED, model=model, loss=subject.loss) as replica:
         replica.load(values.__getitem__)
         (found,) = replica.predict([subject.data], STEP)
     with torch.no_grad(), torch.random.fork_rng():
