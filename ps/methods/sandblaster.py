@@ -70,7 +70,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
     l1: float = 0.0
     l2: float = 0.0
     tolerance_grad: float = 1e-10
-    tolerance_change: float = 1e-15
+    tolerance_change: float = 1e-14
     fraction: float = 1.0
     overlap: float = 0.25
     torch_path: bool = False

@@ -112,7 +112,7 @@ class SolverOptions:
     c2: float = 0.9
     max_search: int = 25
     tolerance_grad: float = 1e-10
-    tolerance_change: float = 1e-15
+    tolerance_change: float = 1e-14
     history_size: int = 10
     form: str = VECTOR_FREE
     curvature: str = SKIP
