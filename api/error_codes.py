@@ -131,7 +131,7 @@ MEANINGS: Mapping[str, str] = {
     "E324": "An operator draws random numbers in a way that cannot be repeated.",
     "E325": "The pattern of a leaf module matches nothing that is called.",
     "E326": "A leaf module cannot be run alone.",
-    "E327": "The results of a leaf module depend on the values of its inputs in a way that cannot be planned.",
+    "E327": "The results of a leaf module or an island depend on values in a way that cannot be planned.",
     "E328": "The model has no word vectors.",
     "E329": "The questions, or the words to look up, cannot be used with these word vectors.",
     "E330": "The placement file cannot be written.",

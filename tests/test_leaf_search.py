@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cutting import Outcome, assert_same, buffers
-from data_branching import BRANCHING
+from data_branching import BRANCHING, mean_of_squares
 from torch import Tensor, nn
 
 import cutset
@@ -40,6 +40,25 @@ def test_such_models_predict_like_plain_torch(name: str) -> None:
     with cutset.replica(model, placement, X, Y, loss=loss, training=False) as replica:
         (found,) = replica.predict([Data((X,), (Y,))], 0)
     torch.testing.assert_close(found, model.eval()(X), rtol=1e-11, atol=1e-12)
+
+
+class Chosen(nn.Module):
+    """Returns the rows that data chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.first(x)
+        return y[y[:, 0] > 0]
+
+
+def test_a_prediction_of_a_size_that_depends_on_data_is_refused_in_words() -> None:
+    model = Chosen().double()
+    placement = cutset.plan(model, X, Y, loss=mean_of_squares, machines=2)
+    with pytest.raises(BadInput, match="what is read of the model's output has a size that depends on data"):
+        cutset.replica(model, placement, X, Y, loss=mean_of_squares, training=False)
 
 
 class ByNumpy(nn.Module):

@@ -14,6 +14,7 @@ import networkx as nx
 import torch
 from networkx.utils import UnionFind
 
+from ...errors import BadInput
 from ..ir.arguments import bind_arguments, find_tensors
 from ..ir.random_ops import GENERATOR_BYTES
 from ..operators.island import ISLAND, IslandForm, IslandStep, encode_form
@@ -28,6 +29,7 @@ DYNAMIC_KINDS = ("dynamic", "number")
 
 def gather_islands(draft: Draft) -> Draft:
     """Return the draft with one operator for each island, and the others in an order that suits it."""
+    _demand_fixed_results(draft)
     ops = [part for op in drop_unneeded(draft) for part in _split_off_sum(op, draft)]
     dynamic = {i for i, op in enumerate(ops) if _is_dynamic(op, draft)}
     if not dynamic:
@@ -41,6 +43,16 @@ def gather_islands(draft: Draft) -> Draft:
         else:
             gathered.ops.append(_make_island([ops[i] for i in members], ops, draft, gathered))
     return gathered
+
+
+def _demand_fixed_results(draft: Draft) -> None:
+    kinds = [draft.tensors[name].kind for name in draft.results]
+    if any(kind in DYNAMIC_KINDS for kind in kinds):
+        raise BadInput(
+            "E320",
+            "what is read of the model's output has a size that depends on data",
+            fix="let the model return a tensor of a fixed size, and a mask; or train it uncut, with --machines 1",
+        )
 
 
 def _is_dynamic(op: DraftOp, draft: Draft) -> bool:
@@ -61,7 +73,8 @@ def _split_off_sum(op: DraftOp, draft: Draft) -> list[DraftOp]:
     if info.kind != "value" or draft.tensors[op.arguments["self"]["tensor"]].dtype != info.dtype:
         return [op]
     zeros, part = f"{total}.zeros", f"{total}.part"
-    draft.tensors |= {name: replace(info, name=name) for name in (zeros, part)}
+    draft.tensors[part] = replace(info, name=part)
+    draft.tensors[zeros] = replace(info, name=zeros, kind="dynamic")  # which keeps it within the island
     full = {**bind_arguments(aten.full.default, (), {}), "size": list(info.shape), "fill_value": 0}
     full["dtype"] = {"dtype": info.dtype}
     add = {**bind_arguments(aten.add.Tensor, (), {}), "self": op.arguments["self"], "other": {"tensor": part}}
@@ -77,9 +90,6 @@ def _group(ops: Sequence[DraftOp], dynamic: set[int], draft: Draft) -> list[list
     maker = {name: i for i, op in enumerate(ops) for name in op.outputs}
     island = UnionFind(range(len(ops)))
     order = set[tuple[int, int]]()
-    for i in range(len(ops) - 1):  # the zeros that a part of a sum is added to
-        if ops[i].name == f"{ops[i + 2 if i + 2 < len(ops) else i].name}.zeros":
-            island.union(i, i + 1)
     for i, op in enumerate(ops):
         for name in find_tensors(op.arguments).values():
             if name in maker:

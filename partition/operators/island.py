@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ...errors import BadInput
 from ..ir.arguments import call_operator, decode, find_tensors
 from ..ir.random_ops import GENERATOR_BYTES, run_with_generator
 from .leaf_module import TensorSpec
@@ -98,7 +99,21 @@ def run_steps(form: IslandForm, operands: Sequence[Tensor]) -> list[Tensor]:
         for name in {*step.outputs, *find_tensors(step.arguments).values()} - kept:
             if last.get(name, i) <= i:
                 del values[name]
-    return [values[name] for name in form.results]
+    results: list[Tensor] = [values[name] for name in form.results]
+    _demand_traced_sizes(form, results)
+    return results
+
+
+def _demand_traced_sizes(form: IslandForm, results: Sequence[Tensor]) -> None:
+    """Refuse a result of another size than in the trace, which may have taken a dynamic size for fixed."""
+    for spec, result in zip(form.tensors, results, strict=True):
+        if tuple(result.shape) != spec.shape:
+            targets = ", ".join(dict.fromkeys(step.target for step in form.steps))
+            raise BadInput(
+                "E327",
+                f"an island of {targets} gives {list(result.shape)}, and gave {spec.described} in the trace",
+                fix="let them end in a fixed size; or train it uncut, data parallel only, with --machines 1",
+            )
 
 
 def _call(target: str, arguments: Mapping[str, Any]) -> list[Any]:
