@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 from places import USER_MODELS
+from plain_training import train_plainly
 from safetensors.torch import load_file
 from torch import nn
 
-from cutset.models.sample_stream import SampleStream
 from cutset.models.task import Task
 from cutset.partition.operators.leaf_module import LEAF_MODULE
 from cutset.partition.placement.placement_file import Placement, load
-from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.tools.task.load_task import TaskSpec, load_task
 
 BRANCHING = USER_MODELS / "branching.py"
@@ -52,21 +51,6 @@ def machines_of_leaf_modules(placement: Placement) -> list[int]:
     return [op.boxes[0].machine for op in leaves]
 
 
-def trained(task: Task) -> nn.Module:
-    """Plain torch with the samples and the random numbers of the run."""
-    assert task.data is not None
-    model, data = task.build(seed=SEED).train(), task.data("train")
-    stream = SampleStream(len(data), batch=task.batch, seed=SEED)
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
-    for step in range(EPOCHS * len(data) // task.batch):
-        batch = data.rows(stream.indices(step))
-        optimiser.zero_grad()
-        torch.manual_seed(mask_seed(SEED, step, 0))
-        task.loss(model(*batch.inputs), *batch.targets).backward()
-        optimiser.step()
-    return model
-
-
 @torch.no_grad()
 def evaluated(task: Task, model: nn.Module) -> float:
     """The share of right answers, batch by batch as the run tests: a gate looks at all of a batch."""
@@ -95,24 +79,19 @@ def test_two_processes_train_it_as_plain_torch_does(task: Task, placement: Path,
     result: dict[str, Any] = json.loads(done.stdout)
     pairs = {(link["source"], link["target"]) for link in result["links"]}
     assert {("worker-0.0", "worker-0.1"), ("worker-0.1", "worker-0.0")} <= pairs
-    weights, model = load_file(tmp_path / "model.safetensors"), trained(task)
+    weights, model = load_file(tmp_path / "model.safetensors"), train_plainly(task, seed=SEED, lr=LR, epochs=EPOCHS)
     assert weights["layers.1.1.norm.num_batches_tracked"] == EPOCHS * 12
     torch.testing.assert_close(weights, dict(model.state_dict()), rtol=1e-10, atol=1e-12)
     assert result["rows"][0]["test_accuracy"] == evaluated(task, model.eval())
 
 
 @pytest.mark.slow
-def test_what_is_offered_can_be_copied(tmp_path: Path) -> None:
-    done = cutset("plan", f"{BRANCHING}:branching")
-    assert done.returncode == 3
-    assert "branching.py:" in done.stderr
-    assert "(if x.mean() > 0.05:), in module layers.0.1 (Gate)" in done.stderr
-    (fix,) = [line for line in done.stderr.splitlines() if line.startswith("  fix: ")]
-    copied = fix.removeprefix("  fix: ").partition(", whose")[0]
-    assert copied == "--leaf-modules 'layers.*.1'"
-    again = cutset("inspect", f"{BRANCHING}:branching", *copied.replace("'", "").split(), "--json")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["opaque"] == [LEAF_MODULE]
+def test_without_an_option_the_same_leaf_modules_are_found(placement: Path, tmp_path: Path) -> None:
+    done = cutset("plan", f"{BRANCHING}:branching", "--machines", 2, "-o", tmp_path / "cut.json")
+    assert done.returncode == 0, done.stderr
+    assert load(tmp_path / "cut.json") == load(placement)
+    assert "branching.py:" in done.stdout
+    assert "(if x.mean() > 0.05:), in module layers.0.1 (Gate)" in " ".join(done.stdout.split())
 
 
 def test_leaf_modules_beside_a_placement_are_refused(placement: Path) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 from places import USER_MODELS
+from plain_training import train_plainly
 from safetensors.torch import load_file
 
-from cutset.models.sample_stream import SampleStream
 from cutset.partition.placement.placement_file import load
-from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.tools.task.load_task import TaskSpec, load_task
 
 TASK = f"{USER_MODELS / 'recurrent.py'}:language_model"
@@ -24,22 +23,6 @@ EPOCHS, LR, SEED = 2, 0.5, 3
 def cutset(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [str(CUTSET), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-
-
-def trained() -> dict[str, torch.Tensor]:
-    """Plain torch with the samples and the random numbers of the run."""
-    task = load_task(TaskSpec(TASK))
-    assert task.data is not None
-    model, data = task.build(seed=SEED).train(), task.data("train")
-    stream = SampleStream(len(data), batch=task.batch, seed=SEED)
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
-    for step in range(EPOCHS * len(data) // task.batch):
-        batch = data.rows(stream.indices(step))
-        optimiser.zero_grad()
-        torch.manual_seed(mask_seed(SEED, step, 0))
-        task.loss(model(*batch.inputs), *batch.targets).backward()
-        optimiser.step()
-    return dict(model.state_dict())
 
 
 @pytest.mark.slow
@@ -55,4 +38,6 @@ def test_two_processes_train_a_cut_lstm_as_plain_torch_does(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     assert len({link["source"] for link in result["links"]} & {"worker-0.0", "worker-0.1"}) == 2
-    torch.testing.assert_close(load_file(tmp_path / "run" / "model.safetensors"), trained(), rtol=1e-4, atol=1e-5)
+    expected = train_plainly(load_task(TaskSpec(TASK)), seed=SEED, lr=LR, epochs=EPOCHS)
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    torch.testing.assert_close(found, dict(expected.state_dict()), rtol=1e-4, atol=1e-5)

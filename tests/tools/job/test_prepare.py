@@ -13,7 +13,7 @@ from places import USER_MODELS
 from safetensors.torch import load_file
 from torch import nn
 
-from cutset.errors import CutsetError, UsageError
+from cutset.errors import BadInput, CutsetError, UsageError
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.registry import parse_method
 from cutset.ps.optimizers.schedule import TabulatedSchedule
@@ -207,6 +207,17 @@ def test_a_model_that_cannot_be_traced_is_trained_uncut(options: RunConfig, name
     assert [region.name for region in job.regions[0]] == [name for name, _ in model.named_parameters()]
     assert job.regions[0][-1].stop == job.slices[-1].stop == sum(p.numel() for p in model.parameters())
     assert not (options.out / "placement.json").exists()
+
+
+def test_over_several_machines_what_cannot_be_traced_is_an_island(options: RunConfig) -> None:
+    job = prepare(replace(options, task=task_named("gated"), machines=2))
+    assert any(note.startswith("computed whole, as an island that is not cut: ") for note in job.notes)
+
+
+def test_a_placement_of_another_model_is_refused_where_the_model_cannot_be_traced(options: RunConfig) -> None:
+    placement = plan_task(capture_task(options.task_spec), options.task_spec, PlanRequest(machines=1)).placement
+    with pytest.raises(BadInput, match="E340"):
+        prepare(replace(options, task=task_named("gated"), placement=placement))
 
 
 # The rehearsal -------------------------------------------------------------------------------------------------------
