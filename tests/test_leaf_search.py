@@ -78,3 +78,11 @@ def test_chance_that_torch_does_not_control_is_refused_by_its_line() -> None:
     with pytest.raises(BadInput, match=r"draws random numbers of Python or numpy at test_leaf_search\.py:") as caught:
         cutset.plan(ByNumpy().double(), X, Y, loss=nn.functional.cross_entropy)
     assert "draw with torch.rand" in caught.value.fix
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_what_torchscript_has_made_is_refused_in_words() -> None:
+    scripted = nn.Sequential(nn.Linear(6, 6), torch.jit.script(nn.ReLU()), nn.Linear(6, 5)).double()
+    with pytest.raises(BadInput, match=r"E320: the module 1 was made by torch\.jit") as caught:
+        cutset.plan(scripted, X, Y, loss=nn.functional.cross_entropy)
+    assert "give the module that it was made of" in caught.value.fix

@@ -35,7 +35,7 @@ from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_h
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .lowering import Lowering
-from .traced_code import keep_quiet, run_as_traced
+from .traced_code import keep_quiet, refuse_scripted_modules, run_as_traced
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
 
 TENSOR_KINDS = {
@@ -82,8 +82,8 @@ def capture(
     torch.autocast computes model and loss; its casts become operators. unrolled: recurrent nets have their time steps
     as operators. trust: do not check that all steps compute what the first does. reuse: trace like layers once.
     readers: who reads the output in evaluation, called as `reader(output, *targets)`; the graph computes what they
-    read, by default the first tensor. tell: gets notes for the user. Raises BadInput where the example does not fit the
-    model, and Untraceable where it cannot be traced, both naming the source line.
+    read, by default the first tensor. tell: gets notes for the user. Raises BadInput where the example does not fit,
+    and Untraceable where the model cannot be traced, both naming the source line.
     """
     names, mode, trials = select_leaf_modules(model, leaf_modules).names, _make_fake_mode(), LeafTrials()
     whole, layout = StepModule(model, loss, input_names), None
@@ -104,8 +104,7 @@ def capture(
     step, probe, repeated = make_step(), make_step(), make_step()
     traced = _Traced(step) if STEP in names else step
     with _name_failures(step, names, leaf_modules):
-        if loss is not None:
-            refuse_hooks(model, names)
+        _refuse_hidden_code(model, names, training=loss is not None)
         with run_as_traced(probe, autocast), mode:
             _try_step(probe, example)
             if loss is None and readers:
@@ -119,6 +118,12 @@ def capture(
                 _compare_steps(repeated, example, tell)
         graph = _build_graph(draft)
     return msgspec.structs.replace(graph, output=layout), constants
+
+
+def _refuse_hidden_code(model: nn.Module, names: Sequence[str], training: bool) -> None:
+    refuse_scripted_modules(model)
+    if training:
+        refuse_hooks(model, names)
 
 
 @keep_quiet()

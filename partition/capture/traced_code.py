@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 
+from ...errors import BadInput
 from ..ir.autocast import autocast_context
 from ..operators.step_module import StepModule
 from ..trace.detached_data import DetachedData
@@ -16,6 +18,18 @@ from ..trace.gradient_modes import show_gradient_modes
 from ..trace.grouped_products import GroupedProducts
 from ..trace.known_conditions import KnownConditions
 from ..trace.packed_sequences import PackedSequences
+
+
+def refuse_scripted_modules(model: nn.Module) -> None:
+    """Raise BadInput where a module is of TorchScript, whose code nobody can see any more."""
+    scripted = [name for name, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)]
+    if scripted:
+        which = f"the module {scripted[0]}" if scripted[0] else "the model"
+        raise BadInput(
+            "E320",
+            f"{which} was made by torch.jit, which keeps nothing of how it was written",
+            fix="give the module that it was made of; or train it uncut, data parallel only, with --machines 1",
+        )
 
 
 @contextlib.contextmanager
