@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -44,8 +45,17 @@ OUR_SEGMENTS = ("cutset", "psm_", "torch_", "sem.mp-")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests that share a fixture of their module run in one process, and whole runs begin first.
 
-    Where several processes divide the suite, a run that begins last would leave the others without work.
+    Where several processes divide the suite, a run that begins last would leave the others without work. Of a test with
+    the mark `first_cases(n)`, the cases after the n first are slow.
     """
+    cases = Counter[tuple[Path, str]]()
+    for item in items:
+        taken = item.get_closest_marker("first_cases")
+        if taken is not None and item.get_closest_marker("slow") is None:
+            test = item.path, item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > taken.args[0]:
+                item.add_marker("slow")
     items.sort(key=lambda item: item.path.parent != ROOT)
     for item in items:
         fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009

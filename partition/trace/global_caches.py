@@ -38,17 +38,23 @@ def _find_namespaces(code: Iterable[Any]) -> list[Any]:
     """Return the source files that belong to some code, as modules, and the classes that they define."""
     own = {getattr(one, "__module__", "") for one in code}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
-    users = {name: file for name, file in files.items() if file and is_users_file(file)}
-    packages, folders = {name.partition(".")[0] for name in users}, {os.path.dirname(file) for file in users.values()}
+    users = {name: folder for name, file in files.items() if file and (folder := _find_users_folder(file)) is not None}
+    packages, folders = {name.partition(".")[0] for name in users}, set(users.values())
     spaces = list[Any]()
     for name, module in list(sys.modules.items()):
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
-        if not file or not is_users_file(file) or vars(module).get("__name__") != name:
+        folder = _find_users_folder(file) if file else None
+        if folder is None or vars(module).get("__name__") != name:
             continue
-        if name.partition(".")[0] in packages or os.path.dirname(file) in folders:
+        if folder in folders or name.partition(".")[0] in packages:
             classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name]
             spaces += [module, *classes]
     return spaces
+
+
+@functools.cache  # thousands of modules are looked at for every trace
+def _find_users_folder(file: str) -> str | None:
+    return os.path.dirname(file) if is_users_file(file) else None
 
 
 def _copy(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 import pytest
@@ -52,17 +52,17 @@ def after(function) -> Graph:  # type: ignore[no-untyped-def]
     return capture(After(function), lambda y: y.mean(), [torch.zeros(4, 8)])[0]
 
 
-GRAPHS = {
-    "chain of linears": chain(8, 12, 16, batch=4),
-    "conv line": conv_line(16, batch=4),
-    "elementwise": after(lambda y: torch.tanh(torch.relu(y))),
-    "strided slice": after(lambda y: y[1:, ::2] * 2),
-    "cat": after(lambda y: torch.cat([y.exp(), y], 1)),
-    "roll": after(lambda y: torch.roll(y, 3, 1) * 2),
-    "stride": images(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.MaxPool2d(3, 2, 1)),
-    "pooling with gaps": images(nn.Conv2d(2, 4, 3, padding=1), nn.MaxPool2d((3, 1), (1, 3))),
-    "twice as large": images(nn.Conv2d(2, 4, 3, padding=1), nn.Upsample(scale_factor=2)),
-    "several outputs": capture(Recurrent(), lambda y: y.mean(), [torch.zeros(4, 3, 6)])[0],
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    "chain of linears": lambda: chain(8, 12, 16, batch=4),
+    "conv line": lambda: conv_line(16, batch=4),
+    "elementwise": lambda: after(lambda y: torch.tanh(torch.relu(y))),
+    "strided slice": lambda: after(lambda y: y[1:, ::2] * 2),
+    "cat": lambda: after(lambda y: torch.cat([y.exp(), y], 1)),
+    "roll": lambda: after(lambda y: torch.roll(y, 3, 1) * 2),
+    "stride": lambda: images(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.MaxPool2d(3, 2, 1)),
+    "pooling with gaps": lambda: images(nn.Conv2d(2, 4, 3, padding=1), nn.MaxPool2d((3, 1), (1, 3))),
+    "twice as large": lambda: images(nn.Conv2d(2, 4, 3, padding=1), nn.Upsample(scale_factor=2)),
+    "several outputs": lambda: capture(Recurrent(), lambda y: y.mean(), [torch.zeros(4, 3, 6)])[0],
 }
 SPEEDS = {"alike": (1.0,) * 6, "unlike": (1.0, 5.0, 3.0, 2.0, 7.0, 1.0)}
 
@@ -113,7 +113,7 @@ def carried(found: Dataflow, name: str, maker: Op, makers: LayoutSpace) -> float
 @pytest.mark.parametrize(("shape", "speeds"), with_slow([((2, 2), "unlike")], [((3,), "alike")]))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_estimate_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[int, ...], speeds: str) -> None:
-    graph, count = GRAPHS[name], math.prod(shape)
+    graph, count = GRAPHS[name](), math.prod(shape)
     cluster = plain(SPEEDS[speeds], count)
     mesh, traffic = mesh_of_machines(cluster, range(count), shape), LayoutTraffic(cluster, EQUAL_WEIGHTS)
     compared = 0
@@ -149,16 +149,16 @@ def test_shared_parameters_are_those_that_are_sent_before_the_step(shape: tuple[
         assert seconds[p] * count / 2 == sent == (count - 1) * 3 * 4
 
 
-JOINED = {
-    "batch norm": images(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), rows=8),
-    "softmax": after(lambda y: y.softmax(1)),
+JOINED: dict[str, Callable[[], Graph]] = {
+    "batch norm": lambda: images(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), rows=8),
+    "softmax": lambda: after(lambda y: y.softmax(1)),
 }
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
 @pytest.mark.parametrize("name", JOINED)
 def test_what_parts_tell_each_other_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[int, ...]) -> None:
-    graph, cluster = JOINED[name], plain(SPEEDS["alike"], 4)
+    graph, cluster = JOINED[name](), plain(SPEEDS["alike"], 4)
     op = next(op for op in graph.ops if op.nest.non_additive)
     of = layout_space(op, mesh_of_machines(cluster, range(4), shape), graph.tensors[op.outputs[0]])
     seconds = LayoutTraffic(cluster, EQUAL_WEIGHTS).exchange_summaries(of, graph.tensors[op.outputs[0]])
@@ -188,7 +188,7 @@ def test_a_sum_is_not_added_up_by_readers_of_which_some_point_has_none() -> None
 
 
 def test_outputs_of_several_are_whole_on_the_first_machine_of_the_mesh() -> None:
-    graph = GRAPHS["several outputs"]
+    graph = GRAPHS["several outputs"]()
     op = next(op for op in graph.ops if len(op.outputs) > 1)
     of = layout_space(op, mesh_of_machines(uniform_cluster(3), [2, 1], (2,)), graph.tensors[op.outputs[0]])
     for name in op.outputs:

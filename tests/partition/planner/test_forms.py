@@ -1,5 +1,6 @@
 """The form of recurrent nets is chosen by the simulated step."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,15 @@ from recurrent_nets import unrolled, whole
 
 from cutset.errors import Infeasible
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
+from cutset.partition.ir.graph import Graph
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.planner.forms import find_form
 
-WHOLE, UNROLLED = whole("language_model").graph, unrolled("language_model").graph
+
+@functools.cache
+def graphs() -> tuple[Graph, Graph]:
+    """A language model, whole and unrolled."""
+    return whole("language_model").graph, unrolled("language_model").graph
 
 
 def cluster(flops_per_s: float, count: int = 2) -> Cluster:
@@ -23,12 +29,13 @@ def cluster(flops_per_s: float, count: int = 2) -> Cluster:
 
 def test_where_a_step_computes_for_long_the_unrolled_form_is_better() -> None:
     slow = cluster(1e6)
-    choice = find_form(WHOLE, UNROLLED, slow)
+    choice = find_form(*graphs(), slow)
     assert choice.unrolled
     assert choice.runner_up is not None
     assert choice.result.winner.simulation.step_s < choice.runner_up.winner.simulation.step_s
     assert choice.result.one_machine is choice.runner_up.one_machine
-    placement = plan_placement(WHOLE, slow, model="m", unrolled=UNROLLED)
+    whole_form, unrolled_form = graphs()
+    placement = plan_placement(whole_form, slow, model="m", unrolled=unrolled_form)
     assert placement.unrolled
     assert placement.verdict.startswith("Worth distributing: 2 machines ")
     assert "Recurrent nets are computed step by step; whole, a step would take " in placement.verdict
@@ -36,14 +43,16 @@ def test_where_a_step_computes_for_long_the_unrolled_form_is_better() -> None:
 
 def test_where_messages_take_long_the_whole_form_is_better() -> None:
     far = replace(cluster(1e12), latency_s=1e-2)
-    placement = plan_placement(WHOLE, far, model="m", unrolled=UNROLLED)
+    whole_form, unrolled_form = graphs()
+    placement = plan_placement(whole_form, far, model="m", unrolled=unrolled_form)
     assert not placement.unrolled
     assert "Recurrent nets are computed whole; step by step, a step would take " in placement.verdict
 
 
 @pytest.mark.slow
 def test_one_of_several_machines_has_the_whole_form() -> None:
-    placement = plan_placement(WHOLE, uniform_cluster(3), model="m", unrolled=UNROLLED, fewer=True)
+    whole_form, unrolled_form = graphs()
+    placement = plan_placement(whole_form, uniform_cluster(3), model="m", unrolled=unrolled_form, fewer=True)
     assert (len(placement.machines), placement.unrolled) == (1, False)
 
 
@@ -51,4 +60,4 @@ def test_one_of_several_machines_has_the_whole_form() -> None:
 def test_without_a_plan_of_any_form_the_error_is_that_of_the_whole_form() -> None:
     tiny = Cluster(tuple(Machine(f"thimble {i}", memory_bytes=100) for i in range(2)))
     with pytest.raises(Infeasible, match="E404"):
-        find_form(WHOLE, UNROLLED, tiny)
+        find_form(*graphs(), tiny)
