@@ -29,13 +29,14 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PYTEST)
 
-# More kinds of faults, methods and resumptions, in whole runs with processes of their own: three minutes
+# Whole runs with processes of their own: more kinds of faults, methods and resumptions, every command of the
+# documentation, and the wheel: some minutes
 runs: $(STAMP)
-	$(PYTEST) -m 'slow or not slow' tests/slow
+	$(PYTEST) tests/slow
 
 # And more cases of all that `make test` tests once: half an hour more
 slow: runs
-	$(PYTEST) -m slow tests
+	$(PYTEST) -m slow tests tests/slow
 
 # Runs in virtual time, each with up to three faults at random moments: some thousand a minute. Then one over a thousand
 # machines, to see whether the launcher keeps up.

@@ -45,6 +45,7 @@ def assert_near(cut: Outcome, plain: Outcome) -> None:
     assert (found - expected).norm() <= TOLERANCE * expected.norm()
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("micros", with_slow([3], [1]))
 @pytest.mark.parametrize("name", with_slow(MODELS, [name for name in ALL if name not in MODELS]))
 def test_one_machine_gives_the_same_bits(name: str, micros: int) -> None:
@@ -54,6 +55,7 @@ def test_one_machine_gives_the_same_bits(name: str, micros: int) -> None:
     assert all(gradient.dtype == torch.float32 for gradient in cut.gradients.values())
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_computed_is_of_lower_precision(name: str) -> None:
     of = of_bfloat16(name)
@@ -62,6 +64,7 @@ def test_what_is_computed_is_of_lower_precision(name: str) -> None:
     assert subject(name, torch.float32).graph.digest != of.graph.digest
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("machines", with_slow([3], [2]))
 @pytest.mark.parametrize("name", with_slow(["mlp", "conv"], ["transformer_dropout", "gpt"]))
 def test_every_planned_cut_trains_like_plain_autocast(name: str, machines: int) -> None:
@@ -72,6 +75,7 @@ def test_every_planned_cut_trains_like_plain_autocast(name: str, machines: int) 
         assert_same(cut, run_plain(of, micros=micros), rtol=TOLERANCE, floor=FLOOR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["mlp"], ["conv", "transformer_dropout", "gpt"]))
 def test_every_random_cut_trains_like_plain_autocast(name: str) -> None:
     of = of_bfloat16(name)
@@ -84,12 +88,14 @@ def test_every_random_cut_trains_like_plain_autocast(name: str) -> None:
     check()
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_all_loops_at_once_may_be_cut(name: str) -> None:
     of = of_bfloat16(name)
     assert_near(run_cut(of, finest_cut(of.graph, 3)), run_plain(of))
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_cut_model_predicts_like_plain_autocast(name: str) -> None:
     of = of_bfloat16(name)
@@ -121,6 +127,7 @@ class Mixed(nn.Module):
         return self.b(y) + fixed.float()
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("outer", ["", "bfloat16"])
 def test_a_model_may_have_regions_of_its_own(outer: str) -> None:
     of = Subject(Case(Mixed, images(4, 6)), torch.float32, outer)

@@ -78,6 +78,7 @@ def test_batches_have_the_shapes_of_buckets(samples: DatasetSamples) -> None:
     assert padded < 0.85 * longest, "short sentences are among themselves"
 
 
+@pytest.mark.slow
 def test_a_run_resumes_in_the_middle_of_an_epoch_bit_for_bit(tmp_path: Path) -> None:
     whole = options(tmp_path / "whole", checkpoint_every=3)
     run(prepare(whole))

@@ -44,6 +44,7 @@ def train(out: Path, factory: str, seed: int, method: str) -> torch.Tensor:
     return load_file(out / "model.safetensors")["weight"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", with_slow([0], range(1, 12)))
 def test_every_sample_is_counted_once_though_replicas_are_killed(tmp_path: Path, seed: int) -> None:
     counts = train(tmp_path, f"numbered(count={COUNT})", seed, METHODS[seed % len(METHODS)])

@@ -24,6 +24,7 @@ def test_without_sequence_numbers_the_sums_are_wrong(tmp_path: Path) -> None:
     assert not torch.equal(values, torch.full((SIZE,), CLIENTS * summed(PUSHES), dtype=torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", with_slow([0], [1, 2]))
 def test_each_push_of_a_killed_client_is_applied_once_or_not_at_all(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -47,6 +48,7 @@ def test_each_push_of_a_killed_client_is_applied_once_or_not_at_all(tmp_path: Pa
         assert slice_state.applied.get("worker-1.0", 0) == possible[float(slice_state.value[0])]
 
 
+@pytest.mark.slow
 def test_journals_are_whole_after_everything_was_killed(tmp_path: Path) -> None:
     """As when the launcher is killed, with which all roles end: the journals are whole, each push is there or not."""
     with family(tmp_path) as found:

@@ -32,6 +32,7 @@ def subject(name: str) -> Subject:
     return Subject(MODELS[name], torch.float64)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_no_operator_is_opaque(name: str) -> None:
     rules = {op.sharding_rule for op in subject(name).graph.ops}
@@ -45,6 +46,7 @@ def test_on_one_machine_all_is_as_in_plain_torch_bit_for_bit(name: str) -> None:
     assert_same(run_cut(of, one_machine_cut(of.graph)), run_plain(of), rtol=0.0)
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("machines", [2, 3, 4])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_finest_cut_trains_and_predicts_like_plain_torch(name: str, machines: int) -> None:
@@ -58,6 +60,7 @@ def test_the_finest_cut_trains_and_predicts_like_plain_torch(name: str, machines
     torch.testing.assert_close(predict_cut(of, cut), expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("machines", with_slow([3], [2, 4]))
 @pytest.mark.parametrize("name", MODELS)
 def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> None:

@@ -48,6 +48,7 @@ def test_one_machine_has_the_bits_of_plain_torch() -> None:
     assert_same(run_cut(experts(), one_machine_cut(experts().graph)), run_plain(experts()), rtol=0)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("machines", [2, 3, 4])
 def test_cuts_equal_plain_torch(machines: int) -> None:
     of, draw = experts(), random.Random(machines)

@@ -37,6 +37,7 @@ def island_subject(name: str, dtype: torch.dtype = DOUBLE) -> Subject:
     return Subject(DYNAMIC_CASES[name], dtype)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_depends_on_data_is_an_island(name: str) -> None:
     graph = island_subject(name).graph
@@ -44,12 +45,14 @@ def test_what_depends_on_data_is_an_island(name: str) -> None:
     assert any(op.is_cuttable for op in graph.ops)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_one_machine_has_the_bits_of_plain_torch(name: str) -> None:
     of = island_subject(name, torch.float32)
     assert_same(run_cut(of, one_machine_cut(of.graph)), run_plain(of), rtol=0)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("machines", with_slow([3], [2]))
 @pytest.mark.parametrize("name", NAMES)
 def test_cuts_equal_plain_torch(name: str, machines: int) -> None:

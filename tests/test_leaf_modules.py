@@ -92,6 +92,7 @@ def cuts(of: Subject) -> Sequence[Cut]:
     ]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("dtype", with_slow([torch.float64], [torch.float32]), ids=["float64", "float32"])
 @pytest.mark.parametrize("name", with_slow(list(LEAF_CASES)[:8], list(LEAF_CASES)[8:]))
 def test_one_machine_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
@@ -101,6 +102,7 @@ def test_one_machine_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
         assert_same(run_cut(of, one_machine_cut(of.graph), micros=micros), run_plain(of, micros=micros), rtol=0.0)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(list(LEAF_CASES)[:8], list(LEAF_CASES)[8:]))
 def test_every_cut_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
@@ -109,6 +111,7 @@ def test_every_cut_trains_like_plain_torch(name: str) -> None:
         assert_same(run_cut(of, cut, micros=micros), run_plain(of, micros=micros), rtol=TIGHT)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(list(LEAF_CASES)[:8], list(LEAF_CASES)[8:]))
 def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
     of = subject(name)
@@ -178,6 +181,7 @@ class Surprised(nn.Module):
         return y[0] if isinstance(y, tuple) else y
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("what", "said"),
     [
@@ -201,6 +205,7 @@ def test_a_worker_refuses_what_no_trial_run_met(what: str, said: str) -> None:
 # The face in Python --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_in_hand_is_planned_and_run_with_its_leaf_modules() -> None:
     of = subject("gates")
     model, loss = of.fresh()

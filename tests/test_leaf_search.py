@@ -14,6 +14,7 @@ from cutset.runtime.worker.dropout_masks import mask_seed
 X, Y = torch.randn(8, 6, dtype=torch.float64), torch.randint(0, 5, (8,))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", BRANCHING)
 def test_leaf_modules_are_found_and_change_nothing(name: str) -> None:
     make, loss, expected = BRANCHING[name]
@@ -32,6 +33,7 @@ def test_leaf_modules_are_found_and_change_nothing(name: str) -> None:
             assert_same(found, Outcome(value.item(), gradients, dict(model.named_buffers())), rtol=1e-11)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", ["branch", "inner", "quantised", "statistics", "loss"])
 def test_such_models_predict_like_plain_torch(name: str) -> None:
     make, loss, _ = BRANCHING[name]

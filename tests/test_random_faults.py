@@ -122,6 +122,7 @@ def check_result(servers: list[Shard], losses: list[float]) -> None:
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("seed", with_slow(range(10), range(10, 30)))
 def test_a_run_ends_soon_in_a_named_error_or_is_right(job: Job, seed: int) -> None:
     threads, began = set(threading.enumerate()), time.monotonic()

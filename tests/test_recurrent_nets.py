@@ -24,6 +24,7 @@ PLANNED = [(name, machines) for name in QUICK for machines in (2, 3, 4)]
 pytestmark = pytest.mark.xdist_group("recurrent_nets")
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_unrolled_form_trains_like_plain_torch(name: str) -> None:
     of = unrolled(name)
@@ -52,6 +53,7 @@ def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> 
         assert_same(run_cut(of, candidate.cut, micros=micros), run_plain(of, micros=micros), rtol=NEAR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["gru"], [name for name in RECURRENT if name != "gru"]))
 def test_all_loops_at_once_may_be_cut(name: str) -> None:
     of = unrolled(name)
@@ -59,6 +61,7 @@ def test_all_loops_at_once_may_be_cut(name: str) -> None:
         assert_same(run_cut(of, cut), run_plain(of), rtol=NEAR)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
     of = unrolled(name)
@@ -68,6 +71,7 @@ def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
     torch.testing.assert_close(predict_cut(of, finest_cut(of.graph, 3)), expected, rtol=NEAR, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_in_float32_dropout_draws_the_masks_of_torch() -> None:
     of = unrolled("language_model", torch.float32)
     assert_same(run_cut(of, finest_cut(of.graph, 3)), run_plain(of), rtol=1e-5, floor=0.05)

@@ -42,6 +42,7 @@ QUICKEST = ["conv", "running_mean"]
 ALL_BUT_SLOW = with_slow(QUICK, [name for name in ALL if name not in QUICK])
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("dtype", with_slow([torch.float64], [torch.float32]), ids=["float64", "float32"])
 @pytest.mark.parametrize("name", ALL)
 def test_one_machine_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
@@ -51,6 +52,7 @@ def test_one_machine_gives_the_same_bits(name: str, dtype: torch.dtype) -> None:
         assert_same(cut, plain, rtol=0.0 if of.exact else 1e-5)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("machines", with_slow([3], [2, 4]))
 @pytest.mark.parametrize("name", with_slow(list(CASES)[:4], list(CASES)[4:]))
 def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> None:
@@ -61,6 +63,7 @@ def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> 
         assert_same(run_cut(of, candidate.cut, micros=micros), run_plain(of, micros=micros), rtol=TIGHT)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(list(MORE_CASES)[:4], list(MORE_CASES)[4:]))
 def test_planned_cuts_of_other_models_train_like_plain_torch(name: str) -> None:
     of = subject(name)
@@ -68,6 +71,7 @@ def test_planned_cuts_of_other_models_train_like_plain_torch(name: str) -> None:
         assert_same(run_cut(of, candidate.cut, micros=2), run_plain(of, micros=2), rtol=TIGHT)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_the_plan_that_is_saved_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
@@ -75,6 +79,7 @@ def test_the_plan_that_is_saved_trains_like_plain_torch(name: str) -> None:
     assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_every_random_cut_trains_like_plain_torch(name: str) -> None:
     of = subject(name)
@@ -87,6 +92,7 @@ def test_every_random_cut_trains_like_plain_torch(name: str) -> None:
     check()
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", ALL_BUT_SLOW)
 def test_all_loops_at_once_may_be_cut(name: str) -> None:
     of = subject(name)
@@ -95,6 +101,7 @@ def test_all_loops_at_once_may_be_cut(name: str) -> None:
     assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_activations_that_are_made_again_change_nothing(name: str) -> None:
     of = subject(name)
@@ -106,6 +113,7 @@ def test_activations_that_are_made_again_change_nothing(name: str) -> None:
         assert_same(run_cut(of, again, micros=3), run_plain(of, micros=3), rtol=TIGHT)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(["mlp", "conv"], ["local", "transformer_dropout"]))
 def test_in_float32_the_cut_is_right_to_five_digits(name: str) -> None:
     of = subject(name, torch.float32)
@@ -125,6 +133,7 @@ def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
         torch.testing.assert_close(predict_cut(of, cut), expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["conv", "causal", "running_mean", "siamese"])
 def test_several_steps_of_sgd_and_then_a_prediction(name: str) -> None:
     of = subject(name)

@@ -56,6 +56,7 @@ def test_a_placement_of_another_module_is_refused() -> None:
         cutset.replica(other, placement, x)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("machines", [1, 3])
 def test_a_checkpoint_predicts_in_order_and_as_plain_torch_does(machines: int, tmp_path: Path) -> None:
     model, x = net(), torch.randn(50, 12, dtype=torch.float64)

@@ -50,6 +50,7 @@ def test_few_lines_change(name: str) -> None:
     assert 0 < sum(change.startswith("+ ") for change in changes) <= CHANGED
 
 
+@pytest.mark.slow
 def test_a_moved_loop_trains_alone_as_before(tmp_path: Path) -> None:
     before, after = (
         run(sys.executable, MIGRATION / f"loop_{which}.py", folder=tmp_path) for which in ("before", "after")

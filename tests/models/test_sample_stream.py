@@ -57,6 +57,7 @@ def test_epochs_and_seeds_differ():
     assert len({tuple(stream.indices(epoch).tolist()) for stream in streams for epoch in (0, 1, 2)}) == 9
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same():
     code = (
         "from cutset.models.sample_stream import SampleStream; "

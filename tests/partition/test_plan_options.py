@@ -45,6 +45,7 @@ def test_the_fastest_machines_are_taken_where_fewer_are() -> None:
     assert placement.verdict.startswith("Worth distributing: 2 of 4 machines ")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_is_to_be_least_is_least(objective: str) -> None:
     graph, cluster = mlp_block(32, 32, 128), slow_machines(1e8, 1e8, 1e8, bandwidth=1e8)
@@ -193,6 +194,7 @@ ODD = {
 }
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize(("machines", "fewer"), [(3, False), (50, False), (20, True)])
 @pytest.mark.parametrize("name", ODD)
 def test_odd_models_have_a_plan_or_a_reason(name: str, machines: int, fewer: bool) -> None:

@@ -22,6 +22,7 @@ def tolerance(name: str) -> float:
     return 1e-6 if name == "bias by distance, gated" else 1e-10
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_no_operator_is_opaque(name: str) -> None:
     for graph in (subject(name).graph, subject(name).evaluation):
@@ -31,6 +32,7 @@ def test_no_operator_is_opaque(name: str) -> None:
         assert sum(op.flops for op in uncut) < 0.001 * sum(op.flops for op in graph.ops)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_the_finest_cut_is_plain_torch(name: str) -> None:
     of = subject(name)
@@ -42,6 +44,7 @@ def test_the_finest_cut_is_plain_torch(name: str) -> None:
         torch.testing.assert_close(predict_cut(of, cut), expected, rtol=close, atol=close)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 @settings(max_examples=2)
 @given(data=st.data())

@@ -10,6 +10,7 @@ from marking import with_slow
 PROGRAM = Path(__file__).with_name("fleet.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machines", "lost", "method"), with_slow([(60, 5, "downpour")], [(40, 3, "sync"), (1000, 10, "downpour")])
 )

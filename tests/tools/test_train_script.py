@@ -61,6 +61,7 @@ def test_the_command_trains_the_same_bits(tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", ["if True:"])
 def test_a_script_that_trains_whenever_it_is_imported_is_told_so(tmp_path: Path, guard: str) -> None:
     done = start(tmp_path, guard)

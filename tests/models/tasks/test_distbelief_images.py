@@ -28,6 +28,7 @@ def test_totals_are_those_of_the_paper_within_two_percent(factory, stated, count
     assert all(p.is_meta for p in model.parameters())
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("factory", [local_80m, local_330m, local_1700m])
 def test_every_operator_of_the_large_nets_can_be_cut(factory):
     graph = capture_task(TaskSpec(f"cutset.models:{factory.__name__}")).train
@@ -82,6 +83,7 @@ def test_the_loss_is_a_logistic_classifier_a_class():
     assert OneVersusAll(6)(scores, target).item() == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_every_cut_trains_like_plain_torch():
     small = local_net(maps=2, steps=(2,), image=14, kernel=3, classes=4)
     of = Subject(Case(lambda: small.model(), lambda: small.data("train").rows(torch.arange(3)), small.loss), DOUBLE)

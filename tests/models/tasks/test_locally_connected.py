@@ -112,6 +112,7 @@ def test_reload_keeps_the_operator():
     assert torch.equal(torch.ops.cutset.local2d(*values), before)
 
 
+@pytest.mark.slow
 def test_a_second_import_keeps_the_operator():
     code = (
         "import gc, sys, torch, cutset.models.tasks.locally_connected\n"

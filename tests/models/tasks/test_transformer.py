@@ -40,6 +40,7 @@ def test_at_first_all_tokens_are_about_as_likely():
     assert task.loss(task.build(seed=0)(*rows.inputs), *rows.targets).item() == pytest.approx(5.545, abs=0.1)  # ln 256
 
 
+@pytest.mark.slow
 def test_it_learns_which_token_follows():
     task = transformer(layers=1, width=32, heads=2, context=16, vocabulary=16)
     data, model = task.data("train"), task.build(seed=0)
@@ -53,6 +54,7 @@ def test_it_learns_which_token_follows():
         assert task.correct(model(*test.inputs), *test.targets) > 0.75 * len(test)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_cut_trains_like_plain_torch(tied):
     task = transformer(**SMALL, dropout=0.1, tied=tied)

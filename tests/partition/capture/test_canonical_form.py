@@ -24,6 +24,7 @@ def recorded(function: Callable[[Tensor], Tensor], *shape: int) -> list[Op]:
     return list(capture(Calls(function), None, (torch.zeros(shape),))[0].ops[:-1])
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("function", "number", "dtype"),
     [
@@ -43,6 +44,7 @@ def test_what_is_filled_reads_nothing(function: Callable[[Tensor], Tensor], numb
     assert op.is_cuttable
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("function", "target"),
     [

@@ -55,6 +55,7 @@ def test_the_callers_module_stays_as_it_is() -> None:
     assert X.device.type == "cpu"
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(list(CASES), list(MORE_CASES)))
 def test_a_model_without_storage_gives_the_same_graph(name: str) -> None:
     case = subject(name)
@@ -198,6 +199,7 @@ class Library(nn.Module):
         return Output(hidden @ self.embed.weight.t(), (hidden,))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("blocks", [[], ["part"]])
 def test_a_loss_may_take_a_part_of_a_dataclass(blocks: list[str]) -> None:
     ids = torch.zeros(4, 3, dtype=torch.int64)
@@ -260,6 +262,7 @@ class WritesThroughExpand(Net):
         return y
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

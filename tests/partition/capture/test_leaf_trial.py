@@ -71,6 +71,7 @@ def test_flops_are_those_of_the_dearest_way() -> None:
     assert op.arguments["flops"] == 2 * (2 * 4 * 6 * 6) + 4 * 6 + 1, "the sum and the comparison, too"
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("forward", "drawn"),
     [
@@ -97,6 +98,7 @@ def test_a_leaf_module_without_dropout_does_not_draw_and_neither_does_dropout_in
     assert block_of(lambda self, x: self.drop(x), training=False).arguments["draws"] is False
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("forward", "names"),
     [
@@ -140,6 +142,7 @@ def test_trial_runs_leave_the_callers_module_and_random_numbers_alone() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_the_graph_does_not_depend_on_the_values_of_the_model(device: str) -> None:
     def made() -> nn.Module:
@@ -166,6 +169,7 @@ def with_outside(block: nn.Module, x: Tensor) -> Tensor:
     return block(x + torch.ones(6, requires_grad=True))  # type: ignore[no-any-return]
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize(
     ("forward", "around", "said"),
     [

@@ -150,6 +150,7 @@ def subject_of(forward: Forward) -> Subject:
     return Subject(Case(Net, lambda: Data((real(4, 6),), (real(4, 6),)), F.mse_loss), torch.float64)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("forward", with_slow(FORWARDS[::2], FORWARDS[1::2]), ids=lambda f: f.__name__)
 def test_the_plain_form_computes_the_same(forward: Forward) -> None:
     of = subject_of(forward)
@@ -159,6 +160,7 @@ def test_the_plain_form_computes_the_same(forward: Forward) -> None:
     torch.testing.assert_close(predict_cut(of, finest_cut(of.graph, 2)), predict_cut(of, one_machine_cut(of.graph)))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("forward", with_slow(FORWARDS[1::2], FORWARDS[::2]), ids=lambda f: f.__name__)
 def test_nothing_that_is_recorded_overwrites_a_value(forward: Forward) -> None:
     for op in subject_of(forward).graph.ops:

@@ -114,6 +114,7 @@ def test_the_longer_of_computing_and_moving_counts_with_the_rate_of_the_class():
     assert seconds(conv, conv.nest.box, narrow, graph.tensors)[0] == pytest.approx(moved / 10)
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("model", "shape"),
     [

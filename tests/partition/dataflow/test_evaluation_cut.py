@@ -106,6 +106,7 @@ def evaluated(model: nn.Module, of: Subject) -> Tensor:
     return found
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=10)
 @given(data=st.data())
@@ -143,6 +144,7 @@ def test_what_was_trained_is_what_predicts(name: str) -> None:
     torch.testing.assert_close(output, evaluated(model, of), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("machines", [1, 2])
 def test_a_replica_for_predictions_needs_no_other_model(name: str, machines: int) -> None:

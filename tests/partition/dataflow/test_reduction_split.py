@@ -64,6 +64,7 @@ def test_nothing_changes_where_no_joined_loop_is_cut() -> None:
     assert lower_cut(of, cut).graph is of
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("loops", [{"batch_norm": 0}, {"batch_norm": 2}, {"amax": 2}, {"cross_entropy_loss": 1}])
 def test_a_cut_operator_is_its_parts_and_what_follows(loops: dict[str, int]) -> None:
     of = graph()
@@ -77,6 +78,7 @@ def test_a_cut_operator_is_its_parts_and_what_follows(loops: dict[str, int]) -> 
     assert of.digest == graph().digest
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("loops", [{"batch_norm": 0}, {"batch_norm": 3}, {"amax": 2}, {"cross_entropy_loss": 1}])
 def test_it_trains_like_plain_torch_and_keeps_the_running_statistics(loops: dict[str, int]) -> None:
     of = Subject(Case(Net, batch, F.cross_entropy), torch.float64)
@@ -101,6 +103,7 @@ class ScaledNorm(nn.Module):
         return F.batch_norm(x, None, None, self.weight, None, True)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_of_all_kinds(name: str) -> None:
     data = Data((torch.randn(6, 8),), (torch.randint(0, CLASSES, (6,)),))
@@ -110,6 +113,7 @@ def test_norms_of_all_kinds(name: str) -> None:
         assert_same(run_cut(of, halved(of.graph, **loops)), run_plain(of), rtol=1e-11)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("label", [-1, CLASSES])
 @pytest.mark.parametrize("loss", [F.cross_entropy, lambda y, t: F.nll_loss(y.log_softmax(1), t)])
 @pytest.mark.parametrize("loop", [0, 1])

@@ -14,11 +14,13 @@ from cutset.partition.ir.graph import FOUND
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce.. is in beta:UserWarning")
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("name", CALLS)
 def test_running_an_operator_finds_what_follows_what(name: str) -> None:
     assert describe(search(CALLS[name])) == EXPECTED[name]
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
 @pytest.mark.parametrize("name", CALLS)
 def test_boxes_by_a_found_rule_are_the_whole(name: str, finer: bool) -> None:

@@ -81,6 +81,7 @@ def local_net() -> Graph:
     return capture(net, lambda y: y.mean(), [torch.zeros(8, 3, 36, 36)])[0]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("side", [2, 3, 4])
 def test_a_locally_connected_net_is_tiled(side: int) -> None:
     graph, machines = local_net(), side * side
@@ -121,6 +122,7 @@ def meshes(count: int) -> list[DeviceMesh]:
     ]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", [3, 4])
 def test_all_layouts_of_random_nets_are_legal(seed: int, count: int) -> None:

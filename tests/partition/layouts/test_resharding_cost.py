@@ -110,6 +110,7 @@ def carried(found: Dataflow, name: str, maker: Op, makers: LayoutSpace) -> float
     return sum(max(max(at.values()), at.total() / senders[part]) for part, at in received.items() if at)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(("shape", "speeds"), with_slow([((2, 2), "unlike")], [((3,), "alike")]))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_estimate_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[int, ...], speeds: str) -> None:

@@ -157,6 +157,7 @@ def test_a_large_graph_goes_to_k_way_as_well() -> None:
 # Levels ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("machines", [2, 4, 8])
 def test_a_transformer_layer_comes_out_as_megatron_cuts_it(machines: int) -> None:
     width, tokens = 128, 256
@@ -175,6 +176,7 @@ def test_a_transformer_layer_comes_out_as_megatron_cuts_it(machines: int) -> Non
     assert activations == pytest.approx(all_reduces, rel=1e-3)  # beside them, the parts of the mean
 
 
+@pytest.mark.slow
 def test_many_layers_are_even_level_by_level() -> None:
     graph = transformer(4, width=32, heads=8, tokens=32)
     found = split_into_blocks(graph, CutAxes("pairs", paired_axes(graph), 8, reductions=True))

@@ -24,6 +24,7 @@ def graph(request: pytest.FixtureRequest) -> Graph:
     }[request.param]()
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("machines", [2, 3, 5])
 def test_no_cut_sends_more_for_it(graph: Graph, machines: int) -> None:
     found = split_into_blocks(graph, CutAxes("all", frozenset(range(len(graph.axes))), 2, reductions=True))

@@ -108,6 +108,7 @@ def test_experts_count_what_the_tokens_sent_to_them_take(multiply: Callable[[Ten
     assert products <= leaf_flops(Experts(multiply), TOKENS, WIDTH) <= 1.25 * products
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     "module",
     [

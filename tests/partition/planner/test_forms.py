@@ -41,6 +41,7 @@ def test_where_a_step_computes_for_long_the_unrolled_form_is_better() -> None:
     assert "Recurrent nets are computed step by step; whole, a step would take " in placement.verdict
 
 
+@pytest.mark.slow
 def test_where_messages_take_long_the_whole_form_is_better() -> None:
     far = replace(cluster(1e12), latency_s=1e-2)
     whole_form, unrolled_form = graphs()

@@ -119,6 +119,7 @@ def test_what_overwrites_a_buffer_is_pinned_with_what_else_does() -> None:
     assert error.value.code == "E206"
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("machine", [0, 2])
 @pytest.mark.parametrize("number", [0, 1])
 def test_pinned_operators_are_where_they_are_pinned_in_the_plan(machine: int, number: int) -> None:

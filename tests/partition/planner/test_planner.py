@@ -29,6 +29,7 @@ def fast_network(machines: int) -> Cluster:
     return Cluster(tuple(Machine(f"m{i}", 1e6, operator_s=0.0) for i in range(machines)), bandwidth=1e12, latency_s=0.0)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("machines", [1, 2, 3, 4])
 def test_a_plan_uses_every_machine_and_comes_back_from_its_file(machines: int) -> None:
     placement = plan_placement(GRAPH, uniform_cluster(machines), model="here:chain")
@@ -209,6 +210,7 @@ def regular_seconds(graph: Graph, cluster: Cluster) -> dict[str, float]:
     return {**found, "one machine": alone.step_s}
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("seed", with_slow(range(3), range(3, 10)))
 def test_no_plan_of_a_random_net_is_slower_than_a_regular_one(seed: int) -> None:
     graph = random_graph(seed)

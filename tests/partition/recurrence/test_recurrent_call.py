@@ -71,6 +71,7 @@ def test_packed_sequences_are_refused_as_before() -> None:
     assert outcome(False) == outcome(True)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["lstm_both_ways", "gru", "rnn_relu", "cells"])
 def test_every_operator_with_work_can_be_cut(name: str) -> None:
     graph = unrolled(name).graph

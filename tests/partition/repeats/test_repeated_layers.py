@@ -37,6 +37,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(QUICK, [name for name in [*ALIKE, *UNLIKE] if name not in QUICK]))
 @pytest.mark.parametrize("training", with_slow([True], [False]))
 def test_reuse_changes_no_graph(name: str, training: bool) -> None:
@@ -84,6 +85,7 @@ def module_path() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     "name",
     [

@@ -53,6 +53,7 @@ def writes_under_no_grad(net: Net, x: Tensor) -> Tensor:
     return net.b(net.a(x) - net.mean)  # type: ignore[no-any-return]
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     "forward",
     [reads_its_activations, reads_a_weight, updates_a_buffer, assigns_a_buffers_data, writes_under_no_grad],

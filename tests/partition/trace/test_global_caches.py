@@ -75,6 +75,7 @@ class Net(nn.Module):
         return self.linear(x) * self.table(x)  # type: ignore[no-any-return]
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("table", [by_function, by_dictionary, by_list, by_variable, by_class])
 def test_a_table_outside_of_the_model_is_traced(table: Callable[[Tensor], Tensor]) -> None:
     case = Case(lambda: Net(table), lambda: Data((real(4, 6),), (real(4, 6),)), F.mse_loss)

@@ -106,6 +106,7 @@ FORWARDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.filterwarnings("ignore:None of the inputs", "ignore:torch.utils.checkpoint. the use_reentrant")
 @pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)
 def test_the_gradients_are_those_of_plain_torch(forward: Callable[..., Tensor]) -> None:

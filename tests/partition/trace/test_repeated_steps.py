@@ -88,6 +88,7 @@ def adds_up_for_a_log(inner: Inner, x: Tensor) -> Tensor:
     return inner.linear(x)  # type: ignore[no-any-return]
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     "forward",
     [
@@ -171,6 +172,7 @@ def draws_in_numpy(inner: Inner, x: Tensor) -> Tensor:
     return inner.linear(x) * scale  # type: ignore[no-any-return]
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("forward", "line", "attribute"),
     [

@@ -12,6 +12,7 @@ from cutset.ps.optimizers.registry import parse_optimizer
 from cutset.ps.optimizers.standard import SGD, Adagrad
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])
 def test_the_mean_staleness_of_equal_replicas_is_the_number_of_others(replicas):
     found = take_turns(SGD(0.05), replicas=replicas, updates=100 * replicas)
@@ -65,6 +66,7 @@ SIXTEEN = 16
 DIVERGED, TRAINED = 0.4, 0.9  # test accuracy; chance is 0.1, and one replica comes to 0.96
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", with_slow([0], range(1, 5)))
 def test_sixteen_replicas_diverge_with_plain_sgd_and_not_with_rules_that_know_of_delay(seed):
     plain = take_turns(SGD(0.2), replicas=SIXTEEN, seed=seed)
@@ -76,6 +78,7 @@ def test_sixteen_replicas_diverge_with_plain_sgd_and_not_with_rules_that_know_of
         assert found.staleness == plain.staleness
 
 
+@pytest.mark.slow
 def test_one_replica_and_eight_train_with_plain_sgd_at_that_rate():
     """So it is the delay that the sixteen cannot bear."""
     assert all(take_turns(SGD(0.2), replicas=replicas).accuracy > 0.95 for replicas in (1, 8))

@@ -21,6 +21,7 @@ from cutset.ps.slices.slicing import slice_parameters, slices_of_shard
 from cutset.runtime.channel.mailbox import Mailbox
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("fetch", "push"), [(1, 1), (3, 2), (2, 3), (7, 1), (1, 5)])
@@ -97,6 +98,7 @@ def test_accrued_gradients_without_a_local_step():
     torch.testing.assert_close(values, shard, rtol=0, atol=1e-12)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("replicas", [2, 4])
 @pytest.mark.parametrize("optimizer", [SGD(0.01), Adagrad(0.3)])
 @pytest.mark.parametrize("method", [Downpour(), Downpour(fetch=2, push=3, warm_start=5)])

@@ -65,6 +65,7 @@ def test_diloco_with_plain_sgd_of_rate_1_is_averaging(every):
     torch.testing.assert_close(ours, averaged, rtol=0, atol=1e-10)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("overlap", [False, True])
 def test_diloco_converges(overlap):
     values, _, _ = run(DiLoCo(5, overlap, momentum=0.5), AdamW(0.02), steps=600, replicas=3)

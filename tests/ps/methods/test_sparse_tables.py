@@ -18,6 +18,7 @@ from cutset.runtime.worker.flat_gradient import FlatGradient, SparseTable
 from tests.support.lookup import bytes_of, run
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("optimizer", [SGD(0.5), Adagrad(0.5), Adagrad(0.5, local_rate=0.1)])
 @pytest.mark.parametrize(
     "method",
@@ -62,6 +63,7 @@ def test_replicas_that_race_learn_what_one_does(method):
         )
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("method", "replicas"), [(Downpour(), 1), (SSP(), 1), (Sync(), 1), (Sync(), 2)], ids=str
 )  # not of replicas that race: what a fetch brings depends on who comes first

@@ -77,6 +77,7 @@ def close(ours, theirs, ulps):
     torch.testing.assert_close(ours, theirs, rtol=eps, atol=eps)
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "blocks"])
 @pytest.mark.parametrize(("one", "optimiser_of"), TWINS, ids=[repr(one) for one, _ in TWINS])

@@ -63,6 +63,7 @@ def test_an_iteration_takes_few_round_trips_as_the_shards_count_them(tmp_path: P
         assert shard["round_trips"] / len(ran.iterations) <= 15
 
 
+@pytest.mark.slow
 def test_the_bytes_of_the_coordinator_do_not_grow_with_the_parameters(tmp_path: Path) -> None:
     sizes = {}
     for count in (10_000, 1_000_000):
@@ -183,6 +184,7 @@ def test_a_repeated_answer_does_not_count_for_the_next_request(tmp_path: Path) -
     assert kinds(desk.coordinator.resend()) == [("shard-0", "operate"), ("shard-1", "operate")]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("portions", [94, 150, 250])
 def test_a_group_lies_within_one_range_of_portions(tmp_path: Path, portions: int) -> None:
     """Windows that go over the end have short ranges."""
@@ -198,6 +200,7 @@ def test_a_group_lies_within_one_range_of_portions(tmp_path: Path, portions: int
     assert len(sandblast(method.make_solver(of), bowl, start, of, tmp_path).iterations) == 9
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("change", [{"iterations": 3}, {"evaluations": 4}])
 def test_the_log_of_another_run_is_refused(tmp_path: Path, change: dict[str, int]) -> None:
     run(tmp_path)

@@ -93,6 +93,7 @@ def spread_of_torch(loss: Loss, start: Tensor, iterations: int) -> float:
     return float((ends.amax(0) - ends.amin(0)).max())
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_it_takes_the_steps_of_torch(problem, form: str, shards: int) -> None:

@@ -57,6 +57,7 @@ def least(samples: str, penalty: str) -> float:
     return min(*scipy_losses(samples, penalty), problem(samples, penalty).loss(optimum(samples, penalty)))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("penalty", with_slow(["l2", "small l1"], ["l1", "l1 and l2"]))
 @pytest.mark.parametrize("samples", with_slow(["one-hot", "badly scaled"], ["sparse"]))
 @pytest.mark.parametrize(("form", "shards"), with_slow([("vector-free", 1)], [("two-loop", 3)]))
@@ -89,6 +90,7 @@ def test_a_multiple_of_the_loss_takes_the_same_path(samples: str, penalty: str, 
     assert [one.evaluations for one in scaled.iterations] == [one.evaluations for one in plain.iterations]
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_tiny_gradients_are_no_optimum(penalty: str) -> None:
     tiny = replace(problem("one-hot", penalty), scale=1e-8)
@@ -109,6 +111,7 @@ def test_other_solvers_take_the_same_path_whatever_the_scale(kind: type[Lbfgs]) 
     assert ends[0][1] == ends[1][1] < 100
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("penalty", with_slow(["l2", "small l1"], ["l1", "l1 and l2"]))
 @pytest.mark.parametrize("samples", with_slow(["one-hot", "badly scaled"], ["sparse"]))
 @pytest.mark.parametrize("away", with_slow([1e-5], [1e-2, 1e-9]))

@@ -54,6 +54,7 @@ def optimality(at: Tensor, l1: float, l2: float) -> float:
     return float(torch.where(at == 0, at_zero, (gradient + l1 * at.sign()).abs()).max())
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("l2", [0.0, 0.01])
 @pytest.mark.parametrize("l1", L1)
 @pytest.mark.parametrize(("form", "shards"), [("vector-free", 1), ("two-loop", 3)])

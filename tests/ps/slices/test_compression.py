@@ -163,6 +163,7 @@ def test_an_unknown_compression_is_refused(packed):
         parse_payload({"compression": packed}, ())
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("how", WITH_FEEDBACK, ids=str)
 def test_a_lone_replica_computes_the_same_as_without_compression(how):
     rate, steps, lacking = 0.005, 40, []

@@ -42,6 +42,7 @@ def relay(roles: dict[str, ZmqChannel]) -> Iterator[Relay]:
         yield way
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("how", ["cut", "swallow"])
 def test_a_broken_link_is_an_error_that_names_both_ends(roles: dict[str, ZmqChannel], relay: Relay, how: str) -> None:
     getattr(relay, how)()

@@ -70,6 +70,7 @@ def memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("role", [worker, shard])
 def test_nothing_but_our_own_errors_comes_of_broken_messages(
     role: Callable[[ZmqChannel], Callable[[Message], object]], channel: ZmqChannel, arena: Arena

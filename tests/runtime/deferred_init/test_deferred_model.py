@@ -65,6 +65,7 @@ def check(factory, seed=3):
 BUNDLED = ("digits", "digits_local", "mnist", "mnist_conv", "speech", "resnet", "local_80m")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_tasks(name):
     check(getattr(models, name)().model)

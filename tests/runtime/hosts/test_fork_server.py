@@ -72,6 +72,7 @@ def test_a_killed_role_is_reaped(servers: ForkServers) -> None:
     assert gone(pid, timeout_s=stretch(WAIT_S))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", with_slow([True], [False]))
 def test_roles_end_with_the_server_and_the_server_with_its_client(servers: ForkServers, stopped: bool) -> None:
     process = start(servers)

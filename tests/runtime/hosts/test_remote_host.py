@@ -100,6 +100,7 @@ def read_there(host: RemoteHost, files: Mapping[str, Path], *, roles: int = 1) -
         return launcher.run()
 
 
+@pytest.mark.slow
 def test_an_agent_ends_with_its_stream_and_its_folder_goes_with_it(host: RemoteHost, tmp_path: Path) -> None:
     source, folder = tmp_path / "source", Path(host.ready.folder)
     source.write_bytes(os.urandom(1 << 20))
@@ -109,6 +110,7 @@ def test_an_agent_ends_with_its_stream_and_its_folder_goes_with_it(host: RemoteH
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_folder_goes_where_the_agent_and_its_roles_are_killed(host: RemoteHost) -> None:
     folder = Path(host.ready.folder)
     with Launcher([Role("there", "role_examples:waits")], job="test", hosts=[host]) as launcher:
@@ -122,6 +124,7 @@ def test_the_folder_goes_where_the_agent_and_its_roles_are_killed(host: RemoteHo
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_file_that_roles_share_goes_once_and_again_when_it_is_another(host: RemoteHost, tmp_path: Path) -> None:
     source, other = tmp_path / "source", tmp_path / "other"
     source.write_bytes(os.urandom(3 * PIECE_BYTES + 17))
@@ -216,6 +219,7 @@ def test_a_lost_host_takes_nothing_and_holds_nobody_up(host: RemoteHost, tmp_pat
     assert time.monotonic() - began < stretch(10.0)
 
 
+@pytest.mark.slow
 def test_a_role_that_prints_without_end_keeps_nobody_else_waiting(host: RemoteHost, tmp_path: Path) -> None:
     roles = [
         Role("endless", "role_examples:prints_endlessly", serves=True),

@@ -25,6 +25,7 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> Subject:
     return Subject(SPECTRAL[name], dtype)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_on_one_machine_all_is_as_in_plain_torch_bit_for_bit(name: str, dtype: torch.dtype) -> None:
@@ -32,6 +33,7 @@ def test_on_one_machine_all_is_as_in_plain_torch_bit_for_bit(name: str, dtype: t
     assert_same(run_cut(of, one_machine_cut(of.graph), micros=2), run_plain(of, micros=2), rtol=0.0)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", SPECTRAL)
 @settings(max_examples=8)
 @given(data=st.data())
@@ -51,6 +53,7 @@ def test_the_finest_cut_trains_and_predicts(name: str) -> None:
     torch.testing.assert_close(predict_cut(of, cut), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_a_model_that_is_not_cut_keeps_pairs_of_numbers_at_even_places(name: str) -> None:
     of = subject(name, torch.float32)

@@ -24,6 +24,7 @@ def finest(name: str) -> list[Program]:
     return programs(lower_cut(graph, finest_cut(graph, MACHINES)), training=True)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("code", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
 @pytest.mark.parametrize("name", [*CASES, *MORE_CASES])
 def test_a_program_comes_back_from_bytes(name: str, code) -> None:  # type: ignore[no-untyped-def]

@@ -62,6 +62,7 @@ def test_depth_counts_the_stages_to_the_end() -> None:
     assert {p.depth for p in programs(lower_cut(graph, finest_cut(graph, 3)), training=True)} == {1}
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("order", NAMES)
 @pytest.mark.parametrize("name", with_slow(["mlp", "running_mean"], ["conv", "transformer_dropout"]))
 def test_a_step_is_that_of_plain_torch_in_every_order(name: str, order: str) -> None:

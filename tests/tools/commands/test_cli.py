@@ -210,6 +210,7 @@ def test_no_command_shows_a_traceback_of_the_users_code(
     refused(cutset(command, f"{WRONG}:raises"), BAD_INPUT, "E303", "wrong.py:", "KeyError: 'hidden_size'")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("name", "exit_code", "code", "said"),
     [
@@ -322,6 +323,7 @@ OTHERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("what", OTHERS)
 def test_a_placement_of_another_model(cutset: Cutset, tmp_path: Path, placement: Path, what: str) -> None:
     change, said = OTHERS[what]
@@ -363,6 +365,7 @@ def test_a_bug_is_called_one(cutset: Cutset, monkeypatch: pytest.MonkeyPatch) ->
     assert "this is a bug in cutset" in outcome.err
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("arguments", [["plan", "no_such_module:net"], ["train", "no_such_module:net", "--out", "x"]])
 def test_the_console_script_ends_the_same_way(tmp_path: Path, arguments: list[str]) -> None:
     command = [str(Path(sys.executable).with_name("cutset")), *arguments]

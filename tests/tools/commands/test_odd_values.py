@@ -63,6 +63,7 @@ def told(outcome: Outcome) -> None:
 # Numbers -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -128,6 +129,7 @@ def test_an_input_that_no_memory_holds_or_that_is_none(cutset: Cutset, shape: st
     refused(cutset("plan", f"{GOOD}:module", "--input", shape), USAGE, "E213", shape)
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("pin", ["*=9", f"*={DIGITS}", "*=²", "*=-1"], ids=lambda pin: pin[:9])
 def test_a_pin_to_a_machine_far_away(cutset: Cutset, pin: str) -> None:
     refused(cutset("plan", TASK, "--pin", pin), USAGE, "E205", "no machine of the cluster")

@@ -138,6 +138,7 @@ FAILING = {
 }
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("what", FAILING)
 @pytest.mark.parametrize(
     "finished", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["finished", "unfinished"]
@@ -267,6 +268,7 @@ def held(cutset: Cutset, untrained: list[Job]) -> Iterator[subprocess.Popen[str]
         process.kill()
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("method", ["downpour", "sync", "hogwild", "sandblaster"])
 @pytest.mark.parametrize("more", [[], ["--overwrite"], ["--resume", "run"]], ids=str)
 def test_a_second_run_is_refused_before_it_changes_anything(

@@ -12,6 +12,7 @@ GOOD, WRONG = MODELS / "good.py", MODELS / "wrong.py"
 TASK = f"{GOOD}:task"
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -62,6 +63,7 @@ def test_a_run_folder_that_is_a_file(cutset: Cutset) -> None:
     refused(cutset("train", TASK, "--out", GOOD), USAGE, "E222", f"the run folder {GOOD}", "--out")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
@@ -96,6 +98,7 @@ def test_one_machine_does_not_excuse_a_wrong_example(cutset: Cutset, tmp_path: P
     refused(outcome, BAD_INPUT, "E321", "(8, 8)", "return self.second(x)")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("data", "code", "said"),
     [

@@ -81,6 +81,7 @@ ADAGRAD = (
 )
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(("name", "lr", "make"), with_slow(OPTIMIZERS[:1], [*OPTIMIZERS[1:], ADAGRAD]))
 @pytest.mark.parametrize(
     ("method", "machines", "shards"),
@@ -182,6 +183,7 @@ def test_methods_whose_replicas_make_the_updates_resume_the_optimizer(method: st
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machines", with_slow([2], [1]))
 def test_frozen_parameters_stay(tmp_path: Path, machines: int) -> None:
     config = options(tmp_path / "run", groups=[cutset.Group("0.*", frozen=True)], machines=machines, lr=0.1)

@@ -87,6 +87,7 @@ def test_an_unknown_split_is_named(run: Path) -> None:
         evaluated(TASK, "--checkpoint", run, "--split", "validation")
 
 
+@pytest.mark.slow
 def test_averaged_weights_evaluate_and_predict_as_in_plain_torch(run: Path) -> None:
     task = digits()
     assert task.data is not None
@@ -105,6 +106,7 @@ def test_averaged_weights_evaluate_and_predict_as_in_plain_torch(run: Path) -> N
     assert torch.allclose(trainer.predict("test", which="ema"), outputs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_average_that_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"E239: (.|\n)*has one set of weights(.|\n)*model-ema"):
         evaluated(TASK, "--checkpoint", run / "model.safetensors", "--ema")

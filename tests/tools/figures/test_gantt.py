@@ -32,6 +32,7 @@ def track(rects: list[ElementTree.Element]) -> float:
     return found
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
 def test_both_steps_are_drawn_on_one_scale(placement: Placement, times: float) -> None:
     names = [machine.name for machine in placement.machines]

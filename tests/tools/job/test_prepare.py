@@ -79,6 +79,7 @@ def test_what_cannot_be_trained_is_refused(options: RunConfig, more: dict[str, A
     assert caught.value.fix
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("more", "steps", "evaluate_every"),
     [
@@ -282,6 +283,7 @@ def test_models_without_sparse_gradients_are_as_they_were(options: RunConfig) ->
     assert not any(piece.width for piece in job.slices)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(("method", "updates"), [("downpour", 24), ("sync", 12), ("averaging:every=3", 12)])
 def test_a_table_of_rates_for_another_number_of_updates_is_told(
     options: RunConfig, method: str, updates: int, tmp_path: Path

@@ -165,11 +165,13 @@ def test_nothing_is_left_to_do(resume: Resume, run: Path, options: RunConfig) ->
     refused(resume(), USAGE, "E284", "after 12 of 12 steps", "nothing is left to do", "--epochs 2")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", ["mixed", "looks", "gated"])
 def test_of_another_model(resume: Resume, run: Path, name: str) -> None:
     refused(resume(f"{GOOD}:{name}"), BAD_INPUT, "E319", str(run), "the checkpoint was made with")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
@@ -240,6 +242,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_manifest_is_passed_over_and_that_is_said(run: Path, damage: str) -> None:
     path = run / "checkpoints" / "000002" / MANIFEST
@@ -254,6 +257,7 @@ def test_a_damaged_manifest_is_passed_over_and_that_is_said(run: Path, damage: s
         find_checkpoint(run)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("damage", ["truncated", "without samples"])
 def test_a_job_says_what_it_has_passed_over(run: Path, options: RunConfig, tmp_path: Path, damage: str) -> None:
     path = run / "checkpoints" / "000002" / MANIFEST
@@ -271,6 +275,7 @@ def test_a_damaged_one_that_is_named_is_refused(resume: Resume, run: Path) -> No
     refused(resume(resume=path.parent), OF_CHECKPOINT, "E802", str(path), "samples")
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", with_slow(["9" * 22, "000003x", "٠٠٠٠٠٣"], ["0001-old", "12", "0000003", "best"]))
 @pytest.mark.parametrize("kind", ["folder", "file", "symlink"])
 def test_other_names_among_the_checkpoints_are_nobodys(run: Path, options: RunConfig, name: str, kind: str) -> None:

@@ -24,6 +24,7 @@ def probed() -> ProbeResult:
     return probe(2, name="desk", brief=True)
 
 
+@pytest.mark.slow
 def test_every_constant_is_measured(probed):
     machine = probed.cluster.machines[0]
     numbers = [probed.cluster.bandwidth, probed.cluster.latency_s, probed.copy]
@@ -86,6 +87,7 @@ def test_no_machines_are_refused_before_anything_is_measured():
         probe(0)
 
 
+@pytest.mark.slow
 def test_every_subject_is_one_operator_of_its_class():
     _, groups = make_gallery()
     subjects = {name: ops for group in groups for name, ops in group.items()}
@@ -94,6 +96,7 @@ def test_every_subject_is_one_operator_of_its_class():
     assert [len(subjects[name_repetition(n)]) for n in REPEATED] == list(REPEATED)
 
 
+@pytest.mark.slow
 def test_chains_go_to_and_fro_or_both_ways_at_once():
     small, *large, mixed = make_chains()
     for chain in (small, mixed):

@@ -132,6 +132,7 @@ class Raising(cutset.Callback):
         raise ValueError("no such tracker")
 
 
+@pytest.mark.slow
 def test_a_callback_that_raises_ends_the_training_and_loses_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,6 +53,7 @@ def in_order(samples: PartSamples, batch: int, epochs: int) -> list[Data]:
         loader.close()
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("factory", ["unsized", "in_files", "undivided", "loaded"])
 @given(count=st.integers(1, 60), batch=st.integers(1, 9), epochs=st.integers(1, 3))
 @settings(deadline=None, max_examples=25)

@@ -161,6 +161,7 @@ def test_what_a_script_does_wrong_is_named(tmp_path: Path, fault: str, code: str
         assert "no more patience" in run.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "script", "code"),
     with_slow(
@@ -177,6 +178,7 @@ def test_what_cannot_be_launched_is_refused_at_once(
     assert not run.out.exists()
 
 
+@pytest.mark.slow
 def test_a_script_that_nobody_launched_trains_by_itself(tmp_path: Path) -> None:
     subprocess.run([sys.executable, LINE, tmp_path], check=True, capture_output=True, env={**os.environ}, timeout=120)
     alone = json.loads((tmp_path / "replica-0.json").read_text())

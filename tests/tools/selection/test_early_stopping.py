@@ -110,6 +110,7 @@ def test_replicas_with_a_backup_end_early_though_they_leave_steps_out(tmp_path: 
     assert any("scripted was not better in 2 evaluations" in note for note in result["notes"])
 
 
+@pytest.mark.slow
 def test_a_lost_replica_that_writes_the_best_weights_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def names(ready: CapturedTask) -> list[str]:
 # The way out ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("name", "line", "module", "offered"),
     with_slow(
@@ -86,6 +87,7 @@ def test_without_a_search_the_innermost_module_is_offered_untried() -> None:
 # Blocks --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_task_names_leaf_modules_of_its_own() -> None:
     ready = of("with_blocks")
     assert (ready.leaf_modules, names(ready)) == (("layers.*.1",), ["layers.0.1", "layers.1.1"])
@@ -94,6 +96,7 @@ def test_a_task_names_leaf_modules_of_its_own() -> None:
     assert [op.arguments["name"] for op in more.evaluation.ops if op.target == LEAF_MODULE] == names(more)
 
 
+@pytest.mark.slow
 def test_leaf_modules_that_change_nothing_are_noted() -> None:
     assert of("with_blocks").notes == ()
     assert of("with_blocks", "layers.0").notes == ()  # layers.1.1 is still one

@@ -117,6 +117,7 @@ def test_a_placement_for_another_batch_is_refused() -> None:
     assert (caught.value.code, caught.value.fix) == ("E344", "--batch 8")
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["task", "mixed"])
 def test_every_machine_gets_two_programs_over_the_same_state(name: str) -> None:
     ready = capture_task(spec(name))

@@ -84,6 +84,7 @@ SCORED = USER_MODELS / "scored.py"
 LANGUAGE = TaskSpec(f"{SCORED}:language")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["language"], ["regression", "two_heads"]))
 def test_a_cut_run_measures_what_plain_torch_does(tmp_path: Path, name: str) -> None:
     """50 test samples in batches of 8: the last one is filled up. The language model's loss cannot be: it is short."""
@@ -136,6 +137,7 @@ def plain_scores(task: Task, model: nn.Module, data: Data, size: int) -> tuple[f
     return losses / len(data), math.exp(tokens[0] / tokens[1])
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 21, 50])
 def test_a_loss_inside_the_model_counts_every_sample(count: int) -> None:
     task, data = load_task(LANGUAGE), short_sentences(count)

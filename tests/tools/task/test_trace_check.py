@@ -62,6 +62,7 @@ def capture_of(function: Callable[[Tensor], Tensor], spec: TaskSpec = SPEC) -> C
     return capture_task(spec, task_of(lambda: Function(function)))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("autocast", ["", "bfloat16"])
 def test_a_right_trace_passes_without_a_note(autocast: str) -> None:
     ready = capture_task(replace_spec(autocast=autocast), task_of(lambda: Function(torch.tanh)))
@@ -73,6 +74,7 @@ def replace_spec(*, autocast: str) -> TaskSpec:
     return TaskSpec("test", autocast=autocast)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_a_trace_has_lost_is_that_of_a_leaf_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with checkpoints, if a trace is not shown what they compute."""
     monkeypatch.setattr(traced_code, "show_gradient_modes", contextlib.nullcontext)
@@ -107,6 +109,7 @@ def test_a_buffer_that_a_trace_has_lost_is_named(monkeypatch: pytest.MonkeyPatch
     assert capture_task(SPEC, task_of(Counts)).leaf_modules == ("(model)",)
 
 
+@pytest.mark.slow
 def test_steps_that_differ_are_refused_only_if_they_are_compared() -> None:
     class Counts(Function):
         steps = 0
@@ -124,6 +127,7 @@ def test_steps_that_differ_are_refused_only_if_they_are_compared() -> None:
 # What cannot be compared ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize(
     "function",
     [
@@ -161,6 +165,7 @@ def test_rounding_that_decides_is_no_difference(monkeypatch: pytest.MonkeyPatch)
     assert note.endswith("plain torch differs from itself as much, by rounding or chance")
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [("MAX_WHOLE_BYTES", "the model has 252 B"), ("MAX_VALUE_BYTES", "it computes"), ("MAX_FLOPS", "it takes ")],
@@ -189,6 +194,7 @@ def test_a_loss_that_takes_fractions_gets_fractions() -> None:
     assert capture_task(SPEC, task).notes == ()
 
 
+@pytest.mark.slow
 def test_both_commands_and_python_may_leave_the_checks_out() -> None:
     assert RunConfig("net.py:task", trust_trace=True).task_spec.trust_trace
     assert read_task_spec("net.py:task", {"trust_trace": True}).trust_trace

@@ -94,6 +94,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     )
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("late", ["shard 0", "shard 1", "replica 0"])
 def test_a_checkpoint_that_one_role_missed_is_dropped_and_the_next_is_complete(
     tmp_path: Path, options: RunConfig, late: str
@@ -146,6 +147,7 @@ def numbers(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_those_of_an_earlier_run_go_first_though_they_had_come_further(tmp_path: Path, options: RunConfig) -> None:
     options = replace(options, keep_checkpoints=2)
     before = prepare(options)

@@ -154,6 +154,7 @@ DROPOUTS = {
 }
 
 
+@pytest.mark.first_cases(5)
 @pytest.mark.parametrize("finer", [False, True], ids=["", "finer"])
 @pytest.mark.parametrize("name", CALLS)
 def test_boxes_together_are_the_whole(name: str, finer: bool) -> None:
@@ -217,6 +218,7 @@ class Drops(nn.Module):
         return self.out(F.dropout(x.mean(2), 0.1, self.training))
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_the_masks_are_those_of_torch(dtype: torch.dtype) -> None:
     of = Subject(Case(Drops, images(4, 2, 6, 5)), dtype)

@@ -108,6 +108,7 @@ def test_a_pace_is_what_the_simulator_reckons_with_for_each_segment() -> None:
         assert sum(map(sum, pace)) == pytest.approx(winner.simulation.busy_s[machine])
 
 
+@pytest.mark.slow
 def test_all_bytes_of_a_step_are_counted() -> None:
     way = plan_variant(SMALL, Cluster((Machine("m", 1e8), Machine("n", 1e8)), 1e8), 2, lambda line: None)
     sent = [activity for activity in way.simulation.timeline if activity.kind == SEND]
@@ -126,6 +127,7 @@ def test_a_paced_worker_takes_as_long_as_the_machine_it_stands_for() -> None:
     assert 0 < measured.busy_s < measured.min_s
 
 
+@pytest.mark.slow
 def test_promises_hold_or_not() -> None:
     assert all(make_result(1.0, 2.0).promises.values()) == (make_result(1.0, 2.0).micro.error <= 0.35)
     assert next(iter(make_result(1.0, 1.2).promises.values())) is False

@@ -13,6 +13,7 @@ from cutset.tools.bench.device_placement.downset_chain import find_best_chain
 from cutset.tools.bench.device_placement.layer_groups import group_layers, merge_cycles
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), accelerators=st.integers(1, 2), cpus=st.integers(0, 2), training=st.booleans())
 def test_as_good_as_the_best_of_all(seed, accelerators, cpus, training):

@@ -16,6 +16,7 @@ from cutset.tools.bench.device_placement.max_load_placement import plan_throughp
 SHARED = places.SHARED / "graphs" / "dnn-partitioning"
 
 
+@pytest.mark.first_cases(3)
 @pytest.mark.parametrize("seed", with_slow(range(4), range(4, 12)))
 @pytest.mark.parametrize("training", [False, True])
 def test_as_good_as_the_best_of_all(seed, training):
@@ -37,6 +38,7 @@ def test_any_placement_may_beat_every_contiguous_one():
     assert plan.best.objective == 4.0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_plan():
     graph = random_graph(5, 60, accelerators=4, cpus=1)
     assert plan_throughput(graph, seed=3, rounds=3) == plan_throughput(graph, seed=3, rounds=3)

@@ -72,6 +72,7 @@ def test_the_cluster_is_as_described() -> None:
     assert {(m.flops_per_s, m.message_s) for m in cluster.machines} == {(1e9, 0.2)}
 
 
+@pytest.mark.slow
 def test_each_point_is_told_when_it_is_there_and_all_are_kept() -> None:
     told: list[Any] = []
     found = simulate_figure3(SLOW_CORES, nets=("digits", "digits_local"), counts=(1, 2), batch=10, tell=told.append)

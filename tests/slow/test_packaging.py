@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NO_PACKAGES = {"build", "dist", "docs", "examples", "runs", "tests"}
 
 

@@ -18,7 +18,6 @@ CUTSET = Path(sys.executable).with_name("cutset")
 EPOCHS, LR, SEED = 3, 0.2, 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "note"),
     [

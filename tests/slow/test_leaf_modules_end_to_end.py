@@ -62,7 +62,6 @@ def evaluated(task: Task, model: nn.Module) -> float:
     return right / len(test)
 
 
-@pytest.mark.slow
 def test_a_placement_remembers_its_leaf_modules_and_is_checked_with_them(placement: Path) -> None:
     found = load(placement)
     assert found.leaf_modules == ["layers.*.1"]
@@ -71,7 +70,6 @@ def test_a_placement_remembers_its_leaf_modules_and_is_checked_with_them(placeme
     assert done.stdout == f"{placement} fits {BRANCHING}:branching: 2 machines\n", done.stderr
 
 
-@pytest.mark.slow
 def test_two_processes_train_it_as_plain_torch_does(task: Task, placement: Path, tmp_path: Path) -> None:
     options = ["--optimizer", "sgd", "--lr", LR, "--epochs", EPOCHS, "--seed", SEED, "--no-baseline", "--json"]
     done = cutset("train", f"{BRANCHING}:branching", "--placement", placement, *options, "--out", tmp_path)
@@ -85,7 +83,6 @@ def test_two_processes_train_it_as_plain_torch_does(task: Task, placement: Path,
     assert result["rows"][0]["test_accuracy"] == evaluated(task, model.eval())
 
 
-@pytest.mark.slow
 def test_without_an_option_the_same_leaf_modules_are_found(placement: Path, tmp_path: Path) -> None:
     done = cutset("plan", f"{BRANCHING}:branching", "--machines", 2, "-o", tmp_path / "cut.json")
     assert done.returncode == 0, done.stderr
