@@ -29,14 +29,14 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PYTEST)
 
-# Whole runs with processes of their own: more kinds of faults, methods and resumptions, every command of the
-# documentation, and the wheel: some minutes
+# What takes seconds a test. Whole runs with processes of their own: more kinds of faults, methods and resumptions,
+# every command of the documentation, and the wheel: some minutes
 runs: $(STAMP)
-	$(PYTEST) tests/slow
+	$(PYTEST) -m 'run and not slow' tests
 
 # And more cases of all that `make test` tests once: half an hour more
 slow: runs
-	$(PYTEST) -m slow tests tests/slow
+	$(PYTEST) -m slow tests
 
 # Runs in virtual time, each with up to three faults at random moments: some thousand a minute. Then one over a thousand
 # machines, to see whether the launcher keeps up.

@@ -46,10 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests that share a fixture of their module run in one process, and whole runs begin first.
 
     Where several processes divide the suite, a run that begins last would leave the others without work. Of a test with
-    the mark `first_cases(n)`, the cases after the n first are slow.
+    the mark `first_cases(n)`, the cases after the n first are slow. All of tests/slow is for `make runs`.
     """
     cases = Counter[tuple[Path, str]]()
     for item in items:
+        if item.path.parent == ROOT / "slow":
+            item.add_marker("run")
         taken = item.get_closest_marker("first_cases")
         if taken is not None and item.get_closest_marker("slow") is None:
             test = item.path, item.nodeid.partition("[")[0]

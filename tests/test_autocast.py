@@ -127,6 +127,7 @@ class Mixed(nn.Module):
         return self.b(y) + fixed.float()
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("outer", ["", "bfloat16"])
 def test_a_model_may_have_regions_of_its_own(outer: str) -> None:
@@ -148,6 +149,7 @@ class Branching(nn.Module):
         return self.inner(x) if x.sum() > 0 else self.inner(-x)
 
 
+@pytest.mark.run
 def test_the_inside_of_a_leaf_module_is_computed_so_too() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6), Branching(), nn.Linear(6, 3))

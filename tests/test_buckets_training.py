@@ -90,6 +90,7 @@ def test_a_run_resumes_in_the_middle_of_an_epoch_bit_for_bit(tmp_path: Path) -> 
     assert math.isfinite(float(value.sum()))
 
 
+@pytest.mark.run
 def test_a_cut_model_and_wrong_sizes_are_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"E311: .*Buckets\(\[4, 8, 16\].*one shape(.|\n)*PadTo"):
         prepare(options(tmp_path / "cut", machines=2))

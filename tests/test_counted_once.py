@@ -54,6 +54,7 @@ def test_every_sample_is_counted_once_though_replicas_are_killed(tmp_path: Path,
 STREAMS = ["unsized", "in_files", "undivided", "loaded"]
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("seed", with_slow([0], range(1, 12)))
 def test_every_sample_of_a_stream_is_counted_once_though_replicas_are_killed(tmp_path: Path, seed: int) -> None:
     factory, method = STREAMS[seed % len(STREAMS)], METHODS[seed // 3 % len(METHODS)]

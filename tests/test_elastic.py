@@ -11,6 +11,7 @@ from train_with_faults import Signal, train_with_faults
 from cutset.ps.methods.downpour import Downpour
 
 
+@pytest.mark.run
 def test_replicas_join_and_leave_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With SSP too: tests/slow/test_elastic.py."""
     monkeypatch.setattr(sys, "path", sys.path[:])

@@ -142,6 +142,7 @@ def test_a_lost_replica_is_restarted(options: RunConfig, fault: Fault, why: str)
     assert not any("+" in name for name in (*outcome.result["staleness"], *outcome.result["work_s"]))
 
 
+@pytest.mark.run
 def test_a_lost_shard_continues_from_its_journal(options: RunConfig) -> None:
     check_a_shard_goes_on(options, signal.SIGKILL)
 

@@ -40,6 +40,7 @@ def test_no_operator_is_opaque(name: str) -> None:
     assert (FOUND in rules) == (name not in WITHOUT_FOUND)
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", GRAPH_NETS | FOUND_MODELS)
 def test_on_one_machine_all_is_as_in_plain_torch_bit_for_bit(name: str) -> None:
     of = subject(name)

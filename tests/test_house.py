@@ -11,6 +11,7 @@ def modules(**texts: str) -> list[Module]:
     return [Module(f"{path.replace('__', '/')}.py", text) for path, text in texts.items()]
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("find", [find_oversized, find_circles, find_floor_faults])
 def test_the_sources_are_in_order(find):

@@ -65,6 +65,7 @@ def test_cuts_equal_plain_torch(name: str, machines: int) -> None:
         assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_micro_batches_and_evaluation_equal_plain_torch(name: str) -> None:
     of = island_subject(name)

@@ -128,6 +128,7 @@ def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
             torch.testing.assert_close(next(replica.predict([of.batch], STEP)), expected, rtol=TIGHT, atol=1e-12)
 
 
+@pytest.mark.run
 def test_several_steps_keep_what_a_leaf_module_remembers() -> None:
     of = subject("remembers")
     model, loss = of.fresh()

@@ -50,6 +50,7 @@ def test_a_script_that_resumes_has_the_bits_of_one_that_did_not(tmp_path: Path) 
     assert load_file(tmp_path / "resumed" / "model.safetensors")["0.weight"].dtype == torch.bfloat16
 
 
+@pytest.mark.run
 def test_a_cut_model_trains_as_an_uncut_one(tmp_path: Path) -> None:
     every = {"checkpoint_every": 5, "keep_checkpoints": 100}
     for machines in (1, 2):

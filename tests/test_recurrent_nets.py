@@ -61,7 +61,7 @@ def test_all_loops_at_once_may_be_cut(name: str) -> None:
         assert_same(run_cut(of, cut), run_plain(of), rtol=NEAR)
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
     of = unrolled(name)
@@ -77,6 +77,7 @@ def test_in_float32_dropout_draws_the_masks_of_torch() -> None:
     assert_same(run_cut(of, finest_cut(of.graph, 3)), run_plain(of), rtol=1e-5, floor=0.05)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("wave", with_slow([2], [1, 5]))
 @pytest.mark.parametrize("name", with_slow(["language_model"], ["lstm_both_ways", "gru", "cells"]))
 def test_waves_change_nothing(name: str, wave: int) -> None:

@@ -63,6 +63,7 @@ def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> 
         assert_same(run_cut(of, candidate.cut, micros=micros), run_plain(of, micros=micros), rtol=TIGHT)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(list(MORE_CASES)[:4], list(MORE_CASES)[4:]))
 def test_planned_cuts_of_other_models_train_like_plain_torch(name: str) -> None:
@@ -79,6 +80,7 @@ def test_the_plan_that_is_saved_trains_like_plain_torch(name: str) -> None:
     assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_every_random_cut_trains_like_plain_torch(name: str) -> None:
@@ -101,6 +103,7 @@ def test_all_loops_at_once_may_be_cut(name: str) -> None:
     assert_same(run_cut(of, cut), run_plain(of), rtol=TIGHT)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(QUICKEST, [name for name in ALL if name not in QUICKEST]))
 def test_activations_that_are_made_again_change_nothing(name: str) -> None:
@@ -113,6 +116,7 @@ def test_activations_that_are_made_again_change_nothing(name: str) -> None:
         assert_same(run_cut(of, again, micros=3), run_plain(of, micros=3), rtol=TIGHT)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(["mlp", "conv"], ["local", "transformer_dropout"]))
 def test_in_float32_the_cut_is_right_to_five_digits(name: str) -> None:

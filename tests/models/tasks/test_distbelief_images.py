@@ -28,6 +28,7 @@ def test_totals_are_those_of_the_paper_within_two_percent(factory, stated, count
     assert all(p.is_meta for p in model.parameters())
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("factory", [local_80m, local_330m, local_1700m])
 def test_every_operator_of_the_large_nets_can_be_cut(factory):
@@ -93,6 +94,7 @@ def test_every_cut_trains_like_plain_torch():
         assert_same(run_cut(of, cut), run_plain(of), rtol=1e-11)
 
 
+@pytest.mark.run
 def test_a_small_one_learns_its_synthetic_images():
     task = local_net(maps=4)
     data = task.data("train").rows(torch.arange(64))

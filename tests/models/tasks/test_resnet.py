@@ -33,6 +33,7 @@ def test_large_images_are_made_small_at_once(image, rows):
     assert seen == [(2, 64, rows, rows)]
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("bottleneck", [False, True])
 def test_every_cut_trains_like_plain_torch(bottleneck):

@@ -84,6 +84,7 @@ def test_a_leaf_module_draws_if_it_may(forward: Callable[..., Any], drawn: bool)
     assert block_of(forward).arguments["draws"] is drawn
 
 
+@pytest.mark.run
 def test_a_leaf_module_without_dropout_does_not_draw_and_neither_does_dropout_in_evaluation() -> None:
     def forward(self: Net, x: Tensor) -> Tensor:
         self.drop = nn.Identity()

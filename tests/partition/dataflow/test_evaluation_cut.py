@@ -116,6 +116,7 @@ def test_a_cut_of_training_predicts_like_plain_torch(name: str, data: st.DataObj
     torch.testing.assert_close(predict_cut(of, data.draw(cuts(of.graph, 3))), expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_what_was_trained_is_what_predicts(name: str) -> None:
     """Training and evaluation share the memory of every parameter, however each divides it into axes."""

@@ -36,6 +36,7 @@ def deep() -> Dataflow:
     return lower_cut(graph, pipeline(graph, 2))
 
 
+@pytest.mark.run
 def test_activations_count_once_for_each_micro_batch_in_flight() -> None:
     one, two, three = (peak_memory(deep(), in_flight=n) for n in (1, 2, 3))
     assert [b - a for a, b in zip(one, two, strict=True)] == [c - b for b, c in zip(two, three, strict=True)]

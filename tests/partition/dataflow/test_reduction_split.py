@@ -157,6 +157,7 @@ def test_boxes_that_meet_have_slots_of_their_own(boxes: list[tuple[tuple[int, in
     assert all(slot < len(boxes) for slot in slots)
 
 
+@pytest.mark.run
 def test_the_plan_of_a_net_with_norms_cuts_images_and_not_channels() -> None:
     """Two machines: with halves of the images only halos, weights and statistics travel."""
     net = nn.Sequential(

@@ -58,6 +58,7 @@ def test_a_transformer_layer_sends_no_more_than_megatron() -> None:
     assert balance(winner) <= 1.05
 
 
+@pytest.mark.run
 def test_a_square_net_on_sixteen_machines_is_cut_in_tiles_of_its_weights() -> None:
     """A 4 x 4 grid of weight tiles sends about 2 (sqrt(k) - 1) / (k - 1) of what slices send."""
     layers = [layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.ReLU())]

@@ -156,6 +156,7 @@ JOINED: dict[str, Callable[[], Graph]] = {
 }
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
 @pytest.mark.parametrize("name", JOINED)
 def test_what_parts_tell_each_other_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[int, ...]) -> None:

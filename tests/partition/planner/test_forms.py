@@ -27,6 +27,7 @@ def cluster(flops_per_s: float, count: int = 2) -> Cluster:
     return Cluster(tuple(machines), bandwidth=1e9, latency_s=1e-6)
 
 
+@pytest.mark.run
 def test_where_a_step_computes_for_long_the_unrolled_form_is_better() -> None:
     slow = cluster(1e6)
     choice = find_form(*graphs(), slow)

@@ -210,6 +210,7 @@ def regular_seconds(graph: Graph, cluster: Cluster) -> dict[str, float]:
     return {**found, "one machine": alone.step_s}
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("seed", with_slow(range(3), range(3, 10)))
 def test_no_plan_of_a_random_net_is_slower_than_a_regular_one(seed: int) -> None:

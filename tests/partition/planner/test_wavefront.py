@@ -46,6 +46,7 @@ def test_layers_go_to_contiguous_groups(groups: int) -> None:
     assert sorted(set(numbers)) == list(range(groups))
 
 
+@pytest.mark.run
 def test_the_second_machine_starts_before_the_first_has_all_time_steps() -> None:
     cluster = slow_cluster()
     cut = wavefront(cluster).cut

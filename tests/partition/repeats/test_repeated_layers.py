@@ -69,6 +69,7 @@ def count_repeats(monkeypatch: pytest.MonkeyPatch, model: nn.Module) -> int:
     return len(calls)
 
 
+@pytest.mark.run
 def test_like_layers_are_run_once() -> None:
     """In a process of its own, as a plan has one: what other tests have had torch load may hide which layers are alike.
 

@@ -45,6 +45,7 @@ def test_it_trains_on_larger_batches(shown, optimizer):
     assert staleness(statistics)["max"] == 0
 
 
+@pytest.mark.run
 def test_several_replicas_train(shown):
     values, statistics, _ = run(shown(every=2), SGD(0.03), steps=400, replicas=3)
     assert (values - 1).abs().max() < 0.05

@@ -44,6 +44,7 @@ class OneStepEach:
             self._changed.notify_all()
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("by", [SGD(0.001), Adagrad(0.01)])
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_clients_and_channels_have_the_same_staleness(replicas, by):
@@ -55,6 +56,7 @@ def test_clients_and_channels_have_the_same_staleness(replicas, by):
     assert found["max"] == replicas - 1
 
 
+@pytest.mark.run
 def test_free_running_replicas_have_the_same_staleness():
     begun = threading.Barrier(4)
     workers = [Regression(lambda step: begun.wait(30) if step == 0 else None) for _ in range(4)]

@@ -112,7 +112,7 @@ def run(method, optimizer, folder, *, replicas, steps, cut=halves):
     return losses
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     "method", [Downpour(), Downpour(overlap=True), Downpour(fetch=3, push=2), AllReduce(), Hogwild()]
 )
@@ -134,7 +134,7 @@ def test_one_replica_of_a_cut_model_equals_plain_sgd(method, tmp_path):
 METHODS = (Averaging(every=5), DiLoCo(every=5), Downpour(), EASGD(every=5), AllReduce(), Hogwild(), SSP(), Sync())
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_machine_may_have_no_parameters(method, tmp_path):
     losses = run(method, SGD(0.2), tmp_path, replicas=2, steps=60, cut=without_parameters)

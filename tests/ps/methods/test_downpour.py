@@ -98,7 +98,7 @@ def test_accrued_gradients_without_a_local_step():
     torch.testing.assert_close(values, shard, rtol=0, atol=1e-12)
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("replicas", [2, 4])
 @pytest.mark.parametrize("optimizer", [SGD(0.01), Adagrad(0.3)])
 @pytest.mark.parametrize("method", [Downpour(), Downpour(fetch=2, push=3, warm_start=5)])

@@ -65,6 +65,7 @@ def test_diloco_with_plain_sgd_of_rate_1_is_averaging(every):
     torch.testing.assert_close(ours, averaged, rtol=0, atol=1e-10)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("overlap", [False, True])
 def test_diloco_converges(overlap):

@@ -56,6 +56,7 @@ def test_it_equals_torch_lbfgs(tmp_path: Path) -> None:
     assert (run(tmp_path, method=method, replicas=2).values - point.detach()).abs().max() <= 1e-10
 
 
+@pytest.mark.run
 def test_an_iteration_takes_few_round_trips_as_the_shards_count_them(tmp_path: Path) -> None:
     ran = run(tmp_path)
     for shard in ran.shards:
@@ -200,6 +201,7 @@ def test_a_group_lies_within_one_range_of_portions(tmp_path: Path, portions: int
     assert len(sandblast(method.make_solver(of), bowl, start, of, tmp_path).iterations) == 9
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("change", [{"iterations": 3}, {"evaluations": 4}])
 def test_the_log_of_another_run_is_refused(tmp_path: Path, change: dict[str, int]) -> None:

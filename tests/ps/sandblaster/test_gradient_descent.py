@@ -41,6 +41,7 @@ def optimum() -> Tensor:
     return at
 
 
+@pytest.mark.first_cases(1)
 @KINDS
 @pytest.mark.parametrize("shards", [1, 3])
 def test_it_reaches_the_optimum(kind: type[Lbfgs], shards: int) -> None:

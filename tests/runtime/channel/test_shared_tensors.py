@@ -45,6 +45,7 @@ def test_each_begins_at_a_page(made):
     assert all(tensor.data_ptr() % 4096 == 0 for name, tensor in made.tensors.items() if name != "none")
 
 
+@pytest.mark.run
 def test_another_process_writes_too(made):
     plain = msgspec.to_builtins(made.location, builtin_types=(bytes,))
     process = multiprocessing.get_context("spawn").Process(target=write_five, args=(plain,))

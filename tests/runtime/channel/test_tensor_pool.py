@@ -148,6 +148,7 @@ def test_a_slot_in_a_pool_that_was_not_told_of_is_refused(shown):
         MappedArena(shown.arena.offer).tensor(SharedSlot(0, PAGE, True), "float32", [COUNT])
 
 
+@pytest.mark.run
 def test_it_leaves_no_descriptor_behind_and_its_tensors_outlive_it():
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))

@@ -44,6 +44,7 @@ def parent(pid: int | None) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.run
 def test_roles_with_as_many_threads_have_one_server_of_one_thread(servers: ForkServers) -> None:
     first, second, other = start(servers, "a"), start(servers, "b"), start(servers, "c", threads=2)
     assert parent(first.pid) == parent(second.pid) != parent(other.pid)

@@ -65,6 +65,7 @@ def test_roles_on_two_hosts_work_together(host: RemoteHost, tmp_path: Path) -> N
     assert (tmp_path / "talks.log").read_text() == "words of a role\n"
 
 
+@pytest.mark.run
 def test_the_secret_key_never_travels(host: RemoteHost) -> None:
     role = Role("worker 0", "role_examples:environment")
     with Launcher([role], job="test", hosts=[host]) as launcher:
@@ -235,6 +236,7 @@ def test_a_role_that_prints_without_end_keeps_nobody_else_waiting(host: RemoteHo
     assert (tmp_path / "endless.log").stat().st_size > 0
 
 
+@pytest.mark.run
 def test_a_host_joins_while_roles_run_and_takes_the_place_of_a_lost_one(host: RemoteHost) -> None:
     """Its key is another one; roles that were there before know it before any role is started there."""
     joined: list[RemoteHost] = []

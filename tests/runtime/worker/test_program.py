@@ -32,6 +32,7 @@ def test_a_program_comes_back_from_bytes(name: str, code) -> None:  # type: igno
         assert code.decode(code.encode(program), type=Program) == program
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", CASES)
 def test_both_sides_of_an_edge_agree(name: str) -> None:
     parts = finest(name)
@@ -52,6 +53,7 @@ def test_both_sides_of_an_edge_agree(name: str) -> None:
             assert tensors == [parts[key[2]].pieces[i].tensor for i in taken[key].pieces]
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_machine_holds_only_what_it_runs(name: str) -> None:
     graph = subject(name).graph
@@ -65,6 +67,7 @@ def test_a_machine_holds_only_what_it_runs(name: str) -> None:
         assert read <= program.tensors.keys()
 
 
+@pytest.mark.first_cases(2)
 @pytest.mark.parametrize("name", [*CASES, *MORE_CASES])
 def test_every_parameter_element_is_owned_once_and_lies_in_a_flat_buffer(name: str) -> None:
     of, parts = subject(name), finest(name)

@@ -45,7 +45,7 @@ def slow(sender: int, receiver: int) -> list[Fault]:
     return [Delay(NAMES[sender], NAMES[receiver], nth, by=4) for nth in (1, 4)]
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("late", [(0, 1), (1, 0), (2, 1)])
 @pytest.mark.parametrize("name", with_slow(["conv", "siamese"], ["transformer_dropout"]))
 def test_the_order_of_arrival_changes_nothing(name: str, late: tuple[int, int]) -> None:
@@ -175,6 +175,7 @@ def assert_same_after(replica: Replica, batch: Data) -> None:
     assert_same(outcome, run_plain(of), rtol=1e-11)
 
 
+@pytest.mark.run
 def test_the_norm_that_is_clipped_is_that_of_the_whole_model() -> None:
     of = subject("transformer_dropout")
     plain = run_plain(of)

@@ -88,6 +88,7 @@ def test_inspect_lists_islands(cutset: Cutset, name: str, said: list[str]) -> No
     assert all(word in " ".join(outcome.out.split()) for word in said)
 
 
+@pytest.mark.run
 def test_a_bare_module_can_be_planned_and_checked(cutset: Cutset, tmp_path: Path) -> None:
     file = tmp_path / "cut.json"
     assert cutset("plan", f"{GOOD}:module", "--input", "4x8", "--batch", 6, "-o", file).code == 0
@@ -365,6 +366,7 @@ def test_a_bug_is_called_one(cutset: Cutset, monkeypatch: pytest.MonkeyPatch) ->
     assert "this is a bug in cutset" in outcome.err
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("arguments", [["plan", "no_such_module:net"], ["train", "no_such_module:net", "--out", "x"]])
 def test_the_console_script_ends_the_same_way(tmp_path: Path, arguments: list[str]) -> None:

@@ -94,6 +94,7 @@ def test_the_demo_and_python_do_the_same(cutset: Cutset, untrained: list[Job]) -
     assert cutset("demo", "--out", "runs/last").code == USAGE
 
 
+@pytest.mark.run
 def test_a_run_that_fails_its_checks_leaves_no_folder(cutset: Cutset, untrained: list[Job], here: Path) -> None:
     refused(cutset("train", TASK, "--replicas", 100), USAGE, "E223")
     refused(cutset("train", TASK, "--replicas", 100, "--out", "new/deep/run"), USAGE, "E223")
@@ -282,6 +283,7 @@ def test_a_second_run_is_refused_before_it_changes_anything(
     assert tree(here) == before
 
 
+@pytest.mark.run
 def test_the_lock_ends_with_its_process(cutset: Cutset, held: subprocess.Popen[str]) -> None:
     held.kill()
     held.wait()

@@ -48,7 +48,7 @@ def named(cut: Placement, model: str) -> Path:
     return path
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("model", NAMES)
 def test_a_placement_does_not_choose_the_code_that_runs(cutset: Cutset, cut: Placement, here: Path, model: str) -> None:
     path = named(cut, model)

@@ -35,6 +35,7 @@ def evaluated(*arguments: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(
     ("machines", "where"),
     with_slow(
@@ -66,11 +67,13 @@ def test_a_checkpoint_scores_as_plain_torch_does(run: Path, where: str, machines
     assert found["samples_per_s"] > 0
 
 
+@pytest.mark.run
 def test_the_weights_of_another_model_are_refused(run: Path) -> None:
     with pytest.raises(CheckpointError, match=r"E809: .*checkpoint has no tensor|E809: .* of shape"):
         evaluated("cutset.models:digits_local", "--checkpoint", run / "checkpoint")
 
 
+@pytest.mark.run
 def test_a_damaged_checkpoint_is_refused(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     shutil.copytree(run / "checkpoint", folder)
@@ -82,6 +85,7 @@ def test_a_damaged_checkpoint_is_refused(run: Path, tmp_path: Path) -> None:
         evaluated(TASK, "--checkpoint", folder)
 
 
+@pytest.mark.run
 def test_an_unknown_split_is_named(run: Path) -> None:
     with pytest.raises(UsageError, match="E217: no split 'validation'"):
         evaluated(TASK, "--checkpoint", run, "--split", "validation")

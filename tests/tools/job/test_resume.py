@@ -198,6 +198,7 @@ def test_a_checkpoint_between_two_pushes(resume: Resume, method: str, every: int
     refused(resume(**more), USAGE, "E281", f"--checkpoint-every {every}", fix)
 
 
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     ("method", "versions"), [("averaging:every=4", 3), ("diloco:every=6", 2), ("easgd:every=4", 6), ("sync", 12)]
 )
@@ -275,7 +276,7 @@ def test_a_damaged_one_that_is_named_is_refused(resume: Resume, run: Path) -> No
     refused(resume(resume=path.parent), OF_CHECKPOINT, "E802", str(path), "samples")
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", with_slow(["9" * 22, "000003x", "٠٠٠٠٠٣"], ["0001-old", "12", "0000003", "best"]))
 @pytest.mark.parametrize("kind", ["folder", "file", "symlink"])
 def test_other_names_among_the_checkpoints_are_nobodys(run: Path, options: RunConfig, name: str, kind: str) -> None:

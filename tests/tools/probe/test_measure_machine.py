@@ -38,18 +38,21 @@ def test_every_constant_is_measured(probed):
     assert set(machine.rates) == {s.kind for s in SUBJECTS} - {"elementwise"} | {"random"}
 
 
+@pytest.mark.run
 def test_large_operators_take_longer_than_small_ones(probed):
     seconds = {(s.kind, s.size): s.forward_s + s.backward_s for s in probed.samples}
     for kind in {s.kind for s in SUBJECTS} - {"view"}:
         assert seconds[kind, "large"] > seconds[kind, "tiny"]
 
 
+@pytest.mark.run
 def test_the_cluster_is_what_was_asked_for_and_a_file_can_hold_it(probed):
     assert [m.name for m in probed.cluster.machines] == ["desk 0", "desk 1"]
     assert probed.cluster.machines[0].memory_bytes <= read_memory() // 2 * 1.001
     assert read(to_toml(probed.cluster)) == probed.cluster
 
 
+@pytest.mark.run
 def test_what_was_measured_is_said(probed):
     out = io.StringIO()
     print_probed(probed, console=Console(file=out, width=200))
@@ -58,6 +61,7 @@ def test_what_was_measured_is_said(probed):
     assert json.loads(json.dumps(probed.to_dict()))["cluster"]["machines"][1]["name"] == "desk 1"
 
 
+@pytest.mark.run
 def test_a_busy_machine_is_told_of(probed):
     for busy, said in ((5.0 * probed.cores, True), (0.0, False)):
         out = io.StringIO()
@@ -65,6 +69,7 @@ def test_a_busy_machine_is_told_of(probed):
         assert ("the machine was busy" in out.getvalue()) == said
 
 
+@pytest.mark.run
 def test_the_command_writes_the_file_and_its_json(probed, tmp_path, monkeypatch):
     monkeypatch.setattr(probe_module, "probe", lambda machines, name: probed)
     path = tmp_path / "cluster.toml"

@@ -55,6 +55,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Recording
     return trainer, recording
 
 
+@pytest.mark.run
 def test_callbacks_hear_of_the_run_in_a_thread_of_their_own(fitted: tuple[Trainer, Recording]) -> None:
     trainer, recording = fitted
     assert trainer.result is not None
@@ -69,6 +70,7 @@ def test_callbacks_hear_of_the_run_in_a_thread_of_their_own(fitted: tuple[Traine
     assert [one.step for one in recording.of("checkpoint")] == [5, 10, 15, 20, 24]
 
 
+@pytest.mark.run
 def test_the_folder_is_that_of_the_command(fitted: tuple[Trainer, Recording], tmp_path: Path) -> None:
     """Whoever starts it, by the same options the same bytes are trained."""
     trainer, _ = fitted
@@ -82,6 +84,7 @@ def test_the_folder_is_that_of_the_command(fitted: tuple[Trainer, Recording], tm
     assert {**configs[0], "out": ""} == {**configs[1], "out": ""}
 
 
+@pytest.mark.run
 def test_afterwards_it_has_the_weights(fitted: tuple[Trainer, Recording]) -> None:
     trainer, recording = fitted
     assert trainer.folder is not None
@@ -100,6 +103,7 @@ def test_afterwards_it_has_the_weights(fitted: tuple[Trainer, Recording]) -> Non
     assert trainer.plan().machines[0].parameters == sum(p.numel() for p in plain.parameters())
 
 
+@pytest.mark.run
 def test_a_notebook_shows_result_and_plan(fitted: tuple[Trainer, Recording]) -> None:
     trainer, _ = fitted
     assert trainer.result is not None

@@ -177,6 +177,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", with_slow(["loader"], ["named"]))
 def test_a_cut_run_on_a_dataset_has_the_weights_of_plain_torch(tmp_path: Path, name: str) -> None:
     """Its own loop, by the numbers of the stream: two epochs of lock step."""

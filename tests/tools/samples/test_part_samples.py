@@ -205,6 +205,7 @@ def test_what_is_wrong_is_found_before_anything_starts(tmp_path: Path, factory: 
     assert words in caught.value.facts
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("method", with_slow(["downpour"], ["sync"]))
 @pytest.mark.parametrize(
     ("how", "words"),

@@ -48,6 +48,7 @@ def test_each_batch_of_an_epoch_is_of_one_replica(count: int, size: int, replica
         assert epochs[0] != epochs[1], "each epoch is drawn anew"
 
 
+@pytest.mark.run
 @given(st.integers(5, 40), st.integers(1, 7), st.integers(1, 3), st.integers(0, 30))
 @settings(deadline=None, max_examples=40)
 def test_a_replica_that_goes_on_sees_what_was_left(count: int, size: int, replicas: int, taken: int) -> None:

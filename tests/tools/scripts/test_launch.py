@@ -61,6 +61,7 @@ def train_plainly(replicas: int, epochs: int) -> list[float]:
     return [float(w) for w in model.weight.detach()[0]]
 
 
+@pytest.mark.run
 def test_replicas_in_lock_step_train_as_one_process_on_all_their_batches(tmp_path: Path) -> None:
     run = Launched(tmp_path, "--method", "sync")
     assert run.code == 0, run.notes

@@ -32,6 +32,7 @@ def options(out: Path, method: str = "sync", **more: Any) -> RunConfig:
     )
 
 
+@pytest.mark.run
 @pytest.mark.parametrize(("method", "machines"), with_slow([("sync", 2)], [("downpour", 1), ("averaging:every=3", 1)]))
 def test_training_ends_when_a_score_is_better_no_more(tmp_path: Path, method: str, machines: int) -> None:
     listening = Listening()

@@ -88,6 +88,7 @@ def test_plain_tensors_of_a_model_are_constants_with_values() -> None:
     assert [value.tolist() for value in ready.constants.values()] == [[0.0, 1.0, 2.0]]
 
 
+@pytest.mark.run
 def test_a_plan_is_the_same_each_time_and_fits_its_model(tmp_path: Path) -> None:
     once, again = (
         plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=2)).placement for _ in range(2)

@@ -62,6 +62,7 @@ def capture_of(function: Callable[[Tensor], Tensor], spec: TaskSpec = SPEC) -> C
     return capture_task(spec, task_of(lambda: Function(function)))
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("autocast", ["", "bfloat16"])
 def test_a_right_trace_passes_without_a_note(autocast: str) -> None:
@@ -90,6 +91,7 @@ def test_a_gradient_that_a_trace_has_lost_is_that_of_a_leaf_module(monkeypatch: 
         capture_task(SPEC, task, search=False)
 
 
+@pytest.mark.run
 def test_a_buffer_that_a_trace_has_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that a trace does not have: the model counts in numpy, in the memory of its buffer."""
 
@@ -127,7 +129,7 @@ def test_steps_that_differ_are_refused_only_if_they_are_compared() -> None:
 # What cannot be compared ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.first_cases(2)
+@pytest.mark.first_cases(1)
 @pytest.mark.parametrize(
     "function",
     [

@@ -218,6 +218,7 @@ class Drops(nn.Module):
         return self.out(F.dropout(x.mean(2), 0.1, self.training))
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_the_masks_are_those_of_torch(dtype: torch.dtype) -> None:

@@ -172,6 +172,7 @@ with EmulatedCluster(1, rate=12.5e6) as cluster:
 """
 
 
+@pytest.mark.run
 @needs_namespaces
 @pytest.mark.parametrize(
     ("number", "stays"), with_slow([(signal.SIGKILL, True)], [(signal.SIGTERM, False), (signal.SIGINT, False)])

@@ -95,6 +95,7 @@ def test_the_planned_links_are_those_asked_for_with_the_latency_that_was_measure
     assert {m.message_s for m in cluster.machines} == {5e-5}
 
 
+@pytest.mark.run
 def test_a_pace_is_what_the_simulator_reckons_with_for_each_segment() -> None:
     """Without costs of messages the simulated machines are busy for exactly the paces of their segments."""
     like = Machine("m", 1e8, operator_s=EMULATED.operator_s, segment_s=2e-5, segment_back_s=3e-5)
@@ -134,6 +135,7 @@ def test_promises_hold_or_not() -> None:
     assert list(make_result(2.0, 2.0).promises.values())[1] is False
 
 
+@pytest.mark.run
 def test_page_and_data_tell_how_compute_was_done() -> None:
     one = make_result(1.1, 1.6)
     data = json.loads(json.dumps(tabulate(one).to_dict()))

@@ -22,6 +22,7 @@ def run(*arguments: str) -> Result:
     return result
 
 
+@pytest.mark.run
 def test_the_table_has_the_machines_the_speedups_and_the_plans() -> None:
     result = run(*SMALL)
     assert result.exit_code == 0

@@ -68,6 +68,7 @@ def test_no_placement_below_the_bound_cuts_a_dear_net(seed, cpus):
             )
 
 
+@pytest.mark.run
 @given(seed=st.integers(0, 10**6), training=st.booleans(), contiguous=st.booleans())
 def test_placing_idle_groups_beside_a_neighbour_loses_nothing(seed, training, contiguous):
     graph = random_graph(seed, 6, accelerators=2, cpus=1, training=training)

@@ -14,6 +14,7 @@ from cutset.tools.bench.device_placement.layer_groups import group_layers, merge
 from cutset.tools.bench.device_placement.linear_partition import split_order
 
 
+@pytest.mark.run
 @given(seed=st.integers(0, 10**6), training=st.booleans(), cpus=st.integers(0, 1))
 def test_as_good_as_the_chain_of_its_prefixes(seed, training, cpus):
     groups = merge_cycles(group_layers(random_graph(seed, 9, accelerators=2, cpus=cpus, training=training)))

@@ -83,6 +83,7 @@ def test_the_smallest_graphs(graph):
     assert plan_throughput(graph, rounds=1).best.objective == max(layer.time for layer in graph.layers)
 
 
+@pytest.mark.run
 def test_a_wide_graph_is_planned_without_all_its_downsets():
     layers = tuple(Layer(str(i), 1.0 + i % 3, output_time=0.1) for i in range(240))
     edges = tuple((i, i + 40) for i in range(200))

@@ -19,6 +19,7 @@ def speedups(assumed: AssumedMachines, counts: tuple[int, ...] = (1, 2, 4)) -> l
     return [point.speedup for point in simulate_figure3(assumed, nets=("digits",), counts=counts).points]
 
 
+@pytest.mark.run
 def test_where_the_network_is_free_machines_are_worth_their_number() -> None:
     one, two, four = speedups(SLOW_CORES)
     assert one == 1
@@ -45,6 +46,7 @@ def test_one_machine_takes_its_mean_slowdown_longer() -> None:
     assert assumed.mean_slowdown == pytest.approx(statistics.mean(s for (s,) in assumed.slowdowns(1)), abs=0.1)
 
 
+@pytest.mark.run
 def test_without_stragglers_every_step_is_the_predicted_one() -> None:
     for point in simulate_figure3(
         replace(AssumedMachines(), straggling=0.0, draws=1), nets=("digits",), counts=(1, 2, 3)

@@ -93,6 +93,7 @@ def test_torch_s_hogwild_takes_every_sample_once(digits: str, tmp_path: Path) ->
     assert measured(digits, tmp_path, TORCH_HOGWILD)[TORCH_HOGWILD].processes == 2
 
 
+@pytest.mark.run
 def test_ours_tells_staleness_and_bytes(digits: str, tmp_path: Path) -> None:
     row = measured(digits, tmp_path, "sync")["sync"]
     assert (row.learned.staleness_mean, row.ours, row.processes) == (0.0, True, 3)
