@@ -1,13 +1,13 @@
 # Every target makes the virtual environment and installs what is missing; the second time that takes no time.
 # PYTHON: the interpreter it is made with. INSTALL: arguments for pip, as '--extra-index-url URL' for builds of torch
-# without CUDA. JOBS: test processes side by side; more than cores, since many tests wait for processes that start.
+# without CUDA. JOBS: test processes side by side.
 
 PYTHON ?= python3
 INSTALL ?=
 OUTSIDE ?=
 SWEEP ?=
 SEEDS ?= 10000
-JOBS ?= 3
+JOBS ?= 2
 VENV := .venv
 STAMP := $(VENV)/.installed
 OUTSIDE_STAMP := $(VENV)/.installed-outside

@@ -1,5 +1,7 @@
 """What a trace cannot show becomes an island by itself: as small as can be, and with the numbers of plain torch."""
 
+import random
+
 import pytest
 import torch
 from cutting import Outcome, assert_same, buffers
@@ -84,7 +86,28 @@ def test_chance_that_torch_does_not_control_is_refused_by_its_line() -> None:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_what_torchscript_has_made_is_refused_in_words() -> None:
-    scripted = nn.Sequential(nn.Linear(6, 6), torch.jit.script(nn.ReLU()), nn.Linear(6, 5)).double()
+    layers = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU())
+    scripted = nn.Sequential(nn.Linear(6, 6), torch.jit.script(layers), nn.Linear(6, 5)).double()
     with pytest.raises(BadInput, match=r"E320: the module 1 was made by torch\.jit") as caught:
         cutset.plan(scripted, X, Y, loss=nn.functional.cross_entropy)
     assert "give the module that it was made of" in caught.value.fix
+
+
+class DropsLayers(nn.Module):
+    """A layer that is dropped with a probability, by a number of Python."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability, self.first, self.second = probability, nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dropped = random.uniform(0, 1)
+        y: torch.Tensor = self.second(x if self.training and dropped < self.probability else self.first(x))
+        return y
+
+
+def test_a_layer_that_is_never_dropped_is_cut_like_others() -> None:
+    placement = cutset.plan(DropsLayers(0.0).double(), X, Y, loss=nn.functional.cross_entropy, machines=2)
+    assert not placement.leaf_modules
+    with pytest.raises(BadInput, match=r"draws random numbers of Python or numpy at test_leaf_search\.py:"):
+        cutset.plan(DropsLayers(0.5).double(), X, Y, loss=nn.functional.cross_entropy)

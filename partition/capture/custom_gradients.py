@@ -52,11 +52,13 @@ def _find_user_line() -> str:
     return _format_place(frames[-1].filename, frames[-1].lineno)
 
 
-def refuse_hooks(model: nn.Module, leaf_modules: Sequence[str] = ()) -> None:
-    """Raise Untraceable where a module or a parameter has a hook on its gradients.
+def refuse_hooks(model: nn.Module, leaf_modules: Sequence[str] = (), *, training: bool = True) -> None:
+    """Raise Untraceable where a module or a parameter has a hook on its gradients, which matter in training alone.
 
     leaf_modules: names of modules that are not traced, whose hooks are called when they run.
     """
+    if not training:
+        return
     for name, module in model.named_modules():
         in_leaf = any(leaf in (name, MODEL, STEP) or is_inside(name, leaf) for leaf in leaf_modules)
         if (module._backward_hooks or module._backward_pre_hooks) and not in_leaf:

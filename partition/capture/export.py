@@ -85,6 +85,7 @@ def capture(
     read, by default the first tensor. tell: gets notes for the user. Raises BadInput where the example does not fit,
     and Untraceable where the model cannot be traced, both naming the source line.
     """
+    refuse_scripted_modules(model)
     names, mode, trials = select_leaf_modules(model, leaf_modules).names, _make_fake_mode(), LeafTrials()
     whole, layout = StepModule(model, loss, input_names), None
     with mode:
@@ -104,7 +105,7 @@ def capture(
     step, probe, repeated = make_step(), make_step(), make_step()
     traced = _Traced(step) if STEP in names else step
     with _name_failures(step, names, leaf_modules):
-        _refuse_hidden_code(model, names, training=loss is not None)
+        refuse_hooks(model, names, training=loss is not None)
         with run_as_traced(probe, autocast), mode:
             _try_step(probe, example)
             if loss is None and readers:
@@ -118,12 +119,6 @@ def capture(
                 _compare_steps(repeated, example, tell)
         graph = _build_graph(draft)
     return msgspec.structs.replace(graph, output=layout), constants
-
-
-def _refuse_hidden_code(model: nn.Module, names: Sequence[str], training: bool) -> None:
-    refuse_scripted_modules(model)
-    if training:
-        refuse_hooks(model, names)
 
 
 @keep_quiet()

@@ -11,13 +11,13 @@ from torch import nn
 from ...errors import BadInput
 from ..ir.autocast import autocast_context
 from ..operators.step_module import StepModule
-from ..trace.detached_data import DetachedData
-from ..trace.dynamic_sizes import TensorSizes, assume_generic_sizes
+from ..trace.dynamic_sizes import assume_generic_sizes
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
-from ..trace.grouped_products import GroupedProducts
-from ..trace.known_conditions import KnownConditions
-from ..trace.packed_sequences import PackedSequences
+from ..trace.grouped_products import GROUPED_PRODUCTS
+from ..trace.known_conditions import KnownConditions, leave_known_numbers_undrawn
+from ..trace.packed_sequences import PACKED_SEQUENCES
+from ..trace.stand_ins import DETACHED_DATA, SIZES_IN_TENSORS, StandIns
 
 
 def refuse_scripted_modules(model: nn.Module) -> None:
@@ -38,11 +38,8 @@ def run_as_traced(step: StepModule, autocast: str) -> Iterator[None]:
     with (
         keep_global_caches([*step.modules(), getattr(step.criterion, "function", None)]),
         show_gradient_modes(),
-        DetachedData(),
-        TensorSizes(),
-        PackedSequences(),
-        GroupedProducts(),
-        KnownConditions(),
+        StandIns(DETACHED_DATA, SIZES_IN_TENSORS, PACKED_SEQUENCES, GROUPED_PRODUCTS, KnownConditions().stand_ins),
+        leave_known_numbers_undrawn(),
         torch.compiler.set_stance("force_eager"),
         _unchecked_distributions(),
         assume_generic_sizes(),

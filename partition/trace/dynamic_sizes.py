@@ -1,4 +1,4 @@
-"""Sizes that depend on data, in a trace: what torch assumes of them, and those that are taken out of a tensor.
+"""Sizes that depend on data, in a trace: what torch assumes of them.
 
 Torch assumes that such a size is none of the special ones, such as 0 or 1, equal to no other, and within all limits.
 
@@ -15,10 +15,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 _OF_NUMBERS = os.path.join(os.path.dirname(torch.__file__), "__init__.py")  # SymInt, SymBool
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -69,15 +66,3 @@ def _user_asks() -> bool:
             return not caller.f_code.co_filename.startswith(_TORCH)
         frame = caller
     return False
-
-
-_MAKERS = (torch.zeros, torch.ones, torch.empty, torch.full, torch.rand, torch.randn, torch.arange)
-
-
-class TensorSizes(TorchFunctionMode):
-    """While active, functions that make a tensor take a size that is a tensor for the number in it."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _MAKERS and any(isinstance(size, Tensor) for size in args):
-            args = tree_map(lambda size: size.item() if isinstance(size, Tensor) else size, args)
-        return func(*args, **(kwargs or {}))

@@ -41,18 +41,25 @@ def _find_namespaces(code: Iterable[Any]) -> list[Any]:
     users = {name: folder for name, file in files.items() if file and (folder := _find_users_folder(file)) is not None}
     packages, folders = {name.partition(".")[0] for name in users}, set(users.values())
     spaces = list[Any]()
-    for name, module in list(sys.modules.items()):
-        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
-        folder = _find_users_folder(file) if file else None
-        if folder is None or vars(module).get("__name__") != name:
-            continue
+    for name, module, folder in _list_users_modules(tuple(map(id, sys.modules.values()))):
         if folder in folders or name.partition(".")[0] in packages:
             classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name]
             spaces += [module, *classes]
     return spaces
 
 
-@functools.cache  # thousands of modules are looked at for every trace
+@functools.lru_cache(1)  # thousands of modules would be looked at for every trace
+def _list_users_modules(loaded: tuple[int, ...]) -> list[tuple[str, ModuleType, str]]:
+    """Return what is no library, of all that is loaded: name, module and folder. loaded: the ids of the modules."""
+    found = list[tuple[str, ModuleType, str]]()
+    for name, module in list(sys.modules.items()):
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        folder = _find_users_folder(file) if file else None
+        if folder is not None and vars(module).get("__name__") == name:
+            found.append((name, module, folder))
+    return found
+
+
 def _find_users_folder(file: str) -> str | None:
     return os.path.dirname(file) if is_users_file(file) else None
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from .stand_ins import Table
 
 _LIBRARY = torch.library.Library("cutset", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None) -> Tensor")  # type: ignore[no-untyped-call]
@@ -17,16 +18,12 @@ GROUPED_MM = torch.ops.cutset.grouped_mm.default
 GROUPED_STANDS_FOR = {GROUPED_MM: torch.ops.aten._grouped_mm.default}
 
 
-class GroupedProducts(TorchFunctionMode):
-    """While active, products of rows in groups with a matrix each are the operator of this module."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in (torch.nn.functional.grouped_mm, torch._grouped_mm):
-            self_, mat2, offs, *rest = _bind(*args, **kwargs)
-            if self_.dim() == 2 and mat2.dim() == 3 and offs is not None and rest == [None, None]:
-                return GROUPED_MM(self_, mat2, offs)
-        return func(*args, **kwargs)
+def _multiply(multiply: Any, *args: Any, **kwargs: Any) -> Any:
+    """Multiply rows in groups with a matrix each by the operator of this module; anything else as torch does."""
+    self_, mat2, offs, *rest = _bind(*args, **kwargs)
+    if self_.dim() == 2 and mat2.dim() == 3 and offs is not None and rest == [None, None]:
+        return GROUPED_MM(self_, mat2, offs)
+    return multiply(*args, **kwargs)
 
 
 def _bind(
@@ -46,3 +43,5 @@ def _refuse_backward(context: Any, *gradients: Any) -> Any:
 
 # It is registered so that a trace knows that the result carries a gradient.
 torch.library.register_autograd("cutset::grouped_mm", _refuse_backward, lib=_LIBRARY)
+
+GROUPED_PRODUCTS: Table = dict.fromkeys((torch.nn.functional.grouped_mm, torch._grouped_mm), _multiply)

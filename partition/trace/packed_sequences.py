@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from .stand_ins import Table
 
 _TAIL = "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional"
 _LIBRARY = torch.library.Library("cutset", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -34,23 +35,31 @@ STANDS_FOR = {
     _cutset.pad_packed.default: _aten._pad_packed_sequence.default,
 }
 _VF = torch._VF
-_STAND_INS = {
-    getattr(_VF, name): getattr(_cutset, f"packed_{name}") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+def _run_packed(name: str) -> Callable[..., Any]:
+    def run(net: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(args[3], list | tuple):  # else the second argument is `batch_sizes`
+            return net(*args, **kwargs)
+        return getattr(_cutset, f"packed_{name}")(*(list(arg) if isinstance(arg, tuple) else arg for arg in args))
+
+    return run
+
+
+def _pad(pad: Any, *args: Any, **kwargs: Any) -> Any:
+    return _cutset.pad_packed(*args, **kwargs)
+
+
+def _pack(pack: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    data, batch_sizes = pack(*args, **kwargs)
+    return data, batch_sizes.to(torch.int64)  # as they are, but torch's fake ones have the dtype of the data
+
+
+PACKED_SEQUENCES: Table = {
+    _VF._pad_packed_sequence: _pad,
+    _VF._pack_padded_sequence: _pack,
+    **{getattr(_VF, name): _run_packed(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
-
-
-class PackedSequences(TorchFunctionMode):
-    """While active, recurrent nets over packed sequences are the operators of this module."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _VF._pad_packed_sequence:
-            return _cutset.pad_packed(*args, **(kwargs or {}))
-        if func is _VF._pack_padded_sequence:
-            data, batch_sizes = func(*args, **(kwargs or {}))
-            return data, batch_sizes.to(torch.int64)  # as they are, but torch's fake ones have the dtype of the data
-        if func in _STAND_INS and isinstance(args[3], list | tuple):  # the second argument is `batch_sizes`
-            return _STAND_INS[func](*(list(arg) if isinstance(arg, tuple) else arg for arg in args))
-        return func(*args, **(kwargs or {}))
 
 
 def _empty_states(data: Tensor, hx: Sequence[Tensor], bidirectional: bool) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from cutset.models.task import Data
+from cutset.tools.task.lazy_modules import initialise_lazy_modules
 from cutset.tools.task.step_results import StepResult, run_plain
 
 from .selection import BATCH, Trial
@@ -101,7 +102,7 @@ def _try(trial: Trial, dtype: torch.dtype) -> Subject:
         data, loss = _with_targets(inputs, outputs, dtype)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = build()
+        model = initialise_lazy_modules(build(), lambda: data, seed=0, device="cpu")
     step = run_plain(model, loss, data, autocast="")
     if not step.is_finite:
         raise ArithmeticError("not all of its values are finite")

@@ -1,5 +1,6 @@
 """Layers of recurrent nets on different machines compute different time steps at the same time."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,16 @@ from recurrent_nets import unrolled
 from cutset.partition.cluster.machines import Cluster, uniform_cluster
 from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.partition.dataflow.simulator import FORWARD, simulate
+from cutset.partition.ir.graph import Graph
 from cutset.partition.planner.candidates import candidate_names
 from cutset.partition.planner.plan import Candidate, PlanningProblem
 from cutset.partition.planner.wavefront import assign_layers, find_layers
 
-GRAPH = unrolled("language_model").graph
+
+@functools.cache
+def graph() -> Graph:
+    """A language model whose time steps are operators."""
+    return unrolled("language_model").graph
 
 
 def slow_cluster() -> Cluster:
@@ -24,12 +30,12 @@ def slow_cluster() -> Cluster:
 
 
 def wavefront(cluster: Cluster) -> Candidate:
-    return next(c for c in candidates(GRAPH, cluster) if c.name.startswith("wavefront 2x1/1"))
+    return next(c for c in candidates(graph(), cluster) if c.name.startswith("wavefront 2x1/1"))
 
 
 def test_a_layer_is_what_repeats_a_weight() -> None:
-    layers = find_layers(GRAPH)
-    repeated = [{name for i in layer for name in GRAPH.ops[i].inputs if "weight" in name} for layer in layers]
+    layers = find_layers(graph())
+    repeated = [{name for i in layer for name in graph().ops[i].inputs if "weight" in name} for layer in layers]
     assert repeated == [{"lstm.weight_hh_l0"}, {"lstm.weight_ih_l1"}, {"lstm.weight_hh_l1"}]
     assert find_layers(chain(4, 4, 4)) == []
     assert not any(
@@ -39,9 +45,9 @@ def test_a_layer_is_what_repeats_a_weight() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_layers_go_to_contiguous_groups(groups: int) -> None:
-    layers = find_layers(GRAPH)
-    group_of = assign_layers(GRAPH, layers, groups)
-    numbers = [group_of[GRAPH.ops[layer[0]].name] for layer in layers]
+    layers = find_layers(graph())
+    group_of = assign_layers(graph(), layers, groups)
+    numbers = [group_of[graph().ops[layer[0]].name] for layer in layers]
     assert numbers == sorted(numbers)
     assert sorted(set(numbers)) == list(range(groups))
 
@@ -50,7 +56,7 @@ def test_layers_go_to_contiguous_groups(groups: int) -> None:
 def test_the_second_machine_starts_before_the_first_has_all_time_steps() -> None:
     cluster = slow_cluster()
     cut = wavefront(cluster).cut
-    waved, at_once = (lower_cut(GRAPH, replace(cut, wave=wave)) for wave in (cut.wave, 0))
+    waved, at_once = (lower_cut(graph(), replace(cut, wave=wave)) for wave in (cut.wave, 0))
     assert len(waved.edges) > len(at_once.edges)
     assert waved.bytes_forward == at_once.bytes_forward
     runs = [simulate(dataflow, cluster) for dataflow in (waved, at_once)]

@@ -9,14 +9,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from cutset.partition.trace.dynamic_sizes import TensorSizes, assume_generic_sizes
+from cutset.partition.trace.dynamic_sizes import assume_generic_sizes
+from cutset.partition.trace.stand_ins import SIZES_IN_TENSORS, StandIns
 
 
 @pytest.fixture(name="rows")
 def _rows() -> Iterator[Tensor]:
     """Fake rows [u0, 4], as many as data says."""
     env = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
-    with FakeTensorMode(shape_env=env), assume_generic_sizes(), TensorSizes():
+    with FakeTensorMode(shape_env=env), assume_generic_sizes(), StandIns(SIZES_IN_TENSORS):
         x = torch.empty(6, 4)
         yield x[x[:, 0] > 0]
 

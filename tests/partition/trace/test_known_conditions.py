@@ -1,20 +1,25 @@
 """Conditions on drawn numbers: those that always come out alike are known, the others are left to torch."""
 
+import random
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 
-from cutset.partition.trace.known_conditions import KnownConditions
+from cutset.partition.trace.known_conditions import KnownConditions, leave_known_numbers_undrawn
+from cutset.partition.trace.stand_ins import StandIns
 
 
 @pytest.mark.parametrize(("bound", "known"), [(0.0, False), (-1, False), (1.0, True), (2, True)])
 def test_bounds_beyond_what_is_drawn_are_known_without_a_value(bound: float, known: bool) -> None:
-    with KnownConditions(), torch.device("meta"):
+    with StandIns(KnownConditions().stand_ins), torch.device("meta"):
         assert bool(torch.rand([]) < bound) is known
         assert bool(torch.lt(torch.rand([]), bound)) is known
 
 
 def test_bounds_within_are_not_known() -> None:
-    with KnownConditions(), torch.device("meta"):
+    with StandIns(KnownConditions().stand_ins), torch.device("meta"):
         drawn = torch.rand([])
         with pytest.raises(RuntimeError):
             bool(drawn < 0.5)
@@ -23,9 +28,74 @@ def test_bounds_within_are_not_known() -> None:
 
 
 def test_with_values_it_changes_nothing() -> None:
-    with KnownConditions():
+    with StandIns(KnownConditions().stand_ins):
         assert [bool(torch.rand([]) < p) for p in (0.0, 1.0)] == [False, True]
         torch.manual_seed(0)
         found = [bool(torch.rand([]) < 0.5) for _ in range(20)]
     torch.manual_seed(0)
     assert found == [bool(torch.rand([]) < 0.5) for _ in range(20)]
+
+
+DRAWS: list[Callable[[], float]] = [
+    lambda: random.random(),
+    lambda: random.uniform(0, 1),
+    lambda: np.random.rand(),
+    lambda: np.random.random(),
+    lambda: np.random.uniform(),
+    lambda: np.random.uniform(0, 1),
+]
+
+
+def states() -> object:
+    kind, key, *rest = np.random.get_state()
+    return random.getstate(), kind, bytes(key), rest
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_number_that_decides_nothing_is_not_drawn(draw: Callable[[], float]) -> None:
+    before = states()
+    with leave_known_numbers_undrawn():
+        assert not draw() < 0.0
+        assert not draw() <= -0.5
+        assert draw() >= 0
+        assert draw() > -1
+        assert draw() < 1.5
+        assert draw() <= 1.0
+        assert not draw() > 1.0
+        assert not draw() < 0.0
+        assert draw() < 2
+    assert states() == before
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_number_that_matters_is_drawn_as_ever(draw: Callable[[], float]) -> None:
+    uses: list[Callable[[float], object]] = [
+        lambda u: u < 0.5,
+        lambda u: u >= 0.25,
+        lambda u: u == 0.0,
+        lambda u: 3 * u + 1,
+        lambda u: float(u),
+        lambda u: f"{u:.3f}",
+        lambda u: bool(u),
+        lambda u: u.is_integer(),
+        lambda u: [u < 0.3, u < 0.0, u * 2],
+    ]
+    for use in uses:
+        found = list[object]()
+        for put_off in (True, False):
+            random.seed(5)
+            np.random.seed(5)
+            before = states()
+            if put_off:
+                with leave_known_numbers_undrawn():
+                    found.append(use(draw()))
+            else:
+                found.append(use(draw()))
+            assert states() != before
+        assert found[0] == found[1]
+
+
+def test_several_numbers_at_once_are_drawn() -> None:
+    with leave_known_numbers_undrawn():
+        assert np.random.rand(3).shape == np.random.uniform(0, 1, 3).shape == np.random.random(size=3).shape
+        assert np.random.uniform(np.zeros(3), np.ones(3)).shape == (3,)
