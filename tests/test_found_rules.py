@@ -70,6 +70,7 @@ def test_every_planned_cut_trains_like_plain_torch(name: str, machines: int) -> 
         assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=1e-9)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", ["fourier operator", "batches of matrices"])
 def test_a_second_capture_finds_the_same_graph(name: str) -> None:
     before = subject(name).graph.digest

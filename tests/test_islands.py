@@ -37,6 +37,7 @@ def island_subject(name: str, dtype: torch.dtype = DOUBLE) -> Subject:
     return Subject(DYNAMIC_CASES[name], dtype)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_depends_on_data_is_an_island(name: str) -> None:

@@ -23,6 +23,7 @@ def masters(folder: Path) -> dict[str, torch.Tensor]:
     return {name: checkpoint.read_box(name, tuple((0, n) for n in checkpoint.axes(name))) for name in checkpoint.names}
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_that_resumes_has_the_bits_of_one_that_did_not(tmp_path: Path, machines: int) -> None:
     options = {**OPTIONS, "machines": machines, "replicas": 2 // machines, "epochs": 2}

@@ -33,6 +33,7 @@ def test_the_unrolled_form_trains_like_plain_torch(name: str) -> None:
         assert_same(run_cut(of, one_machine_cut(of.graph), micros=micros), run_plain(of, micros=micros), rtol=NEAR)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("name", with_slow(["language_model"], ["gru"]))
 def test_whole_one_machine_has_the_bits_of_plain_torch(name: str) -> None:
     for dtype in (torch.float64, torch.float32):

@@ -65,6 +65,7 @@ def batches_in_turn() -> list[torch.Tensor]:
     return found  # type: ignore[return-value]
 
 
+@pytest.mark.run
 def test_it_is_what_a_plain_loop_computes(whole: Path) -> None:
     task, batches = load_task(TaskSpec(STREAM)), batches_in_turn()
     assert len(batches) == 33
@@ -79,6 +80,7 @@ def test_it_is_what_a_plain_loop_computes(whole: Path) -> None:
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("number", with_slow([3], [4]))
 def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(whole: Path, tmp_path: Path, number: int) -> None:
     run(prepare(options(tmp_path, resume=whole / "checkpoints" / f"{number:06}")))
@@ -99,6 +101,7 @@ def test_a_run_that_leases_goes_on_with_other_replicas_and_counts_every_sample_o
     assert int(counts.sum()) == 3 * COUNT - 3 * COUNT % 4
 
 
+@pytest.mark.run
 @pytest.mark.parametrize("method", ["downpour", "sync"])
 def test_a_checkpoint_of_other_parts_is_refused(whole: Path, tmp_path: Path, method: str) -> None:
     with pytest.raises(CutsetError) as caught:

@@ -137,6 +137,7 @@ def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
         torch.testing.assert_close(predict_cut(of, cut), expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["conv", "causal", "running_mean", "siamese"])
 def test_several_steps_of_sgd_and_then_a_prediction(name: str) -> None:
@@ -170,6 +171,7 @@ def test_several_steps_of_sgd_and_then_a_prediction(name: str) -> None:
         torch.testing.assert_close(output, model.eval()(*of.batch.inputs), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.run
 def test_random_numbers_depend_on_seed_and_step_and_not_on_the_cut() -> None:
     of = subject("transformer_dropout")
     losses = {seed: run_cut(of, one_machine_cut(of.graph), seed=seed).loss for seed in (0, 1)}

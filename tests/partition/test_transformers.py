@@ -44,6 +44,7 @@ def test_the_finest_cut_is_plain_torch(name: str) -> None:
         torch.testing.assert_close(predict_cut(of, cut), expected, rtol=close, atol=close)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", TRANSFORMERS)
 @settings(max_examples=2)

@@ -32,6 +32,7 @@ def test_gates_and_hidden_units_are_axes() -> None:
         assert gates[1] in unit_axes(graph)
 
 
+@pytest.mark.run
 def test_whole_it_is_one_opaque_operator() -> None:
     graph = whole("language_model").graph
     assert has_recurrent(graph)
@@ -71,6 +72,7 @@ def test_packed_sequences_are_refused_as_before() -> None:
     assert outcome(False) == outcome(True)
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("name", ["lstm_both_ways", "gru", "rnn_relu", "cells"])
 def test_every_operator_with_work_can_be_cut(name: str) -> None:

@@ -86,6 +86,7 @@ def test_roles_end_with_the_server_and_the_server_with_its_client(servers: ForkS
     process.kill()
 
 
+@pytest.mark.run
 def test_where_the_server_is_killed_its_roles_are_lost_and_the_next_has_another(servers: ForkServers) -> None:
     process = start(servers)
     pid = process.pid

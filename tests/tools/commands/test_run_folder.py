@@ -290,6 +290,7 @@ def test_the_lock_ends_with_its_process(cutset: Cutset, held: subprocess.Popen[s
     assert cutset("train", TASK, "--out", "run").code == 0
 
 
+@pytest.mark.run
 def test_the_folder_is_locked_until_the_run_has_ended(cutset: Cutset, untrained: list[Job]) -> None:
     for method in ("downpour", "sandblaster"):
         with prepare_run(RunConfig(TASK, out="run", method=method)):

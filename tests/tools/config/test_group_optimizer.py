@@ -81,6 +81,7 @@ ADAGRAD = (
 )
 
 
+@pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize(("name", "lr", "make"), with_slow(OPTIMIZERS[:1], [*OPTIMIZERS[1:], ADAGRAD]))
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def test_the_table_has_a_row_a_graph(folder, bench):
     assert "2" in rows[3]
 
 
+@pytest.mark.run
 def test_json_has_placements_that_come_to_the_objective(folder, bench):
     code, out, _ = bench("--json", "--graphs", folder / "chain.json", folder / "inside" / "ring.graph")
     assert code == 0
