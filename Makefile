@@ -47,8 +47,8 @@ simulate: $(STAMP)
 # Models that others wrote (torchvision, transformers), with random weights. OUTSIDE: arguments for pytest, for example
 #   make test-outside OUTSIDE='-m light'
 test-outside: $(OUTSIDE_STAMP)
-	$(VENV)/bin/python -m pytest tests/outside $(OUTSIDE)
-	$(VENV)/bin/python -m pytest tests/docs/test_migration.py -m slow -k 'accelerate or lightning' -rs
+	$(PYTEST) -m 'light or not light' tests/outside $(OUTSIDE)
+	$(PYTEST) -m slow tests/docs/test_migration.py -k 'accelerate or lightning' -rs
 
 # What cutset makes of the models that the registries of torchvision, timm and transformers have: most of a day on two
 # cores. It goes on where it was stopped, and writes docs/guide/models_tried.md. SWEEP: its options, for example

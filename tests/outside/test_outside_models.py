@@ -30,9 +30,16 @@ CUTTABLE_LEAST = 0.95
 pytestmark = pytest.mark.timeout(1200)
 
 
-def marked(names: list[str]) -> list[object]:
-    """Parameters, those of light models marked as such."""
-    return [pytest.param(name, marks=[pytest.mark.light] if ALL[name].light else []) for name in names]
+def marked(names: list[str], machines: tuple[int, ...] = ()) -> list[object]:
+    """Parameters: names, with each number of machines if there are any. Light models on the most machines are light."""
+    parameters = []
+    for name in names:
+        for count in machines or (0,):
+            marks = [pytest.mark.light] if ALL[name].light and count == max(machines, default=0) else []
+            values = (name, count) if machines else (name,)
+            # A process has all tests of a model, which it captures once.
+            parameters.append(pytest.param(*values, marks=[*marks, pytest.mark.xdist_group(name)]))
+    return parameters
 
 
 @functools.lru_cache(maxsize=1)
@@ -48,8 +55,7 @@ def share_cuttable(graph: Graph) -> float:
     return sum(op.flops for op in graph.ops if op.is_cuttable) / sum(op.flops for op in graph.ops)
 
 
-@pytest.mark.light
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", marked(list(PUBLISHED)))
 def test_nearly_all_work_can_be_cut(name: str) -> None:
     need(ALL[name].package)
     assert share_cuttable(full_graph(ALL[name])) >= CUTTABLE_LEAST
@@ -61,8 +67,7 @@ def test_one_machine_gives_the_same_bits(name: str) -> None:
     assert_same(run_cut(of, one_machine_cut(of.graph)), run_plain(of), rtol=0.0 if of.exact else LOOSE)
 
 
-@pytest.mark.parametrize("machines", [2, 4])
-@pytest.mark.parametrize("name", marked(list(ALL)))
+@pytest.mark.parametrize(("name", "machines"), marked(list(ALL), (2, 4)))
 def test_every_candidate_trains_like_plain_torch(name: str, machines: int) -> None:
     of = subject(name, torch.float64)
     found = list(candidates(of.graph, uniform_cluster(machines)))
@@ -71,8 +76,7 @@ def test_every_candidate_trains_like_plain_torch(name: str, machines: int) -> No
         assert_same(run_cut(of, candidate.cut), run_plain(of), rtol=TIGHT if ALL[name].double else LOOSE)
 
 
-@pytest.mark.parametrize("machines", [2, 4])
-@pytest.mark.parametrize("name", marked(SINGLE))
+@pytest.mark.parametrize(("name", "machines"), marked(SINGLE, (2, 4)))
 def test_every_candidate_is_right_to_five_digits_in_float32(name: str, machines: int) -> None:
     of = subject(name, torch.float32)
     for candidate in candidates(of.graph, uniform_cluster(machines)):
