@@ -1,10 +1,12 @@
 """With and without reuse of repeated layers a capture gives the same graph, also where layers only look alike."""
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from cutset.errors import BadInput
 from cutset.partition.capture.export import capture
 from cutset.partition.repeats import repeated_layers
+from cutset.partition.repeats.watched_call import WatchedCall
 
 X = torch.zeros(4, WIDTH)
 
@@ -106,3 +109,37 @@ def test_layers_that_leave_something_are_run_each_time(name: str, monkeypatch: p
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch:
         json.dump({name: count_repeats(patch, make()) for name, make in ALIKE.items()}, sys.stdout)
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.linear, self.factor = nn.Linear(WIDTH, WIDTH), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).tanh() * self.factor
+
+
+@pytest.mark.parametrize("factors", [(1, 1, 2, 2, 2), (1, 2, 3, 3, 3)])
+def test_steps_of_which_one_repeats_more_calls_compute_the_same(factors: Sequence[float]) -> None:
+    """The second step runs all layers, since by then too many calls were unlike the others."""
+    graph, _ = capture(nn.Sequential(*map(Scaled, factors)), loss, (X,), (X,))
+    plain, _ = capture(nn.Sequential(*map(Scaled, factors)), loss, (X,), (X,), reuse=False)
+    assert graph == plain
+
+
+def test_garbage_that_is_collected_while_a_layer_runs_is_not_of_its_code() -> None:
+    def notice(phase: str, info: object) -> None:
+        """Code that is neither Python's nor torch's, which the collector runs."""
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(notice)
+    gc.set_threshold(1)
+    try:
+        with WatchedCall() as watched:
+            assert len([[] for _ in range(1000)]) == 1000
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(notice)
+    assert notice.__code__ not in watched.code
+    assert gc.isenabled()
