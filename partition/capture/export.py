@@ -35,7 +35,7 @@ from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_h
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .lowering import Lowering
-from .traced_code import keep_quiet, refuse_scripted_modules, run_as_traced
+from .traced_code import keep_quiet, leave_garbage, refuse_scripted_modules, run_as_traced
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
 
 TENSOR_KINDS = {
@@ -59,6 +59,7 @@ class _Traced(nn.Module):
         return results
 
 
+@leave_garbage()
 def capture(
     model: nn.Module,
     loss: Callable[..., Tensor] | None,

@@ -1,7 +1,6 @@
 """`WatchedCall`: what a call of a module does in Python - which attributes of modules it reads, what code it runs."""
 
 import dis
-import gc
 import sys
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, TracebackType
@@ -16,7 +15,7 @@ _REBINDING = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
 class WatchedCall:
-    """Watches this thread while it is active. No garbage is collected then, since that runs code of others.
+    """Watches this thread while it is active. No garbage may be collected then: that runs code of anyone.
 
     reads: modules and names of the attributes that were read, also in vain, by id and name. code: of the model's own
     functions that ran, with their globals. is_opaque: whether something was done that a later call would miss: an
@@ -29,7 +28,6 @@ class WatchedCall:
         self.is_opaque = False
         self._seen: dict[int, CodeType] = {}  # by id, as it takes long to compare code
         self._tracer: Any = None
-        self._collects = False
 
     def __enter__(self) -> "WatchedCall":
         reads = self.reads
@@ -44,15 +42,12 @@ class WatchedCall:
         nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
         nn.Module.__setattr__ = self._note(self._write)  # type: ignore[method-assign]
         nn.Module.__delattr__ = self._note(self._delete)  # type: ignore[method-assign]
-        self._tracer, self._collects = sys.gettrace(), gc.isenabled()
-        gc.disable()
+        self._tracer = sys.gettrace()
         sys.settrace(self._note_code)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sys.settrace(self._tracer)
-        if self._collects:
-            gc.enable()
         del nn.Module.__getattribute__
         nn.Module.__setattr__ = self._write  # type: ignore[method-assign]
         nn.Module.__delattr__ = self._delete  # type: ignore[method-assign]
