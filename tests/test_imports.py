@@ -27,7 +27,10 @@ GROUND = ("errors", "error_codes", "whole_file", "end_process", "__version__")
 # Planning and models have no clock, no threads and no processes: the same input gives the same plan.
 PURE = {"models", "partition"}
 NOT_PURE = {"asyncio", "concurrent", "multiprocessing", "random", "select", "socket", "subprocess", "threading", "time"}
-WATCHES_MODELS = {"partition/trace/python_state.py": {"random"}}  # which a model may draw from, and must not
+WATCHES_MODELS = {  # which may draw numbers, and must not where they matter
+    "partition/trace/known_conditions.py": {"random", "threading"},
+    "partition/trace/python_state.py": {"random"},
+}
 # Everything that would run what a socket or a file says. multiprocessing pickles what it passes on.
 UNPICKLES = {"cloudpickle", "dill", "joblib", "marshal", "multiprocessing", "pickle", "shelve"}
 RUNS_TEXT = {"__import__", "compile", "eval", "exec"}
