@@ -6,31 +6,29 @@ result nor draw random numbers, or overwrite a buffer, in two goes.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import networkx as nx
-import torch
 from networkx.utils import UnionFind
 
 from ...errors import BadInput
-from ..ir.arguments import bind_arguments, find_tensors
+from ..ir.arguments import find_tensors
 from ..ir.random_ops import GENERATOR_BYTES
 from ..operators.island import ISLAND, IslandForm, IslandStep, encode_form
 from ..operators.leaf_module import TensorSpec
 from ..operators.sharding.signature import DraftTensor
+from .accumulated_sums import split_sums
 from .draft import Draft, DraftOp, draws, drop_unneeded
 from .island_cost import count_flops
 
-aten = torch.ops.aten
 DYNAMIC_KINDS = ("dynamic", "number")
 
 
 def gather_islands(draft: Draft) -> Draft:
     """Return the draft with one operator for each island, and the others in an order that suits it."""
     _demand_fixed_results(draft)
-    ops = [part for op in drop_unneeded(draft) for part in _split_off_sum(op, draft)]
+    ops = split_sums(drop_unneeded(draft), draft, lambda op: _is_dynamic(op, draft))
     dynamic = {i for i, op in enumerate(ops) if _is_dynamic(op, draft)}
     if not dynamic:
         return draft
@@ -58,31 +56,6 @@ def _demand_fixed_results(draft: Draft) -> None:
 def _is_dynamic(op: DraftOp, draft: Draft) -> bool:
     names = (*op.outputs, *find_tensors(op.arguments).values())
     return any(draft.tensors[name].kind in DYNAMIC_KINDS for name in names)
-
-
-def _split_off_sum(op: DraftOp, draft: Draft) -> list[DraftOp]:
-    """Return an operator that adds what has a dynamic size to a tensor as two: what is added, and the sum.
-
-    So the experts of a mixture, each of which adds to what the others have given, do not wait for each other.
-    """
-    accumulates = op.target == "aten.index_add.default" or op.arguments.get("accumulate") is True
-    if not accumulates or not _is_dynamic(op, draft) or draft.tensors[op.arguments["self"]["tensor"]].kind != "value":
-        return [op]
-    (total,) = op.outputs
-    info = draft.tensors[total]
-    if info.kind != "value" or draft.tensors[op.arguments["self"]["tensor"]].dtype != info.dtype:
-        return [op]
-    zeros, part = f"{total}.zeros", f"{total}.part"
-    draft.tensors[part] = replace(info, name=part)
-    draft.tensors[zeros] = replace(info, name=zeros, kind="dynamic")  # which keeps it within the island
-    full = {**bind_arguments(aten.full.default, (), {}), "size": list(info.shape), "fill_value": 0}
-    full["dtype"] = {"dtype": info.dtype}
-    add = {**bind_arguments(aten.add.Tensor, (), {}), "self": op.arguments["self"], "other": {"tensor": part}}
-    return [
-        replace(op, name=zeros, target="aten.full.default", arguments=full, outputs=(zeros,)),
-        replace(op, name=part, arguments={**op.arguments, "self": {"tensor": zeros}}, outputs=(part,)),
-        replace(op, target="aten.add.Tensor", arguments=add),
-    ]
 
 
 def _group(ops: Sequence[DraftOp], dynamic: set[int], draft: Draft) -> list[list[int]]:

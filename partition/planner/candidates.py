@@ -3,6 +3,7 @@
 mesh AxB                 the best layouts on a mesh of the machines (layout_search.py)
 mesh AxB by bytes        the same where bytes count four times
 mesh AxB by memory       the same with shares by the machines' memory
+mesh AxB, whole apart    operators that cannot be cut on a machine each, the others on the mesh (whole_operators.py)
 stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own
 wavefront SxAxB/W        layers of recurrent nets on S meshes, in waves W products deep (wavefront.py)
 slices                   every layer cut along its hidden units
@@ -36,6 +37,7 @@ from ..mincut.metis_ctypes import MetisUnavailable
 from ..mincut.reduction_owners import reduction_owners
 from .plan import Candidate, PlanningProblem, Rejected
 from .wavefront import assign_layers, find_layers, group_counts, wave_lengths
+from .whole_operators import spread_whole_operators
 
 MAX_BLOCKS = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes must do then
 MAX_LEVEL_BLOCKS = 4_000  # the same where every level is balanced
@@ -111,6 +113,10 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
         )
         if _memory_differs(problem.cluster):
             yield f"mesh {format_shape(shape)} by memory", partial(_by_memory, problem, shape, costs)
+    apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins)
+    for shape in mesh_shapes(len(machines)) if apart else ():
+        fixed = replace(problem, pins={**apart, **problem.pins})
+        yield f"mesh {format_shape(shape)}, whole apart", partial(_on_mesh, fixed, [(machines, shape)], costs)
     for stages, shape in _staged_shapes(problem):
         size = len(machines) // stages
         groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]

@@ -118,3 +118,32 @@ def test_an_output_of_no_fixed_size_is_refused_in_words() -> None:
 
     with pytest.raises(BadInput, match="E320: what is read of the model's output has a size that depends on data"):
         capture(Rows(), None, [X])
+
+
+def test_what_several_add_to_a_sum_is_added_in_pairs() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        out = self.first(x)
+        for column in range(4):
+            (token,) = torch.where(x[:, column] > 0)
+            out = out.index_add(0, token, x[token] * (column + 1))
+        return self.last(out)
+
+    graph = graph_of(forward)
+    made = {name: op for op in graph.ops for name in op.outputs}
+    adds = [op for op in graph.ops if op.target == "aten.add.Tensor"]
+    makers = [[made[name].target for name in op.inputs] for op in adds]
+    add = "aten.add.Tensor"
+    assert makers == [[ISLAND] * 2, [ISLAND] * 2, [add, add], ["aten.linear.default", add]]
+
+
+def test_a_sum_that_is_read_on_its_way_stays_as_it_is() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        out, between = torch.zeros_like(x), []
+        for column in range(3):
+            (token,) = torch.where(x[:, column] > 0)
+            out = out.index_add(0, token, x[token])
+            between.append(out)
+        return self.last(sum(between))
+
+    adds = [op for op in graph_of(forward).ops if op.target == "aten.add.Tensor"]
+    assert not any("pair" in name for op in adds for name in op.outputs)

@@ -33,6 +33,7 @@ BUNDLED = (
     "local_1700m",
 )
 RANDOM_MACHINES = (2, 3, 4, 8)
+EXPERTS, CHOSEN = 8, 2
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def list_subjects(*, seeds: int) -> Iterator[PlanSubject]:
     for machines in (4, 9, 16):
         net = make_local_net(12)
         yield PlanSubject(net.name, machines, _defer_capture(net), partial(_count_tile_bytes, machines))
+    mixture = make_mixture(tokens, width)
+    yield PlanSubject(mixture.name, 4, _defer_capture(mixture), partial(_count_expert_bytes, 4, tokens * width))
     for name in BUNDLED:
         yield PlanSubject(name, 4, _defer_bundled(name))
     for seed in range(seeds):
@@ -100,6 +103,34 @@ def make_local_net(size: int) -> RandomNet:
         return RandomNet(f"local filters {size} x {size}", nn.Sequential(*layers), example, compute_mean_square)
 
 
+class _Mixture(nn.Module):
+    """Experts, to CHOSEN of which each token goes, and what it was before."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, EXPERTS)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(EXPERTS)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.gate(x).softmax(-1).topk(CHOSEN, -1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            tokens, places = torch.where(chosen == number)
+            out.index_add_(0, tokens, expert(x[tokens]) * weights[tokens, places, None])
+        return x + out
+
+
+def make_mixture(tokens: int, width: int) -> RandomNet:
+    """Return a mixture of experts, each a net of two layers, between two linear layers."""
+    with torch.device("meta"):
+        layers = (nn.Linear(width, width), _Mixture(width), nn.Linear(width, width))
+        return RandomNet(
+            "mixture of experts", nn.Sequential(*layers), (torch.empty(tokens, width),), compute_mean_square
+        )
+
+
 def _defer_capture(net: RandomNet) -> Callable[[], Graph]:
     return lambda: capture(net.model, net.loss, net.example)[0]
 
@@ -111,6 +142,11 @@ def _defer_bundled(name: str) -> Callable[[], Graph]:
 def _count_megatron_bytes(machines: int, elements: int, graph: Graph) -> tuple[str, float]:
     """Return the bytes of two all-reduces of the layer's output, fold and expand (Shoeybi et al., 2019, section 3)."""
     return "Megatron", 4.0 * (machines - 1) * elements * 4
+
+
+def _count_expert_bytes(machines: int, elements: int, graph: Graph) -> tuple[str, float]:
+    """Return the bytes of tokens that travel to their experts and back, and no others (GShard, section 3.2)."""
+    return "expert parallelism", 2.0 * CHOSEN * elements * 4 * (machines - 1) / machines
 
 
 def _count_slice_bytes(machines: int, graph: Graph) -> tuple[str, float]:

@@ -1,0 +1,122 @@
+"""Where operators that cannot be cut are placed: the experts of a mixture on different machines."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cutting import Subject, assert_same, run_cut, run_plain
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from zoo import Case
+
+from cutset.models.task import Data
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.cost_model import CostModel
+from cutset.partition.cluster.machines import Cluster, uniform_cluster
+from cutset.partition.ir.graph import Graph
+from cutset.partition.operators.island import ISLAND
+from cutset.partition.planner.candidates import propose_candidates
+from cutset.partition.planner.plan import Candidate, PlanningProblem
+from cutset.partition.planner.planner import find_plan
+from cutset.partition.planner.whole_operators import _share_out, spread_whole_operators
+
+TOKENS, WIDTH, HIDDEN = 512, 128, 512
+
+
+class Mixture(nn.Module):
+    """Experts of which each token goes to two at most, and a layer before and after."""
+
+    def __init__(self, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.first, self.last, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 10), nn.Linear(WIDTH, len(hidden))
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, h), nn.GELU(), nn.Linear(h, WIDTH)) for h in hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        weight, chosen = self.gate(x).softmax(-1).topk(min(2, len(self.experts)), -1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, place = torch.where(chosen == number)
+            out.index_add_(0, token, expert(x[token]) * weight[token, place, None])
+        return self.last(out)
+
+
+def mixed_samples() -> Data:
+    return Data((torch.randn(64, WIDTH),), (torch.randint(10, (64,)),))
+
+
+def mixture(hidden: Sequence[int]) -> Graph:
+    batch = (torch.zeros(TOKENS, WIDTH),), (torch.zeros(TOKENS, dtype=torch.long),)
+    return capture(Mixture(hidden), F.cross_entropy, *batch)[0]
+
+
+@pytest.fixture(scope="module")
+def eight() -> Graph:
+    return mixture([HIDDEN] * 8)
+
+
+def network(gbits: float, machines: int = 4) -> Cluster:
+    return replace(uniform_cluster(machines), bandwidth=gbits * 125e6)
+
+
+def spread(graph: Graph, cluster: Cluster, pins: dict[str, int] | None = None) -> dict[str, int]:
+    return spread_whole_operators(graph, cluster, CostModel(graph.tensors), pins or {})
+
+
+def test_neighbours_are_together_and_their_sum_is_with_them(eight: Graph) -> None:
+    placed = spread(eight, network(1))
+    experts = [op.name for op in eight.ops if op.target == ISLAND]
+    assert [placed[name] for name in experts] == [0, 0, 1, 1, 2, 2, 3, 3]
+    sums = [op for op in eight.ops if op.target == "aten.add.Tensor" and op.name in placed]
+    assert [placed[op.name] for op in sums] == [0, 1, 2, 3]
+    assert len(placed) == len(experts) + len(sums)
+
+
+def test_a_pinned_expert_stays_where_it_is(eight: Graph) -> None:
+    pinned = next(op.name for op in eight.ops if op.target == ISLAND)
+    placed = spread(eight, network(1), {pinned: 3})
+    assert pinned not in placed
+    assert len([op for op in eight.ops if op.target == ISLAND and op.name in placed]) == 7
+
+
+@pytest.mark.parametrize("gbits", [1, 10])
+def test_a_plan_is_as_fast_as_one_whose_experts_are_placed_by_hand(eight: Graph, gbits: float) -> None:
+    experts = [op.name for op in eight.ops if op.target == ISLAND]
+    by_hand = [f"{name}={number // 2}" for number, name in enumerate(experts)]
+    found = find_plan(eight, network(gbits)).winner.simulation.step_s
+    assert found <= find_plan(eight, network(gbits), pins=by_hand).winner.simulation.step_s
+
+
+def test_a_step_of_such_a_plan_is_that_of_plain_torch() -> None:
+    case = Case(lambda: Mixture([32] * 8), mixed_samples)
+    subject = Subject(case, torch.float64)
+    problem = PlanningProblem(subject.graph, network(10, machines=3))
+    found = [one for one in propose_candidates(problem) if one.name.endswith("whole apart")]
+    assert found
+    for candidate in found:
+        assert isinstance(candidate, Candidate)
+        assert_same(run_cut(subject, candidate.cut), run_plain(subject), rtol=1e-9)
+
+
+def test_there_is_no_such_candidate_where_one_operator_alone_is_whole() -> None:
+    assert spread(mixture([HIDDEN]), network(1)) == {}
+
+
+@given(
+    st.lists(st.floats(0.01, 100), min_size=1, max_size=6),
+    st.lists(st.sampled_from([1.0, 2.0]), min_size=2, max_size=3),
+)
+def test_no_machine_has_much_more_than_in_the_best_of_all_ways(seconds: list[float], speeds: list[float]) -> None:
+    def busiest(chosen: Sequence[int]) -> float:
+        return max(
+            sum(one for one, machine in zip(seconds, chosen, strict=True) if machine == m) / speed
+            for m, speed in enumerate(speeds)
+        )
+
+    best = min(busiest(chosen) for chosen in itertools.product(range(len(speeds)), repeat=len(seconds)))
+    # Graham's bound for like machines is 4/3; for machines of two speeds Gonzalez, Ibarra and Sahni (1977) give 2.
+    assert busiest(_share_out(seconds, speeds)) <= 1.05 * 2 * best * (1 + 1e-9)
