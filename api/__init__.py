@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .ps.optimizers.rates import Scaled, Scheduled
     from .ps.optimizers.schedule import Cosine, Linear, OneCycle, StepDecay, TabulatedSchedule
     from .ps.optimizers.standard import SGD, Adagrad, Adam, AdamW, Add, RMSprop, TorchAdagrad
-    from .runtime.worker.replica import Replica
+    from .runtime.replica.replica import Replica
     from .tools.config.parameter_group import Group
     from .tools.python.callbacks import Callback
     from .tools.python.trainer import Trainer
@@ -68,7 +68,7 @@ _HOME = {
     "Perplexity": ("models.metrics", "Perplexity"),
     "Placement": ("partition.placement.placement_file", "Placement"),
     "RMSprop": ("ps.optimizers.standard", "RMSprop"),
-    "Replica": ("runtime.worker.replica", "Replica"),
+    "Replica": ("runtime.replica.replica", "Replica"),
     "SGD": ("ps.optimizers.standard", "SGD"),
     "SSP": ("ps.methods.ssp", "SSP"),
     "Scaled": ("ps.optimizers.rates", "Scaled"),

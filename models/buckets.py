@@ -38,16 +38,18 @@ class Buckets:
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return a batch of samples, each a tuple, a dict or one tensor."""
-        found = [self.measure(sample) for sample in samples]
-        length, first = self.lengths[self.choose(max(found))], samples[0]
-        measured = torch.tensor(found)
+        return self.fit(samples, self.lengths[self.choose(max(map(self.measure, samples)))])
+
+    def fit(self, samples: Sequence[Any], length: int) -> Any:
+        """Return a batch of samples that are padded or, where they are longer, cut off to a length."""
+        measured, first = torch.tensor([min(self.measure(sample), length) for sample in samples]), samples[0]
         if isinstance(first, Mapping):
-            padded = [{n: self._fill(n, part, length) for n, part in sample.items()} for sample in samples]
+            padded = [{n: self._fit(n, part, length) for n, part in sample.items()} for sample in samples]
             return {**default_collate(padded), **({"lengths": measured} if self._measured else {})}
         if not isinstance(first, Sequence):
-            joined = torch.stack([self._fill(0, sample, length) for sample in samples])
+            joined = torch.stack([self._fit(0, sample, length) for sample in samples])
             return (joined, measured) if self._measured else joined
-        filled = [tuple(self._fill(n, part, length) for n, part in enumerate(sample)) for sample in samples]
+        filled = [tuple(self._fit(n, part, length) for n, part in enumerate(sample)) for sample in samples]
         parts, place = list(default_collate(filled)), int(next(iter(self._pad))) + 1
         return (*parts[:place], *([measured] if self._measured else []), *parts[place:])
 
@@ -69,8 +71,8 @@ class Buckets:
         facts = f"a sample of {size} elements is longer than {self.lengths[-1]}, the longest that samples are padded to"
         raise TaskError(facts, fix="add a length that holds it, or cut longer samples off")
 
-    def _fill(self, name: int | str, part: Any, length: int) -> Any:
-        return pad_tensor(part, (length,), self._pad[name]) if name in self._pad else part
+    def _fit(self, name: int | str, part: Any, length: int) -> Any:
+        return pad_tensor(part[:length], (length,), self._pad[name]) if name in self._pad else part
 
     def __repr__(self) -> str:
         return f"Buckets({self.lengths}, pad={self._pad})"

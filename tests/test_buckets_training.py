@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from marking import with_slow
 from places import USER_MODELS
 from safetensors.torch import load_file
 from torch import nn
@@ -47,9 +48,13 @@ def mean_loss(task: Task, model: nn.Module, split: str, numbers: list[int]) -> t
     return torch.stack(losses).mean()
 
 
-@pytest.mark.slow
-def test_replicas_train_on_buckets_as_a_loop_without_padding(tmp_path: Path, samples: DatasetSamples) -> None:
-    result = run(prepare(options(tmp_path)))
+@pytest.mark.run
+@pytest.mark.parametrize("machines", with_slow([2], [1, 3]))
+def test_replicas_train_on_buckets_as_a_loop_without_padding(
+    tmp_path: Path, samples: DatasetSamples, machines: int
+) -> None:
+    """Those that are cut have a program for each length."""
+    result = run(prepare(options(tmp_path, machines=machines)))
     task, stream = load_task(TaskSpec(TASK)), make_stream(samples, batch=BATCH, seed=0)
     model, seen = task.build(seed=0), Counter[int]()
     plain = torch.optim.SGD(model.parameters(), lr=LR)
@@ -67,7 +72,8 @@ def test_replicas_train_on_buckets_as_a_loop_without_padding(tmp_path: Path, sam
     with torch.no_grad():
         expected = float(mean_loss(task, model.eval(), "test", list(range(21))))
     assert result["test_loss"] == pytest.approx(expected, rel=1e-5)
-    assert evaluate(TaskSpec(TASK), tmp_path, request=PlanRequest())["loss"] == pytest.approx(expected, rel=1e-5)
+    for request in (PlanRequest(), PlanRequest(machines=1)):
+        assert evaluate(TaskSpec(TASK), tmp_path, request=request)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_batches_have_the_shapes_of_buckets(samples: DatasetSamples) -> None:
@@ -91,9 +97,7 @@ def test_a_run_resumes_in_the_middle_of_an_epoch_bit_for_bit(tmp_path: Path) -> 
 
 
 @pytest.mark.run
-def test_a_cut_model_and_wrong_sizes_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"E311: .*Buckets\(\[4, 8, 16\].*one shape(.|\n)*PadTo"):
-        prepare(options(tmp_path / "cut", machines=2))
+def test_wrong_sizes_are_refused_in_words() -> None:
     with pytest.raises(BadInput, match=r"sample \d+ of the train data.*longer than 8"):
         split_of("task(wrong='long')").find_buckets()
     with pytest.raises(BadInput, match="90 samples, and its buckets have sizes of 7"):

@@ -17,13 +17,13 @@ from cutset.errors import BadInput
 from cutset.models.task import Data
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, check_cut, one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.partition.operators.leaf_module import LEAF_MODULE
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
 
 TIGHT = 1e-11
 
@@ -121,7 +121,7 @@ def test_a_cut_model_predicts_like_plain_torch(name: str) -> None:
         output = model.eval()(*of.batch.inputs)
     expected = output["logits"] if isinstance(output, dict) else output
     for cut in (one_machine_cut(of.graph), finest_cut(of.graph, 2)):
-        carried = evaluation_cut(of.graph, lower_cut(of.graph, cut).cut, of.evaluation)
+        carried = carry_cut(of.graph, lower_cut(of.graph, cut).cut, of.evaluation)
         check_cut(of.evaluation, carried)
         with Replica(programs(lower_cut(of.evaluation, carried), training=False), model=of.fresh()[0]) as replica:
             load(replica, of)

@@ -25,14 +25,14 @@ from marking import with_slow
 from zoo import CASES, MORE_CASES
 
 from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import find_partial_ops, one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.to_cut import cut_from_placement
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
 
 TIGHT = 1e-11
 ALL = [*CASES, *MORE_CASES]
@@ -145,7 +145,7 @@ def test_several_steps_of_sgd_and_then_a_prediction(name: str) -> None:
     model, loss = of.fresh()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     spelled = lower_cut(of.graph, finest_cut(of.graph, 3))
-    evaluated = lower_cut(of.evaluation, evaluation_cut(of.graph, spelled.cut, of.evaluation))
+    evaluated = lower_cut(of.evaluation, carry_cut(of.graph, spelled.cut, of.evaluation))
     with Replica(programs(spelled, training=True)) as replica:
         load(replica, of)
         for step in range(4):

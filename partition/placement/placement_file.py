@@ -141,6 +141,7 @@ class Placement(msgspec.Struct, frozen=True):
     "memory". leaf_modules: globs of the leaf modules. autocast: the dtype in which torch.autocast computes
     the model and its loss, "" where it does not. frozen: names of parameters that the run does not train, though the
     model would. unrolled: the time steps of recurrent operators are operators of their own. wave: as in `Cut`.
+    lengths: to which samples are padded, where it was planned for the longest and holds for all, in proportion.
     """
 
     format: int
@@ -164,6 +165,7 @@ class Placement(msgspec.Struct, frozen=True):
     frozen: list[str] = []
     unrolled: bool = False
     wave: int = 0
+    lengths: list[int] = []
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically: it is complete or not there."""

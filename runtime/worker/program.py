@@ -106,6 +106,7 @@ class Program(msgspec.Struct, frozen=True):
     the step. arrivals: edges that come in, by number. returns: edge -> position of the earliest segment that reads it,
     after whose backward its gradient goes back. results: pieces of the loss, or of what is read of the output, that
     this machine computes. output: how these are nested; None where there is one tensor.
+    samples: by name, the shape that one sample of each input and target has, whichever machine reads it.
     one_at_a_time: several segments touch a buffer that the step overwrites, so that micro-batches must not mix.
     depth: pipeline stages from this machine to the end of the model, its own counted in. Machines that wait for each
     other in forward make up one stage. plan: a digest of model and cut, the same for all programs of one cut.
@@ -130,6 +131,7 @@ class Program(msgspec.Struct, frozen=True):
     arrivals: dict[int, TransferEdge]
     returns: dict[int, int]
     results: tuple[int, ...]
+    samples: dict[str, tuple[int, ...]]
     one_at_a_time: bool
     depth: int = 1
     plan: str = ""
@@ -194,6 +196,7 @@ def _program(dataflow: Dataflow, machine: int, training: bool) -> Program:
         arrivals={e.index: _incoming(dataflow, e) for e in dataflow.edges if e.target == machine},
         returns=_returns(segments),
         results=tuple(i for i in dataflow.results if dataflow.pieces[i].machine == machine),
+        samples={name: info.shape[1:] for name, info in graph.tensors.items() if info.kind in ("input", "target")},
         one_at_a_time=_mixing(graph, own_instructions),
         output=graph.output,
     )

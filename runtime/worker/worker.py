@@ -114,8 +114,7 @@ class Worker:
         Returns the loss, the mean over the micro-batches, on the machine that computes it, else None.
         """
         begin, count = self.trace.clock(), self._count_micros(batch)
-        if self._ahead is not None:  # at most one step ahead of the machine with the loss
-            self._remote.await_done(self._ahead, 0)
+        self.await_last_step()
         self._exchange_state(step)
         rows = (slice(i * self.program.batch, (i + 1) * self.program.batch) for i in range(count))
         micros = list(self._run((batch_tensors(self.program, batch, r) for r in rows), step, count))
@@ -124,6 +123,12 @@ class Worker:
         self._ahead = step
         self.trace.add(Span("step", step, begin, self.trace.clock()))
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
+
+    def await_last_step(self) -> None:
+        """Wait until the machine with the loss has done the last step: this one is at most one step ahead."""
+        if self._ahead is not None:
+            self._remote.await_done(self._ahead, 0)
+            self._ahead = None
 
     def clip(self, max_norm: float, step: int) -> float:
         """Scale the gradients so that their norm over all machines is at most `max_norm`. Returns the norm before.

@@ -8,9 +8,9 @@ from cutting import finest_cut, subject
 
 from cutset.errors import BadInput
 from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters, one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 
 
 def test_touching_operators_are_known() -> None:
@@ -70,6 +70,6 @@ def test_those_who_touch_a_buffer_run_in_the_models_order(name: str) -> None:
 def test_evaluation_finds_its_buffers_where_training_left_them() -> None:
     of = subject("running_mean")
     spelled = lower_cut(of.graph, finest_cut(of.graph, 3))
-    carried = evaluation_cut(of.graph, spelled.cut, of.evaluation)
+    carried = carry_cut(of.graph, spelled.cut, of.evaluation)
     assert carried.owners.items() <= spelled.cut.owners.items()
     check_cut(of.evaluation, carried)

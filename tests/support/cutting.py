@@ -16,16 +16,16 @@ from zoo import CASES, MORE_CASES, Case
 from cutset.models.task import Data
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters, fuse_boxes, one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.partition.ir.autocast import autocast_context
 from cutset.partition.ir.box import Interval, slices
 from cutset.partition.ir.graph import Graph, LoopInfo
 from cutset.partition.planner.plan import Candidate
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.schedule import DATAFLOW
 
 STEP = 3
@@ -152,7 +152,7 @@ def recomputing(of: Subject, cut: Cut) -> Cut:
 def predict_cut(of: Subject, cut: Cut) -> Tensor:
     """The output of the evaluation graph, cut as training is."""
     spelled = lower_cut(of.graph, cut)
-    carried = evaluation_cut(of.graph, spelled.cut, of.evaluation)
+    carried = carry_cut(of.graph, spelled.cut, of.evaluation)
     check_cut(of.evaluation, carried)
     with Replica(programs(lower_cut(of.evaluation, carried), training=False)) as replica:
         load(replica, of)

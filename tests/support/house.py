@@ -43,6 +43,7 @@ runtime/hosts
 runtime/joining runtime/launcher
 runtime/engines
 runtime/worker
+runtime/replica
 ps
 ps/optimizers
 ps/slices

@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,9 @@ from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program
+from ...runtime.worker.sized_workers import SizedWorkers
 from ...runtime.worker.uncut_worker import UncutWorker
-from ...runtime.worker.worker import Worker
+from ..job.job import encode_programs
 from ..job.process_specs import worker_name
 from ..open_files import allow_open_files
 from ..run_folder import PLACEMENT
@@ -33,7 +36,7 @@ from ..task.capture_task import CapturedTask, capture_task, try_to_capture
 from ..task.load_task import TaskSpec, build_model, load_task, read_split
 from ..task.meta_model import build_step, build_without_weights, non_persistent_buffers
 from ..task.plan_request import PlanRequest
-from ..task.plan_task import compile_programs, compile_rest, load_cut, plan_task, with_placement
+from ..task.plan_task import OtherSizes, compile_other_sizes, compile_programs, load_cut, plan_task, with_placement
 from ..task.scores import Scores, score, score_uncut
 from ..tensor_files import save_state
 
@@ -47,8 +50,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
     Attributes:
         weights: path of the trained tensors. averaged: their moving average is evaluated.
         constants: path of the tensors that the model's code makes.
-        program: msgpack of its evaluation Program, empty if the model is not cut.
-        rest: that of the last batch, where it is short and cannot be filled up, else empty.
+        programs: msgpack of its evaluation Programs by size of a batch, empty if the model is not cut.
         peers: the names of all machines.
     """
 
@@ -58,8 +60,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True):
     weights: str
     constants: str
     averaged: bool
-    program: bytes = b""
-    rest: bytes = b""
+    programs: list[bytes] = []
     peers: list[str] = []
 
 
@@ -92,7 +93,7 @@ def evaluate(
     request = request if request != PlanRequest() else PlanRequest(machines=1)
     capture = _capture(spec, alone=placement is None and request.machines == 1)
     programs: Sequence[Program] = []
-    rests, constants = list[Program](), dict[str, Tensor]()
+    others = OtherSizes()
     if capture is not None:
         if placement is None:
             planned = plan_task(capture, spec, request)
@@ -100,8 +101,9 @@ def evaluate(
         cut = load_cut(capture, placement)
         programs = compile_programs(capture, cut)[1]
         if len(programs) > 1:
-            rests, constants = compile_rest(capture, spec, cut, lambda: len(read_split(capture.task, split)))
-    evaluated = EvaluatedModel(spec, source, averaged, capture, programs, rests, constants)
+            read = partial(read_split, capture.task, split)
+            others = compile_other_sizes(capture, spec, cut, read, training=False)
+    evaluated = EvaluatedModel(spec, source, averaged, capture, programs, others)
     counts = _run(evaluated, split)
     return {
         "task": spec.model,
@@ -126,8 +128,8 @@ def _capture(spec: TaskSpec, *, alone: bool) -> CapturedTask | None:
 class EvaluatedModel:
     """What is evaluated: a task with weights from `source`, or with their average, and its programs by machine.
 
-    programs: of whole batches, none where the model cannot be traced. A single one is not run, as plain torch does as
-    well, and takes samples of any length. rests, constants: see `compile_rest`.
+    programs: of the planned size, none where the model cannot be traced. A single one is not run, as plain torch does
+    as well, and takes samples of any length. others: those of other sizes.
     """
 
     spec: TaskSpec
@@ -135,35 +137,34 @@ class EvaluatedModel:
     averaged: bool
     capture: CapturedTask | None
     programs: Sequence[Program]
-    rests: Sequence[Program]
-    constants: Mapping[str, Tensor]
+    others: OtherSizes
 
 
 def _run(model: EvaluatedModel, split: str) -> dict[str, Any]:
     """Write the constants to a file, start a process for each machine, and return the counts."""
-    spec, source, capture, programs, rests = model.spec, model.source, model.capture, model.programs, model.rests
+    spec, source, capture, programs, others = model.spec, model.source, model.capture, model.programs, model.others
     task = load_task(spec)
     names = [worker_name(0, machine) for machine in range(max(1, len(programs)))]
     with tempfile.TemporaryDirectory(prefix="cutset-eval-") as folder:
-        constants = dict(model.constants) | (capture.constants if capture is not None else {})
+        constants = dict(others.constants) | (capture.constants if capture is not None else {})
         with weights.open_weights(source, averaged=model.averaged) as trained:
             missing = [name for name in non_persistent_buffers(task) if trained.shape(name) is None]
             if missing:  # a plain state_dict leaves out buffers that are not persistent
                 constants |= {n: b for n, b in build_model(task, seed=0).named_buffers() if n in missing}
-            weights.check_weights(trained, [*programs, *rests], constants, where=source)
+            weights.check_weights(
+                trained, [*programs, *chain.from_iterable(others.evaluations)], constants, where=source
+            )
             if len(programs) == 1:
                 constants |= _make_unused(task, trained, constants)
         path = save_state(Path(folder) / "constants.safetensors", constants)
         batch = capture.batch if capture is not None else spec.batch or task.batch
         where = str(source.resolve())
         machine = EvaluationSpec(spec, split, batch, where, str(path), model.averaged, peers=names)
-        encoded = [msgspec.msgpack.encode(program) for program in programs] if len(programs) > 1 else []
-        of_rest = [msgspec.msgpack.encode(rest) for rest in rests] or [b""] * len(encoded)
         machines = [
-            msgspec.structs.replace(machine, program=program, rest=rest)
-            for program, rest in zip(encoded, of_rest, strict=True)
+            msgspec.structs.replace(machine, programs=encode_programs([programs, *others.evaluations], number))
+            for number in range(len(programs))
         ]
-        return _launch(names, machines or [machine])
+        return _launch(names, machines if len(programs) > 1 else [machine])
 
 
 def _make_unused(task: Task, trained: weights.Weights, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -194,17 +195,17 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
     """Evaluate one machine's part; return the scores (None if another machine has the output) and seconds."""
     spec = msgspec.convert(setup, EvaluationSpec)
     task = load_task(spec.spec)
-    samples = read_split(task, spec.split, one_shape=bool(spec.program))
+    samples = read_split(task, spec.split, one_shape=bool(spec.programs))
     with (
         weights.open_weights(Path(spec.weights), averaged=spec.averaged) as trained,
         weights.open_weights(Path(spec.constants)) as constants,
     ):
         values = weights.FallbackWeights(trained, constants)
-        if spec.program:
-            worker, rest = _build_workers(spec, task, channel)
-            weights.load_pieces(worker.states, values)
+        if spec.programs:
+            workers = _build_workers(spec, task, channel)
+            weights.load_pieces(workers.first.states, values)
             start = time.monotonic()
-            scores = score(worker, task, samples, 0, autocast=spec.spec.autocast, rest=rest)
+            scores = score(workers, task, samples, 0, autocast=spec.spec.autocast)
         else:
             model = build_model(task, seed=0)
             weights.load_model(model, values, where=Path(spec.weights))
@@ -214,17 +215,11 @@ def run_evaluation_worker(channel: Channel, setup: Any, progress: RoleProgress) 
     return {"scores": None if scores is None else _to_plain(scores), "seconds": time.monotonic() - start}
 
 
-def _build_workers(spec: EvaluationSpec, task: Task, channel: Channel) -> tuple[Worker, Worker | None]:
-    """Return what computes whole batches, and what computes the short one, with the same state."""
-    found = [msgspec.msgpack.decode(one, type=Program) for one in (spec.program, spec.rest) if one]
+def _build_workers(spec: EvaluationSpec, task: Task, channel: Channel) -> SizedWorkers:
+    found = [msgspec.msgpack.decode(one, type=Program) for one in spec.programs]
     leaf_modules = LeafModules.where_needed(found, lambda: build_step(task))
     mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
-    worker = Worker(found[0], mailbox, spec.peers, leaf_modules=leaf_modules)
-    if not spec.rest:
-        return worker, None
-    worker.states.extend(found[1])
-    rest = Worker(found[1], mailbox, spec.peers, states=worker.states, tag="rest.", leaf_modules=leaf_modules)
-    return worker, rest
+    return SizedWorkers(found, mailbox, spec.peers, leaf_modules=leaf_modules)
 
 
 def _to_plain(scores: Scores) -> dict[str, Any]:

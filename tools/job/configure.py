@@ -104,7 +104,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
         ],
         next_run_number(config.folder),
         None if start is None else start.stream,
-        rests=plan.rests,
+        others=plan.others,
     )
 
 

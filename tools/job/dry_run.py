@@ -21,8 +21,8 @@ from ...runtime.worker.flat_gradient import SparseTable
 from ...runtime.worker.uncut_worker import find_sparse_tables
 from ..blame import blame
 from ..samples.batch_maker import describe_form
-from ..samples.dataset_samples import DatasetSamples, Samples
-from ..samples.part_samples import PartSamples, take_first
+from ..samples.dataset_samples import Samples
+from ..samples.part_samples import PartSamples, buckets_of, take_first
 from ..task.load_task import read_split, read_training
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scorer, Scores
@@ -128,26 +128,14 @@ def _read_splits(
     """
     train, test = read_training(task, one_shape=exactly), read_split(task, "test", one_shape=exactly)
     for split, data in (("train", train), ("test", test)):
-        if exactly:
-            _refuse_buckets(task, split, data)
         first = data if isinstance(data, Data) else take_first(data, 1)
-        _check_alike(task, example, first, split, exactly=exactly or isinstance(data, Data))
+        has_one_shape = isinstance(data, Data) or (exactly and buckets_of(data) is None)
+        _check_alike(task, example, first, split, exactly=has_one_shape)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadInput(
             "E316", f"the model of task {task.name} has no parameter to train", fix="requires_grad=True for some"
         )
     return train, test
-
-
-def _refuse_buckets(task: "Task", split: str, data: Samples | PartSamples) -> None:
-    """Raise BadInput for samples that are padded to several lengths, where a model is cut for one shape."""
-    from ...models.buckets import Buckets
-
-    if isinstance(data, DatasetSamples | PartSamples) and isinstance(data.collate, Buckets):
-        facts = f"the {split} data of task {task.name} has {data.collate}, and a cut model is planned for one shape"
-        raise BadInput(
-            "E311", facts, fix="--machines 1, or one length for all samples: collate_fn=cutset.PadTo(LENGTH)"
-        )
 
 
 def _check_alike(task: "Task", example: Data, data: Data, split: str, *, exactly: bool) -> None:

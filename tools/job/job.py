@@ -17,6 +17,7 @@ from ...ps.slices.slicing import ParameterSlice, slices_of_machine
 from ...runtime.worker.program import Program
 from ..config.run_config import RunConfig
 from ..run_folder import INITIAL
+from ..task.plan_task import OtherSizes
 from .process_specs import Script, TrainingSpec, WorkerSpec
 from .stream_position import FIRST_LOOP, LoopPosition, StreamPosition
 
@@ -34,12 +35,12 @@ class Job:
     """A run of which everything is settled: what `configure` returns, and the supervisors start roles from.
 
     config: the options as the user gave them; method, optimizer, compression: the objects that they name. shards: how
-    many there are. programs, evaluations: by machine; empty where the model is trained whole, in plain torch. rests:
-    those that evaluate a short last batch, empty where none is computed. regions: by machine, where its trained
-    parameters lie in its flat buffer; slices: how shards divide these buffers. names: from each name in the model's
-    state_dict to the one that the run knows the tensor by; a tied tensor has several. notes: what the user should
-    know. run: its number among the runs of its folder, which orders their checkpoints. stream: where it begins in its
-    stream, if that is known. script: that keeps its own loop; loop: how that goes through its data.
+    many there are. programs, evaluations: by machine; empty where the model is trained whole, in plain torch. others:
+    those for batches of other sizes. regions: by machine, where its trained parameters lie in its flat buffer; slices:
+    how shards divide these buffers. names: from each name in the model's state_dict to the one that the run knows the
+    tensor by; a tied tensor has several. notes: what the user should know. run: its number among the runs of its
+    folder, which orders their checkpoints. stream: where it begins in its stream, if that is known. script: that keeps
+    its own loop; loop: how that goes through its data.
     """
 
     config: RunConfig
@@ -60,7 +61,7 @@ class Job:
     stream: StreamPosition | None = None
     script: Script | None = None
     loop: LoopPosition = FIRST_LOOP
-    rests: Sequence[Program] = ()
+    others: OtherSizes = field(default_factory=OtherSizes)
 
     @property
     def out(self) -> Path:
@@ -107,6 +108,11 @@ class Job:
         return max(1, (os.cpu_count() or 1) // (self.machines * self.replicas))
 
 
+def encode_programs(by_size: Sequence[Sequence[Program]], machine: int) -> list[bytes]:
+    """Return a machine's programs as msgpack, one for each size; none where the model is whole."""
+    return [msgspec.msgpack.encode(programs[machine]) for programs in by_size if programs]
+
+
 def make_worker_spec(
     job: Job,
     replica: int,
@@ -131,9 +137,8 @@ def make_worker_spec(
         replica=replica,
         machine=machine,
         machines=job.machines,
-        program=msgspec.msgpack.encode(job.programs[machine]) if job.programs else b"",
-        evaluation=msgspec.msgpack.encode(job.evaluations[machine]) if job.programs else b"",
-        rest=msgspec.msgpack.encode(job.rests[machine]) if job.rests else b"",
+        programs=encode_programs([job.programs, *job.others.programs], machine),
+        evaluations=encode_programs([job.evaluations, *job.others.evaluations], machine),
         slices=slices_of_machine(job.slices, machine),
         method=job.method,
         optimizer=job.optimizer.of_machine(machine),

@@ -101,20 +101,19 @@ class Script(msgspec.Struct, frozen=True):
 class WorkerSpec(msgspec.Struct, frozen=True):
     """What one worker is told: one machine of one replica.
 
-    program, evaluation: msgpack of its Programs; empty where the model is trained whole. rest: that which evaluates the
-    last batch where it is short and cannot be filled up, else empty. incarnation: how often its
-    replica was restarted; start_step: the step that it begins with. compression: of its pushes. regions: where its
-    parameters lie. local_state: file in the folder of the run with what it had alone at a recovery point, "" if there
-    is none. script: what it runs where the user keeps the loop; loop: how that goes through its data, as far as it is
-    known.
+    programs, evaluations: msgpack of its Programs by size of a batch, the planned one first; empty where the model is
+    trained whole. incarnation: how often its replica was restarted; start_step: the step that it begins with.
+    compression: of its pushes. regions: where its parameters lie. local_state: file in the folder of the run with what
+    it had alone at a recovery point, "" if there is none. script: what it runs where the user keeps the loop; loop: how
+    that goes through its data, as far as it is known.
     """
 
     training: TrainingSpec
     replica: int
     machine: int
     machines: int
-    program: bytes
-    evaluation: bytes
+    programs: list[bytes]
+    evaluations: list[bytes]
     slices: list[ParameterSlice]
     method: AnyMethod
     optimizer: AnyOptimizer
@@ -123,7 +122,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     compression: AnyCompression | None = None
     regions: list[Region] = []
     local_state: str = ""
-    rest: bytes = b""
     script: Script | None = None
     loop: LoopPosition = LoopPosition()
 

@@ -17,7 +17,15 @@ from ..task.capture_task import CapturedTask, capture_task, try_to_capture
 from ..task.load_task import TaskSpec, read_split
 from ..task.meta_model import build_without_weights
 from ..task.plan_request import PlanRequest
-from ..task.plan_task import compile_programs, compile_rest, load_cut, micro_batch_spec, plan_task, with_placement
+from ..task.plan_task import (
+    OtherSizes,
+    compile_other_sizes,
+    compile_programs,
+    load_cut,
+    micro_batch_spec,
+    plan_task,
+    with_placement,
+)
 
 if TYPE_CHECKING:
     from ...models.task import Task
@@ -35,9 +43,9 @@ class ReplicaPlan:
     """How a replica computes.
 
     spec: the task, with the leaf modules and the autocast of the placement. batch: samples of a step, computed in
-    `micro_batches` parts. programs, evaluations: by machine, empty where the model is whole. rests: those that evaluate
-    the last batch where it is short and cannot be filled up. placement: None where it was not captured; failure: then
-    why, if it cannot be traced. constants: values that the model's code made.
+    `micro_batches` parts. programs, evaluations: by machine, empty where the model is whole. others: those for batches
+    of other sizes. placement: None where it was not captured; failure: then why, if it cannot be traced. constants:
+    values that the model's code made.
     """
 
     task: "Task"
@@ -47,7 +55,7 @@ class ReplicaPlan:
     placement: Placement | None = None
     programs: Sequence[Program] = ()
     evaluations: Sequence[Program] = ()
-    rests: Sequence[Program] = ()
+    others: OtherSizes = field(default_factory=OtherSizes)
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     has_leaf_modules: bool = False
     notes: tuple[str, ...] = ()
@@ -96,7 +104,7 @@ def plan_replica(
     spec = with_placement(placement, spec)
     if len(programs) == 1 and placement.micro_batches == 1:  # there is nothing that plain torch does not do as well
         return ReplicaPlan(task, spec, batch, placement=placement, notes=notes)
-    rests, more = compile_rest(capture, spec, cut, lambda: len(read_split(task, "test")))
+    others = compile_other_sizes(capture, spec, cut, lambda: read_split(task, "test"))
     return ReplicaPlan(
         task,
         spec,
@@ -105,8 +113,8 @@ def plan_replica(
         placement,
         programs,
         evaluations,
-        rests,
-        {**capture.constants, **more},
+        others,
+        {**capture.constants, **others.constants},
         bool(capture.leaf_modules),
         notes,
     )

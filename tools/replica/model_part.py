@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ...runtime.worker.flat_gradient import FlatGradient
 from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program
+from ...runtime.worker.sized_workers import SizedWorkers
 from ...runtime.worker.trace import Trace, warm_steps
 from ...runtime.worker.uncut_worker import FlatModel, UncutWorker
 from ...runtime.worker.worker import Worker
@@ -91,34 +93,33 @@ class CutModelPart(ModelPart):
     worker: Worker
 
     def __init__(self, setup: WorkerSpec, task: Task, mailbox: Mailbox) -> None:
-        program = msgspec.msgpack.decode(setup.program, type=Program)
-        evaluation = msgspec.msgpack.decode(setup.evaluation, type=Program)
+        programs, evaluations = (
+            [msgspec.msgpack.decode(program, type=Program) for program in encoded]
+            for encoded in (setup.programs, setup.evaluations)
+        )
         peers = [worker_name(setup.replica, m, setup.incarnation) for m in range(setup.machines)]
-        rest = msgspec.msgpack.decode(setup.rest, type=Program) if setup.rest else None
-        all_programs = [program, evaluation, *([] if rest is None else [rest])]
-        leaf_modules = LeafModules.where_needed(all_programs, lambda: build_step(task, seed=setup.training.seed))
+        whole_step = partial(build_step, task, seed=setup.training.seed)
+        leaf_modules = LeafModules.where_needed([*programs, *evaluations], whole_step)
         trace = Trace(warm_steps(setup.training.steps) if setup.replica == 0 else range(0))
         seed, order = setup.training.seed + setup.replica, setup.training.schedule
-        self.worker = Worker(program, mailbox, peers, seed=seed, order=order, leaf_modules=leaf_modules, trace=trace)
-        for one in all_programs[1:]:
-            self.worker.states.extend(one)
-        _load_boxes(self.worker.states, setup.training.initial)
+        self._workers = SizedWorkers(
+            programs, mailbox, peers, seed=seed, order=order, leaf_modules=leaf_modules, trace=trace
+        )
+        self.worker = self._workers.first
         states = self.worker.states
-        self._tester = Worker(evaluation, mailbox, peers, states=states, tag="test.", leaf_modules=leaf_modules)
-        self._rest = None
-        if rest is not None:
-            self._rest = Worker(rest, mailbox, peers, states=states, tag="rest.", leaf_modules=leaf_modules)
+        self._testers = SizedWorkers(evaluations, mailbox, peers, states=states, tag="test.", leaf_modules=leaf_modules)
+        _load_boxes(states, setup.training.initial)
         self._tests, self._autocast = 0, setup.training.task.autocast
 
     def step(self, batch: Data, step: int) -> float | None:
-        return self.worker.step(batch, step)
+        return self._workers.step(batch, step)
 
     def clip(self, max_norm: float, step: int) -> float:
         return self.worker.clip(max_norm, step)
 
     def score(self, task: Task, data: Samples, batch: int) -> Scores | None:
         self._tests += 1
-        return score(self._tester, task, data, self._tests, autocast=self._autocast, rest=self._rest)
+        return score(self._testers, task, data, self._tests, autocast=self._autocast)
 
     def buffers(self) -> list[Tensor]:
         states = self.worker.states

@@ -20,7 +20,7 @@ class TaskWorker(WorkerProcess):
     """One machine's part of one replica. After an evaluation it may wait for a verdict (tools/selection)."""
 
     def __init__(self, channel: Channel, spec: WorkerSpec, progress: RoleProgress) -> None:
-        training, is_cut = spec.training, bool(spec.program)
+        training, is_cut = spec.training, bool(spec.programs)
         self._task = load_task(training.task)
         samples = read_training(self._task, seed=training.seed, parts=training.parts or None, one_shape=is_cut)
         self._tests = read_split(self._task, "test", one_shape=is_cut) if spec.replica == 0 else None
@@ -59,7 +59,7 @@ class TaskWorker(WorkerProcess):
             self._await_verdict(step, due=self._log.last_due(step))
 
     def _build_part(self, mailbox: Mailbox) -> ModelPart:
-        if self._spec.program:
+        if self._spec.programs:
             return CutModelPart(self._spec, self._task, mailbox)
         return UncutModelPart(self._training, self._task, self._training.seed + self._spec.replica)
 

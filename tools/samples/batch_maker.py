@@ -9,6 +9,7 @@ from ...errors import BadInput
 from ..blame import blame
 
 if TYPE_CHECKING:
+    from ...models.buckets import Buckets
     from ...models.task import Data, Task
 
 LABELS = ("labels", "label")  # of a batch that is a dict, as Hugging Face has them
@@ -18,7 +19,7 @@ class BatchMaker:
     """Makes the batches of one split.
 
     collate: makes a batch of a list of samples. one_shape: whether all batches must have the same sizes, as for a cut
-    model, or only the same dtypes and numbers of dimensions. what: the samples are, in words.
+    model unless there are buckets, or only the same dtypes and numbers of dimensions. what: the samples are, in words.
     """
 
     def __init__(
@@ -27,17 +28,31 @@ class BatchMaker:
         self.collate, self._unpack = collate, task.unpack or unpack_batch
         self.what = f"the {split} data of task {task.name}"
         self._form: list[str] | None = None
-        self.has_one_shape = one_shape
+        self.has_one_shape = one_shape and self.buckets is None
 
-    def make(self, items: list[Any], which: str, name: Callable[[int], str]) -> "Data":
+    @property
+    def buckets(self) -> "Buckets | None":
+        """What pads samples to one of a few lengths, if the task has that."""
+        from ...models.buckets import Buckets
+
+        return self.collate if isinstance(self.collate, Buckets) else None
+
+    def choose_length(self, length: int | None) -> int | None:
+        """Return a length, by default that of the longest bucket; None where there are no buckets."""
+        return length if length is not None or self.buckets is None else self.buckets.lengths[-1]
+
+    def make(self, items: list[Any], which: str, name: Callable[[int], str], *, length: int | None = None) -> "Data":
         """Return the batch of some samples; BadInput where it fails, or is unlike the one before.
 
-        which: the samples are, in words; name: returns the words for one of them, by its place.
+        which: the samples are, in words; name: returns the words for one of them, by its place. length: of a bucket
+        that samples are fitted to, by default the smallest that holds them.
         """
         from ...models.task import Data
 
+        buckets = self.buckets
         with blame("E311", f"the batch of samples {which} of {self.what}"):
-            batch = self._unpack(self.collate(items))
+            collated = self.collate(items) if buckets is None or length is None else buckets.fit(items, length)
+            batch = self._unpack(collated)
         if not isinstance(batch, Data):
             facts = f"unpack of {self.what} gives a {type(batch).__name__}, not a cutset.Data"
             raise BadInput("E311", facts, fix="return cutset.Data((inputs,), (targets,))")

@@ -18,6 +18,7 @@ from .batch_maker import BatchMaker
 from .generators import keep_generators, seed_generators
 
 if TYPE_CHECKING:
+    from ...models.buckets import Buckets
     from ...models.task import Data, Task
 
 LOADERS = 2  # one computes while the other waits for a disk, or for a core
@@ -68,26 +69,35 @@ class DatasetSamples:
             facts = f"{self.what} had {self._count} samples when the run began, and has {count} now"
             raise BadInput("E311", facts, fix="let a dataset keep its length while it is trained on")
         numbers = index.tolist()
-        drawn = [0] * len(numbers) if epochs is None else epochs.tolist()
+        return self._make(numbers, [0] * len(numbers) if epochs is None else epochs.tolist())
+
+    def take_first(self, count: int, length: int | None = None) -> "Data":
+        """Return the first samples, again and again where there are too few.
+
+        length: of a bucket that they are fitted to, by default the longest.
+        """
+        length = self._maker.choose_length(length)
+        return self._make([number % self._count for number in range(count)], [0] * count, length=length)
+
+    def _make(self, numbers: list[int], epochs: list[int], *, length: int | None = None) -> "Data":
         with keep_generators():
-            items = [self._read(number, epoch) for number, epoch in zip(numbers, drawn, strict=True)]
-        return self._maker.make(items, _list_some(numbers), lambda place: f"sample {numbers[place]}")
+            items = [self._read(number, epoch) for number, epoch in zip(numbers, epochs, strict=True)]
+        return self._maker.make(items, _list_some(numbers), lambda place: f"sample {numbers[place]}", length=length)
 
     def read(self, number: int, index: list[int], epochs: list[int]) -> "Data":
         """Return the samples at `index` as they are in these epochs. number: of the batch, which does not matter."""
         return self.rows(torch.tensor(index), torch.tensor(epochs))
 
     @property
-    def collate(self) -> Callable[[list[Any]], Any]:
-        """What makes a batch of a list of samples."""
-        return self._maker.collate
+    def buckets(self) -> "Buckets | None":
+        """What pads samples to one of a few lengths, if the task has that."""
+        return self._maker.buckets
 
     def find_buckets(self) -> list[int] | None:
         """Return the bucket of each sample by number, None where the task has none. It may read all samples."""
-        from ...models.buckets import Buckets
         from ...models.task import TaskError
 
-        if not isinstance(buckets := self.collate, Buckets):
+        if (buckets := self.buckets) is None:
             return None
         if buckets.sizes is not None and len(buckets.sizes) != self._count:
             facts = f"{self.what} has {self._count} samples, and its buckets have sizes of {len(buckets.sizes)}"

@@ -24,6 +24,7 @@ from .dataset_samples import DatasetSamples
 from .generators import keep_generators, seed_generators
 
 if TYPE_CHECKING:
+    from ...models.buckets import Buckets
     from ...models.task import Data, Task
     from .dataset_samples import Samples
 
@@ -124,21 +125,30 @@ class PartSamples:
             finally:
                 torch_worker._worker_info = outside
 
-    def make(self, items: list[Any], part: int, first: int) -> "Data":
-        """Return the batch of samples of a part, of which the first one has this place."""
+    @property
+    def buckets(self) -> "Buckets | None":
+        """What pads samples to one of a few lengths, if the task has that."""
+        return self._maker.buckets
+
+    def make(self, items: list[Any], part: int, first: int, *, length: int | None = None) -> "Data":
+        """Return the batch of samples of a part, of which the first one has this place. length: of a bucket."""
         name = self.name_part(part)
         which = f"{first} to {first + len(items) - 1} of {name}"
-        return self._maker.make(items, which, lambda place: f"sample {first + place} of {name}")
+        return self._maker.make(items, which, lambda place: f"sample {first + place} of {name}", length=length)
 
-    def take_first(self, count: int) -> "Data":
-        """Return the first samples, again and again where there are too few; BadInput where there are none."""
+    def take_first(self, count: int, length: int | None = None) -> "Data":
+        """Return the first samples, again and again where there are too few; BadInput where there are none.
+
+        length: of a bucket that they are fitted to, by default the longest.
+        """
+        length = self._maker.choose_length(length)
         items = list[Any]()
         for part in range(self.parts):
             with self.reading(part):
                 items += islice(self.samples(part), count - len(items))
         if not items:
             raise BadInput("E311", f"{self.what} yields no sample", fix="let it yield at least one")
-        return self.make([items[place % len(items)] for place in range(count)], 0, 0)
+        return self.make([items[place % len(items)] for place in range(count)], 0, 0, length=length)
 
     def read_whole(self) -> list[Any]:
         """Return all samples, for a stream of test samples; BadInput where there are too many, or none."""
@@ -256,11 +266,16 @@ def read_into_memory(task: "Task", split: str, stream: PartSamples) -> "DatasetS
     return DatasetSamples(task, split, items, collate=stream.collate, processes=0, one_shape=one_shape)
 
 
-def take_first(samples: "Samples | PartSamples", count: int) -> "Data":
-    """Return the first samples, again and again where there are too few."""
-    if isinstance(samples, PartSamples):
-        return samples.take_first(count)
+def take_first(samples: "Samples | PartSamples", count: int, length: int | None = None) -> "Data":
+    """Return the first samples, again and again where there are too few, fitted to the longest bucket or `length`."""
+    if isinstance(samples, PartSamples | DatasetSamples):
+        return samples.take_first(count, length)
     return samples.rows(torch.arange(count) % len(samples))
+
+
+def buckets_of(samples: "Samples | PartSamples") -> "Buckets | None":
+    """Return what pads samples to one of a few lengths, None where they have one size, or nobody knows theirs."""
+    return samples.buckets if isinstance(samples, PartSamples | DatasetSamples) else None
 
 
 def wrap_stream(

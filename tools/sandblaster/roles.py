@@ -136,7 +136,7 @@ class _GradientWorkerProcess:
         channel.send(LAUNCHER, Message("connected"))
         self._model_part: ModelPart = (
             CutModelPart(worker, self._task, mailbox)
-            if worker.program
+            if worker.programs
             else UncutModelPart(training, self._task, training.seed)
         )
         names = [worker_name(worker.replica, machine, worker.incarnation) for machine in range(worker.machines)]

@@ -103,13 +103,17 @@ def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask |
         return error
 
 
-def capture_rest(capture: CapturedTask, spec: TaskSpec, count: int) -> "tuple[Graph, dict[str, Tensor]]":
-    """Return the evaluation graph of a captured task for `count` samples, fewer than it was captured for."""
-    import torch
+def capture_example(
+    capture: CapturedTask, spec: TaskSpec, example: "Data", *, training: bool
+) -> "tuple[Graph | None, Graph, dict[str, Tensor]]":
+    """Return the graphs of a captured task for a batch of another size, and the constants of these.
 
-    example = example_batch(capture.task, capture.batch).rows(torch.arange(count))
+    training: whether a training graph is wanted, and is compared with plain torch; else there is none.
+    """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
-    return _graph(capture.task, example, capture.leaf_modules, spec, lambda note: None, training=False)
+    if training:
+        return _graphs(capture.task, example, capture.leaf_modules, spec, lambda note: None)
+    return None, *_graph(capture.task, example, capture.leaf_modules, spec, lambda note: None, training=False)
 
 
 def _graphs(

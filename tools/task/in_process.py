@@ -12,15 +12,15 @@ from ...models.task import Data
 from ...partition.capture.export import capture, collect_state
 from ...partition.capture.leaf_search import capture_by_leaf_modules
 from ...partition.cluster.machines import Cluster, uniform_cluster
+from ...partition.dataflow.carried_cut import carry_cut
 from ...partition.dataflow.dataflow import lower_cut
-from ...partition.dataflow.evaluation_cut import evaluation_cut
 from ...partition.ir.graph import Graph
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
 from ...partition.recurrence.recurrent_call import has_recurrent
+from ...runtime.replica.replica import Replica
 from ...runtime.worker.program import programs
-from ...runtime.worker.replica import Replica
 from . import weight_source as weights
 from .load_task import mean_square
 from .trace_check import check_trace
@@ -128,7 +128,7 @@ def make_replica(
     dataflow = lower_cut(graph, cut_from_placement(placement, graph))
     if not training:
         evaluation, more = capture(model, None, _as_sequence(inputs), **settings)
-        dataflow = lower_cut(evaluation, evaluation_cut(graph, dataflow.cut, evaluation))
+        dataflow = lower_cut(evaluation, carry_cut(graph, dataflow.cut, evaluation))
         constants |= more
     parts = programs(dataflow, training=training)
     own = weights.InMemoryWeights(collect_state(model, loss, constants))

@@ -131,12 +131,12 @@ def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
         return initialise_lazy_modules(model, lambda: example_batch(task, task.batch), seed=seed, device=device)
 
 
-def example_batch(task: "Task", batch: int) -> "Data":
-    """Return the task's example batch; BadInput where the task's own code fails."""
+def example_batch(task: "Task", batch: int, length: int | None = None) -> "Data":
+    """Return the task's example batch, or the first training samples of a length; BadInput where its code fails."""
     from ...models.task import Data
 
-    if task.example is None:
-        return _take_first(task, batch)
+    if task.example is None or length is not None:
+        return _take_first(task, batch, length)
     with blame("E312", f"example({batch}) of task {task.name}"):
         found = task.example(batch)
     if not isinstance(found, Data):
@@ -151,13 +151,13 @@ def example_batch(task: "Task", batch: int) -> "Data":
     return found
 
 
-def _take_first(task: "Task", batch: int) -> "Data":
+def _take_first(task: "Task", batch: int, length: int | None) -> "Data":
     """Return the first training samples, again and again where there are too few."""
     if task.data is None:
         raise BadInput("E312", f"task {task.name} has neither an example nor data", fix="give it one of both")
     from ..samples.part_samples import take_first
 
-    return take_first(read_training(task), batch)
+    return take_first(read_training(task), batch, length)
 
 
 def _import_module(name: str, attribute: str) -> ModuleType:

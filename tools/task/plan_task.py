@@ -1,26 +1,30 @@
 """From the graphs of a task to a placement, a cut and programs: what `plan`, `check`, `eval` and `train` share."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
+import torch
 from torch import Tensor
 
 from ...errors import BadInput, UsageError
+from ...partition.dataflow.carried_cut import carry_cut
 from ...partition.dataflow.cut import Cut
 from ...partition.dataflow.dataflow import lower_cut
-from ...partition.dataflow.evaluation_cut import evaluation_cut
+from ...partition.ir.graph import Graph
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
 from ...runtime.worker.program import Program, programs
-from .capture_task import CapturedTask, capture_rest, capture_unrolled
-from .load_task import TaskSpec
+from ..samples.part_samples import buckets_of
+from .capture_task import CapturedTask, capture_example, capture_unrolled
+from .load_task import TaskSpec, example_batch, read_training
 from .plan_request import PlanRequest
 
 if TYPE_CHECKING:
-    from ...models.task import Task
+    from ...models.task import Data, Task
+    from ..samples.dataset_samples import Samples
 
 
 def micro_batch_spec(spec: TaskSpec, task: "Task", micro_batches: int) -> TaskSpec:
@@ -69,8 +73,12 @@ def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Pl
     )
     chosen = other if other is not None and placement.unrolled else capture
     own = {"leaf_modules": list(capture.leaf_modules), "autocast": capture.autocast, "frozen": list(spec.frozen)}
-    placement = msgspec.structs.replace(placement, unrolled=chosen.unrolled, **own)
-    notes = (*capture.notes, *(other.notes if other is not None else ()))
+    lengths = _find_lengths(capture.task) if capture.task.example is None else []
+    placement = msgspec.structs.replace(placement, unrolled=chosen.unrolled, lengths=lengths, **own)
+    notes = [*capture.notes, *(other.notes if other is not None else ())]
+    if len(lengths) > 1:
+        shorter = ", ".join(map(str, lengths[:-1]))
+        notes.append(f"planned for samples of length {lengths[-1]}; those of {shorter} are cut in the same proportions")
     return PlannedTask(placement, chosen, tuple(dict.fromkeys(notes)))
 
 
@@ -96,24 +104,101 @@ def load_cut(capture: CapturedTask, placement: Placement) -> Cut:
 def compile_programs(capture: CapturedTask, cut: Cut) -> tuple[list[Program], list[Program]]:
     """Return the training programs and the evaluation programs, one of each for every machine."""
     dataflow = lower_cut(capture.train, cut)
-    evaluation = evaluation_cut(capture.train, dataflow.cut, capture.evaluation)
+    evaluation = carry_cut(capture.train, dataflow.cut, capture.evaluation)
     return programs(dataflow, training=True), programs(lower_cut(capture.evaluation, evaluation), training=False)
 
 
-def compile_rest(
-    capture: CapturedTask, spec: TaskSpec, cut: Cut, count_samples: Callable[[], int]
-) -> tuple[list[Program], dict[str, Tensor]]:
-    """Return the evaluation programs for the samples that make no whole batch, and the constants of these.
+@dataclass(frozen=True)
+class OtherSizes:
+    """Programs for batches of other sizes than the planned one, by size and machine, with the constants of these."""
 
-    There are none where all that is read of the output has samples along its first dimension: the last batch is filled
-    up then, and what was added is left out. It cannot be of a loss that the model computes itself.
+    programs: "Sequence[Sequence[Program]]" = ()
+    evaluations: "Sequence[Sequence[Program]]" = ()
+    constants: "Mapping[str, Tensor]" = field(default_factory=dict)
+
+
+def compile_other_sizes(
+    capture: CapturedTask, spec: TaskSpec, cut: Cut, read: Callable[[], "Samples"], *, training: bool = True
+) -> OtherSizes:
+    """Compile programs for the other lengths of the task's buckets, and for a last batch of evaluation that is short.
+
+    read: returns the samples of evaluation. training: whether there are programs to train by, too. BadInput where the
+    parameters would not lie in all programs alike.
+    """
+    task, batch = capture.task, capture.batch
+    planned, placed = _list_shapes(example_batch(task, batch)), lower_cut(capture.train, cut).cut
+    lengths = _find_lengths(task)
+    examples = [(example_batch(task, batch, length), f"length {length}") for length in lengths]
+    trained, evaluated, constants = list[list[Program]](), list[list[Program]](), dict[str, Tensor]()
+    for example, what in examples:
+        if _list_shapes(example) != planned:
+            train, evaluation, more = capture_example(capture, spec, example, training=training)
+            constants |= more
+            evaluated.append(_compile_evaluation(capture.train, placed, evaluation))
+            if train is not None:
+                trained.append(_compile_training(capture.train, placed, train, what))
+    rest = _take_rest(capture, read, has_lengths=bool(lengths))
+    if rest is not None:
+        _, evaluation, more = capture_example(capture, spec, rest, training=False)
+        constants |= more
+        evaluated.append(_compile_evaluation(capture.train, placed, evaluation))
+    return OtherSizes(trained, evaluated, constants)
+
+
+def _find_lengths(task: "Task") -> list[int]:
+    """Return the lengths to which training samples are padded, and test samples; none where batches have one size."""
+    found = None if task.data is None else buckets_of(read_training(task))
+    if found is None:
+        return []
+    of_tests = buckets_of(read_training(task, "test"))
+    return sorted({*found.lengths, *(of_tests.lengths if of_tests is not None else ())})
+
+
+def _compile_evaluation(train: Graph, cut: Cut, evaluation: Graph) -> list[Program]:
+    return programs(lower_cut(evaluation, carry_cut(train, cut, evaluation)), training=False)
+
+
+def _compile_training(planned: Graph, cut: Cut, train: Graph, what: str) -> list[Program]:
+    """Return training programs of another size; a machine that recomputes segments of the planned one does so, too."""
+    dataflow = lower_cut(train, carry_cut(planned, cut, train))
+    lean = {machine for machine, _ in cut.recomputed}
+    recomputed = frozenset((one.machine, one.stage) for one in dataflow.instructions if one.machine in lean)
+    found = programs(replace(dataflow, cut=replace(dataflow.cut, recomputed=recomputed)), training=True)
+    if _list_layouts(found) != _list_layouts(programs(lower_cut(planned, cut), training=True)):
+        facts = f"the parameters of a batch of {what} cannot lie on the machines as those of the planned one do"
+        raise BadInput("E341", facts, fix="pad all samples to one length: collate_fn=cutset.PadTo(LENGTH)")
+    return found
+
+
+def _list_layouts(found: Sequence[Program]) -> list[list[tuple[object, ...]]]:
+    """Return where the trained parameters of each machine lie, and into which axes they are divided."""
+    return [
+        [
+            (piece.tensor, piece.box, state.offset, program.tensors[piece.tensor].sizes)
+            for state in program.states
+            if state.offset >= 0 and (piece := program.pieces[state.piece])
+        ]
+        for program in found
+    ]
+
+
+def _take_rest(capture: CapturedTask, read: Callable[[], "Samples"], *, has_lengths: bool) -> "Data | None":
+    """Return the samples of evaluation that make no whole batch, where programs of their own compute them, else None.
+
+    Where all that is read of the output has samples along its first dimension, the last batch is filled up, and what
+    was added is left out. It cannot be where the model computes its loss itself.
     """
     graph = capture.evaluation
     if all(graph.tensors[name].shape[:1] == (capture.batch,) for name in graph.results):
-        return [], {}
-    count = count_samples() % capture.batch
+        return None
+    samples = read()
+    count = len(samples) % capture.batch
     if not count:
-        return [], {}
-    rest, constants = capture_rest(capture, spec, count)
-    placed = evaluation_cut(capture.train, lower_cut(capture.train, cut).cut, rest)
-    return programs(lower_cut(rest, placed), training=False), constants
+        return None
+    if has_lengths:  # the last samples say which length
+        return samples.rows(torch.arange(len(samples) - count, len(samples)))
+    return example_batch(capture.task, capture.batch).rows(torch.arange(count))
+
+
+def _list_shapes(batch: "Data") -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in (*batch.inputs, *batch.targets)]

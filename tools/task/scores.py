@@ -7,7 +7,6 @@ a loss that the model computes itself, the last batch is computed as short as it
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from ...models.task import Data, Task, TaskError, count_correct_classes
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.box import Box
 from ...partition.ir.pytree import first_tensor, flatten, iter_leaves
+from ...runtime.worker.sized_workers import SizedWorkers
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
 from ..blame import blame
@@ -127,35 +127,28 @@ class Scorer:
         return blame("E315", f"metric {name!r} of task {self._task.name}", fix=fix)
 
 
-def score(
-    worker: Worker, task: Task, data: Samples, step: int, *, autocast: str = "", rest: Worker | None = None
-) -> Scores | None:
+def score(workers: SizedWorkers, task: Task, data: Samples, step: int, *, autocast: str = "") -> Scores | None:
     """Return the scores of a cut model on samples; None where another machine has the output.
 
     All machines of the replica must call it with the same data and the same `step`, which is a new one at every call.
-    rest: computes what makes no whole batch, where that cannot be filled up (`compile_rest`).
     """
-    size, scorer, has_output = worker.program.batch, Scorer(task, autocast=autocast), False
-    whole = len(data) // size if rest is not None else -(-len(data) // size)  # batches
-    targets = deque[tuple[Tensor, ...]]()  # of batches whose output is on its way
+    size, scorer, has_output = workers.first.program.batch, Scorer(task, autocast=autocast), False
+    under_way = deque[tuple[Data, int]]()  # batches whose output is to come, with the samples that were not filled up
 
     def feed() -> Iterator[Data]:
-        for batch in islice(iterate_batches(data, size), whole):
-            targets.append(batch.targets)
+        for start in range(0, len(data), size):
+            count = min(size, len(data) - start)
+            batch = data.rows(torch.arange(start, start + count))
+            if count < size and not workers.has_program(batch):
+                batch = data.rows(torch.arange(start, start + size).clamp(max=len(data) - 1))
+            under_way.append((batch, count))
             yield batch
 
-    for number, pieces in enumerate(worker.stream(feed(), step)):
-        of_batch = targets.popleft()
+    for worker, pieces in workers.stream(feed(), step):
+        batch, count = under_way.popleft()
         if pieces:
             has_output = True
-            count = min(size, len(data) - number * size)
-            scorer.add(_build_output(worker, pieces), of_batch, size=size, count=count)
-    if rest is not None:
-        last = data.rows(torch.arange(whole * size, len(data)))
-        pieces = rest.predict(last, step)
-        if pieces:
-            has_output = True
-            scorer.add(_build_output(rest, pieces), last.targets, size=len(last), count=len(last))
+            scorer.add(_build_output(worker, pieces), batch.targets, size=len(batch), count=count)
     return scorer.finish() if has_output else None
 
 

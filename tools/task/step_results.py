@@ -13,9 +13,9 @@ from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.dataflow import lower_cut
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.graph import Graph
+from ...runtime.replica.replica import Replica
 from ...runtime.worker.dropout_masks import mask_seed
 from ...runtime.worker.program import programs
-from ...runtime.worker.replica import Replica
 
 GRADIENT_OF = "the gradient of "
 SEED = STEP = 0  # from which both draw their random numbers

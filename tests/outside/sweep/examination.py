@@ -14,15 +14,15 @@ from cutset.models.task import Task
 from cutset.partition.capture.export import collect_state
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.partition.ir.graph import OPAQUE, Graph
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.to_cut import cut_from_placement
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.load_task import TaskSpec, build_model
 from cutset.tools.task.step_results import SEED, STEP, StepResult, measure
@@ -128,7 +128,7 @@ def compare_evaluation(subject: Subject, task: Task, captured: CapturedTask, cut
     model = build_model(task, seed=0)
     values = collect_state(model, subject.loss, captured.constants)
     evaluation = captured.evaluation
-    dataflow = lower_cut(evaluation, evaluation_cut(captured.train, cut, evaluation))
+    dataflow = lower_cut(evaluation, carry_cut(captured.train, cut, evaluation))
     with Replica(programs(dataflow, training=False), seed=SEED, model=model, loss=subject.loss) as replica:
         replica.load(values.__getitem__)
         (found,) = replica.predict([subject.data], STEP)

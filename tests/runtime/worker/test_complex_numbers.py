@@ -13,10 +13,10 @@ from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.partition.operators.step_module import StepModule
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.leaf_modules import LeafModules
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.uncut_worker import UncutWorker
 
 

@@ -4,8 +4,8 @@ import torch
 from cutting import finest_cut, subject
 
 from cutset.partition.capture.export import collect_state
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.partition.ir.box import slices
 from cutset.runtime.worker.flat_parameters import FlatParameters
 from cutset.runtime.worker.program import Program, programs
@@ -14,7 +14,7 @@ from cutset.runtime.worker.program import Program, programs
 def parts(name: str) -> tuple[list[Program], list[Program]]:
     of = subject(name)
     spelled = lower_cut(of.graph, finest_cut(of.graph, 3))
-    evaluated = lower_cut(of.evaluation, evaluation_cut(of.graph, spelled.cut, of.evaluation))
+    evaluated = lower_cut(of.evaluation, carry_cut(of.graph, spelled.cut, of.evaluation))
     return programs(spelled, training=True), programs(evaluated, training=False)
 
 

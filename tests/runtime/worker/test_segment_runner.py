@@ -10,9 +10,9 @@ from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.partition.ir.graph import Graph
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.flat_parameters import FlatParameters
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.segment_runner import MicroBatch, SegmentRunner, batch_tensors
 
 

@@ -4,8 +4,8 @@ import pytest
 from cutting import STEP, finest_cut, load, subject
 
 from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.trace import Span, Trace, warm_steps
 
 

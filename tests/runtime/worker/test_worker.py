@@ -13,15 +13,15 @@ from marking import with_slow
 from cutset.errors import BadInput, NetworkError
 from cutset.models.task import Data
 from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.partition.ir.graph import Graph
 from cutset.runtime.channel.faults import Delay, Fault
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import Program, TransferEdge, programs
-from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.segment_runner import MicroBatch, SegmentRunner, adds_state_gradients_repeatedly
 from cutset.runtime.worker.trace import Trace
 from cutset.runtime.worker.worker import STREAM_AHEAD, Worker
@@ -117,7 +117,7 @@ def test_gradients_add_up_over_steps_until_they_are_zeroed() -> None:
 def test_training_and_evaluation_share_a_channel_and_the_parameters() -> None:
     of = subject("conv")
     spelled = lower_cut(of.graph, finest_cut(of.graph, 2))
-    carried = evaluation_cut(of.graph, spelled.cut, of.evaluation)
+    carried = carry_cut(of.graph, spelled.cut, of.evaluation)
     evaluated = programs(lower_cut(of.evaluation, carried), training=False)
     trained = programs(spelled, training=True)
     model, _ = of.fresh()
@@ -252,7 +252,7 @@ def test_a_machine_that_waits_for_nobody_does_not_run_ahead_of_the_output() -> N
     """Its mailbox would grow without end; here the last machine takes its time over every batch."""
     of = subject("mlp")
     cut = lower_cut(of.graph, pipeline(of.graph, 2)).cut
-    evaluated = programs(lower_cut(of.evaluation, evaluation_cut(of.graph, cut, of.evaluation)), training=False)
+    evaluated = programs(lower_cut(of.evaluation, carry_cut(of.graph, cut, of.evaluation)), training=False)
     begun, done, ahead = [0], [0], list[int]()
 
     def batches(machine: int) -> Iterator[Data]:

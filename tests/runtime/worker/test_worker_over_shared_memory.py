@@ -20,8 +20,8 @@ from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.zmq_channel import ZmqChannel
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import Program, programs
-from cutset.runtime.worker.replica import Replica
 from cutset.runtime.worker.worker import Worker
 
 T = TypeVar("T")

@@ -42,15 +42,15 @@ def test_each_machine_has_its_own_programs_and_slices(monkeypatch: pytest.Monkey
         (1, 0, 2, 3, 7),
         (1, 1, 2, 3, 7),
     ]
-    assert [msgspec.msgpack.decode(one.program, type=Program) for one in setups] == list(job.programs)
-    assert [msgspec.msgpack.decode(one.evaluation, type=Program) for one in setups] == list(job.evaluations)
+    assert [msgspec.msgpack.decode(one.programs[0], type=Program) for one in setups] == list(job.programs)
+    assert [msgspec.msgpack.decode(one.evaluations[0], type=Program) for one in setups] == list(job.evaluations)
     assert [piece for one in setups for piece in one.slices] == sorted(job.slices, key=lambda piece: piece.machine)
     assert all(one.slices for one in setups)
 
 
 def test_an_uncut_model_has_no_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     setup = make_worker_spec(prepared(monkeypatch, tmp_path, 1), 0, 0, 0)
-    assert (setup.program, setup.evaluation) == (b"", b"")
+    assert (setup.programs, setup.evaluations) == ([], [])
 
 
 def test_where_the_run_goes_on_from_a_checkpoint_it_begins_there(

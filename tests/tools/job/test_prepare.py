@@ -182,7 +182,7 @@ def test_the_roles_carry_their_programs_and_no_other(mixed: Job) -> None:
     assert sorted(roles) == ["shard-0", "shard-1", "shard-2", *(f"worker-{r}.{m}" for r in (0, 1) for m in (0, 1))]
     setup = msgspec.convert(roles["worker-1.1"].setup, WorkerSpec)
     assert (setup.replica, setup.machine, setup.machines) == (1, 1, 2)
-    assert msgspec.msgpack.decode(setup.program, type=Program) == mixed.programs[1]
+    assert msgspec.msgpack.decode(setup.programs[0], type=Program) == mixed.programs[1]
     assert {piece.machine for piece in setup.slices} == {1}
 
 

@@ -17,21 +17,21 @@ from cutset.errors import BadInput
 from cutset.models.metrics import Perplexity
 from cutset.models.task import Data, Task, TaskError, make_example_batches
 from cutset.partition.capture.export import collect_state
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.replica import Replica
+from cutset.runtime.worker.sized_workers import SizedWorkers
 from cutset.runtime.worker.uncut_worker import UncutWorker
-from cutset.runtime.worker.worker import Worker
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.evaluation.evaluate import evaluate
 from cutset.tools.job.prepare import prepare
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task, read_split
 from cutset.tools.task.plan_request import PlanRequest
-from cutset.tools.task.plan_task import compile_programs, compile_rest
+from cutset.tools.task.plan_task import compile_other_sizes, compile_programs
 from cutset.tools.task.scores import Scorer, Scores, iterate_batches, score, score_uncut
 from cutset.tools.train import run
 
@@ -62,14 +62,14 @@ def test_a_cut_model_has_as_many_correct_answers_as_plain_torch(count: int) -> N
     assert (alone.correct, alone.samples, alone.accuracy) == (expected, count, expected / count)
     assert alone.loss == pytest.approx(mean, rel=1e-12)
     spelled = lower_cut(of.graph, finest_cut(of.graph, 2))
-    parts = programs(lower_cut(of.evaluation, evaluation_cut(of.graph, spelled.cut, of.evaluation)), training=False)
+    parts = programs(lower_cut(of.evaluation, carry_cut(of.graph, spelled.cut, of.evaluation)), training=False)
     with Replica(parts) as replica:
         load(replica, of)
         states = [worker.states for worker in replica.workers]
 
     def role(machine: int, channel: MemoryChannel) -> list[Scores | None]:
-        worker = Worker(parts[machine], Mailbox(channel), NAMES, states=states[machine])
-        return [score(worker, TASK, data, step) for step in (1, 2)]
+        workers = SizedWorkers([parts[machine]], Mailbox(channel), NAMES, states=states[machine])
+        return [score(workers, TASK, data, step) for step in (1, 2)]
 
     found = MemoryNetwork().run({n: lambda channel, m=m: role(m, channel) for m, n in enumerate(NAMES)})  # type: ignore[misc]
     ((cut, again),) = [both for both in found.values() if both[0] is not None]
@@ -149,19 +149,16 @@ def test_a_loss_inside_the_model_counts_every_sample(count: int) -> None:
 
     cut = finest_cut(capture.train, 2)
     evaluations = compile_programs(capture, cut)[1]
-    rests, constants = compile_rest(capture, LANGUAGE, cut, lambda: count)
-    assert len(rests) == (2 if count % capture.batch else 0)
-    values = collect_state(model, task.loss, {**capture.constants, **constants})
+    others = compile_other_sizes(capture, LANGUAGE, cut, lambda: data)
+    assert [len(machines) for machines in others.evaluations] == ([2] if count % capture.batch else [])
+    values = collect_state(model, task.loss, {**capture.constants, **others.constants})
 
     def role(machine: int, channel: MemoryChannel) -> list[Scores | None]:
-        mailbox = Mailbox(channel)
-        worker, rest = Worker(evaluations[machine], mailbox, NAMES), None
-        if rests:
-            worker.states.extend(rests[machine])
-            rest = Worker(rests[machine], mailbox, NAMES, states=worker.states, tag="rest.")
-        worker.states.load(values.__getitem__)
+        programs = [machines[machine] for machines in (evaluations, *others.evaluations)]
+        workers = SizedWorkers(programs, Mailbox(channel), NAMES)
+        workers.first.states.load(values.__getitem__)
         own = load_task(LANGUAGE)  # a metric collects
-        return [score(worker, own, data, step, rest=rest) for step in (1, 2)]
+        return [score(workers, own, data, step) for step in (1, 2)]
 
     found = MemoryNetwork().run({n: lambda channel, m=m: role(m, channel) for m, n in enumerate(NAMES)})  # type: ignore[misc]
     ((scores, again),) = [both for both in found.values() if both[0] is not None]

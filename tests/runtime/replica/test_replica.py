@@ -14,12 +14,12 @@ from places import SUPPORT
 
 from cutset.errors import BadInput, NetworkError, ProcessLost
 from cutset.models.task import Data
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.runtime.channel.faults import Disconnect, DropMessage, Fault, Kill, Reorder
+from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import Program, programs
-from cutset.runtime.worker.replica import Replica
 
 
 def parts(name: str, machines: int = 3) -> list[Program]:
@@ -103,7 +103,7 @@ def evaluating(name: str, machines: int = 3) -> Replica:
     of = subject(name)
     spelled = lower_cut(of.graph, finest_cut(of.graph, machines))
     replica = Replica(
-        programs(lower_cut(of.evaluation, evaluation_cut(of.graph, spelled.cut, of.evaluation)), training=False)
+        programs(lower_cut(of.evaluation, carry_cut(of.graph, spelled.cut, of.evaluation)), training=False)
     )
     load(replica, of)
     return replica

@@ -22,12 +22,12 @@ from ...partition.operators.step_module import StepModule
 from ..channel.faults import Fault
 from ..channel.mailbox import Mailbox
 from ..channel.memory_channel import MemoryNetwork
+from ..worker.flat_parameters import PieceKey
+from ..worker.leaf_modules import LeafModules
+from ..worker.program import Program
+from ..worker.schedule import DATAFLOW
+from ..worker.worker import Worker
 from .batch_feed import BatchFeed
-from .flat_parameters import PieceKey
-from .leaf_modules import LeafModules
-from .program import Program
-from .schedule import DATAFLOW
-from .worker import Worker
 
 T = TypeVar("T")
 Pieces = list[tuple[Box, Tensor]]

@@ -1,21 +1,24 @@
-"""Models that compute otherwise in evaluation: heads and parameters of one mode alone, axes that only one divides."""
+"""Cuts for other graphs of a model: in evaluation, where it may compute otherwise, and for samples of other lengths."""
 
 import functools
 
 import pytest
 import torch
 import torch.nn.functional as F
-from cutting import STEP, Subject, cuts, finest_cut, predict_cut
+from candidate_cuts import candidates
+from cutting import STEP, Subject, assert_same, cuts, finest_cut, predict_cut, run_cut, run_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marking import with_slow
 from torch import Tensor, nn
 from zoo import Case, real
 
 import cutset
 from cutset.models.task import Data
 from cutset.partition.capture.export import collect_state
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.evaluation_cut import evaluation_cut
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.worker.program import programs
@@ -122,7 +125,7 @@ def test_what_was_trained_is_what_predicts(name: str) -> None:
     """Training and evaluation share the memory of every parameter, however each divides it into axes."""
     of = subject(name)
     spelled = lower_cut(of.graph, finest_cut(of.graph, 2))
-    carried = lower_cut(of.evaluation, evaluation_cut(of.graph, spelled.cut, of.evaluation))
+    carried = lower_cut(of.evaluation, carry_cut(of.graph, spelled.cut, of.evaluation))
     trained, testing = programs(spelled, training=True), programs(carried, training=False)
     values, names = collect_state(*of.fresh(), of.constants), ["worker-0.0", "worker-0.1"]
 
@@ -156,3 +159,45 @@ def test_a_replica_for_predictions_needs_no_other_model(name: str, machines: int
     with cutset.replica(model, placement, x, y, loss=criterion, training=False) as replica:
         found = torch.cat(list(replica.predict(of.batch)))
     torch.testing.assert_close(found, evaluated(model, of), rtol=1e-11, atol=1e-12)
+
+
+LONGEST, WORDS, WIDTH = 12, 9, 8
+
+
+class Language(nn.Module):
+    """Attention, recurrence and convolution along a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(WORDS, WIDTH), nn.Parameter(torch.linspace(0, 1, LONGEST * WIDTH))
+        self.block = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.2, batch_first=True)
+        self.cells, self.filters = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.out = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words: Tensor) -> Tensor:
+        places = self.places.view(LONGEST, WIDTH)[: words.shape[1]]
+        x = self.block(self.table(words) + places)
+        x = x + self.cells(x)[0] + self.filters(x.transpose(1, 2)).transpose(1, 2)
+        logits: Tensor = self.out(x)
+        return logits
+
+
+@functools.cache
+def language(length: int) -> Subject:
+    def sentences() -> Data:
+        words = torch.randint(WORDS, (4, length + 1))
+        return Data((words[:, :-1],), (words[:, 1:],))
+
+    return Subject(Case(Language, sentences, lambda logits, words: F.cross_entropy(logits.mT, words)), torch.float64)
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("length", [1, 5, 8])
+@pytest.mark.parametrize("machines", with_slow([3], [2, 4]))
+def test_a_step_of_shorter_samples_is_that_of_plain_torch(length: int, machines: int) -> None:
+    planned, shorter = language(LONGEST), language(length)
+    for candidate in candidates(planned.graph, uniform_cluster(machines)):
+        placed = lower_cut(planned.graph, candidate.cut).cut
+        carried = carry_cut(planned.graph, placed, shorter.graph)
+        assert carried.owners == placed.owners, "parameters stay where they are"
+        assert_same(run_cut(shorter, carried), run_plain(shorter), rtol=1e-9)

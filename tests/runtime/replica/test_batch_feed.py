@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cutset.models.task import Data
-from cutset.runtime.worker.batch_feed import BatchFeed
+from cutset.runtime.replica.batch_feed import BatchFeed
 
 
 def numbered(count: int, drawn: list[int]) -> Iterator[Data]:

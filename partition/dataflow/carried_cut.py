@@ -1,4 +1,7 @@
-"""Carries the cut of a training graph over to the evaluation graph, which is captured separately and may differ."""
+"""Carries the cut of a training graph over to another graph of the model, which was captured apart and may differ.
+
+That is the graph of other, or that of batches of another size.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,20 +12,20 @@ from ..ir.regrouped_box import regroup_box
 from .cut import Cut, PlacedBox, assign_fold_owners
 
 
-def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
-    """Derive the cut of the evaluation graph that leaves every parameter where training has it.
+def carry_cut(train: Graph, cut: Cut, other: Graph) -> Cut:
+    """Derive the cut of another graph that leaves every parameter where the training graph's cut has it.
 
     An operator that both graphs have (same module, same kind, same count, same loops) keeps its boxes, in the same
-    proportions where the graph was captured for another number of samples; another goes whole to the machine that
-    computes most of what it reads. What is read of the output is collected where the loss is.
+    proportions where the graph was captured for other sizes; another goes whole to the machine that computes most of
+    what it reads. What is read of the output is collected where the loss is.
     """
     cut = assign_fold_owners(train, cut)
     known = {key: op for op, key in zip(train.ops, _operator_keys(train), strict=True)}
     home = cut.boxes[train.producers[train.results[0]]][0][1]
     boxes: dict[str, Sequence[PlacedBox]] = {}
     folds: dict[str, Sequence[PlacedBox]] = {}
-    producers = evaluation.producers
-    for op, key in zip(evaluation.ops, _operator_keys(evaluation), strict=True):
+    producers = other.producers
+    for op, key in zip(other.ops, _operator_keys(other), strict=True):
         twin = known.get(key)
         if twin is not None and _has_like_loops(twin, op):
             sizes = [[loop.size for loop in one.nest.loops] for one in (twin, op)]
@@ -32,15 +35,15 @@ def evaluation_cut(train: Graph, cut: Cut, evaluation: Graph) -> Cut:
             continue
         makers = [placed_box for name in op.inputs if name in producers for placed_box in boxes[producers[name]]]
         boxes[op.name] = [(op.nest.box, _busiest_machine(makers, home))]
-    collected = {producers[name] for name in evaluation.results}
-    boxes |= {op.name: [(op.nest.box, home)] for op in evaluation.ops if op.name in collected}
-    for name, ops in evaluation.overwritten.items():
+    collected = {producers[name] for name in other.results}
+    boxes |= {op.name: [(op.nest.box, home)] for op in other.ops if op.name in collected}
+    for name, ops in other.overwritten.items():
         holder = cut.owners[name][0][1] if name in cut.owners else home
         boxes |= {op.name: [(op.nest.box, holder)] for op in ops}
     owners = {
-        name: _regroup(pieces, train.tensors[name], evaluation.tensors[name])
+        name: _regroup(pieces, train.tensors[name], other.tensors[name])
         for name, pieces in cut.owners.items()
-        if name in evaluation.tensors
+        if name in other.tensors
     }
     return Cut(cut.machines, boxes, folds, owners, wave=cut.wave)
 
