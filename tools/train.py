@@ -1,7 +1,6 @@
 """Runs training jobs: `run` starts the processes of a job and returns its result, `train` is `cutset.train`."""
 
 import contextlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,6 +26,7 @@ from .report.pages import render_run_page
 from .run_folder import REPORT, RESULT, TRACE
 from .run_listener import RunListener
 from .sandblaster.run import run_sandblaster
+from .strict_json import to_json
 from .task.load_task import refuse_while_importing
 from .tracking.event_files import EventFiles
 from .tracking.listeners import Listeners
@@ -62,7 +62,7 @@ def train_and_save(config: RunConfig, listener: RunListener | None = None) -> Ru
 def save_result(job: Job, result: dict[str, Any]) -> None:
     """Write a result and its page into the run folder. UsageError where that cannot be."""
     try:
-        write_whole(job.out / RESULT, json.dumps(result, indent=1) + "\n")
+        write_whole(job.out / RESULT, to_json(result, indent=1) + "\n")
         write_whole(job.out / REPORT, render_run_page(job.placement, result))
     except OSError as error:
         raise UsageError("E222", f"cannot write {job.out}: {error}", fix="--out FOLDER with enough space") from error

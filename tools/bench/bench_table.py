@@ -4,7 +4,6 @@ Every benchmark returns its results as one table or a few. A column says once ho
 it is formatted for people, and under which key programs find it.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from ..report import html
 from ..report.console import make_console, print_columns
+from ..strict_json import to_json
 from ..units import NONE
 
 R = TypeVar("R")
@@ -112,7 +112,7 @@ def _drop_unit(value: object) -> float:
 def show_tables(*tables: BenchTable[Any], as_json: bool) -> None:
     """Print tables one below the other, or all of them as one JSON object."""
     if as_json:
-        click.echo(json.dumps({key: value for table in tables for key, value in table.to_dict().items()}, indent=1))
+        click.echo(to_json({key: value for table in tables for key, value in table.to_dict().items()}, indent=1))
         return
     console = make_console()
     for table in tables:

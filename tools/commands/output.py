@@ -1,12 +1,13 @@
 """The output of commands: JSON for programs with `--json`."""
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 import click
+
+from ..strict_json import to_json
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
@@ -18,6 +19,6 @@ def keep_stdout(as_json: bool) -> Iterator[None]:
         yield
 
 
-def print_json(value: Any, *, indent: int | None = None) -> None:
+def print_json(value: Any, *, indent: int = 0) -> None:
     """Print plain data as JSON."""
-    click.echo(json.dumps(value, indent=indent))
+    click.echo(to_json(value, indent=indent))

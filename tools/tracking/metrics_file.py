@@ -5,8 +5,6 @@ the run. Events: "step" about once a second, "evaluation", "checkpoint", "lost",
 folder adds to the file.
 """
 
-import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from ..run_folder import METRICS
 from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RunListener, StepReport
+from ..strict_json import to_json
 
 INTERVAL_S = 1.0  # between two lines about steps
 
@@ -73,8 +72,7 @@ class MetricsFile(RunListener):
         self._write("step", **what, loss=report.loss, samples_per_s=speed)
 
     def _write(self, event: str, **what: Any) -> None:
-        finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in what.items()}
-        line = json.dumps({"event": event, "time": self._now(), **finite})
+        line = to_json({"event": event, "time": self._now(), **what})
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")

@@ -1,6 +1,5 @@
 """`cutset bench cluster`: name spaces as machines, with limited links, and the real launcher on them."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ import click
 from ....errors import UsageError
 from ...output_file import PAGE, check_output, write_output
 from ...path_option import PathOption
+from ...strict_json import to_json
 from .options import json_option, print_progress, rounds_option
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _break_link(experiment: "ClusterExperiment", cluster: "EmulatedCluster", fau
     from ..cluster.broken_link import measure_fault
 
     report = measure_fault(experiment, cluster, fault, print_progress)
-    click.echo(json.dumps(asdict(report), indent=1) if as_json else report.describe())
+    click.echo(to_json(asdict(report), indent=1) if as_json else report.describe())
 
 
 def read_rate(text: str) -> float:

@@ -1,9 +1,8 @@
 """`cutset bench data`: training speed with transforms of samples that cost as much as a step, and without."""
 
-import json
-
 import click
 
+from ...strict_json import to_json
 from .options import json_option, print_progress, rounds_option
 
 
@@ -21,7 +20,7 @@ def data_command(rounds: int, as_json: bool) -> None:
     step_s, found = measure(rounds=rounds, on_progress=print_progress)
     table = tabulate(step_s, found)
     if as_json:
-        click.echo(json.dumps(table.to_dict()))
+        click.echo(to_json(table.to_dict()))
     else:
         table.print()
     if any(one.reached is False for one in found):

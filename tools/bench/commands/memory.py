@@ -1,9 +1,8 @@
 """`cutset bench memory`: the peak memory of every process of a training run."""
 
-import json
-
 import click
 
+from ...strict_json import to_json
 from .options import json_option
 
 
@@ -25,7 +24,7 @@ def memory_command(task: str | None, machines: int, optimizer: str, objective: s
 
     peaks = measure(task or TRANSFORMER, machines=machines, optimizer=optimizer, options=("--objective", objective))
     if as_json:
-        click.echo(json.dumps(peaks.to_dict()))
+        click.echo(to_json(peaks.to_dict()))
     else:
         tabulate(peaks).print()
     if not peaks.held:

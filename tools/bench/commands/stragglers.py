@@ -1,9 +1,8 @@
 """`cutset bench stragglers`: what small portions and backups gain in Sandblaster if a replica is slow."""
 
-import json
-
 import click
 
+from ...strict_json import to_json
 from .options import json_option, rounds_option
 
 
@@ -21,6 +20,6 @@ def stragglers_command(rounds: int, as_json: bool) -> None:
 
     table = tabulate(measure(rounds=rounds))
     if as_json:
-        click.echo(json.dumps(table.to_dict()["rows"]))
+        click.echo(to_json(table.to_dict()["rows"]))
     else:
         table.print()
