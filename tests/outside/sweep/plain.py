@@ -106,6 +106,8 @@ def _try(trial: Trial, dtype: torch.dtype) -> Subject:
     step = run_plain(model, loss, data, autocast="")
     if not step.is_finite:
         raise ArithmeticError("not all of its values are finite")
+    with torch.no_grad():
+        model.eval()(*inputs)
     return Subject(trial.says, build, data, loss, dtype, step)
 
 
