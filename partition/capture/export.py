@@ -28,6 +28,7 @@ from ..recurrence.recurrent_call import Unroller
 from ..repeats.layer_groups import find_layer_groups
 from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
 from ..trace.deferred_code import defer_code
+from ..trace.known_conditions import draw_what_matters
 from ..trace.read_outputs import find_read_tensors
 from ..trace.repeated_steps import RepeatedSteps, repeat_step
 from ..trace.source_location import describe_location, first_line
@@ -59,6 +60,7 @@ class _Traced(nn.Module):
         return results
 
 
+@draw_what_matters
 @leave_garbage()
 def capture(
     model: nn.Module,

@@ -16,7 +16,7 @@ from ..trace.dynamic_sizes import assume_generic_sizes
 from ..trace.global_caches import keep_global_caches
 from ..trace.gradient_modes import show_gradient_modes
 from ..trace.grouped_products import GROUPED_PRODUCTS
-from ..trace.known_conditions import KnownConditions, leave_known_numbers_undrawn
+from ..trace.known_conditions import KnownConditions
 from ..trace.packed_sequences import PACKED_SEQUENCES
 from ..trace.stand_ins import DETACHED_DATA, SIZES_IN_TENSORS, StandIns
 
@@ -40,7 +40,6 @@ def run_as_traced(step: StepModule, autocast: str) -> Iterator[None]:
         keep_global_caches([*step.modules(), getattr(step.criterion, "function", None)]),
         show_gradient_modes(),
         StandIns(DETACHED_DATA, SIZES_IN_TENSORS, PACKED_SEQUENCES, GROUPED_PRODUCTS, KnownConditions().stand_ins),
-        leave_known_numbers_undrawn(),
         torch.compiler.set_stance("force_eager"),
         _unchecked_distributions(),
         assume_generic_sizes(),

@@ -13,14 +13,18 @@ import operator
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+from ...errors import CutsetError
 from .stand_ins import Table
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _LESS = (Tensor.__lt__, Tensor.lt, torch.lt)
 
@@ -104,15 +108,48 @@ def _use_value(name: str) -> Callable[..., Any]:
     return lambda self, *args: getattr(self.value, name)(*args)
 
 
+def _calculate(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return an operator of Python with the number on its left, and with it on its right."""
+    apply = divmod if name == "divmod" else getattr(operator, name)
+    return lambda self, other: apply(self.value, other), lambda self, other: apply(other, self.value)
+
+
 # Python looks up what operators do in the class: all that floats have and other objects do not.
 for _name in ({*dir(float)} - {*dir(object)}) | {"__eq__", "__ne__", "__hash__", "__repr__", "__str__", "__format__"}:
     if _name.startswith("__"):
         setattr(_Undrawn, _name, _use_value(_name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "divmod"):  # with a tensor, maybe
+    _on_left, _on_right = _calculate(_name)
+    setattr(_Undrawn, f"__{_name}__", _on_left)
+    setattr(_Undrawn, f"__r{_name}__", _on_right)
+
+
+def draw_what_matters(trace: Callable[P, T]) -> Callable[P, T]:
+    """Have a function leave numbers undrawn that decide nothing; where it fails with such numbers, call it without.
+
+    What is not a float but stands for one may not suit all that wants a number; and whoever draws is named by its line.
+    """
+
+    @functools.wraps(trace)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with leave_known_numbers_undrawn() as put_off:
+            try:
+                return trace(*args, **kwargs)
+            except CutsetError:
+                if not put_off:
+                    raise
+        return trace(*args, **kwargs)
+
+    return call
 
 
 @contextlib.contextmanager
-def leave_known_numbers_undrawn() -> Iterator[None]:
-    """Let functions of Python and numpy that draw one number draw it when it matters, in this thread, while active."""
+def leave_known_numbers_undrawn() -> Iterator[Sequence[object]]:
+    """Let functions of Python and numpy that draw one number draw it when it matters, in this thread, while active.
+
+    The numbers that were asked for are in the list that it returns.
+    """
+    put_off_numbers = list[_Undrawn]()
     numpy_random = sys.modules.get("numpy.random")
     names = [(random, "random"), (random, "uniform")]
     names += [(numpy_random, name) for name in ("random", "rand", "uniform")] if numpy_random is not None else []
@@ -127,14 +164,15 @@ def leave_known_numbers_undrawn() -> Iterator[None]:
             )
             if threading.get_ident() != thread or not is_one_number:
                 return draw(*args, **kwargs)
-            return _Undrawn(lambda: draw(*args), min(limits), max(limits), closed=is_uniform)
+            put_off_numbers.append(_Undrawn(lambda: draw(*args), min(limits), max(limits), closed=is_uniform))
+            return put_off_numbers[-1]
 
         return call
 
     for module, name, draw in real:
         setattr(module, name, put_off(draw, name == "uniform"))
     try:
-        yield
+        yield put_off_numbers
     finally:
         for module, name, draw in real:
             setattr(module, name, draw)

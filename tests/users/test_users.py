@@ -1,7 +1,9 @@
 """The six trainings of this folder: as users have them, in few lines, as good by replicas and cut as in one process."""
 
 import ast
+import importlib
 import math
+import os
 import runpy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ from safetensors.torch import load_file
 import cutset
 
 HERE = Path(__file__).parent
+OUTSIDE = HERE.parent / "outside"
 LINES = 40  # of a user's own, at most; imports, blank lines and docstrings aside
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -40,9 +43,12 @@ CASES = [
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run where the table of house prices may be written."""
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run where the table of house prices may be written, and transformers finds any torchvision good enough."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    importlib.import_module("torchvision_operators")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(OUTSIDE / "at_start"), str(OUTSIDE)]))
 
 
 def task_of(case: Case) -> str:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from cutset.partition.trace.known_conditions import KnownConditions, leave_known_numbers_undrawn
+from cutset.errors import BadInput
+from cutset.partition.trace.known_conditions import KnownConditions, draw_what_matters, leave_known_numbers_undrawn
 from cutset.partition.trace.stand_ins import StandIns
 
 
@@ -99,3 +100,55 @@ def test_several_numbers_at_once_are_drawn() -> None:
     with leave_known_numbers_undrawn():
         assert np.random.rand(3).shape == np.random.uniform(0, 1, 3).shape == np.random.random(size=3).shape
         assert np.random.uniform(np.zeros(3), np.ones(3)).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda u: torch.ones(2) * u,
+        lambda u: u - torch.ones(2),
+        lambda u: torch.ones(2) / u,
+        lambda u: 2**u,
+        lambda u: divmod(3, u)[0],
+        lambda u: np.ones(2) * u,
+    ],
+)
+def test_a_number_calculates_with_tensors(use: Callable[[float], object]) -> None:
+    random.seed(1)
+    with leave_known_numbers_undrawn():
+        found = use(random.uniform(0.5, 1.5))
+    random.seed(1)
+    assert np.array_equal(np.asarray(found), np.asarray(use(random.uniform(0.5, 1.5))))
+
+
+def test_where_such_a_number_does_not_suit_it_is_drawn_as_ever() -> None:
+    calls = []
+
+    @draw_what_matters
+    def trace(fails: bool) -> float:
+        number = random.random()
+        calls.append(type(number))
+        if fails and type(number) is not float:
+            raise BadInput("E320", "torch does not take it", fix="draw with torch.rand")
+        return 0.0 if number < 0 else 1.0
+
+    before = states()
+    assert trace(False) == 1.0
+    assert states() == before
+    assert trace(True) == 1.0
+    assert states() != before
+    assert calls[2] is float
+    assert len(calls) == 3
+
+
+def test_an_error_without_such_numbers_is_raised_at_once() -> None:
+    calls = []
+
+    @draw_what_matters
+    def trace() -> None:
+        calls.append(0)
+        raise BadInput("E320", "it branches on a value", fix="torch.where")
+
+    with pytest.raises(BadInput):
+        trace()
+    assert calls == [0]
