@@ -20,7 +20,8 @@ from .selection import Entry
 from .verdict import judge
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS, PAGE = ROOT / "build" / "sweep.jsonl", ROOT / "docs" / "guide" / "models_tried.md"
+PAGE = ROOT / "docs" / "guide" / "models_tried.md"
+RESULTS = PAGE.with_suffix(".jsonl")
 WARM_UP = Entry("written", "own statistics, in place")
 MACHINES = (2, 3, 4)
 

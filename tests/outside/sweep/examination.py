@@ -18,13 +18,13 @@ from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.dataflow import lower_cut
 from cutset.partition.ir.graph import OPAQUE, Graph
-from cutset.partition.placement.from_plan import plan_placement
-from cutset.partition.placement.to_cut import cut_from_placement
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed
 from cutset.runtime.worker.program import programs
-from cutset.tools.task.capture_task import CapturedTask, capture_task
+from cutset.tools.task.capture_task import CapturedTask, capture_task, capture_unrolled
 from cutset.tools.task.load_task import TaskSpec, build_model
+from cutset.tools.task.plan_request import PlanRequest
+from cutset.tools.task.plan_task import load_cut, plan_task
 from cutset.tools.task.step_results import SEED, STEP, StepResult, measure
 
 from .plain import Subject
@@ -41,19 +41,21 @@ def examine(subject: Subject, *, machines: tuple[int, ...], tell: Tell) -> None:
     task = Task("swept", subject.build, subject.loss, example=lambda batch: subject.data, batch=len(subject.data))
     begin = time.perf_counter()
     tell({"stage": "capture"})
-    captured = capture_task(TaskSpec("swept", trust_trace=not machines), task)
-    tell({"capture_s": time.perf_counter() - begin, **describe(captured.train), "notes": list(captured.notes)})
+    spec = TaskSpec("swept", trust_trace=not machines)
+    captured = capture_task(spec, task)
+    tell({"capture_s": time.perf_counter() - begin, "notes": list(captured.notes)})
+    tell(describe((capture_unrolled(captured, spec) or captured).train))  # the form that can be cut
     plans, steps = dict[str, Any](), dict[str, Any]()
     for count in machines:
         tell({"stage": f"plan {count}"})
         begin = time.perf_counter()
-        placement = plan_placement(captured.train, uniform_cluster(count), model="swept")
-        cut = cut_from_placement(placement, captured.train)
-        plans[str(count)] = {"s": time.perf_counter() - begin, "plan": placement.winner}
+        planned = plan_task(captured, spec, PlanRequest(machines=count))
+        plans[str(count)] = {"s": time.perf_counter() - begin, "plan": planned.placement.winner}
         tell({"plans": plans})
         tell({"stage": f"cut {count}"})
         begin = time.perf_counter()
-        steps[str(count)] = compare(subject, task, captured, cut) | {"s": time.perf_counter() - begin}
+        cut = load_cut(planned.capture, planned.placement)
+        steps[str(count)] = compare(subject, task, planned.capture, cut) | {"s": time.perf_counter() - begin}
         tell({"steps": steps})
     tell({"stage": "done"})
 
