@@ -24,7 +24,7 @@ def find_layer_groups(model: nn.Module, leaf_modules: Sequence[str] = ()) -> lis
         if name and is_apart and not any(leaf.startswith(name + ".") for leaf in leaf_modules) and _is_layer(module):
             groups.setdefault(_describe_structure(module), []).append(name)
     found, inside = list[list[str]](), set[str]()
-    for group in groups.values():  # outer modules come first
+    for group in sorted(groups.values(), key=lambda names: -len(list(modules[names[0]].modules()))):  # outer ones first
         outermost = [name for name in group if name not in inside]
         if len(outermost) >= MIN_LAYERS:
             found.append(outermost)

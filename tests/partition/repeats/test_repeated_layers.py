@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from cutset.errors import BadInput
 from cutset.partition.capture.export import capture
 from cutset.partition.repeats import repeated_layers
+from cutset.partition.repeats.layer_groups import find_layer_groups
 
 X = torch.zeros(4, WIDTH)
 
@@ -140,3 +141,21 @@ def test_what_collects_garbage_is_not_of_a_layers_code(monkeypatch: pytest.Monke
         gc.set_threshold(*threshold)
         gc.callbacks.remove(notice)
     assert gc.isenabled()
+
+
+class Around(nn.Module):
+    """A layer with another one inside, of a kind that also stands before all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = Scaled(1.0), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.inner(x))
+
+
+def test_no_layer_is_inside_of_another() -> None:
+    model = nn.Sequential(Scaled(1.0), *(Around() for _ in range(4)))
+    assert find_layer_groups(model) == [["1", "2", "3", "4"]]
+    graph, _ = capture(model, loss, (X,), (X,))
+    assert graph == capture(model, loss, (X,), (X,), reuse=False)[0]
