@@ -30,7 +30,7 @@ from ..repeats.repeated_layers import LayerGroup, RepeatedLayers
 from ..trace.deferred_code import defer_code
 from ..trace.known_conditions import draw_what_matters
 from ..trace.read_outputs import find_read_tensors
-from ..trace.repeated_steps import RepeatedSteps, repeat_step
+from ..trace.repeated_steps import repeat_step
 from ..trace.source_location import describe_location, first_line
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
 from .leaf_selection import select_leaf_modules
@@ -98,7 +98,7 @@ def capture(
     values = _pair_values((*example[0], *fake_targets), (*inputs, *targets))
     groups = [LayerGroup(group) for group in find_layer_groups(model, names) if reuse]
 
-    def make_step(groups: Sequence[LayerGroup] = groups) -> StepModule:
+    def make_step() -> StepModule:
         """Copy the step: what a run leaves in its modules, a table for example, is made of that run's fake tensors."""
         step = cast(StepModule, empty_copy(whole, memo.__getitem__).train(loss is not None))
         wrap_leaf_modules(step, whole, names, trials, values)
@@ -118,7 +118,8 @@ def capture(
         _check_constants(exported.constants, model)
         draft, constants = _draft(exported, step, autocast, Unroller(tell) if unrolled else None)
         if not trust:
-            _compare_steps(repeated, lambda: make_step(groups=()), autocast, mode, example, tell)
+            with run_as_traced(repeated, autocast), mode:
+                _compare_steps(repeated, groups, example, tell)
         graph = _build_graph(draft)
     return msgspec.structs.replace(graph, output=layout), constants
 
@@ -228,31 +229,19 @@ def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
 
 
 def _compare_steps(
-    step: StepModule,
-    make_without_reuse: Callable[[], StepModule],
-    autocast: str,
-    mode: FakeTensorMode,
-    example: tuple[Any, ...],
-    tell: Callable[[str], None],
+    step: StepModule, groups: Sequence[LayerGroup], example: tuple[Any, ...], tell: Callable[[str], None]
 ) -> None:
     """Refuse a step that does not compute the same every time: a trace has it once."""
-    inputs, targets = example
+    for group in groups:
+        group.settle()
+    model, (inputs, targets) = step.model, example
     batch = [*((f"input.{i}", t) for i, t in enumerate(inputs)), *((f"target.{i}", t) for i, t in enumerate(targets))]
-
-    def repeat(step: StepModule) -> RepeatedSteps:
-        with run_as_traced(step, autocast), mode:
-            return repeat_step(lambda: step(*example), step.model, _named_state(step) | dict(batch))
-
     try:
-        found = repeat(step)
-        if found.difference is not None:  # of like layers, one step may have repeated more than another
-            step, wanted = make_without_reuse(), step.wanted
-            step.wanted = wanted
-            found = repeat(step)
+        found = repeat_step(lambda: step(*example), model, _named_state(step) | dict(batch))
     except Exception as error:  # of torch, which does not follow all operators, or of the model in a later step
         tell(f"it is not known whether every step computes the same{describe_location(error)}: {first_line(error)}")
         return
-    refuse_difference(found, step.model, tell)
+    refuse_difference(found, model, tell)
 
 
 def _untraceable(error: Exception, step: StepModule, *, example: str = "") -> Untraceable:

@@ -1,13 +1,13 @@
 """Carries the cut of a training graph over to another graph of the model, which was captured apart and may differ.
 
-That is the graph of other, or that of batches of another size.
+That is the graph of evaluation, or that of batches of another size.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 
 from ..ir.box import Box, volume
-from ..ir.graph import Graph, Op, TensorInfo
+from ..ir.graph import Graph, Op, TensorInfo, is_at_origin
 from ..ir.regrouped_box import regroup_box
 from .cut import Cut, PlacedBox, assign_fold_owners
 
@@ -24,12 +24,13 @@ def carry_cut(train: Graph, cut: Cut, other: Graph) -> Cut:
     home = cut.boxes[train.producers[train.results[0]]][0][1]
     boxes: dict[str, Sequence[PlacedBox]] = {}
     folds: dict[str, Sequence[PlacedBox]] = {}
-    producers = other.producers
+    producers, twins = other.producers, dict[str, Op]()
     for op, key in zip(other.ops, _operator_keys(other), strict=True):
         twin = known.get(key)
         if twin is not None and _has_like_loops(twin, op):
             sizes = [[loop.size for loop in one.nest.loops] for one in (twin, op)]
             boxes[op.name] = _scale(cut.boxes[twin.name], *sizes)
+            twins[op.name] = twin
             if twin.name in cut.folds and sizes[0] == sizes[1]:
                 folds[op.name] = cut.folds[twin.name]
             continue
@@ -38,6 +39,9 @@ def carry_cut(train: Graph, cut: Cut, other: Graph) -> Cut:
     collected = {producers[name] for name in other.results}
     boxes |= {op.name: [(op.nest.box, home)] for op in other.ops if op.name in collected}
     for name, ops in other.overwritten.items():
+        if name in train.overwritten and all(op.name in twins for op in ops):
+            boxes |= {op.name: _keep_writers(twins[op.name], cut, op, boxes[op.name]) for op in ops}
+            continue
         holder = cut.owners[name][0][1] if name in cut.owners else home
         boxes |= {op.name: [(op.nest.box, holder)] for op in ops}
     owners = {
@@ -46,6 +50,29 @@ def carry_cut(train: Graph, cut: Cut, other: Graph) -> Cut:
         if name in other.tensors
     }
     return Cut(cut.machines, boxes, folds, owners, wave=cut.wave)
+
+
+def _keep_writers(twin: Op, cut: Cut, op: Op, boxes: Sequence[PlacedBox]) -> Sequence[PlacedBox]:
+    """The boxes of an operator that overwrites a buffer, each part of which the same machine writes as its twin's.
+
+    The first part of a sum writes it. Where that is on another machine, as a small part may vanish, none is cut.
+    """
+    free = [i for i in range(len(op.nest.loops)) if i not in op.nest.reduction_loops]
+
+    def list_writers(of: Op, placed: Sequence[PlacedBox]) -> set[tuple[Box, int]]:
+        sizes = [(of.nest.loops[i].size, op.nest.loops[i].size) for i in free]
+        parts = [([box[i] for i in free], machine) for box, machine in placed if is_at_origin(of.nest, box)]
+        return {
+            (tuple(_scale_interval(one, *size) for one, size in zip(part, sizes, strict=True)), machine)
+            for part, machine in parts
+        }
+
+    writers = list_writers(twin, cut.boxes[twin.name])
+    if list_writers(op, boxes) == writers:
+        return boxes
+    whole = dict(enumerate(op.nest.box))
+    found = [(whole | dict(zip(free, written, strict=True)), machine) for written, machine in writers]
+    return sorted((tuple(box[i] for i in range(len(box))), machine) for box, machine in found)
 
 
 def _regroup(pieces: Sequence[PlacedBox], here: TensorInfo, there: TensorInfo) -> Sequence[PlacedBox]:

@@ -33,18 +33,24 @@ MAX_FAILURES = 6  # of one group: so many calls more are recorded than repeated
 class LayerGroup:
     """What is known of layers that may be alike, in all runs of the model.
 
-    names: of the modules. misses, hits: how many calls were watched, and how many repeated.
+    names: of the modules. misses, hits: how many calls were watched, and how many repeated. settled: whether it is
+    hopeless, once that is decided.
     """
 
     names: Sequence[str]
     code: LayerCode = field(default_factory=LayerCode)
     misses: int = 0
     hits: int = 0
+    settled: bool | None = None
 
     @property
     def is_hopeless(self) -> bool:
         """Whether it is not worth while to try again."""
-        return self.misses - self.hits >= MAX_FAILURES
+        return self.misses - self.hits >= MAX_FAILURES if self.settled is None else self.settled
+
+    def settle(self) -> None:
+        """Decide for good whether to try, so that runs that are compared repeat the same calls."""
+        self.settled = self.is_hopeless
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,11 @@ class _Undrawn:
     def value(self) -> float:
         return self.draw()
 
+    @property
+    def was_drawn(self) -> bool:
+        """Whether it came to matter."""
+        return "value" in vars(self)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.value, name)
 
@@ -128,6 +133,7 @@ def draw_what_matters(trace: Callable[P, T]) -> Callable[P, T]:
     """Have a function leave numbers undrawn that decide nothing; where it fails with such numbers, call it without.
 
     What is not a float but stands for one may not suit all that wants a number; and whoever draws is named by its line.
+    Where no number mattered, the first error is the one that tells something.
     """
 
     @functools.wraps(trace)
@@ -135,16 +141,22 @@ def draw_what_matters(trace: Callable[P, T]) -> Callable[P, T]:
         with leave_known_numbers_undrawn() as put_off:
             try:
                 return trace(*args, **kwargs)
-            except CutsetError:
+            except CutsetError as error:
                 if not put_off:
                     raise
-        return trace(*args, **kwargs)
+                first = error
+        try:
+            return trace(*args, **kwargs)
+        except CutsetError:
+            if any(number.was_drawn for number in put_off):
+                raise
+        raise first
 
     return call
 
 
 @contextlib.contextmanager
-def leave_known_numbers_undrawn() -> Iterator[Sequence[object]]:
+def leave_known_numbers_undrawn() -> Iterator[Sequence[_Undrawn]]:
     """Let functions of Python and numpy that draw one number draw it when it matters, in this thread, while active.
 
     The numbers that were asked for are in the list that it returns.

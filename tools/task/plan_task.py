@@ -164,8 +164,9 @@ def _compile_training(planned: Graph, cut: Cut, train: Graph, what: str) -> list
     lean = {machine for machine, _ in cut.recomputed}
     recomputed = frozenset((one.machine, one.stage) for one in dataflow.instructions if one.machine in lean)
     found = programs(replace(dataflow, cut=replace(dataflow.cut, recomputed=recomputed)), training=True)
-    if _list_layouts(found) != _list_layouts(programs(lower_cut(planned, cut), training=True)):
-        facts = f"the parameters of a batch of {what} cannot lie on the machines as those of the planned one do"
+    lies_alike = _list_layouts(found) == _list_layouts(programs(lower_cut(planned, cut), training=True))
+    if not lies_alike or not all(map(_holds_what_it_overwrites, found)):
+        facts = f"parameters and buffers for a batch of {what} cannot lie on the machines as planned"
         raise BadInput("E341", facts, fix="pad all samples to one length: collate_fn=cutset.PadTo(LENGTH)")
     return found
 
@@ -180,6 +181,17 @@ def _list_layouts(found: Sequence[Program]) -> list[list[tuple[object, ...]]]:
         ]
         for program in found
     ]
+
+
+def _holds_what_it_overwrites(program: Program) -> bool:
+    held = {(piece.tensor, piece.box) for piece in (program.pieces[state.piece] for state in program.states)}
+    return all(
+        (operand.tensor, operand.box) in held
+        for segment in program.segments
+        for step in segment.steps
+        for operand in step.operands
+        if step.op and operand.tensor in program.ops[step.op].writes
+    )
 
 
 def _take_rest(capture: CapturedTask, read: Callable[[], "Samples"], *, has_lengths: bool) -> "Data | None":

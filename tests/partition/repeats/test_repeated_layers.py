@@ -122,7 +122,7 @@ class Scaled(nn.Module):
 
 @pytest.mark.parametrize("factors", [(1, 1, 2, 2, 2), (1, 2, 3, 3, 3)])
 def test_steps_of_which_one_repeats_more_calls_compute_the_same(factors: Sequence[float]) -> None:
-    """The second step runs all layers, since by then too many calls were unlike the others."""
+    """By the second step of a comparison too many calls have been unlike the others to go on trying."""
     graph, _ = capture(nn.Sequential(*map(Scaled, factors)), loss, (X,), (X,))
     plain, _ = capture(nn.Sequential(*map(Scaled, factors)), loss, (X,), (X,), reuse=False)
     assert graph == plain

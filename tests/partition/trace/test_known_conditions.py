@@ -152,3 +152,16 @@ def test_an_error_without_such_numbers_is_raised_at_once() -> None:
     with pytest.raises(BadInput):
         trace()
     assert calls == [0]
+
+
+def test_where_no_number_mattered_the_first_error_counts() -> None:
+    calls = []
+
+    @draw_what_matters
+    def trace() -> None:
+        calls.append(random.random() < 0)
+        raise BadInput("E320", f"attempt {len(calls)}", fix="none")
+
+    with pytest.raises(BadInput, match="attempt 1"):
+        trace()
+    assert len(calls) == 2
