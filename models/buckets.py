@@ -41,8 +41,13 @@ class Buckets:
         return self.fit(samples, self.lengths[self.choose(max(map(self.measure, samples)))])
 
     def fit(self, samples: Sequence[Any], length: int) -> Any:
-        """Return a batch of samples that are padded or, where they are longer, cut off to a length."""
-        measured, first = torch.tensor([min(self.measure(sample), length) for sample in samples]), samples[0]
+        """Return a batch of samples that are padded to one of the lengths or, where they are longer, cut off.
+
+        TaskError where a sample is longer than all of them.
+        """
+        sizes, first = [self.measure(sample) for sample in samples], samples[0]
+        self.choose(max(sizes))
+        measured = torch.tensor([min(size, length) for size in sizes])
         if isinstance(first, Mapping):
             padded = [{n: self._fit(n, part, length) for n, part in sample.items()} for sample in samples]
             return {**default_collate(padded), **({"lengths": measured} if self._measured else {})}

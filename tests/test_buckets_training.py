@@ -19,8 +19,9 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.evaluation.evaluate import evaluate
 from cutset.tools.job.prepare import prepare
 from cutset.tools.samples.dataset_samples import DatasetSamples
+from cutset.tools.samples.read_samples import read_split
 from cutset.tools.samples.sample_loader import make_stream
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.task.plan_request import PlanRequest
 from cutset.tools.train import run
 
@@ -74,6 +75,18 @@ def test_replicas_train_on_buckets_as_a_loop_without_padding(
     assert result["test_loss"] == pytest.approx(expected, rel=1e-5)
     for request in (PlanRequest(), PlanRequest(machines=1)):
         assert evaluate(TaskSpec(TASK), tmp_path, request=request)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2])
+def test_a_stream_is_trained_on_in_buckets(tmp_path: Path, machines: int) -> None:
+    task = f"{USER_MODELS / 'buckets.py'}:task(streamed=True)"
+    result = run(prepare(replace(options(tmp_path, machines=machines), task=task)))
+    assert result["rows"][-1]["samples"] == EPOCHS * 90 // (REPLICAS * BATCH) * REPLICAS * BATCH
+    for request in (PlanRequest(), PlanRequest(machines=1)):
+        for name in (task, TASK):
+            found = evaluate(TaskSpec(name), tmp_path, request=request)["loss"]
+            assert found == pytest.approx(result["test_loss"], rel=1e-5)
 
 
 def test_batches_have_the_shapes_of_buckets(samples: DatasetSamples) -> None:

@@ -15,7 +15,8 @@ from cutset.ps.optimizers.standard import SGD
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.samples.part_samples import PartEnd, PartReader, PartSamples
-from cutset.tools.task.load_task import TaskSpec, load_task, read_training
+from cutset.tools.samples.read_samples import read_samples
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
 
 STREAM = f"{USER_MODELS / 'streams.py'}:points"
@@ -42,7 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batches_in_turn() -> list[torch.Tensor]:
     """The batches of three epochs of 8 parts, read by hand, with what is left of parts where it is enough."""
-    samples = read_training(load_task(TaskSpec(STREAM)))
+    samples = read_samples(load_task(TaskSpec(STREAM)), "train")
     assert isinstance(samples, PartSamples)
     found, left = [], []
     for epoch in range(3):

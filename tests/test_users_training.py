@@ -16,7 +16,8 @@ from cutset.ps.optimizers.schedule import Cosine
 from cutset.tools.config.config_file import load_config
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.samples.read_samples import read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
 
 TASK = f"{USER_MODELS / 'datasets.py'}:loader"

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadInput
 
@@ -47,3 +48,9 @@ def _is_foreign(file: str) -> bool:
 def describe_error(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def with_article(value: Any) -> str:
+    """Return the words for a value of some type."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

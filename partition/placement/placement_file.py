@@ -141,7 +141,8 @@ class Placement(msgspec.Struct, frozen=True):
     "memory". leaf_modules: globs of the leaf modules. autocast: the dtype in which torch.autocast computes
     the model and its loss, "" where it does not. frozen: names of parameters that the run does not train, though the
     model would. unrolled: the time steps of recurrent operators are operators of their own. wave: as in `Cut`.
-    lengths: to which samples are padded, where it was planned for the longest and holds for all, in proportion.
+    lengths: to which training samples are padded, where it was planned for the longest of them and holds for all, in
+    proportion; none where the task gives an example of its own.
     """
 
     format: int

@@ -40,6 +40,9 @@ def test_parts_are_padded_by_name() -> None:
 def test_what_fits_in_no_bucket_is_named() -> None:
     with pytest.raises(TaskError, match=r"5 elements is longer than 4"):
         Buckets([2, 4])([torch.ones(5)])
+    with pytest.raises(TaskError, match=r"5 elements is longer than 4"):
+        Buckets([2, 4]).fit([torch.ones(1), torch.ones(5)], 2)
+    assert Buckets([2, 4]).fit([torch.ones(3)], 2).tolist() == [[1, 1]]
     with pytest.raises(TaskError, match=r"\[2, 3\] elements long"):
         Buckets([4], pad={0: 0, 1: 0})([(torch.ones(2), torch.ones(3))])
     with pytest.raises(TaskError, match=r"cannot be padded to \[\]"):

@@ -14,7 +14,8 @@ from cutset.ps.methods.registry import parse_method
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.samples.part_samples import PartSamples
-from cutset.tools.task.load_task import TaskSpec, load_task, read_training
+from cutset.tools.samples.read_samples import read_samples
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
 
 datasets = pytest.importorskip("datasets", reason="the package datasets is not installed: make test-outside has it")
@@ -58,7 +59,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 def test_shards_are_parts_and_hold_every_sample_once(file: Path) -> None:
-    stream = read_training(load_task(TaskSpec(f"{file}:task(streaming=True)")))
+    stream = read_samples(load_task(TaskSpec(f"{file}:task(streaming=True)")), "train")
     assert isinstance(stream, PartSamples)
     assert (stream.parts, stream.is_divided) == (SHARDS, True)
     found = Counter[tuple[float, ...]]()

@@ -133,7 +133,7 @@ def install_workload() -> None:
     """Have the real `TaskWorker` train what is simulated."""
     task_worker.load_task = lambda spec: None  # type: ignore[assignment,return-value]
     task_worker.read_split = lambda task, split, seed=0, one_shape=True: Samples()  # type: ignore[assignment,return-value]
-    task_worker.read_training = lambda task, **ignored: Samples()  # type: ignore[assignment,return-value]
+    task_worker.read_samples = lambda task, split, **ignored: Samples()  # type: ignore[assignment,return-value]
     batch_reader.make_stream = lambda samples, batch, seed: Stream(len(samples), batch=batch, seed=seed)  # type: ignore[assignment,return-value]
     task_worker.CutModelPart = SimulatedPart  # type: ignore[assignment,misc]
 

@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,10 @@ from ..job.job import encode_programs
 from ..job.process_specs import worker_name
 from ..open_files import allow_open_files
 from ..run_folder import PLACEMENT
+from ..samples.read_samples import read_samples, read_split
 from ..task import weight_source as weights
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
-from ..task.load_task import TaskSpec, build_model, load_task, read_split
+from ..task.load_task import TaskSpec, build_model, load_task
 from ..task.meta_model import build_step, build_without_weights, non_persistent_buffers
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import OtherSizes, compile_other_sizes, compile_programs, load_cut, plan_task, with_placement
@@ -101,8 +101,7 @@ def evaluate(
         cut = load_cut(capture, placement)
         programs = compile_programs(capture, cut)[1]
         if len(programs) > 1:
-            read = partial(read_split, capture.task, split)
-            others = compile_other_sizes(capture, spec, cut, read, training=False)
+            others = compile_other_sizes(capture, spec, cut, read_samples(capture.task, split), training=False)
     evaluated = EvaluatedModel(spec, source, averaged, capture, programs, others)
     counts = _run(evaluated, split)
     return {

@@ -24,8 +24,8 @@ from ..config.monitor import Monitor, choose_monitor
 from ..config.named_choices import compression_of, method_of, optimizer_of
 from ..config.run_config import RunConfig
 from ..run_folder import INITIAL, PLACEMENT
+from ..samples.read_samples import example_batch
 from ..task.capture_task import FAILS_UNTRACED
-from ..task.load_task import example_batch
 from ..units import OPEN_ENDED
 from .checkpoint_order import next_run_number
 from .claim_folder import resumes_in_place

@@ -23,7 +23,7 @@ from ..blame import blame
 from ..samples.batch_maker import describe_form
 from ..samples.dataset_samples import Samples
 from ..samples.part_samples import PartSamples, buckets_of, take_first
-from ..task.load_task import read_split, read_training
+from ..samples.read_samples import read_samples, read_split
 from ..task.meta_model import build_without_weights
 from ..task.scores import Scorer, Scores
 
@@ -126,7 +126,7 @@ def _read_splits(
 
     exactly: all samples have one shape; a model that is not cut may take various ones.
     """
-    train, test = read_training(task, one_shape=exactly), read_split(task, "test", one_shape=exactly)
+    train, test = read_samples(task, "train", one_shape=exactly), read_split(task, "test", one_shape=exactly)
     for split, data in (("train", train), ("test", test)):
         first = data if isinstance(data, Data) else take_first(data, 1)
         has_one_shape = isinstance(data, Data) or (exactly and buckets_of(data) is None)

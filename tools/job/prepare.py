@@ -21,8 +21,9 @@ from ..config.named_choices import method_of, optimizer_of
 from ..config.run_config import RunConfig
 from ..open_files import allow_open_files
 from ..run_folder import stage_files
+from ..samples.read_samples import read_split
 from ..task.frozen_parameters import freeze
-from ..task.load_task import TaskSpec, load_task, read_split
+from ..task.load_task import TaskSpec, load_task
 from ..task.plan_task import with_placement
 from ..unfinished.unfinished_run import complete_unfinished
 from .claim_folder import claim_folder, follow_links, lock_folder, point_last, resumes_in_place

@@ -13,8 +13,9 @@ from torch import Tensor
 from ...errors import BadInput
 from ...partition.placement.placement_file import Placement
 from ...runtime.worker.program import Program
+from ..samples.read_samples import read_samples
 from ..task.capture_task import CapturedTask, capture_task, try_to_capture
-from ..task.load_task import TaskSpec, read_split
+from ..task.load_task import TaskSpec
 from ..task.meta_model import build_without_weights
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import (
@@ -104,7 +105,7 @@ def plan_replica(
     spec = with_placement(placement, spec)
     if len(programs) == 1 and placement.micro_batches == 1:  # there is nothing that plain torch does not do as well
         return ReplicaPlan(task, spec, batch, placement=placement, notes=notes)
-    others = compile_other_sizes(capture, spec, cut, lambda: read_split(task, "test"))
+    others = compile_other_sizes(capture, spec, cut, read_samples(task, "test"))
     return ReplicaPlan(
         task,
         spec,
@@ -116,7 +117,7 @@ def plan_replica(
         others,
         {**capture.constants, **others.constants},
         bool(capture.leaf_modules),
-        notes,
+        (*notes, *others.notes),
     )
 
 

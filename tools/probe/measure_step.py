@@ -22,8 +22,9 @@ from ...runtime.hosts.host import LocalHost, Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import Program
 from ..job.process_specs import worker_name
+from ..samples.read_samples import example_batch
 from ..task.capture_task import CapturedTask, capture_task
-from ..task.load_task import TaskSpec, build_model, example_batch
+from ..task.load_task import TaskSpec, build_model
 from ..task.plan_task import compile_programs, load_cut
 from ..tensor_files import save_state
 from .timed_worker import STEP_ENTRY, UNCUT_ENTRY, StepSetup, Times

@@ -19,9 +19,10 @@ from ..evaluation.evaluate import check_split, evaluate
 from ..hosts.engine import serve_if_member
 from ..report.notebook import RunResult
 from ..run_folder import BEST_WEIGHTS, EMA_WEIGHTS, RESULT, WEIGHTS
+from ..samples.read_samples import read_split
 from ..task import weight_source as weights
 from ..task.capture_task import capture_task
-from ..task.load_task import build_model, load_task, read_split, refuse_while_importing
+from ..task.load_task import build_model, load_task, refuse_while_importing
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import micro_batch_spec, plan_task
 from ..train import train_and_save

@@ -10,7 +10,8 @@ from ..job.process_specs import WorkerSpec
 from ..leases.batch_assignment import REPLICA_TIMEOUT_S, BatchAssignment, LeasedBatches, RoundRobinBatches
 from ..leases.batch_reader import make_reader
 from ..samples.dataset_samples import Samples
-from ..task.load_task import load_task, read_split, read_training
+from ..samples.read_samples import read_samples, read_split
+from ..task.load_task import load_task
 from .model_part import CutModelPart, ModelPart, UncutModelPart
 from .replica_state import save_best_state
 from .worker_process import WorkerProcess
@@ -22,7 +23,7 @@ class TaskWorker(WorkerProcess):
     def __init__(self, channel: Channel, spec: WorkerSpec, progress: RoleProgress) -> None:
         training, is_cut = spec.training, bool(spec.programs)
         self._task = load_task(training.task)
-        samples = read_training(self._task, seed=training.seed, parts=training.parts or None, one_shape=is_cut)
+        samples = read_samples(self._task, "train", seed=training.seed, parts=training.parts or None, one_shape=is_cut)
         self._tests = read_split(self._task, "test", one_shape=is_cut) if spec.replica == 0 else None
         super().__init__(channel, spec, progress, self._build_part, leases=spec.method.leases_batches)
         self._assignment = self._build_assignment()

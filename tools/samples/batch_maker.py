@@ -1,6 +1,7 @@
 """`BatchMaker`: makes `Data` of a list of samples, and says what is wrong with them in the user's words."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from ...models.buckets import Buckets
     from ...models.task import Data, Task
 
+EXAMINED = 16  # times as many samples as are wanted, to find some that are short
 LABELS = ("labels", "label")  # of a batch that is a dict, as Hugging Face has them
 
 
@@ -40,6 +42,21 @@ class BatchMaker:
     def choose_length(self, length: int | None) -> int | None:
         """Return a length, by default that of the longest bucket; None where there are no buckets."""
         return length if length is not None or self.buckets is None else self.buckets.lengths[-1]
+
+    def choose_fitting(self, samples: Iterable[Any], count: int, length: int | None) -> dict[int, Any]:
+        """Return up to `count` of the first samples by number: those that are no longer than a length.
+
+        Where none of many is so short, they are longer ones, which `make` cuts off.
+        """
+        if self.buckets is None or length is None or length == self.buckets.lengths[-1]:
+            return dict(enumerate(islice(samples, count)))
+        fitting, longer = dict[int, Any](), dict[int, Any]()
+        for number, sample in enumerate(islice(samples, EXAMINED * count)):
+            with blame("E311", f"sample {number} of {self.what}"):
+                (fitting if self.buckets.measure(sample) <= length else longer)[number] = sample
+            if len(fitting) == count:
+                break
+        return fitting or dict(islice(longer.items(), count))
 
     def make(self, items: list[Any], which: str, name: Callable[[int], str], *, length: int | None = None) -> "Data":
         """Return the batch of some samples; BadInput where it fails, or is unlike the one before.

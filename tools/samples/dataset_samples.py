@@ -74,14 +74,21 @@ class DatasetSamples:
     def take_first(self, count: int, length: int | None = None) -> "Data":
         """Return the first samples, again and again where there are too few.
 
-        length: of a bucket that they are fitted to, by default the longest.
+        length: of a bucket that they are padded to, by default the longest; see `BatchMaker.choose_fitting`.
         """
         length = self._maker.choose_length(length)
-        return self._make([number % self._count for number in range(count)], [0] * count, length=length)
+        with keep_generators():
+            items = (self._read(number, 0) for number in range(self._count))
+            fitting = list(self._maker.choose_fitting(items, count, length).items())
+        numbers, chosen = zip(*(fitting[place % len(fitting)] for place in range(count)), strict=True)
+        return self._join(list(numbers), list(chosen), length)
 
-    def _make(self, numbers: list[int], epochs: list[int], *, length: int | None = None) -> "Data":
+    def _make(self, numbers: list[int], epochs: list[int]) -> "Data":
         with keep_generators():
             items = [self._read(number, epoch) for number, epoch in zip(numbers, epochs, strict=True)]
+        return self._join(numbers, items)
+
+    def _join(self, numbers: list[int], items: list[Any], length: int | None = None) -> "Data":
         return self._maker.make(items, _list_some(numbers), lambda place: f"sample {numbers[place]}", length=length)
 
     def read(self, number: int, index: list[int], epochs: list[int]) -> "Data":

@@ -6,8 +6,8 @@ and its place there. A batch is of one part; what is left at the end of a part i
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +79,7 @@ class PartSamples:
     ) -> None:
         self._dataset, self._seed = dataset, seed
         self._maker = BatchMaker(task, split, collate, one_shape=one_shape)
-        self.collate = collate
+        self.collate, self.split = collate, split
         self.what, self.processes = self._maker.what, processes
         self._files = getattr(dataset, "files", None) if _is_parts(dataset) else None
         self.parts = parts or (len(self._files) if self._files is not None else _choose_parts(task, dataset))
@@ -130,6 +130,11 @@ class PartSamples:
         """What pads samples to one of a few lengths, if the task has that."""
         return self._maker.buckets
 
+    @property
+    def longest(self) -> int | None:
+        """The length of the longest bucket; None where there are no buckets."""
+        return self._maker.choose_length(None)
+
     def make(self, items: list[Any], part: int, first: int, *, length: int | None = None) -> "Data":
         """Return the batch of samples of a part, of which the first one has this place. length: of a bucket."""
         name = self.name_part(part)
@@ -139,23 +144,25 @@ class PartSamples:
     def take_first(self, count: int, length: int | None = None) -> "Data":
         """Return the first samples, again and again where there are too few; BadInput where there are none.
 
-        length: of a bucket that they are fitted to, by default the longest.
+        length: of a bucket that they are padded to, by default the longest; see `BatchMaker.choose_fitting`.
         """
         length = self._maker.choose_length(length)
-        items = list[Any]()
+        with closing(self._read_in_turn()) as items:
+            chosen = list(self._maker.choose_fitting(items, count, length).values())
+        if not chosen:
+            raise BadInput("E311", f"{self.what} yields no sample", fix="let it yield at least one")
+        return self.make([chosen[place % len(chosen)] for place in range(count)], 0, 0, length=length)
+
+    def _read_in_turn(self) -> Generator[Any]:
+        """Yield the samples of all parts, one part after the other. It must be closed."""
         for part in range(self.parts):
             with self.reading(part):
-                items += islice(self.samples(part), count - len(items))
-        if not items:
-            raise BadInput("E311", f"{self.what} yields no sample", fix="let it yield at least one")
-        return self.make([items[place % len(items)] for place in range(count)], 0, 0, length=length)
+                yield from self.samples(part)
 
     def read_whole(self) -> list[Any]:
         """Return all samples, for a stream of test samples; BadInput where there are too many, or none."""
-        items = list[Any]()
-        for part in range(self.parts):
-            with self.reading(part):
-                items += islice(self.samples(part), MAX_IN_MEMORY + 1 - len(items))
+        with closing(self._read_in_turn()) as all_items:
+            items = list(islice(all_items, MAX_IN_MEMORY + 1))
         if len(items) > MAX_IN_MEMORY:
             facts = f"{self.what} yields more than {MAX_IN_MEMORY} samples, or never ends; they are kept in memory"
             raise BadInput("E311", facts, fix="give fewer, or a dataset with __len__ and __getitem__")
@@ -200,7 +207,7 @@ class PartReader:
                     rest = self._advance()
             if rest is not None:
                 # not while `reading`: in a worker default_collate makes shared memory, and a reader may be killed
-                self._end = PartEnd(self._next, self._make(rest, self._next) if rest else None)
+                self._end = PartEnd(self._next, self._make_rest(rest) if rest else None)
         if self._end is not None and position >= self._end.batches:
             return self._end
         if not wanted:
@@ -210,6 +217,10 @@ class PartReader:
 
     def _make(self, items: list[Any], position: int) -> "Data":
         return self._samples.make(items, self._part, position * self._batch)
+
+    def _make_rest(self, rest: list[Any]) -> "Data":
+        """Return what is left, padded to the longest of buckets: the rests of several parts make a batch together."""
+        return self._samples.make(rest, self._part, self._next * self._batch, length=self._samples.longest)
 
     def _begin(self) -> None:
         self._iterator = self._samples.samples(self._part, self._epoch)
@@ -258,12 +269,6 @@ class PartReaders:
             if len(self._ended) > MAX_ENDED:
                 self._ended.pop(next(iter(self._ended)))
         return found
-
-
-def read_into_memory(task: "Task", split: str, stream: PartSamples) -> "DatasetSamples":
-    """Return the samples of a stream by number; they are the same in all epochs."""
-    items, one_shape = stream.read_whole(), stream.has_one_shape
-    return DatasetSamples(task, split, items, collate=stream.collate, processes=0, one_shape=one_shape)
 
 
 def take_first(samples: "Samples | PartSamples", count: int, length: int | None = None) -> "Data":

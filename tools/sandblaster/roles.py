@@ -33,7 +33,8 @@ from ..replica.model_part import CutModelPart, ModelPart, UncutModelPart
 from ..replica.replica_state import write_final_state
 from ..run_folder import INITIAL
 from ..samples.dataset_samples import Samples
-from ..task.load_task import load_task, read_split
+from ..samples.read_samples import read_split
+from ..task.load_task import load_task
 
 COORDINATOR, SHARD, WORKER, BASELINE = (
     f"{__name__}:{name}" for name in ("run_coordinator", "run_shard", "run_worker", "run_torch_baseline")

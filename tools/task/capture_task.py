@@ -16,7 +16,8 @@ from ...partition.ir.graph import Graph
 from ...partition.operators.leaf_module import LEAF_MODULE
 from ...partition.operators.step_module import PARTS
 from ...partition.recurrence.recurrent_call import has_recurrent
-from .load_task import TaskSpec, build_model, example_batch, load_task
+from ..samples.read_samples import Example, read_example
+from .load_task import TaskSpec, build_model, load_task
 from .meta_model import build_without_weights
 from .trace_check import check_trace
 
@@ -33,14 +34,15 @@ FAILS_UNTRACED = "E321"  # the model fails without data: because it looks at the
 class CapturedTask:
     """A task with its graphs.
 
-    batch: samples of the example that was traced. constants: values that the model's code made. leaf_modules: globs of
-    modules that were not traced, the task's own and those of the spec. notes: what the user should know of these, and
-    of the trace. autocast: the dtype that the spec names. unrolled: recurrent operators have their time steps as
-    operators.
+    batch: samples of the example that was traced. example: that, and what it is made of. constants: values that the
+    model's code made. leaf_modules: globs of modules that were not traced, the task's own and those of the spec. notes:
+    what the user should know of these, and of the trace. autocast: the dtype that the spec names. unrolled: recurrent
+    operators have their time steps as operators.
     """
 
     task: "Task"
     batch: int
+    example: Example
     train: Graph
     evaluation: Graph
     constants: "dict[str, Tensor]"
@@ -56,14 +58,16 @@ def capture_task(spec: TaskSpec, task: "Task | None" = None, *, search: bool = T
     task: the task of `spec`, where it is loaded already. search: look for leaf modules where it cannot be traced.
     """
     task = task or load_task(spec)
-    batch = spec.batch or task.batch
-    example = example_batch(task, batch)
+    return _capture(spec, task, read_example(task, spec.batch or task.batch), search=search)
+
+
+def _capture(spec: TaskSpec, task: "Task", example: Example, *, search: bool = True) -> CapturedTask:
     leaf_modules = tuple(dict.fromkeys((*task.leaf_modules, *spec.leaf_modules)))
     notes = list[str]()
 
     def attempt(tried: tuple[str, ...]) -> "tuple[Graph, Graph, dict[str, Tensor]]":
         notes.clear()
-        return _graphs(task, example, tried, spec, notes.append)
+        return _graphs(task, example.batch, tried, spec, notes.append)
 
     if search:
         graphs, found, error = capture_by_leaf_modules(attempt, leaf_modules)
@@ -74,7 +78,8 @@ def capture_task(spec: TaskSpec, task: "Task | None" = None, *, search: bool = T
     train, evaluation, constants = graphs
     notes += _notes(task, leaf_modules, (train, evaluation))
     distinct = tuple(dict.fromkeys(notes))
-    return CapturedTask(task, batch, train, evaluation, constants, leaf_modules, distinct, spec.autocast, spec.unrolled)
+    form = (leaf_modules, distinct, spec.autocast, spec.unrolled)
+    return CapturedTask(task, len(example.batch), example, train, evaluation, constants, *form)
 
 
 def capture_unrolled(capture: CapturedTask, spec: TaskSpec) -> CapturedTask | None:
@@ -84,8 +89,7 @@ def capture_unrolled(capture: CapturedTask, spec: TaskSpec) -> CapturedTask | No
     """
     if capture.unrolled or not has_recurrent(capture.train):
         return None
-    wanted = msgspec.structs.replace(spec, batch=capture.batch, unrolled=True)
-    other = capture_task(wanted, capture.task)
+    other = _capture(msgspec.structs.replace(spec, unrolled=True), capture.task, capture.example)
     return replace(capture, notes=other.notes) if other.train.digest == capture.train.digest else other
 
 
@@ -104,16 +108,18 @@ def try_to_capture(spec: TaskSpec, task: "Task | None" = None) -> CapturedTask |
 
 
 def capture_example(
-    capture: CapturedTask, spec: TaskSpec, example: "Data", *, training: bool
-) -> "tuple[Graph | None, Graph, dict[str, Tensor]]":
-    """Return the graphs of a captured task for a batch of another size, and the constants of these.
+    capture: CapturedTask, spec: TaskSpec, example: "Data", *, training: bool, tell: Callable[[str], None]
+) -> "tuple[Graph, dict[str, Tensor]]":
+    """Return a graph of a captured task for a batch of another size, and its constants.
 
-    training: whether a training graph is wanted, and is compared with plain torch; else there is none.
+    training: whether it is the training graph, which is compared with plain torch, or that of evaluation. tell: gets
+    what the user should know of it.
     """
     spec = msgspec.structs.replace(spec, unrolled=capture.unrolled)
+    graph, constants = _graph(capture.task, example, capture.leaf_modules, spec, tell, training=training)
     if training:
-        return _graphs(capture.task, example, capture.leaf_modules, spec, lambda note: None)
-    return None, *_graph(capture.task, example, capture.leaf_modules, spec, lambda note: None, training=False)
+        _check(capture.task, example, graph, constants, capture.leaf_modules, spec, tell)
+    return graph, constants
 
 
 def _graphs(
@@ -122,22 +128,32 @@ def _graphs(
     train, constants = _graph(task, example, leaf_modules, spec, tell, training=True)
     evaluation, more = _graph(task, example, leaf_modules, spec, tell, training=False)
     constants |= more
-    if not spec.trust_trace:
-        try:
-            check_trace(
-                lambda: build_model(task, seed=0),
-                task.loss,
-                example,
-                train,
-                constants,
-                autocast=spec.autocast,
-                tell=tell,
-            )
-        except Untraceable as error:
-            model = build_without_weights(task)
-            known = select_leaf_modules(model, leaf_modules).names
-            raise error.suggest(find_leaf_globs(model, error.modules, known), leaf_modules) from error
+    _check(task, example, train, constants, leaf_modules, spec, tell)
     return train, evaluation, constants
+
+
+def _check(
+    task: "Task",
+    example: "Data",
+    train: Graph,
+    constants: "dict[str, Tensor]",
+    leaf_modules: Sequence[str],
+    spec: TaskSpec,
+    tell: Callable[[str], None],
+) -> None:
+    """Compare a training graph with plain torch unless the spec trusts it; Untraceable names what to keep whole."""
+    if spec.trust_trace:
+        return
+
+    def build() -> "nn.Module":
+        return build_model(task, seed=0)
+
+    try:
+        check_trace(build, task.loss, example, train, constants, autocast=spec.autocast, tell=tell)
+    except Untraceable as error:
+        model = build_without_weights(task)
+        known = select_leaf_modules(model, leaf_modules).names
+        raise error.suggest(find_leaf_globs(model, error.modules, known), leaf_modules) from error
 
 
 def _graph(

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...errors import BadInput, UsageError
-from ..blame import blame, describe_error, locate
+from ..blame import blame, describe_error, locate, with_article
+from ..samples.read_samples import example_batch
 from .factory_name import FactoryName, parse_factory
 from .frozen_parameters import freeze
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ...models.task import Data, Task
-    from ..samples.dataset_samples import Samples
-    from ..samples.part_samples import PartSamples
+    from ...models.task import Task
 
 IMPORTING = "E306"
 _importing: list[Path] = []  # files of users, whose code runs
@@ -72,49 +71,10 @@ def load_task(spec: TaskSpec) -> "Task":
     if not isinstance(value, nn.Module):
         raise BadInput(
             "E304",
-            f"{spec.model} gives {_with_article(value)}, not a cutset.Task or a torch.nn.Module",
+            f"{spec.model} gives {with_article(value)}, not a cutset.Task or a torch.nn.Module",
             fix="return one of these",
         )
     return freeze(_wrap_module(spec, name, lambda: _call_factory(factory, spec, name)), spec.frozen)
-
-
-def read_split(task: "Task", split: str, *, seed: int = 0, one_shape: bool = True) -> "Samples":
-    """Return the samples of a split by number; BadInput where the task has none or its files are wrong.
-
-    A stream is read into memory. seed: of the random numbers that the samples of a dataset draw. one_shape: whether all
-    batches must have the same sizes, as a cut model needs it.
-    """
-    from ..samples.part_samples import PartSamples, read_into_memory
-
-    samples = read_training(task, split, seed=seed, one_shape=one_shape)
-    return read_into_memory(task, split, samples) if isinstance(samples, PartSamples) else samples
-
-
-def read_training(
-    task: "Task", split: str = "train", *, seed: int = 0, parts: int | None = None, one_shape: bool = True
-) -> "Samples | PartSamples":
-    """Return the samples of a split, a stream in so many `parts` if that is settled; BadInput as `read_split`."""
-    from ...models.task import Data
-    from ..samples.dataset_samples import wrap_dataset
-    from ..samples.part_samples import wrap_stream
-
-    if task.data is None:
-        raise BadInput("E310", f"task {task.name} has no data to train on", fix="return a cutset.Task with data=...")
-    with blame("E311", f"data({split!r}) of task {task.name}"):
-        found = task.data(split)
-        stream = wrap_stream(task, split, found, seed=seed, parts=parts, one_shape=one_shape)
-        if stream is not None:
-            return stream
-        samples = found if isinstance(found, Data) else wrap_dataset(task, split, found, seed=seed, one_shape=one_shape)
-    if samples is None:
-        raise BadInput(
-            "E311",
-            f"data({split!r}) of task {task.name} gives {_with_article(found)}, not a cutset.Data or a dataset",
-            fix="return cutset.Data((inputs,), (targets,)), or a Dataset of torch",
-        )
-    if not len(samples):
-        raise BadInput("E311", f"data({split!r}) of task {task.name} has no samples", fix="give at least one")
-    return samples
 
 
 def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
@@ -124,40 +84,11 @@ def build_model(task: "Task", *, seed: int, device: str = "cpu") -> "nn.Module":
     from .lazy_modules import initialise_lazy_modules
 
     if isinstance(task.model, nn.Module):
-        facts = f"the model of task {task.name} is {_with_article(task.model)}, not a function that makes one"
+        facts = f"the model of task {task.name} is {with_article(task.model)}, not a function that makes one"
         raise BadInput("E304", facts, fix="model=lambda: ..., so that each process makes its own")
     with blame("E303", f"the model of task {task.name}", stated="E304"):
         model = task.build(seed=seed, device=device)
         return initialise_lazy_modules(model, lambda: example_batch(task, task.batch), seed=seed, device=device)
-
-
-def example_batch(task: "Task", batch: int, length: int | None = None) -> "Data":
-    """Return the task's example batch, or the first training samples of a length; BadInput where its code fails."""
-    from ...models.task import Data
-
-    if task.example is None or length is not None:
-        return _take_first(task, batch, length)
-    with blame("E312", f"example({batch}) of task {task.name}"):
-        found = task.example(batch)
-    if not isinstance(found, Data):
-        raise BadInput(
-            "E312",
-            f"example({batch}) of task {task.name} gives {_with_article(found)}, not a cutset.Data",
-            fix="return cutset.Data((inputs,), (targets,))",
-        )
-    if len(found) != batch:
-        facts = f"example({batch}) of task {task.name} gives {len(found)} samples"
-        raise BadInput("E312", facts, fix="let example(batch) give so many samples as it is asked for")
-    return found
-
-
-def _take_first(task: "Task", batch: int, length: int | None) -> "Data":
-    """Return the first training samples, again and again where there are too few."""
-    if task.data is None:
-        raise BadInput("E312", f"task {task.name} has neither an example nor data", fix="give it one of both")
-    from ..samples.part_samples import take_first
-
-    return take_first(read_training(task), batch, length)
 
 
 def _import_module(name: str, attribute: str) -> ModuleType:
@@ -252,7 +183,7 @@ def _call_factory(factory: Any, spec: TaskSpec, name: FactoryName) -> Any:
     if isinstance(factory, Task | nn.Module) or not callable(factory):
         if name.arguments:
             raise UsageError(
-                "E216", f"{name.factory} is {_with_article(factory)} and takes no arguments", fix="leave them out"
+                "E216", f"{name.factory} is {with_article(factory)} and takes no arguments", fix="leave them out"
             )
         return factory
     signature = _signature(factory)
@@ -327,7 +258,7 @@ def mean_square(output: Any) -> "Tensor":
 
     first = first_tensor(output)
     if first is None:
-        raise TypeError(f"the model gives {_with_article(output)} without a tensor")
+        raise TypeError(f"the model gives {with_article(output)} without a tensor")
     return first.float().square().mean()
 
 
@@ -343,8 +274,3 @@ def _parse_shape(text: str) -> "Tensor":
     except RuntimeError as error:
         facts = f"--input {text!r} cannot be made: {describe_error(error)}"
         raise UsageError("E213", facts, fix="smaller sizes, or another dtype") from error
-
-
-def _with_article(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 from ...errors import BadInput
 from ...partition.operators.step_module import StepModule
+from ..samples.read_samples import example_batch
 from ..units import format_bytes
-from .load_task import build_model, example_batch
+from .load_task import build_model
 
 if TYPE_CHECKING:
     from ...models.task import Task

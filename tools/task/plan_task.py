@@ -1,6 +1,6 @@
 """From the graphs of a task to a placement, a cut and programs: what `plan`, `check`, `eval` and `train` share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,16 @@ from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
 from ...runtime.worker.program import Program, programs
-from ..samples.part_samples import buckets_of
+from ..samples.part_samples import buckets_of, take_first
+from ..samples.read_samples import number_samples, read_samples
 from .capture_task import CapturedTask, capture_example, capture_unrolled
-from .load_task import TaskSpec, example_batch, read_training
+from .load_task import TaskSpec
 from .plan_request import PlanRequest
 
 if TYPE_CHECKING:
     from ...models.task import Data, Task
     from ..samples.dataset_samples import Samples
+    from ..samples.part_samples import PartSamples
 
 
 def micro_batch_spec(spec: TaskSpec, task: "Task", micro_batches: int) -> TaskSpec:
@@ -73,10 +75,11 @@ def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Pl
     )
     chosen = other if other is not None and placement.unrolled else capture
     own = {"leaf_modules": list(capture.leaf_modules), "autocast": capture.autocast, "frozen": list(spec.frozen)}
-    lengths = _find_lengths(capture.task) if capture.task.example is None else []
+    samples = capture.example.samples
+    lengths = _list_lengths(samples) if samples is not None else []
     placement = msgspec.structs.replace(placement, unrolled=chosen.unrolled, lengths=lengths, **own)
     notes = [*capture.notes, *(other.notes if other is not None else ())]
-    if len(lengths) > 1:
+    if len(lengths) > 1 and len(placement.machines) > 1:
         shorter = ", ".join(map(str, lengths[:-1]))
         notes.append(f"planned for samples of length {lengths[-1]}; those of {shorter} are cut in the same proportions")
     return PlannedTask(placement, chosen, tuple(dict.fromkeys(notes)))
@@ -115,47 +118,52 @@ class OtherSizes:
     programs: "Sequence[Sequence[Program]]" = ()
     evaluations: "Sequence[Sequence[Program]]" = ()
     constants: "Mapping[str, Tensor]" = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def compile_other_sizes(
-    capture: CapturedTask, spec: TaskSpec, cut: Cut, read: Callable[[], "Samples"], *, training: bool = True
+    capture: CapturedTask, spec: TaskSpec, cut: Cut, tests: "Samples | PartSamples", *, training: bool = True
 ) -> OtherSizes:
-    """Compile programs for the other lengths of the task's buckets, and for a last batch of evaluation that is short.
+    """Compile programs for the other lengths of buckets, and for a last batch of evaluation that is short.
 
-    read: returns the samples of evaluation. training: whether there are programs to train by, too. BadInput where the
-    parameters would not lie in all programs alike.
+    tests: the samples of evaluation. training: whether there are programs to train by, for lengths of training samples.
+    BadInput where the parameters would not lie in all programs alike.
     """
-    task, batch = capture.task, capture.batch
-    planned, placed = _list_shapes(example_batch(task, batch)), lower_cut(capture.train, cut).cut
-    lengths = _find_lengths(task)
-    examples = [(example_batch(task, batch, length), f"length {length}") for length in lengths]
-    trained, evaluated, constants = list[list[Program]](), list[list[Program]](), dict[str, Tensor]()
-    for example, what in examples:
-        if _list_shapes(example) != planned:
-            train, evaluation, more = capture_example(capture, spec, example, training=training)
-            constants |= more
-            evaluated.append(_compile_evaluation(capture.train, placed, evaluation))
-            if train is not None:
-                trained.append(_compile_training(capture.train, placed, train, what))
-    rest = _take_rest(capture, read, has_lengths=bool(lengths))
-    if rest is not None:
-        _, evaluation, more = capture_example(capture, spec, rest, training=False)
-        constants |= more
-        evaluated.append(_compile_evaluation(capture.train, placed, evaluation))
-    return OtherSizes(trained, evaluated, constants)
+    notes, constants, placed = list[str](), dict[str, Tensor](), lower_cut(capture.train, cut).cut
+
+    def capture_size(batch: "Data", what: str, *, training: bool) -> Graph:
+        def tell(note: str) -> None:
+            if note not in capture.notes:
+                notes.append(f"batches of {what}: {note}")
+
+        graph, more = capture_example(capture, spec, batch, training=training, tell=tell)
+        constants.update(more)
+        return graph
+
+    trained, evaluated = list[list[Program]](), list[list[Program]]()
+    samples = capture.example.samples or read_samples(capture.task, "train") if training else None
+    for batch, what in _find_other_sizes(capture, samples) if samples is not None else []:
+        graph = capture_size(batch, what, training=True)
+        trained.append(_compile_training(capture.train, placed, graph, what))
+    sizes = _find_other_sizes(capture, tests)
+    rest = _take_rest(capture, tests)
+    for batch, what in [*sizes, *([] if rest is None else [(rest, f"{len(rest)} samples")])]:
+        graph = capture_size(batch, what, training=False)
+        evaluated.append(programs(lower_cut(graph, carry_cut(capture.train, placed, graph)), training=False))
+    return OtherSizes(trained, evaluated, constants, tuple(dict.fromkeys(notes)))
 
 
-def _find_lengths(task: "Task") -> list[int]:
-    """Return the lengths to which training samples are padded, and test samples; none where batches have one size."""
-    found = None if task.data is None else buckets_of(read_training(task))
-    if found is None:
-        return []
-    of_tests = buckets_of(read_training(task, "test"))
-    return sorted({*found.lengths, *(of_tests.lengths if of_tests is not None else ())})
+def _list_lengths(samples: "Samples | PartSamples") -> list[int]:
+    """Return the lengths to which samples are padded; none where batches have one size."""
+    buckets = buckets_of(samples)
+    return [] if buckets is None else buckets.lengths
 
 
-def _compile_evaluation(train: Graph, cut: Cut, evaluation: Graph) -> list[Program]:
-    return programs(lower_cut(evaluation, carry_cut(train, cut, evaluation)), training=False)
+def _find_other_sizes(capture: CapturedTask, samples: "Samples | PartSamples") -> "list[tuple[Data, str]]":
+    """Return an example of each length that samples have and the planned batch has not, and the words for it."""
+    planned = _list_shapes(capture.example.batch)
+    found = [(take_first(samples, capture.batch, n), f"length {n}") for n in _list_lengths(samples)]
+    return [(batch, what) for batch, what in found if _list_shapes(batch) != planned]
 
 
 def _compile_training(planned: Graph, cut: Cut, train: Graph, what: str) -> list[Program]:
@@ -194,7 +202,7 @@ def _holds_what_it_overwrites(program: Program) -> bool:
     )
 
 
-def _take_rest(capture: CapturedTask, read: Callable[[], "Samples"], *, has_lengths: bool) -> "Data | None":
+def _take_rest(capture: CapturedTask, tests: "Samples | PartSamples") -> "Data | None":
     """Return the samples of evaluation that make no whole batch, where programs of their own compute them, else None.
 
     Where all that is read of the output has samples along its first dimension, the last batch is filled up, and what
@@ -203,13 +211,13 @@ def _take_rest(capture: CapturedTask, read: Callable[[], "Samples"], *, has_leng
     graph = capture.evaluation
     if all(graph.tensors[name].shape[:1] == (capture.batch,) for name in graph.results):
         return None
-    samples = read()
+    samples = number_samples(capture.task, tests)
     count = len(samples) % capture.batch
     if not count:
         return None
-    if has_lengths:  # the last samples say which length
+    if _list_lengths(samples):  # the last samples say which length
         return samples.rows(torch.arange(len(samples) - count, len(samples)))
-    return example_batch(capture.task, capture.batch).rows(torch.arange(count))
+    return capture.example.batch.rows(torch.arange(count))
 
 
 def _list_shapes(batch: "Data") -> list[tuple[int, ...]]:

@@ -27,8 +27,9 @@ from ..leases.batch_reader import make_reader
 from ..replica.model_part import UncutModelPart
 from ..replica.progress_log import ProgressLog
 from ..replica.task_worker import TaskWorker
+from ..samples.read_samples import read_samples, read_split
 from ..scripts.script_role import run_script
-from ..task.load_task import load_task, read_split, read_training
+from ..task.load_task import load_task
 
 WORKER, SHARD, BASELINE = (f"{__name__}:{name}" for name in ("run_worker", "run_shard", "run_baseline"))
 
@@ -83,7 +84,7 @@ def run_baseline(channel: Channel, setup: Any, progress: RoleProgress) -> dict[s
     spec = msgspec.convert(setup, BaselineSpec)
     training = spec.training
     task = load_task(training.task)
-    samples = read_training(task, seed=training.seed, parts=training.parts or None, one_shape=False)
+    samples = read_samples(task, "train", seed=training.seed, parts=training.parts or None, one_shape=False)
     tests = read_split(task, "test", one_shape=False)
     model_part = UncutModelPart(training, task, training.seed)
     optimizer = _arrange_optimizer(spec, model_part).of_machine(0)

@@ -1,10 +1,11 @@
 """Sentences of various lengths, padded to a few of them; what was added has no weight."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import cutset
 
@@ -18,6 +19,18 @@ def sentences(split: str) -> list[tuple[Tensor, Tensor]]:
     sizes = torch.randint(1, LENGTHS[-1] + 1, (count,), generator=generator)
     words = [torch.randint(1, WORDS, (size,), generator=generator) for size in sizes.tolist()]
     return [(one, one.cumsum(0) % CLASSES) for one in words]
+
+
+class Streamed(IterableDataset[Any]):
+    """The same sentences in their order, each worker its share."""
+
+    def __init__(self, split: str) -> None:
+        self._split = split
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        yield from sentences(self._split)[first::step]
 
 
 class Tagger(nn.Module):
@@ -41,11 +54,12 @@ def loss(logits: Tensor, labels: Tensor) -> Tensor:
     return (each.sum(1) / (labels != IGNORED).sum(1)).mean()
 
 
-def task(*, wrong: str = "") -> cutset.Task:
+def task(*, wrong: str = "", streamed: bool = False) -> cutset.Task:
     def data(split: str) -> Any:
         lengths = LENGTHS[:2] if wrong == "long" else LENGTHS
         sizes = [4] * 7 if wrong == "sizes" else None
         buckets = cutset.Buckets(lengths, pad={0: 0, 1: IGNORED}, sizes=sizes)
-        return DataLoader(sentences(split), collate_fn=buckets)  # type: ignore[arg-type]
+        dataset = Streamed(split) if streamed else sentences(split)
+        return DataLoader(dataset, collate_fn=buckets)  # type: ignore[arg-type]
 
-    return cutset.Task("tagger", Tagger, loss, data=data, batch=8)
+    return cutset.Task("tagger", Tagger, loss, data=data, batch=8, parts=5 if streamed else None)

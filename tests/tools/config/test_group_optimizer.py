@@ -22,7 +22,8 @@ from cutset.tools.config.parameter_group import Group, assign_groups
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.job.resume import find_checkpoint
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.samples.read_samples import read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
 
 TASK = f"{USER_MODELS / 'good.py'}:exact"  # two layers, in float64

@@ -18,7 +18,8 @@ from cutset.errors import BadInput, UsageError
 from cutset.tools.python import callbacks as callbacks_module
 from cutset.tools.python.callbacks import CallbackThread
 from cutset.tools.python.trainer import Trainer, join_outputs
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.samples.read_samples import read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 
 TASK = f"{USER_MODELS / 'good.py'}:task"
 OPTIONS: dict[str, Any] = {"method": "sync", "replicas": 2, "lr": 0.1, "epochs": 4, "baseline": False}

@@ -24,8 +24,9 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.samples.batch_maker import unpack_batch
 from cutset.tools.samples.dataset_samples import DatasetSamples
+from cutset.tools.samples.read_samples import read_split
 from cutset.tools.samples.sample_loader import SampleLoader
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
 
 DATASETS = USER_MODELS / "datasets.py"

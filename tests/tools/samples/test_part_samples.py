@@ -1,6 +1,7 @@
 """Samples in parts: the same whoever reads them, in which order ever; every one once; and what is wrong, in words."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +24,16 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.samples.part_loader import PartLoader
 from cutset.tools.samples.part_order import PartOrder, RestPool
-from cutset.tools.samples.part_samples import PartEnd, PartReader, PartSamples, number_batch
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split, read_training
+from cutset.tools.samples.part_samples import PartEnd, PartReader, PartSamples, number_batch, take_first
+from cutset.tools.samples.read_samples import read_samples, read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
 
-COUNTING, STREAMS = USER_MODELS / "counting.py", USER_MODELS / "streams.py"
+COUNTING, STREAMS, BUCKETS = (USER_MODELS / f"{name}.py" for name in ("counting", "streams", "buckets"))
 
 
 def stream_of(factory: str, *, seed: int = 3) -> PartSamples:
-    samples = read_training(load_task(TaskSpec(str(factory))), seed=seed)
+    samples = read_samples(load_task(TaskSpec(str(factory))), "train", seed=seed)
     assert isinstance(samples, PartSamples)
     return samples
 
@@ -133,7 +135,7 @@ def test_batches_that_are_asked_for_beyond_an_end_do_not_read_the_part_again() -
         return ((torch.zeros(2), torch.zeros(())) for _ in range(10))
 
     task = replace(load_task(TaskSpec(f"{STREAMS}:points")), data=lambda split: Parts(range(3), read), loaders=0)
-    samples = read_training(task, seed=0)
+    samples = read_samples(task, "train", seed=0)
     assert isinstance(samples, PartSamples)
     opened.clear()
     loader = PartLoader(samples, 4)
@@ -174,7 +176,7 @@ class KeptInMemory(IterableDataset[Tensor]):
 
 def test_what_a_dataset_has_under_the_name_samples_is_its_own() -> None:
     task = Task("kept", torch.nn.Identity, torch.nn.functional.mse_loss, data=KeptInMemory)
-    known = [read_training(replace(task, samples=samples)) for samples in (None, 20)]
+    known = [read_samples(replace(task, samples=samples), "train") for samples in (None, 20)]
     assert [getattr(samples, "total", "none") for samples in known] == [None, 20]
 
 
@@ -185,6 +187,31 @@ def test_rests_make_batches_in_their_order() -> None:
         full.inputs[0].tolist() for rest in rests for full in pool.add(Data((torch.tensor(rest),)) if rest else None)
     ]
     assert (made, pool.count) == ([[1, 2, 3, 4], [5, 6, 7, 8]], 0)
+
+
+def test_rests_of_parts_make_batches_whatever_their_lengths() -> None:
+    batches = in_order(stream_of(f"{BUCKETS}:task(streamed=True)"), 4, 2)
+    assert {batch.inputs[0].shape[1] for batch in batches} >= {8, 16}
+    found = Counter(tuple(row[row > 0].tolist()) for batch in batches for row in batch.inputs[0])
+    once = Counter(sentences_of_buckets())
+    assert found == once + once
+
+
+def sentences_of_buckets() -> list[tuple[int, ...]]:
+    data = load_task(TaskSpec(f"{BUCKETS}:task")).data
+    assert data is not None
+    return [tuple(words.tolist()) for words, _ in data("train").dataset]
+
+
+def test_an_example_of_a_length_is_of_samples_that_fit() -> None:
+    for streamed in (False, True):
+        samples = read_samples(load_task(TaskSpec(f"{BUCKETS}:task(streamed={streamed})")), "train")
+        whole = set(sentences_of_buckets())
+        for length in (4, 8, 16):
+            batch = take_first(samples, 8, length)
+            assert batch.inputs[0].shape == (8, length)
+            assert {tuple(row[row > 0].tolist()) for row in batch.inputs[0]} <= whole
+        assert {tuple(row[row > 0].tolist()) for row in take_first(samples, 90, 16).inputs[0]} == whole
 
 
 # What is wrong is said in the user's words ---------------------------------------------------------------------------

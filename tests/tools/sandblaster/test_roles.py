@@ -10,8 +10,9 @@ import pytest
 from places import USER_MODELS
 
 from cutset.ps.sandblaster.solver import Portions
+from cutset.tools.samples.read_samples import read_split
 from cutset.tools.sandblaster.roles import PortionData
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 
 STATUS = Path("/proc/self/status")
 SAMPLES, INPUTS = 250_000, 256  # 256 MB

@@ -10,7 +10,8 @@ from torch import nn
 
 from cutset.errors import BadInput, CutsetError, UsageError
 from cutset.models.task import Task
-from cutset.tools.task.load_task import TaskSpec, build_model, example_batch, load_task, read_split
+from cutset.tools.samples.read_samples import example_batch, read_split
+from cutset.tools.task.load_task import TaskSpec, build_model, load_task
 
 MODELS = USER_MODELS
 GOOD, WRONG = MODELS / "good.py", MODELS / "wrong.py"
@@ -35,7 +36,7 @@ def load(name: str, **more: object) -> Task:
 def test_a_factory_and_a_task_in_hand_are_tasks(name: str) -> None:
     task = load(name)
     assert (task.name, task.batch) == ("clouds", 8)
-    assert len(read_split(task, "train")), len(read_split(task, "test")) == (96, 50)
+    assert [len(read_split(task, split)) for split in ("train", "test")] == [96, 50]
 
 
 @pytest.mark.parametrize("name", ["module", "Net", "module_instance"])
@@ -262,46 +263,6 @@ def test_a_model_that_cannot_be_made(name: str, code: str, said: str) -> None:
     assert said in caught.value.facts
     assert "models/task.py" not in caught.value.facts
     assert caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("example_raises", "KeyError: 8"),
-        ("example_is_a_tensor", "gives a Tensor, not a cutset.Data"),
-        ("example_of_another_batch", "example(8) of task wrong gives 4 samples"),
-        ("example_ragged", "do not have one number of samples"),
-    ],
-)
-def test_an_example_that_is_none(name: str, said: str) -> None:
-    task = load_task(TaskSpec(f"{WRONG}:{name}"))
-    with pytest.raises(BadInput, match="E312") as caught:
-        example_batch(task, 8)
-    assert said in caught.value.facts
-    assert caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "code", "said"),
-    [
-        ("no_data", "train", "E310", "has no data to train on"),
-        ("no_test_split", "test", "E311", "KeyError: 'test'"),
-        ("data_gives_tensors", "train", "E311", "gives a Tensor, not a cutset.Data"),
-        ("data_gives_nothing", "train", "E311", "has no samples"),
-        ("ragged_data", "train", "E311", "do not have one number of samples"),
-    ],
-)
-def test_data_that_is_none(name: str, split: str, code: str, said: str) -> None:
-    task = load_task(TaskSpec(f"{WRONG}:{name}"))
-    with pytest.raises(BadInput, match=code) as caught:
-        read_split(task, split)
-    assert said in caught.value.facts
-    assert caught.value.fix
-
-
-def test_a_bare_module_has_no_data() -> None:
-    with pytest.raises(BadInput, match="E310"):
-        read_split(load("module", inputs=("4x8",)), "train")
 
 
 def test_the_model_of_a_bare_module_keeps_its_weights() -> None:

@@ -1,7 +1,9 @@
 """From a task to graphs, a placement and programs."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +13,13 @@ from torch import Tensor, nn
 from cutset.errors import BadInput, Infeasible
 from cutset.models.task import Task, make_example_batches
 from cutset.partition.placement.placement_file import to_json
+from cutset.tools.samples.read_samples import read_samples
 from cutset.tools.task.capture_task import CapturedTask, capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.task.plan_request import PlanRequest
-from cutset.tools.task.plan_task import compile_programs, load_cut, plan_task
+from cutset.tools.task.plan_task import compile_other_sizes, compile_programs, load_cut, plan_task
 
-GOOD = USER_MODELS / "good.py"
+GOOD, BUCKETS = USER_MODELS / "good.py", f"{USER_MODELS / 'buckets.py'}:task"
 MACHINES = 3
 
 
@@ -116,6 +119,52 @@ def test_a_placement_for_another_batch_is_refused() -> None:
     with pytest.raises(BadInput, match="batches of 8, the run has batches of 4") as caught:
         load_cut(capture_task(spec("task", batch=4)), placement)
     assert (caught.value.code, caught.value.fix) == ("E344", "--batch 8")
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_each_split_is_read_once_for_all_lengths(longer: bool) -> None:
+    """Planning looks at training data, and at tests only who evaluates; tests may have lengths of their own."""
+    found = load_task(TaskSpec(BUCKETS))
+    of_split, read = found.data, list[str]()
+    assert of_split is not None
+
+    def data(split: str) -> Any:
+        read.append(split)
+        loader = of_split(split)
+        if longer and split == "test":
+            loader.collate_fn.lengths.append(32)
+        return loader
+
+    task, spec = replace(found, data=data), TaskSpec(BUCKETS)
+    capture = capture_task(spec, task)
+    planned = plan_task(capture, spec, PlanRequest(machines=2))
+    assert (read, planned.placement.lengths) == (["train"], [4, 8, 16])
+    (note,) = planned.notes
+    assert note == "planned for samples of length 16; those of 4, 8 are cut in the same proportions"
+    assert plan_task(capture, spec, PlanRequest(machines=1)).notes == ()
+    cut = load_cut(capture, planned.placement)
+    others = compile_other_sizes(capture, spec, cut, read_samples(task, "test"))
+    assert read == ["train", "test"]
+    assert (len(others.programs), len(others.evaluations)) == (2, 3 if longer else 2)
+    read.clear()
+    for_tests = compile_other_sizes(capture, spec, cut, read_samples(task, "test"), training=False)
+    assert (read, len(for_tests.programs), len(for_tests.evaluations)) == (["test"], 0, 3 if longer else 2)
+
+
+def test_what_the_user_should_know_of_another_length_is_told() -> None:
+    task = load_task(TaskSpec(BUCKETS))
+
+    def model() -> nn.Module:
+        whole = task.model()
+        assert isinstance(whole, nn.Module)
+        whole.register_forward_hook(lambda module, words, out: out * (float("nan") if out.shape[1] < 8 else 1.0))
+        return whole
+
+    capture = capture_task(TaskSpec(BUCKETS), replace(task, model=model))
+    cut = load_cut(capture, plan_task(capture, TaskSpec(BUCKETS), PlanRequest(machines=2)).placement)
+    others = compile_other_sizes(capture, TaskSpec(BUCKETS), cut, read_samples(capture.task, "test"))
+    (note,) = others.notes
+    assert note.startswith("batches of length 4: the plan's step was not compared with plain torch: not all of its")
 
 
 @pytest.mark.first_cases(1)

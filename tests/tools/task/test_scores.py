@@ -28,8 +28,9 @@ from cutset.runtime.worker.uncut_worker import UncutWorker
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.evaluation.evaluate import evaluate
 from cutset.tools.job.prepare import prepare
+from cutset.tools.samples.read_samples import read_split
 from cutset.tools.task.capture_task import capture_task
-from cutset.tools.task.load_task import TaskSpec, load_task, read_split
+from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.task.plan_request import PlanRequest
 from cutset.tools.task.plan_task import compile_other_sizes, compile_programs
 from cutset.tools.task.scores import Scorer, Scores, iterate_batches, score, score_uncut
@@ -149,7 +150,7 @@ def test_a_loss_inside_the_model_counts_every_sample(count: int) -> None:
 
     cut = finest_cut(capture.train, 2)
     evaluations = compile_programs(capture, cut)[1]
-    others = compile_other_sizes(capture, LANGUAGE, cut, lambda: data)
+    others = compile_other_sizes(capture, LANGUAGE, cut, data)
     assert [len(machines) for machines in others.evaluations] == ([2] if count % capture.batch else [])
     values = collect_state(model, task.loss, {**capture.constants, **others.constants})
 

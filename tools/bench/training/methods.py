@@ -22,7 +22,8 @@ from ....runtime.launcher.launcher import Launcher
 from ...config.run_config import RunConfig
 from ...job.job import Job
 from ...job.prepare import prepare
-from ...task.load_task import TaskSpec, load_task, read_split
+from ...samples.read_samples import read_split
+from ...task.load_task import TaskSpec, load_task
 from ...train import run
 from .plain_torch import ALONE, DDP, HOGWILD, PROCESSES, TorchResult, TorchSetup
 from .settings import MethodSetting

@@ -21,7 +21,8 @@ from ....models.task import Task
 from ....runtime.channel.channel import Channel
 from ....runtime.hosts.heartbeat import RoleProgress
 from ...samples.dataset_samples import Samples
-from ...task.load_task import TaskSpec, build_model, load_task, read_split
+from ...samples.read_samples import read_split
+from ...task.load_task import TaskSpec, build_model, load_task
 
 ALONE, DDP, HOGWILD = (
     f"cutset.tools.bench.training.plain_torch:{name}" for name in ("train_alone", "train_in_parallel", "train_hogwild")
