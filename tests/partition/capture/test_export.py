@@ -1,9 +1,13 @@
 """What capture makes of a model: names, kinds, constants, gradients - and errors that name the line."""
 
 import copy
+import gc
 import inspect
+import random
 import re
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -63,6 +67,21 @@ def test_a_model_without_storage_gives_the_same_graph(name: str) -> None:
         model, loss = case.fresh()
     empty, _ = capture(model, loss, case.batch.inputs, case.batch.targets)
     assert empty.digest == case.graph.digest
+
+
+def test_threads_that_capture_leave_everything_as_it_was() -> None:
+    """One of them would take another's stand-in for the function of Python, and leave it there."""
+    before = random.random, warnings.filters[:], gc.isenabled()
+
+    def capture_one(seed: int) -> str:
+        model = net(lambda self, x: self.linear(x) if random.random() < 0 else self.other(x) * seed)
+        return capture(model, F.mse_loss, [X], [Y])[0].digest
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(capture_one, [1, 2, 3] * 3))
+    assert (random.random, warnings.filters[:], gc.isenabled()) == before
+    assert found == found[:3] * 3
+    assert len(set(found)) == 3
 
 
 def test_a_huge_model_is_captured_without_its_weights() -> None:
