@@ -171,8 +171,7 @@ MEANINGS: Mapping[str, str] = {
     "E376": "A graph file gives an edge different weights at its two ends.",
     # No plan
     "E401": "There are more machines than blocks to distribute.",
-    "E402": "There are more machines than parts that the model can be cut into.",
-    "E403": "No plan uses all machines.",
+    "E403": "No plan of the wanted kind, or with these pins, uses all machines.",
     "E404": "No plan fits in memory.",
     "E405": "The block graph is too large for the partitioner.",
     "E407": "The pins put more on a machine than its memory holds.",

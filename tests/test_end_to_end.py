@@ -246,7 +246,7 @@ def test_what_cannot_be_traced_is_trained_data_parallel(good: Callable[[str], Ta
     options = ["--machines", 1, "--replicas", 2, "--shards", 2, "--lr", 0.1, "--epochs", 4, "--no-baseline"]
     printed = json.loads(cutset("train", f"{GOOD}:gated", *options, "--json", "--out", tmp_path))
     (row,) = printed["rows"]
-    assert row["name"] == "downpour, 1 machines x 2 replicas, 2 shards"
+    assert row["name"] == "downpour, 1 machine x 2 replicas, 2 shards"
     assert row["test_accuracy"] > 0.7
     assert "trained uncut, data parallel only" in printed["notes"][0]
     assert "if x.sum() > 0" in printed["notes"][0]

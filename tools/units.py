@@ -45,6 +45,17 @@ def format_count(count: float | None) -> str:
     return f"{_format_digits(value)}{unit}"
 
 
+def format_number(count: int, noun: str) -> str:
+    """Format a number of things: 1 -> "1 machine", 2 -> "2 machines"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def describe_processes(machines: int, replicas: int, shards: int) -> str:
+    """Return "2 machines x 2 replicas, 1 shard"."""
+    cut, many = format_number(machines, "machine"), format_number(replicas, "replica")
+    return f"{cut} x {many}, {format_number(shards, 'shard')}"
+
+
 def format_percent(fraction: float | None, *, digits: int = 0) -> str:
     """Format a fraction in percent: 0.256 -> "26 %"."""
     if fraction is None:

@@ -20,7 +20,18 @@ _FIELD_TERMS = {
 
 
 def write_verdict(result: PlanningResult) -> str:
-    """How much faster the plan is than one machine, or how much slower more machines would be, in a few sentences."""
+    """How much faster the plan is than one machine, or how much slower more machines would be, in a few sentences.
+
+    It begins with why machines had to be left out, if so.
+    """
+    if not result.shortage:
+        return _describe_winner(result)
+    count, used = len(result.problem.cluster), len(result.winner.cluster)
+    left_out = f"{count - used} of {count} machines {'are' if count - used > 1 else 'is'} left out"
+    return f"{result.shortage[0].upper()}{result.shortage[1:]}, so {left_out}. {_describe_winner(result)}"
+
+
+def _describe_winner(result: PlanningResult) -> str:
     winner, one_machine = result.winner, result.one_machine
     machines, seconds, single = winner.dataflow.cut.machines, winner.simulation.step_s, one_machine.simulation.step_s
     if machines == 1:

@@ -286,12 +286,3 @@ def max_machines(graph: Graph) -> int:
             points *= loop.size if loop.kind == "parallel" else 1
         total += points
     return total
-
-
-def check_divisible(graph: Graph, count: int) -> None:
-    """Raise Infeasible where the model has fewer blocks than there are machines."""
-    limit = max_machines(graph)
-    if count > limit:
-        raise Infeasible(
-            "E402", f"{count} machines for a model that divides into {limit} blocks at most", fix=f"--machines {limit}"
-        )

@@ -44,7 +44,7 @@ def find_form(whole: Graph, unrolled: Graph, cluster: Cluster, **options: Unpack
         return FormChoice(second, True, None)
     second = replace(second, one_machine=first.one_machine)
     objective, all_used = options.get("objective", TIME), not options.get("fewer", False)
-    ranks = [plan.winner.rank(objective, all_used=all_used) for plan in (first, second)]
+    ranks = [(plan.shortage != "", plan.winner.rank(objective, all_used=all_used)) for plan in (first, second)]
     if ranks[1] < ranks[0]:
         return FormChoice(second, True, first)
     return FormChoice(first, False, second)

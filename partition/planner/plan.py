@@ -138,6 +138,7 @@ class PlanningResult:
     """What planning found.
 
     one_machine: the model uncut on the fastest machine. plans: all that were scored. rejected: all that were not made.
+    shortage: why machines had to be left out, "" where they had not.
     """
 
     problem: PlanningProblem
@@ -146,3 +147,4 @@ class PlanningResult:
     one_machine: ScoredPlan
     plans: tuple[ScoredPlan, ...]
     rejected: tuple[Rejected, ...]
+    shortage: str = ""

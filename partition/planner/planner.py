@@ -1,6 +1,6 @@
 """Finds a plan: every candidate is lowered and simulated, and the best one that fits in memory wins.
 
-1. Make the candidates for all machines and, where some may stay idle, for fewer of them (candidates.py).
+1. Make the candidates for all machines and, where some may stay idle or must, for fewer of them (candidates.py).
 2. Lower each to what every machine computes and sends, and simulate a step of it.
 3. Improve the best few by local search (local_search.py).
 4. Choose: plans that fit in memory and use every machine come first, then the objective decides.
@@ -18,7 +18,7 @@ from ..dataflow.dataflow import lower_cut
 from ..dataflow.memory_model import recompute_to_fit
 from ..dataflow.simulator import simulate
 from ..ir.graph import Graph
-from .candidates import candidate_names, check_divisible, max_machines, propose_candidates
+from .candidates import candidate_names, max_machines, propose_candidates
 from .local_search import improve_cut
 from .pins import resolve_pins
 from .plan import (
@@ -51,7 +51,8 @@ def find_plan(
 ) -> PlanningResult:
     """Score all candidates and choose the best; the arguments are those of `PlanningOptions`.
 
-    Raises UsageError where an option is wrong, Infeasible where no candidate uses every machine or none fits in memory.
+    Where no candidate uses every machine, some are left out, and the result says so. Raises UsageError where an option
+    is wrong, Infeasible where there is no plan of the kind that is asked for, or none fits in memory.
     """
     _check_options(objective, micro_batches)
     problem = PlanningProblem(graph, cluster, seed, micro_batches, resolve_pins(graph, cluster, pins))
@@ -74,6 +75,7 @@ class _PlanSearch:
         self.costs = CostModel(problem.graph.tensors)
         self.plans: list[ScoredPlan] = []
         self.rejected: list[Rejected] = []
+        self.shortage = ""
 
     def run(self) -> PlanningResult:
         """Score everything, and choose."""
@@ -88,19 +90,23 @@ class _PlanSearch:
         if not winner.fits:
             raise _memory_error(min(self.plans, key=lambda plan: plan.memory_pressure))
         plans, rejected = tuple(self.plans), tuple(self.rejected)
-        return PlanningResult(self.problem, self.objective, winner, one_machine, plans, rejected)
+        return PlanningResult(self.problem, self.objective, winner, one_machine, plans, rejected, self.shortage)
 
     def _rank(self, plan: ScoredPlan) -> Rank:
         return plan.rank(self.objective, all_used=not self.fewer)
 
     def _score_all(self, one_machine: ScoredPlan) -> None:
         count = len(self.problem.cluster)
-        if not self.fewer:
-            check_divisible(self.problem.graph, count)
+        limit = max_machines(self.problem.graph)
         self._score_candidates(self.problem)
+        if not self.fewer and not self.plans and not self.prefix:
+            self.fewer = True
+            divides = f"the model divides into {limit} {'blocks' if limit > 1 else 'block'} at most"
+            nothing = f"no way was found to give each of {count} machines a part of the model"
+            self.shortage = divides if limit < count else nothing
         if self.fewer:
             pinned = sorted(set(self.problem.pins.values()))
-            for fewer in _smaller_counts(max(2, len(pinned)), min(count - 1, max_machines(self.problem.graph))):
+            for fewer in _smaller_counts(max(2, len(pinned)), min(count - 1, limit)):
                 self._score_candidates(self._smaller_problem(fewer))
             if len(pinned) <= 1 and one_machine.name.startswith(self.prefix):
                 self._score_single_machines(one_machine, pinned)

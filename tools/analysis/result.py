@@ -14,6 +14,7 @@ from ..job.divergence import DivergenceRetry
 from ..job.job import Job
 from ..run_folder import BEST_WEIGHTS
 from ..run_listener import ALONE
+from ..units import describe_processes
 from .bottleneck import describe_explanation, explain_steps
 from .recorded_steps import RecordedSpans, measure_typical_step
 from .results_table import (
@@ -58,7 +59,7 @@ def compare_runs(
     workers, shards = outcome["workers"], outcome["shards"]
     staleness, statistics, links = count_staleness(shards), summarize_servers(workers, shards), _count_links(workers)
     rows = [] if baseline is None else [_make_row(job, ALONE, baseline, processes=1)]
-    name = f"{job.method.name}, {job.machines} machines x {job.replicas} replicas, {job.shards} shards"
+    name = f"{job.method.name}, {describe_processes(job.machines, job.replicas, job.shards)}"
     row = _make_row(job, name, outcome, processes=job.machines * job.replicas + job.shards)
     row["staleness_mean"], row["staleness_max"] = compute_mean_staleness(staleness), find_max_staleness(staleness)
     # The workers of a restarted replica counted only since then.

@@ -6,6 +6,7 @@ from ...ps.methods.sandblaster import Sandblaster
 from ..job.job import Job
 from ..job.portion_size import describe_left_out, portions_of_job
 from ..sandblaster.supervisor import THREADS
+from ..units import describe_processes
 from .results_table import capitalise, describe_restart, describe_scores, describe_setup, list_versions, make_row
 
 BASELINE_NAME = "one process, torch's L-BFGS"
@@ -66,7 +67,7 @@ def _make_row(job: Job, method: Sandblaster, outcome: dict[str, Any], processes:
     samples = round(coordinator["samples"] - replayed * samples_per_evaluation)
     seconds = outcome["seconds"]
     row = make_row(
-        f"{method.name}, {job.machines} machines x {job.replicas} replicas, {job.shards} shards",
+        f"{method.name}, {describe_processes(job.machines, job.replicas, job.shards)}",
         processes=processes,
         threads=THREADS,
         samples=samples,

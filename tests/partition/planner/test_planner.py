@@ -87,10 +87,12 @@ def test_a_model_too_large_for_one_machine_is_spread() -> None:
     assert placement.verdict.startswith("The model does not fit on one machine: 2 machines ")
 
 
-def test_more_machines_than_blocks_are_refused() -> None:
-    with pytest.raises(Infeasible, match="machines") as error:
-        plan_placement(chain(2, 2, batch=1), uniform_cluster(64), model="m")
-    assert "--machines" in error.value.fix
+def test_more_machines_than_blocks_are_left_out() -> None:
+    placement = plan_placement(chain(2, 2, batch=1), uniform_cluster(64), model="m")
+    assert f"{64 - len(placement.machines)} of 64 machines are left out" in placement.verdict
+    with pytest.raises(Infeasible, match="no way was found to give each of 64 machines a part") as error:
+        plan_placement(chain(2, 2, batch=1), uniform_cluster(64), model="m", candidates="metis")
+    assert "--max-machines" in error.value.fix
 
 
 @pytest.mark.parametrize("count", [0, -1, 5000])

@@ -109,9 +109,13 @@ def test_only_the_plans_of_one_kind_are_chosen_among() -> None:
         )
 
 
-def test_a_model_without_parts_cannot_be_cut() -> None:
-    with pytest.raises(Infeasible, match="E402"):
-        plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=4000))
+def test_a_model_without_parts_is_kept_whole() -> None:
+    task = replace(load_task(spec("task")), leaf_modules=("(step)",))
+    placement = plan_task(capture_task(spec("task"), task), spec("task"), PlanRequest(machines=3)).placement
+    assert len(placement.machines) == 1
+    assert placement.verdict.startswith("The model divides into 1 block at most, so 2 of 3 machines are left out. One")
+    with pytest.raises(Infeasible, match="E403"):
+        plan_task(capture_task(spec("task")), spec("task"), PlanRequest(machines=4000, candidates="metis"))
 
 
 def test_a_placement_for_another_batch_is_refused() -> None:
