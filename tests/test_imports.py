@@ -100,7 +100,6 @@ def all_sources() -> list[Module]:
     return found
 
 
-@pytest.mark.run
 def test_imports_run_one_way(all_sources):
     assert [fault for file in all_sources for fault in wrong_imports(file)] == []
 

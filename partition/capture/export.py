@@ -36,7 +36,7 @@ from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_h
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .lowering import Lowering
-from .traced_code import keep_quiet, leave_garbage, one_at_a_time, refuse_scripted_modules, run_as_traced
+from .traced_code import keep_quiet, leave_garbage, refuse_scripted_modules, run_as_traced
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
 
 TENSOR_KINDS = {
@@ -60,7 +60,6 @@ class _Traced(nn.Module):
         return results
 
 
-@one_at_a_time()
 @draw_what_matters
 @leave_garbage()
 def capture(

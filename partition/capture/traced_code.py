@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import logging
-import threading
 import warnings
 from collections.abc import Iterator
 
@@ -20,8 +19,6 @@ from ..trace.grouped_products import GROUPED_PRODUCTS
 from ..trace.known_conditions import KnownConditions
 from ..trace.packed_sequences import PACKED_SEQUENCES
 from ..trace.stand_ins import DETACHED_DATA, SIZES_IN_TENSORS, StandIns
-
-_ONE_AT_A_TIME = threading.RLock()
 
 
 def refuse_scripted_modules(model: nn.Module) -> None:
@@ -75,13 +72,6 @@ def keep_quiet() -> Iterator[None]:
             yield
     finally:
         log.disabled = before
-
-
-@contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Let other threads wait: a capture replaces functions of torch, Python and numpy, and asks what they return."""
-    with _ONE_AT_A_TIME:
-        yield
 
 
 @contextlib.contextmanager

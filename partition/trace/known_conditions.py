@@ -26,6 +26,7 @@ from .stand_ins import Table
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_ONE_AT_A_TIME = threading.RLock()
 _LESS = (Tensor.__lt__, Tensor.lt, torch.lt)
 
 
@@ -133,11 +134,16 @@ def draw_what_matters(trace: Callable[P, T]) -> Callable[P, T]:
     """Have a function leave numbers undrawn that decide nothing; where it fails with such numbers, call it without.
 
     What is not a float but stands for one may not suit all that wants a number; and whoever draws is named by its line.
-    Where no number mattered, the first error is the one that tells something.
+    Where no number mattered, the first error is the one that tells something. One thread traces at a time, since what
+    it replaces is everybody's: functions of Python and torch, and what they warn of.
     """
 
     @functools.wraps(trace)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _ONE_AT_A_TIME:
+            return trace_in_two_ways(*args, **kwargs)
+
+    def trace_in_two_ways(*args: P.args, **kwargs: P.kwargs) -> T:
         with leave_known_numbers_undrawn() as put_off:
             try:
                 return trace(*args, **kwargs)
