@@ -51,6 +51,23 @@ class CheckpointReport:
 
 
 @dataclass(frozen=True)
+class RolesReport:
+    """How the work of each process goes, about once a second.
+
+    run: as in `StepReport`. roles: by name, what it said last. Every role says "cpu_s", of all its threads so far, and
+    "rss", its memory in bytes. A worker says "step", "loss" (None where another machine has it), "waited" (seconds so
+    far for "data", "leases", "peers" and "shards"), "unacknowledged" pushes and "links" (bytes "in" and "out" so far,
+    by peer). A shard says "updates", "pushes", "late", "staleness" (of pushes so far: "mean", "p50", "p90", "max"),
+    "unsaved_s" (for how long what it holds has not been on disk) and "links".
+    leases: batches that replicas have got and that are not yet known to be computed, where batches are leased.
+    """
+
+    run: str
+    roles: Mapping[str, Mapping[str, Any]]
+    leases: int | None = None
+
+
+@dataclass(frozen=True)
 class LossReport:
     """What was lost, "replica 1" or "shard 0", with its processes, and why; the run goes on where it can."""
 
@@ -73,6 +90,9 @@ class RunListener:
 
     def on_step(self, report: StepReport) -> None:
         """Hear how far training is."""
+
+    def on_roles(self, report: RolesReport) -> None:
+        """Hear how the work of each process goes."""
 
     def on_evaluate(self, report: EvaluationReport) -> None:
         """Hear of the scores of an evaluation."""

@@ -83,8 +83,10 @@ def run(
     with contextlib.ExitStack() as stack:
         listeners = [listener or RunListener()]
         listeners += [stack.enter_context(EventFiles(job.out))] if job.config.tensorboard else []
-        listeners.append(MetricsFile(job.out, on_notice=notices.append))
-        return _run(job, Listeners(listeners), notices, route)
+        metrics = MetricsFile(job.out, on_notice=notices.append)
+        counts = {"machines": job.machines, "replicas": job.replicas, "shards": job.shards}
+        with metrics.recording(task=job.task_name, method=job.method.name, **counts):
+            return _run(job, Listeners([*listeners, metrics]), notices, route)
 
 
 def _run(job: Job, listener: RunListener, notices: list[str], route: Route | None) -> dict[str, Any]:

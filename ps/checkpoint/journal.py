@@ -82,6 +82,8 @@ class Journal:
         self._durable: Mapping[int, Mapping[str, int]] = {}  # by slice and client, the last push in the journal
         self._flush_requested = False
         self._changed = True  # since the last journal was begun
+        self._unsaved_since: float | None = None  # when that was
+        self._writing_since: float | None = None  # the same of the journal that is being written
         self._last_s = -float("inf")  # when that was
         self._failing_since: float | None = None  # when the first of the last journals could not be written
         self._last_due: int | None = None  # the last checkpoint that was due; unknown before slices have values
@@ -134,8 +136,16 @@ class Journal:
     def before_change(self, number: int) -> None:
         """Save what snapshots still need of a slice that is about to change."""
         self._changed = True
+        if self._unsaved_since is None:
+            self._unsaved_since = self._clock()
         for snapshot in self._snapshots:
             snapshot.before_change(number)
+
+    @property
+    def unsaved_s(self) -> float:
+        """For how long something has changed that no written journal has, in seconds."""
+        since = self._unsaved_since if self._writing_since is None else self._writing_since
+        return 0.0 if since is None else self._clock() - since
 
     def poll(self, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks) -> list[WriteResult]:
         """Begin to write what is due and continue what was begun. Return the outcome of what has ended."""
@@ -174,6 +184,7 @@ class Journal:
 
     def _begin_journal(self, slice_states: list[SliceState], optimizer: Optimizer, clocks: Clocks) -> None:
         self._last_s, self._flush_requested, self._changed = self._clock(), False, False
+        self._writing_since, self._unsaved_since = self._unsaved_since, None
         self.begun += 1
         temporary, path = self.path.with_suffix(".tmp"), self.path
         self._snapshot = Snapshot(
@@ -249,7 +260,9 @@ class Journal:
 
     def _end_journal(self, snapshot: Snapshot[None], failure: str) -> WriteResult:
         """Take into account that a journal is where it has to be, or why it is not."""
+        since, self._writing_since = self._writing_since, None
         if failure:
+            self._unsaved_since = self._unsaved_since if since is None else since
             self._failing_since = self._clock() if self._failing_since is None else self._failing_since
         else:
             self._failing_since, self._durable, self.written = None, snapshot.applied, self.begun

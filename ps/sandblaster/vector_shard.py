@@ -110,6 +110,10 @@ class VectorShard:
         count = max((len(vectors) for vectors in self._vectors.values()), default=0)
         return {"shard": self.index, "vectors": count, **self._counts}
 
+    def status(self) -> dict[str, Any]:
+        """Return plain data on how the work goes."""
+        return {"batch": self._batch, "operations": self._number}
+
     def __repr__(self) -> str:
         return f"VectorShard({self.index}, epoch={self._epoch}, number={self._number}, batch={self._batch})"
 

@@ -38,6 +38,11 @@ class Durability:
         """Whether something is being written."""
         return self._journal is not None and self._journal.busy
 
+    @property
+    def unsaved_s(self) -> float | None:
+        """For how long something has changed that is not on disk; None where there is no journal."""
+        return None if self._journal is None or self._is_immediate else self._journal.unsaved_s
+
     def add_client(self, client: str) -> None:
         """Tell this client from now on which of its pushes are durable."""
         self._clients.add(client)

@@ -1,11 +1,12 @@
 """`serve`: the loop of a shard's process, which connects a `Shard` to a channel and a clock."""
 
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from ...runtime.channel.channel import Channel, SilenceError, silence_error
+from ...runtime.channel.channel import Channel, SilenceError, count_link_bytes, silence_error
 from ...runtime.channel.mailbox import stop_error
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
@@ -14,6 +15,7 @@ from ..optimizers.optimizer import Optimizer
 from ..slices.slice_state import SliceState
 from .replies import Replies
 
+STATUS_S = 1.0  # between two statuses
 BUSY_S = 0.01  # seconds between two polls while something is being written and no message arrives
 
 
@@ -31,6 +33,7 @@ class Server(Protocol):
     def close(self) -> Replies: ...
     def slice_states(self) -> list[SliceState]: ...
     def statistics(self) -> dict[str, Any]: ...
+    def status(self) -> dict[str, Any]: ...
 
 
 def serve(
@@ -49,8 +52,10 @@ def serve(
     progress: changes with each message and after each `interval_s` seconds without one, so an idle shard is not taken
     for a hanging one. Raises Stopped on "stop", and SilenceError after `timeout_s` seconds without any message.
     """
-    progress, handled, silent_s = progress or RoleProgress(), 0, 0.0
+    progress, handled, silent_s, told_s = progress or RoleProgress(), 0, 0.0, -STATUS_S
     while True:
+        if (now := time.monotonic()) - told_s >= STATUS_S:
+            told_s, progress.status = now, {**shard.status(), "links": count_link_bytes(channel)}
         progress.value = f"{handled} messages" + (f", then idle for {silent_s:g} s" if silent_s else "")
         wait_s = BUSY_S if shard.busy else interval_s
         try:

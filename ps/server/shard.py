@@ -44,6 +44,7 @@ from ..checkpoint.journal import CHECKPOINT, RECOVERY_POINT, Journal
 from ..checkpoint.snapshot import Clocks
 from ..slices.slice_state import SliceState, sum_counters
 from ..slices.slicing import ParameterSlice, format_ranges
+from ..slices.staleness import find_quantiles
 from .durability import Durability
 from .replies import Replies, protocol_error
 from .serving import ServingConfig
@@ -179,6 +180,19 @@ class Shard:
         machines = sorted({server.piece.machine for server in self._slice_servers.values()})
         slices = [self._summarize_machine(machine) for machine in machines]
         return {"shard": self.index, "optimizer": msgspec.to_builtins(self.optimizer), "slices": slices}
+
+    def status(self) -> dict[str, Any]:
+        """Return plain data on how the work goes: counts of a slice that has most, and how stale all pushes were."""
+        self._shared_buffers.count_updates()
+        counters = [server.counters for server in self._slice_servers.values()]
+        staleness = sum_counters(counters).staleness
+        return {
+            "updates": max((one.updates for one in counters), default=0),
+            "pushes": max((one.pushes for one in counters), default=0),
+            "late": max((one.late for one in counters), default=0),
+            "staleness": find_quantiles(staleness.values()),
+            "unsaved_s": self._durability.unsaved_s,
+        }
 
     def __repr__(self) -> str:
         versions = {piece["machine"]: piece["version"] for piece in self.statistics()["slices"]}

@@ -41,6 +41,22 @@ def merge_histograms(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return _summarize(counts)
 
 
+def find_quantiles(histograms: Iterable[StalenessHistogram]) -> dict[str, float] | None:
+    """Return "mean", "p50", "p90" and "max" of the staleness of all pushes; None where there are none."""
+    counts = Counter[int]()
+    for histogram in histograms:
+        counts.update(histogram._counts)
+    if not (pushes := counts.total()):
+        return None
+    reached, quantiles = 0, dict[str, float]()
+    for tau in sorted(counts):
+        reached += counts[tau]
+        for name, part in (("p50", 0.5), ("p90", 0.9), ("max", 1.0)):
+            if name not in quantiles and reached >= part * pushes:
+                quantiles[name] = tau
+    return {"mean": sum(tau * count for tau, count in counts.items()) / pushes, **quantiles}
+
+
 def _summarize(counts: Counter[int]) -> dict[str, Any]:
     pushes = counts.total()
     mean = sum(tau * count for tau, count in counts.items()) / pushes if pushes else 0.0

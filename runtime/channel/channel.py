@@ -10,6 +10,7 @@ from ...errors import NetworkError
 from .message import Message
 
 DIRECTORY = "@directory"  # from the launcher to the channel of a role; see `make_directory`
+MAX_LINKS = 64  # that are told one by one
 KEYS_KNOWN = "@keys_known"  # to the launcher: {"owners": [owner]} of the keys that were in one
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -69,6 +70,19 @@ class Channel(Protocol):
     def close(self) -> None:
         """Release the end point. Queued messages are still sent, for at most a second."""
         ...
+
+
+def count_link_bytes(channel: Channel) -> dict[str, dict[str, int]]:
+    """Return the bytes of tensors so far, {"in", "out"} by peer; of more than MAX_LINKS the least ones as "others"."""
+    links = {
+        peer: {"in": count["bytes_in"], "out": count["bytes_out"]}
+        for peer, count in channel.statistics().items()
+        if count["bytes_in"] or count["bytes_out"]
+    }
+    ordered = sorted(links, key=lambda peer: -sum(links[peer].values()))
+    kept, rest = ordered[:MAX_LINKS], ordered[MAX_LINKS:]
+    others = {"others": {way: sum(links[peer][way] for peer in rest) for way in ("in", "out")}} if rest else {}
+    return {peer: links[peer] for peer in kept} | others
 
 
 class SilenceError(NetworkError):

@@ -4,9 +4,14 @@ The heartbeat of libzmq (peer_connection.py) would be answered even by a process
 a live interpreter, as its thread is one of Python.
 """
 
+import os
 import threading
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ..channel.message import LAUNCHER, Message, encode
 from ..channel.peer_connection import PeerConnection
@@ -19,9 +24,12 @@ class RoleProgress:
 
     value: anything short that changes as the work goes on, a step number or "epoch 2 step 31"; None while the role
     reports nothing. A role that has reported a value and does not change it for too long counts as stuck.
+    status: plain data on how the work goes, for people. The role puts a new one in its place, about once a second, as
+    another thread sends it.
     """
 
     value: int | str | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
 
 
 class HeartbeatThread:
@@ -56,7 +64,8 @@ class HeartbeatThread:
         sequence = 0
         try:
             while True:
-                message = Message("heartbeat", body={"progress": self.progress.value})
+                status = {**self.progress.status, **measure_process()}
+                message = Message("heartbeat", body={"progress": self.progress.value, "status": status})
                 self._connection.send(encode(message, job=self._job, sender=self._sender, sequence=sequence))
                 sequence += 1
                 if self._ended.wait(self.interval_s):
@@ -66,3 +75,9 @@ class HeartbeatThread:
 
     def __repr__(self) -> str:
         return f"HeartbeatThread({self._sender} to {LAUNCHER}, {self.progress})"
+
+
+def measure_process() -> dict[str, float]:
+    """Return what this process has taken so far: "cpu_s" of all its threads, and "rss", its memory now in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {"cpu_s": round(time.process_time(), 3), "rss": pages * os.sysconf("SC_PAGE_SIZE")}

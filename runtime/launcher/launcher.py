@@ -73,10 +73,7 @@ class Launcher:
         own = [LocalHost(address=address or "127.0.0.1")] if not hosts else []
         self._own_hosts: list[Host] = [*own]
         self._hosts = HostRegistry([*own, *hosts])
-        self._restart = restart
-        self._watch = watch
-        self._on_notice = on_notice
-        self._route = route
+        self._restart, self._watch, self._on_notice, self._route = restart, watch, on_notice, route
         self._processes: dict[str, HostedProcess] = {}
         self._next_check = 0.0
         self._activity_probes = ActivityProbes()
@@ -88,6 +85,11 @@ class Launcher:
         address = address or self._hosts.first.address
         self._channel = ZmqChannel(LAUNCHER, job, self._hosts.keys(LAUNCHER), host=address)
         self._ends = ProcessEnds()
+
+    @property
+    def statuses(self) -> dict[str, Mapping[str, Any]]:
+        """What each role that runs said last of how its work goes, by name; see `RoleProgress`."""
+        return self._monitor.statuses
 
     @property
     def results(self) -> dict[str, Any]:
@@ -321,7 +323,7 @@ class Launcher:
             case "hello":
                 self._monitor.on_hello(name, body["endpoint"])
             case "heartbeat":
-                self._monitor.on_heartbeat(name, now, body["progress"])
+                self._monitor.on_heartbeat(name, now, body["progress"], body["status"])
             case "failed":
                 self._monitor.on_failed(name, now, Failure(**body))
             case kind if kind == CONNECTION_LOST:

@@ -76,6 +76,11 @@ class LivenessMonitor:
         return [m.name for m in self._members_in("running")]
 
     @property
+    def statuses(self) -> dict[str, Mapping[str, Any]]:
+        """What the running roles said last of how their work goes."""
+        return {m.name: m.status for m in self._members_in("running") if m.status is not None}
+
+    @property
     def unfinished(self) -> list[str]:
         """Roles that start or run."""
         return [m.name for state in ("starting", "ready", "running") for m in self._members_in(state)]
@@ -122,9 +127,12 @@ class LivenessMonitor:
             self._move(member, "running")
             member.heard_at = member.spoke_at = member.progress_at = now
 
-    def on_heartbeat(self, name: str, now: float, progress: int | str | None) -> None:
+    def on_heartbeat(
+        self, name: str, now: float, progress: int | str | None, status: Mapping[str, Any] | None = None
+    ) -> None:
         """The role lives. progress: anything that changes as its work goes on; None if it reports nothing now."""
         member = self._members[name]
+        member.status = status
         member.heard_at = member.spoke_at = now
         member.reports_progress = progress is not None
         if progress is None:

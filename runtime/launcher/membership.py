@@ -1,6 +1,6 @@
 """What a `LivenessMonitor` knows of a run: `Member`s and `Suspicion`s, and what it makes of them, a `Loss`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ class Member:
     returncode: int | None = None
     value: Any = None
     progress: int | str | None = None  # the last that it reported
+    status: Mapping[str, Any] | None = None  # of its last heartbeat
     reports_progress: bool = False  # whether its last heartbeat had a progress
     progress_at: float = 0.0
     heard_at: float = 0.0  # when it was known to live last

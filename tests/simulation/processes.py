@@ -187,7 +187,9 @@ class SimProcess:
         if task is None or task.dead or self._code is not None:
             return
         if not task.stopped:
-            message = Message("heartbeat", body={"progress": progress.value}, sender=self.name + HEARTBEAT)
+            message = Message(
+                "heartbeat", body={"progress": progress.value, "status": progress.status}, sender=self.name + HEARTBEAT
+            )
             self._world.post(self.name, LAUNCHER, message)
         self._world.at(interval_s, lambda: self._beat(progress, channel, interval_s))
 

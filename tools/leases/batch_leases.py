@@ -104,6 +104,11 @@ class BatchLeases:
         return self.batches - self._free_batches
 
     @property
+    def unfinished(self) -> int:
+        """How many batches are leased and not known to be computed."""
+        return self._unfinished
+
+    @property
     def all_done(self) -> bool:
         """Whether all batches are computed."""
         return not self._free and not self._unfinished

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from ...runtime.channel.channel import Channel
+from ...runtime.channel.channel import Channel, count_link_bytes
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ..job.process_specs import TrainingSpec
 from ..task.scores import Scores
 
 REPORT_INTERVAL_S = 0.2  # between two progress messages of a worker
+STATUS_S = 1.0  # between two statuses
 _STEP = "step "
 _TIMED_STEPS = 1000  # the last ones, of which the median is taken
 
@@ -45,6 +46,7 @@ class ProgressLog:
         progress: what the heartbeats of this process say.
         waited: returns the seconds that this process has waited for others so far.
         describe: returns what else each report says; with it there are reports even where no loss is known.
+        describe_status: returns what else the status of this process says (`RolesReport`).
 
     Attributes:
         steps: steps made by this process.
@@ -60,7 +62,10 @@ class ProgressLog:
         waited: Callable[[], float] = lambda: 0.0,
         *,
         describe: Callable[[], dict[str, Any]] | None = None,
+        describe_status: Callable[[], dict[str, Any]] = dict,
     ) -> None:
+        self._describe_status, self._last_status_s = describe_status, -STATUS_S
+        self._loss: float | None = None
         self._channel, self._progress, self._training, self._waited = channel, progress, training, waited
         self._describe = describe
         self._start_s = time.monotonic()
@@ -94,6 +99,11 @@ class ProgressLog:
             self._evaluated = self._reached - 1
         self._work_s.append(now - self._waited() - self._step_start_s)
         self._step_start_s = now - self._waited()
+        self._loss = self._loss if loss is None else loss
+        if now - self._last_status_s >= STATUS_S:
+            self._last_status_s = now
+            links = count_link_bytes(self._channel)
+            self._progress.status = {"step": step, "loss": self._loss, "links": links, **self._describe_status()}
         if loss is None and self._describe is None:
             return
         if now - self._last_report_s >= REPORT_INTERVAL_S or last:

@@ -5,6 +5,7 @@ launcher: "start_training" (to all workers at once, so that nobody's clock count
 "all_trained" (with the path of the final checkpoint in the folder of the run and the batches of all replicas).
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from functools import partial
@@ -58,7 +59,15 @@ class WorkerProcess(ABC):
         state = number_buffers(self._model_part.state(), self._model_part.buffers()) if spec.replica == 0 else None
         self._send("ready", {"machine": spec.machine, "state": msgspec.to_builtins(state)})
         self._mailbox.wait([(LAUNCHER, "start_training", 0, 0, 0)], timeout_s=MESSAGE_TIMEOUT_S)
-        self._log = ProgressLog(channel, progress, self._training, lambda: self._mailbox.waited_s, describe=describe)
+        self._log = ProgressLog(
+            channel,
+            progress,
+            self._training,
+            lambda: self._mailbox.waited_s,
+            describe=describe,
+            describe_status=self._describe_status,
+        )
+        self._reading_s = self._leasing_s = 0.0
         self._local_state, self._buffer_file = self._restore_local_state()
         self._state_writer = ReplicaStateWriter(
             self._mailbox, self._training, spec.machine, self._model_part.state, start_step=spec.start_step
@@ -111,11 +120,20 @@ class WorkerProcess(ABC):
     ) -> TrainingLoop[Any]:
         """Return what the method trains on until there is no batch for now."""
         model_part, max_norm = self._model_part, self._training.clip_norm
+
+        def read_batch(step: int) -> Any:
+            began, waited_s = time.perf_counter(), self._mailbox.waited_s
+            batch = batches(step)
+            leasing_s = self._mailbox.waited_s - waited_s  # as no batch is leased ahead
+            self._leasing_s += leasing_s
+            self._reading_s += time.perf_counter() - began - leasing_s
+            return batch
+
         loop: TrainingLoop[Any] = TrainingLoop(
             model_part,
             self._client,
             self._spec.optimizer,
-            batches,
+            read_batch,
             replicas=self._training.replicas,
             start_step=start_step,
             total_steps=0 if self._training.is_open_ended else self._training.steps,
@@ -128,6 +146,14 @@ class WorkerProcess(ABC):
             skips=skips,
         )
         return loop
+
+    def _describe_status(self) -> dict[str, Any]:
+        """Return for what this worker has waited, in seconds, and how many of its pushes are under way."""
+        client = self._client.statistics()
+        shards_s = client["fetch_blocked_s"] + client["push_blocked_s"]
+        waited = {"data": self._reading_s, "leases": self._leasing_s, "shards": shards_s}
+        peers_s = max(0.0, self._mailbox.waited_s - self._leasing_s - shards_s)
+        return {"waited": waited | {"peers": peers_s}, "unacknowledged": self._client.in_flight}
 
     def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
         """Log a step, and save and evaluate if that is due."""

@@ -127,6 +127,9 @@ class SandblasterSupervisor:
             self.state_files.clear()
         return self._worker_roles(int(number))
 
+    def count_leases(self) -> None:
+        """Return None: portions of batches are not leased by the supervisor."""
+
     def handle(self, message: Message, launcher: Launcher) -> None:
         """Take a message of a role into account, and send what follows from it."""
         sender, body = message.sender, message.body

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RunListener, StepReport
+from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
 
 
 class Listeners(RunListener):
@@ -21,6 +21,11 @@ class Listeners(RunListener):
         """Pass it on."""
         for one in self._listeners:
             one.on_step(report)
+
+    def on_roles(self, report: RolesReport) -> None:
+        """Pass it on."""
+        for one in self._listeners:
+            one.on_roles(report)
 
     def on_evaluate(self, report: EvaluationReport) -> None:
         """Pass it on."""

@@ -1,17 +1,18 @@
 """`MetricsFile`: what is heard of a run, a line of JSON each, in metrics.jsonl of its folder.
 
 Each line has "event" and "time", seconds since 1970, and is written at once, so all but the last survive whatever ends
-the run. Events: "step" about once a second, "evaluation", "checkpoint", "lost", "notice". A run that goes on in the
-folder adds to the file.
+the run. Events: "begin", "end", "step" and "roles" about once a second, "evaluation", "checkpoint", "lost", "notice";
+run_listener.py says what is in them. A run that goes on in the folder adds to the file.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..run_folder import METRICS
-from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RunListener, StepReport
+from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
 from ..strict_json import to_json
 
 INTERVAL_S = 1.0  # between two lines about steps
@@ -36,6 +37,17 @@ class MetricsFile(RunListener):
         self._latest: dict[str, StepReport] = {}
         self._has_failed = False
 
+    @contextmanager
+    def recording(self, **facts: Any) -> Iterator[None]:
+        """Write that a run begins, with facts about it, and that it ends, with "why" if that is an error."""
+        self._write("begin", **facts)
+        try:
+            yield
+        except BaseException as error:
+            self._write("end", why=str(error).partition("\n")[0] or type(error).__name__)
+            raise
+        self._write("end", why=None)
+
     def on_step(self, report: StepReport) -> None:
         """Write a line, unless one was written a moment ago."""
         self._latest[report.run] = report
@@ -50,6 +62,11 @@ class MetricsFile(RunListener):
             self._write_step(latest)
         scores = {"test_loss": report.test_loss, "test_accuracy": report.test_accuracy, **report.metrics}
         self._write("evaluation", run=report.run, samples=report.samples, seconds=report.seconds, **scores)
+
+    def on_roles(self, report: RolesReport) -> None:
+        """Write what all processes say."""
+        leases = {} if report.leases is None else {"leases": report.leases}
+        self._write("roles", run=report.run, roles=report.roles, **leases)
 
     def on_checkpoint(self, report: CheckpointReport) -> None:
         """Write where a checkpoint is."""

@@ -218,6 +218,10 @@ class ElasticReplicas:
         """Return whether a replica was asked to leave."""
         return replica in self._membership.leaving
 
+    def count_leases(self) -> int | None:
+        """Return how many batches are leased and not known to be computed; None where batches are not leased."""
+        return None if self._lease_server is None else self._lease_server.leases.unfinished
+
     def statistics(self) -> dict[str, Any]:
         """Return who joined and left, and where batches are leased, how many each replica computed."""
         leases = {} if self._lease_server is None else self._lease_server.statistics()

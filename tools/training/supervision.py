@@ -21,8 +21,9 @@ from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
 from ..job.process_specs import unique_job_name
 from ..run_folder import INITIAL, LOGS
-from ..run_listener import ALONE, EvaluationReport, LossReport, RunListener, StepReport
+from ..run_listener import ALONE, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
 
+STATUS_S = 1.0  # between two reports on all roles
 OnNotice = Callable[[str], None]  # a sentence for the user
 
 
@@ -43,6 +44,9 @@ class RoleSupervisor(Protocol):
 
     def watch(self, launcher: Launcher) -> None:
         """Do what is due without a message; called again and again."""
+
+    def count_leases(self) -> int | None:
+        """Return how many batches are leased and not yet computed; None where none are leased."""
 
 
 def run_roles(
@@ -70,7 +74,10 @@ def run_roles(
         listener.on_machine_lost(LossReport(loss.group, loss.error.facts.partition("\n")[0]))
         return [] if held.add_if_needed(loss) else supervisor.restart(loss)
 
+    reporter = _RolesReporter(job.method.name, supervisor, listener)
+
     def watch(launcher: Launcher) -> None:
+        reporter.report_due(launcher)
         for host in hosts.take_found():
             launcher.join(host)
         for joined in launcher.take_joined_hosts():
@@ -101,6 +108,19 @@ def run_roles(
             hand_over(relay.take_ready(), launcher)
         hand_over(relay.take_rest(), launcher)
         return dict(launcher.results)
+
+
+class _RolesReporter:
+    """Tells a listener about once a second what all roles of a run say."""
+
+    def __init__(self, run: str, supervisor: RoleSupervisor, listener: RunListener) -> None:
+        self._run, self._supervisor, self._listener, self._next_s = run, supervisor, listener, 0.0
+
+    def report_due(self, launcher: Launcher) -> None:
+        if (now := time.monotonic()) >= self._next_s:
+            self._next_s = now + STATUS_S
+            roles = dict(sorted(launcher.statuses.items()))
+            self._listener.on_roles(RolesReport(self._run, roles, self._supervisor.count_leases()))
 
 
 def run_one_process(job: Job, role: Role, hosts: RunHosts, listener: RunListener) -> dict[str, Any]:

@@ -80,13 +80,12 @@ class TrainingSupervisor:
         self._elastic = ElasticReplicas(job, hosts, on_notice=on_notice, requests=requests)
         self._start_steps = Counter[int]()  # of the current incarnation of each replica
         self._steps_done: dict[WorkerId, int] = {}  # as the workers reported them
-        self._lost: dict[str, Loss] = {}  # by group, the losses for which all are to go back
+        self._lost: dict[str, Loss] = {}  # by group, for which all are to go back
         self._workers: dict[str, WorkerId] = {}  # by current name
         self._trained: set[WorkerId] = set()
         self._ready: set[str] = set()  # workers that wait to be told to start
-        self._evaluating: set[str] = set()  # workers of replica 0 that were told that all have trained
-        self._under_way = False
-        self._finishing: set[str] = set()  # shards that were told to finish
+        self._evaluating = set[str]()  # workers of replica 0 that were told that all have trained
+        self._under_way, self._finishing = False, set[str]()  # shards that were told to finish
         self.results: dict[str, Any] = {}
         self.state_files: list[StateFile] = []
         self._steps = job.training.steps  # of each replica; fewer where training ends early
@@ -125,6 +124,10 @@ class TrainingSupervisor:
         """Note that all roles run."""
         self.record.start_s = self._elastic.start_s = time.monotonic()
         self._elastic.publish_limits()
+
+    def count_leases(self) -> int | None:
+        """Return how many batches are leased and not known to be computed; None where batches are not leased."""
+        return self._elastic.count_leases()
 
     def watch(self, launcher: Launcher) -> None:
         """Start replicas that shall join, stop starting replicas that are no longer needed, take all back if due."""

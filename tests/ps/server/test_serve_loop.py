@@ -1,6 +1,7 @@
 """A shard's loop over a channel: it answers, beats while it is idle, and ends."""
 
 import pytest
+from msgspec.structs import replace
 from shard_messages import SLICES, fetch, push, put
 
 from cutset.errors import NetworkError
@@ -29,6 +30,14 @@ def test_serve_answers_until_finish():
     statistics = serve(Shard(0, SLICES, ServingConfig(SGD(1.0))), server, progress=progress)
     assert statistics["slices"][0]["pushes"] == 1
     assert progress.value == "3 messages"
+    assert progress.status == {
+        "updates": 0,
+        "pushes": 0,
+        "late": 0,
+        "staleness": None,
+        "unsaved_s": None,
+        "links": {},
+    }, "of when it began"
     assert [worker.receive(0).kind for _ in range(3)] == ["put_ack", "push_ack", "values"]
 
 
@@ -57,6 +66,9 @@ class Quiet:
         assert timeout_s == 1.0
         return self._channel.receive(0)
 
+    def statistics(self):
+        return {}
+
 
 def test_serve_reports_progress_while_idle_and_times_out():
     [server] = channels("shard-0")
@@ -66,3 +78,12 @@ def test_serve_reports_progress_while_idle_and_times_out():
             Shard(0, SLICES, ServingConfig(SGD(1.0))), Quiet(server), progress=progress, interval_s=1.0, timeout_s=3.0
         )
     assert progress.value == "0 messages, then idle for 2 s"
+
+
+def test_the_status_is_of_all_slices():
+    shard = Shard(0, SLICES, ServingConfig(SGD(1.0)))
+    for message in (put(0.0, 10.0, 20.0), push(1, 1.0, 1.0, 1.0), push(2, 1.0, 1.0, 1.0)):
+        shard.handle(replace(message, sender="worker-0.0"))
+    status = shard.status()
+    assert (status["updates"], status["pushes"], status["unsaved_s"]) == (2, 2, None)
+    assert status["staleness"]["max"] == shard.statistics()["slices"][0]["staleness"]["worker-0.0"]["max"]

@@ -5,8 +5,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from cutset.errors import Diverged
 from cutset.tools.run_folder import METRICS
-from cutset.tools.run_listener import CheckpointReport, EvaluationReport, LossReport, StepReport
+from cutset.tools.run_listener import CheckpointReport, EvaluationReport, LossReport, RolesReport, StepReport
 from cutset.tools.tracking.metrics_file import MetricsFile
 
 
@@ -46,6 +49,19 @@ def test_all_events_are_there_and_numbers_are_json(tmp_path: Path) -> None:
     assert read(tmp_path)[0]["loss"] is None
     MetricsFile(tmp_path).on_notice("resumed")
     assert len(read(tmp_path)) == 5, "a run that goes on adds to it"
+
+
+def test_roles_and_the_ends_of_a_run_are_written(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path)
+    with file.recording(method="sync", replicas=2):
+        file.on_roles(RolesReport("sync", {"shard-0": {"updates": 3}}, leases=8))
+        file.on_roles(RolesReport("sync", {}))
+    with pytest.raises(Diverged), file.recording(method="sync"):
+        raise Diverged("E703", "not finite", fix="a smaller --lr")
+    begin, roles, others, end, _, failed = read(tmp_path)
+    assert (begin["method"], begin["replicas"], end["why"]) == ("sync", 2, None)
+    assert (roles["roles"], roles["leases"], "leases" in others) == ({"shard-0": {"updates": 3}}, 8, False)
+    assert "not finite" in failed["why"]
 
 
 def test_a_file_that_cannot_be_written_is_one_notice(tmp_path: Path) -> None:
