@@ -54,8 +54,9 @@ class CheckpointReport:
 class RolesReport:
     """How the work of each process goes, about once a second.
 
-    run: as in `StepReport`. roles: by name, what it said last. Every role says "cpu_s", of all its threads so far, and
-    "rss", its memory in bytes. A worker says "step", "loss" (None where another machine has it), "waited" (seconds so
+    run: as in `StepReport`. roles: by name, what it said last. Every role says "cpu_s", of all its threads so far,
+    "rss", its memory in bytes, and when by its own clock ("beat_s"); what follows is of "at_s" by that clock. A worker
+    says "step", "loss" (None where another machine has it), "waited" (seconds so
     far for "data", "leases", "peers" and "shards"), "unacknowledged" pushes and "links" (bytes "in" and "out" so far,
     by peer). A shard says "updates", "pushes", "late", "staleness" (of pushes so far: "mean", "p50", "p90", "max"),
     "unsaved_s" (for how long what it holds has not been on disk) and "links".

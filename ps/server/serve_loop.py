@@ -55,7 +55,8 @@ def serve(
     progress, handled, silent_s, told_s = progress or RoleProgress(), 0, 0.0, -STATUS_S
     while True:
         if (now := time.monotonic()) - told_s >= STATUS_S:
-            told_s, progress.status = now, {**shard.status(), "links": count_link_bytes(channel)}
+            told_s = now
+            progress.status = {"at_s": round(now, 3), **shard.status(), "links": count_link_bytes(channel)}
         progress.value = f"{handled} messages" + (f", then idle for {silent_s:g} s" if silent_s else "")
         wait_s = BUSY_S if shard.busy else interval_s
         try:

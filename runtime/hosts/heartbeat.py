@@ -78,6 +78,10 @@ class HeartbeatThread:
 
 
 def measure_process() -> dict[str, float]:
-    """Return what this process has taken so far: "cpu_s" of all its threads, and "rss", its memory now in bytes."""
+    """Return what this process has taken so far: "cpu_s" of all its threads, and "rss", its memory now in bytes.
+
+    "beat_s": when, by a clock of this process.
+    """
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return {"cpu_s": round(time.process_time(), 3), "rss": pages * os.sysconf("SC_PAGE_SIZE")}
+    beat_s, cpu_s = round(time.monotonic(), 3), round(time.process_time(), 3)
+    return {"beat_s": beat_s, "cpu_s": cpu_s, "rss": pages * os.sysconf("SC_PAGE_SIZE")}

@@ -64,6 +64,7 @@ tools/sandblaster
 tools/analysis
 tools/figures
 tools/report tools/tracking
+tools/watching
 tools/train.py
 tools/python
 tools/bench

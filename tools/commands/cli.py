@@ -29,6 +29,7 @@ from .plan_commands import check, inspect, plan, schema, show
 from .probe_command import probe
 from .scale_command import scale
 from .train_command import demo, train
+from .watch_command import watch
 
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -123,6 +124,7 @@ for command in (
     export,
     import_,
     scale,
+    watch,
     host,
     manifest,
     bench,

@@ -103,7 +103,8 @@ class ProgressLog:
         if now - self._last_status_s >= STATUS_S:
             self._last_status_s = now
             links = count_link_bytes(self._channel)
-            self._progress.status = {"step": step, "loss": self._loss, "links": links, **self._describe_status()}
+            known = {"at_s": round(now, 3), "step": step, "loss": self._loss, "links": links}
+            self._progress.status = known | self._describe_status()
         if loss is None and self._describe is None:
             return
         if now - self._last_report_s >= REPORT_INTERVAL_S or last:

@@ -1,0 +1,66 @@
+"""The page of a run in a real browser: it changes, it connects again, and a wrong address shows nothing."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from browser import open_browser
+from watched_runs import Clock, begin_run, make_run_folder, worker_status
+
+from cutset.tools.run_listener import LossReport, RolesReport, StepReport
+from cutset.tools.watching.run_follower import RunFollower
+from cutset.tools.watching.watch_server import WatchServer
+
+
+@pytest.mark.run
+def test_a_run_is_seen_as_it_goes_on(tmp_path: Path) -> None:
+    folder, clock = make_run_folder(tmp_path / "run"), Clock()
+    file = begin_run(folder, clock)
+    with open_browser(tmp_path / "profile") as browser:
+        with WatchServer(RunFollower(folder, now=clock), folder) as server:
+            browser.open(server.address)
+            browser.wait_for(lambda: "digits by ssp" in browser.text(), "the page has no title")
+            for number in range(1, 4):
+                clock.now += 2
+                file.on_step(StepReport("ssp", number, 9, 0.5 / number, 8 * number, 2.0 * number))
+                file.on_roles(RolesReport("ssp", {"worker-0.0": worker_status(clock.now, number, peers=number * 1.0)}))
+                server.update()
+                browser.wait_for(lambda n=number: f"step {n}" in browser.text(), "the page does not change")  # type: ignore[misc]
+            browser.wait_for(lambda: "computes 50 %" in browser.text(), "who computes is not shown")
+            busy = browser.run("return document.documentElement.style.getPropertyValue('--busy0')")
+            assert float(busy) == pytest.approx(0.25 + 0.75 * 0.5)
+            assert browser.run("return document.querySelectorAll('svg.figure').length") >= 2
+            where = urlsplit(server.address)
+        browser.wait_for(lambda: "Not connected" in browser.text(), "a lost connection is not shown")
+        file.on_machine_lost(LossReport("replica 1", "killed"))
+        token = where.path.strip("/")
+        with WatchServer(RunFollower(folder, now=clock), folder, where.port or 0, token=token) as server:
+            browser.wait_for(lambda: "lost: replica 1; killed" in browser.text(), "the page does not connect again")
+            browser.wait_for(lambda: "Not connected" not in browser.text(), "it says that it is not connected")
+            assert [one for one in browser.errors() if "events" not in one] == []
+            browser.open(server.address.replace(token, "x" * len(token)))
+            assert "digits" not in browser.text()
+            assert "404" in browser.text()
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1440, 500])
+def test_nothing_is_clipped(tmp_path: Path, width: int, dark: bool) -> None:
+    """500 pixels are the least that a window of Chromium has; scripts are not run in a narrower one."""
+    folder, clock = make_run_folder(tmp_path / "run"), Clock()
+    file = begin_run(folder, clock)
+    for number in range(1, 4):
+        clock.now += 2
+        statuses = {f"worker-{n}.0": worker_status(clock.now, number, peers=number * 1.0) for n in range(4)}
+        file.on_step(StepReport("ssp", number, 9, 0.5 / number, 8 * number, 2.0 * number))
+        file.on_roles(RolesReport("ssp", statuses))
+    with (
+        WatchServer(RunFollower(folder, now=clock), folder) as server,
+        open_browser(tmp_path / "profile", width=width, dark=dark) as browser,
+    ):
+        browser.open(server.address)
+        browser.wait_for(lambda: "computes 50 %" in browser.text(), "who computes is not shown")
+        assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        background = browser.run("return getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(13, 16, 20)") == dark

@@ -1,0 +1,50 @@
+"""`RunFollower`: the view of a run folder's last run, kept up to date."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from .metrics_reader import MetricsReader
+from .role_rows import describe_progress
+from .run_view import RunView, describe_state
+
+
+class RunFollower:
+    """Follows the run in a folder. UsageError (E259) where the folder is not that of a run.
+
+    now: seconds since 1970.
+
+    Attributes:
+        view: what is known of the run.
+        is_running: whether a process of this machine leads it.
+    """
+
+    def __init__(self, folder: Path, *, now: Callable[[], float] = time.time) -> None:
+        self._reader, self._now = MetricsReader(folder), now
+        self.view, self.is_running = RunView(), self._reader.is_running()
+
+    @property
+    def position(self) -> str:
+        """Up to where the events were read, in words without spaces."""
+        return f"{self._reader.restarts}.{self._reader.position}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be expected."""
+        return not self.is_running
+
+    def update(self) -> None:
+        """Take into account what was written since the last time."""
+        self.is_running = self._reader.is_running()  # first: what it wrote before it ended is read below
+        restarts = self._reader.restarts
+        for event in self._reader.read():
+            if self._reader.restarts != restarts:  # another run has taken the folder
+                restarts, self.view = self._reader.restarts, RunView()
+            self.view.add(event)
+
+    def describe(self) -> tuple[str, str]:
+        """Return what state the run is in, and how far it is."""
+        state = describe_state(self.view, is_running=self.is_running, now=self._now())
+        count = self._reader.unreadable
+        cut_short = f" {count} {'lines' if count > 1 else 'line'} of it could not be read." if count else ""
+        return state + cut_short, describe_progress(self.view)

@@ -1,0 +1,203 @@
+"""`RunView`: what is known of a run by the events of its metrics.jsonl; of bounded size, however long it lasts."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ..units import format_percent, format_seconds
+
+Event = Mapping[str, Any]
+MAX_POINTS = 2000  # of a curve, an even number; every second one is left out when there are more
+MAX_HAPPENINGS = 100
+WINDOW = 6  # statuses of a process, one a second, over which rates are taken
+WAITS = ("data", "leases", "peers", "shards")
+
+
+@dataclass
+class Thinned:
+    """Points of a curve, of which every second is left out again and again as they become too many."""
+
+    points: list[Any] = field(default_factory=list)
+    every: int = 1
+    _skipped: int = 0
+
+    def add(self, point: Any) -> None:
+        """Add a point, the newest."""
+        self._skipped += 1
+        if self._skipped < self.every:
+            return
+        self._skipped = 0
+        self.points.append(point)
+        if len(self.points) > MAX_POINTS:
+            self.points, self.every = self.points[::2], 2 * self.every  # an odd number: the last one stays
+
+
+@dataclass
+class RunCurve:
+    """How one of the runs of a folder has learned: the method's, or that of one process.
+
+    step: the last event about a step; score: the last about an evaluation; both empty before. losses: (samples, loss).
+    scores: events about evaluations.
+    """
+
+    step: Event = field(default_factory=dict)
+    score: Event = field(default_factory=dict)
+    losses: Thinned = field(default_factory=Thinned)
+    scores: Thinned = field(default_factory=Thinned)
+
+
+class RoleView:
+    """One process of a run: what it said last, and how its work went in the seconds before."""
+
+    def __init__(self) -> None:
+        self._said = deque[Event](maxlen=WINDOW)
+
+    def add(self, status: Event) -> None:
+        """Take into account what the process says."""
+        self._said.append(status)
+
+    @property
+    def status(self) -> Event:
+        """What it said last."""
+        return self._said[-1]
+
+    def rate(self, name: str, clock: str = "at_s") -> float | None:
+        """Return by how much a count grew in a second; None where that is not known."""
+        seconds, before = self._seconds(clock), self._said[0]
+        if not seconds or name not in self.status or name not in before:
+            return None
+        return max(0.0, float(self.status[name] - before[name]) / seconds)
+
+    def split(self) -> dict[str, float] | None:
+        """Return which parts of its time a worker waited, by for what, and "computes"; None where it says nothing."""
+        now, before, seconds = self.status.get("waited"), self._said[0].get("waited"), self._seconds("at_s")
+        if now is None or before is None or not seconds:
+            return None
+        parts = {name: max(0.0, (now[name] - before[name]) / seconds) for name in WAITS}
+        scale = max(1.0, sum(parts.values()))
+        parts = {name: part / scale for name, part in parts.items()}
+        return {"computes": 1.0 - sum(parts.values()), **parts}
+
+    def link_rates(self) -> dict[str, float]:
+        """Return the bytes a second that it sends to each peer."""
+        now, before, seconds = self.status.get("links") or {}, self._said[0].get("links") or {}, self._seconds("at_s")
+        if not seconds:
+            return {}
+        return {peer: max(0, now[peer]["out"] - before.get(peer, {}).get("out", 0)) / seconds for peer in now}
+
+    def _seconds(self, clock: str) -> float:
+        return float(self.status.get(clock, 0.0) - self._said[0].get(clock, 0.0)) if clock in self._said[0] else 0.0
+
+
+class RunView:
+    """The state of a run folder's last run.
+
+    Attributes:
+        facts: of the event "begin"; empty before.
+        began, updated, ended: seconds since 1970; None where that was not.
+        why: it ended, if that was an error.
+        curves: by run. roles: by name. leases: batches that are leased.
+        happenings: (seconds since 1970, words), the last ones.
+    """
+
+    def __init__(self) -> None:
+        self.facts: Event = {}
+        self.began: float | None = None
+        self.updated: float | None = None
+        self.ended: float | None = None
+        self.why: str | None = None
+        self.curves: dict[str, RunCurve] = {}
+        self.roles: dict[str, RoleView] = {}
+        self.leases: int | None = None
+        self.happenings = deque[tuple[float, str]](maxlen=MAX_HAPPENINGS)
+
+    @property
+    def current(self) -> RunCurve | None:
+        """The run that was heard of last."""
+        return next(reversed(self.curves.values()), None)
+
+    def add(self, event: Event) -> None:
+        """Take an event into account."""
+        self.updated = event["time"]
+        match event["event"]:
+            case "begin":
+                self._begin(event)
+            case "step":
+                self._add_step(event)
+            case "evaluation":
+                curve = self._curve(event["run"])
+                curve.scores.add(event)
+                curve.score = event
+            case "roles":
+                self._add_roles(event)
+            case "checkpoint":
+                self._tell(event, f"checkpoint at step {event['step']}")
+            case "lost":
+                self._tell(event, f"lost: {event['what']}; {event['why']}")
+            case "notice":
+                self._tell(event, event["words"])
+            case "end":
+                self.ended, self.why, self.roles = event["time"], event["why"], {}
+                self._tell(event, f"ended: {self.why}" if self.why else "ended")
+
+    def as_result(self) -> dict[str, Any]:
+        """Return the curves as a result has them, for the same pictures."""
+        rows = [
+            {"name": name, "losses": curve.losses.points, "curve": [dict(one) for one in curve.scores.points]}
+            for name, curve in self.curves.items()
+        ]
+        return {"rows": rows}
+
+    def _begin(self, event: Event) -> None:
+        self.facts, self.began, self.ended, self.why = event, event["time"], None, None
+        self.roles, self.curves = {}, {}
+        self._tell(event, f"began: {event['task']} by {event['method']}")
+
+    def _curve(self, run: str) -> RunCurve:
+        """Return the curve of a run, from now on the current one."""
+        self.curves[run] = self.curves.pop(run, RunCurve())
+        return self.curves[run]
+
+    def _add_step(self, event: Event) -> None:
+        curve = self._curve(event["run"])
+        if event["samples"] < curve.step.get("samples", 0) and event["step"] <= curve.step.get("step", 0):
+            curve.losses.points = [one for one in curve.losses.points if one[0] <= event["samples"]]  # it went back
+        curve.step = event
+        if event["loss"] is not None and math.isfinite(event["loss"]):
+            curve.losses.add((event["samples"], event["loss"]))
+
+    def _add_roles(self, event: Event) -> None:
+        self.leases = event.get("leases")
+        self.roles = {name: self.roles.get(name, RoleView()) for name in event["roles"]}
+        for name, status in event["roles"].items():
+            self.roles[name].add(status)
+
+    def _tell(self, event: Event, words: str) -> None:
+        self.happenings.append((event["time"], words))
+
+
+def describe_scores(event: Event) -> str:
+    """Return the scores of an evaluation in words."""
+    known = {name: event[name] for name in ("test_accuracy", "test_loss") if event.get(name) is not None}
+    words = [f"test accuracy {format_percent(known['test_accuracy'], digits=1)}"] if "test_accuracy" in known else []
+    words += [f"test loss {known['test_loss']:.4g}"] if "test_loss" in known else []
+    own = {"event", "time", "run", "samples", "seconds", "test_accuracy", "test_loss"}
+    words += [f"{name} {value:.4g}" for name, value in event.items() if name not in own and isinstance(value, float)]
+    return ", ".join(words) or "evaluated"
+
+
+def describe_state(view: RunView, *, is_running: bool, now: float) -> str:
+    """Return in one sentence whether the run trains, has ended, or was killed."""
+    if view.updated is None:
+        return "The run has yet to begin." if is_running else "Nothing is known of this run."
+    if view.ended is not None:
+        took = f" after {format_seconds(view.ended - view.began)}" if view.began is not None else ""
+        return f"Ended with an error{took}: {view.why}" if view.why else f"Ended{took}."
+    if not is_running:
+        at = datetime.fromtimestamp(view.updated).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return f"No process trains here any more; the last that was heard of it is of {at}."
+    silent = now - view.updated
+    return "Training." if silent < 5 else f"Training; nothing was heard for {format_seconds(silent)}."
