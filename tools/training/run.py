@@ -33,7 +33,10 @@ from .supervisor import TrainingSupervisor
 
 
 def run_baseline(job: Job, hosts: RunHosts, listener: RunListener) -> dict[str, Any]:
-    """Train in one process on the same samples, which are as many steps as all replicas take together."""
+    """Train in one process on the same samples, which are as many steps as all replicas take together.
+
+    It has all cores of its host, as plain torch would.
+    """
     training = msgspec.structs.replace(
         hosts.training_on(hosts.first),
         steps=job.training.steps * job.training.replicas,
@@ -42,9 +45,7 @@ def run_baseline(job: Job, hosts: RunHosts, listener: RunListener) -> dict[str, 
     )
     base = optimizer_of(job.config.optimizer, job.config.lr, job.config.lr_schedule)
     setup = msgspec.to_builtins(BaselineSpec(training, base, list(map(str, job.config.groups))))
-    return run_one_process(
-        job, Role("one-process", BASELINE, setup, threads=hosts.threads_on(hosts.first)), hosts, listener
-    )
+    return run_one_process(job, Role("one-process", BASELINE, setup, threads=hosts.first.cores), hosts, listener)
 
 
 def run_replicas(

@@ -105,10 +105,10 @@ class WatchServer:
         return render_watch_page(self._title, nonce)
 
     def admit(self) -> bool:
-        """Return whether one viewer more may connect, which must `dismiss` itself."""
+        """Return whether one viewer more may connect, which must `release` itself."""
         return self._viewers.acquire(blocking=False)
 
-    def dismiss(self) -> None:
+    def release(self) -> None:
         """Note that a viewer has gone."""
         self._viewers.release()
 
@@ -152,7 +152,7 @@ def _make_handler(server: WatchServer) -> type[BaseHTTPRequestHandler]:
                     except (ConnectionError, TimeoutError):
                         pass  # the browser has gone
                     finally:
-                        server.dismiss()
+                        server.release()
                 case "events":
                     self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_VIEWERS} browsers watch already")
                 case _:

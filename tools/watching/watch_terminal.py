@@ -40,14 +40,14 @@ def watch_in_terminal(
 
 def _print_lines(follower: RunFollower, console: Console, wait: Callable[[float], object]) -> None:
     """Print what has happened, and how far the run is."""
-    told, last = 0.0, ""
+    printed, last = 0.0, ""
     while True:
         follower.update()
         state, progress = follower.describe()
         for at, words in follower.view.happenings:
-            if at > told:
+            if at > printed:
                 console.print(Text(f"{_format_time(at)} {words}"), soft_wrap=True)
-                told = at
+                printed = at
         if progress != last:
             console.print(Text(progress), soft_wrap=True)
             last = progress
