@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .sample_stream import SampleStream
     from .task import Data, Task, TaskError
     from .tasks.alexnet import alexnet
-    from .tasks.digits import digits, digits_local, digits_softmax
+    from .tasks.digits import digits, digits_large, digits_local, digits_softmax
     from .tasks.distbelief_images import local_80m, local_330m, local_1700m, local_net
     from .tasks.locally_connected import LocallyConnected2d
     from .tasks.logistic import logistic
@@ -29,6 +29,7 @@ _HOME = {
     "TaskError": "task",
     "alexnet": "tasks.alexnet",
     "digits": "tasks.digits",
+    "digits_large": "tasks.digits",
     "digits_local": "tasks.digits",
     "digits_softmax": "tasks.digits",
     "local_1700m": "tasks.distbelief_images",
@@ -55,6 +56,7 @@ __all__ = [
     "WordVectors",
     "alexnet",
     "digits",
+    "digits_large",
     "digits_local",
     "digits_softmax",
     "local_80m",

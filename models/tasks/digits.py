@@ -1,6 +1,7 @@
-"""`digits`, `digits_local`, `digits_softmax`: the 1,797 handwritten digits of the UCI repository, part of the package.
+"""`digits`, `digits_local`, `digits_large`, `digits_softmax`: the 1,797 handwritten digits of the UCI repository.
 
-1,437 of them train and 360 test, by a fixed permutation. Pixels are scaled to 0..1. See data/ATTRIBUTION.md.
+They are part of the package. 1,437 of them train and 360 test, by a fixed permutation. Pixels are scaled to 0..1. See
+data/ATTRIBUTION.md.
 """
 
 import csv
@@ -8,6 +9,7 @@ import gzip
 import importlib.resources
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from .locally_connected import LocallyConnected2d
 TRAIN_SAMPLES = 1437
 SPLIT_SEED = 0
 WHITE = 16  # the largest pixel
+LARGE = 24  # rows and columns of enlarged images
 
 
 def digits() -> Task:
@@ -32,6 +35,14 @@ def digits_local() -> Task:
     20 epochs of Adagrad at 0.05 or 40 of SGD at 0.2 reach about 98 % test accuracy.
     """
     return _task("digits_local", local_net, (1, 8, 8))
+
+
+def digits_large() -> Task:
+    """Train three locally connected layers on the digits enlarged to 24 x 24 pixels: large enough for a cut to pay.
+
+    10 epochs of Adagrad at 0.02 reach about 98 % test accuracy.
+    """
+    return replace(_task("digits_large", large_net, (1, LARGE, LARGE)), batch=64)
 
 
 def digits_softmax(double: bool = False) -> Task:
@@ -65,6 +76,18 @@ def local_net() -> nn.Module:
     )
 
 
+def large_net() -> nn.Module:
+    """Return the net from images [b, 1, 24, 24] to scores [b, 10]; it has 1,808,970 parameters."""
+    maps = (1, 16, 16, 16)
+    sizes = [LARGE - 2 * layer for layer in range(len(maps))]
+    layers = [
+        layer
+        for before, after, size in zip(maps, maps[1:], sizes, strict=False)
+        for layer in (LocallyConnected2d(before, after, size=(size, size), kernel=3), nn.ReLU())
+    ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(maps[-1] * sizes[-1] ** 2, 10))
+
+
 def _task(name: str, model: Callable[[], nn.Module], shape: tuple[int, ...]) -> Task:
     """Return a task on the digits. shape: that of one image, as the model takes it."""
     return Task(
@@ -84,6 +107,8 @@ def _read(split: str, shape: tuple[int, ...]) -> Data:
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(SPLIT_SEED))
     rows = table[order[:TRAIN_SAMPLES] if split == "train" else order[TRAIN_SAMPLES:]]
     images = rows[:, :-1].to(torch.float32).div_(WHITE)
+    if shape == (1, LARGE, LARGE):
+        images = nn.functional.interpolate(images.reshape(-1, 1, 8, 8), shape[1:], mode="bilinear")
     return Data((images.reshape(-1, *shape),), (rows[:, -1].clone(),))
 
 

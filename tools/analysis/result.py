@@ -112,7 +112,7 @@ def _make_row(job: Job, name: str, outcome: dict[str, Any], *, processes: int) -
     return make_row(
         name,
         processes=processes,
-        threads=job.worker_threads,
+        threads=outcome.get("threads", job.worker_threads),
         samples=outcome["samples"],
         seconds=outcome["seconds"],
         curve=outcome["curve"],

@@ -86,7 +86,7 @@ def _make_baseline_row(job: Job, baseline: dict[str, Any], samples_per_evaluatio
     return make_row(
         BASELINE_NAME,
         processes=1,
-        threads=job.worker_threads,
+        threads=baseline["threads"],
         samples=samples,
         seconds=seconds,
         curve=[point],

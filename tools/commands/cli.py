@@ -18,6 +18,7 @@ from ...errors import CutsetError, UsageError
 from ..bench.commands.bench import bench
 from ..open_files import NO_MORE_FILES, limit_error
 from ..path_option import require_utf8
+from ..strict_json import to_json
 from .doctor_command import doctor
 from .evaluate_command import evaluate
 from .exchange_commands import export, import_
@@ -50,7 +51,7 @@ def main() -> NoReturn:
         _check_surroundings()
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _show_click_error(error)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; every process of the run is ended", err=True)
@@ -79,10 +80,32 @@ def _check_surroundings() -> None:
 
 def _show_error(error: CutsetError) -> int:
     """Print an error; return its exit code."""
+    if _wants_json():
+        _print_json_error(error.code, error.facts, error.fix)
+        return error.exit_code
     from ..report.console import print_error
 
     print_error(error)
     return error.exit_code
+
+
+def _show_click_error(error: click.ClickException) -> None:
+    """Print an error of how the command is used."""
+    if not _wants_json():
+        error.show()
+        return
+    context = getattr(error, "ctx", None)
+    _print_json_error("usage", error.format_message(), f"{context.command_path} --help" if context is not None else "")
+
+
+def _wants_json() -> bool:
+    """Return whether results are to be JSON, and so errors."""
+    return "--json" in sys.argv[1:]
+
+
+def _print_json_error(code: str, facts: str, fix: str) -> None:
+    """Print an error as a line of JSON, on stderr as any other."""
+    click.echo(to_json({"error": {"code": code, "facts": facts, "fix": fix}}), err=True)
 
 
 def _show_unexpected(error: Exception) -> int:
@@ -104,9 +127,9 @@ def cli() -> None:
     """Split a PyTorch model over several machines, and train the parts over ordinary Ethernet.
 
     TASK names a function that returns a cutset.Task or an nn.Module: pkg.module:factory or file.py:factory, with its
-    arguments in brackets. Bundled tasks: cutset.models:digits, :digits_local, :digits_softmax; on files :mnist,
-    :mnist_conv, :mnist_softmax, :logistic, :word2vec; on synthetic data :speech, :local_80m, :local_330m, :local_1700m,
-    :alexnet, ":resnet(blocks=(3,4,6,3))", ":transformer(layers=12,width=768)".
+    arguments in brackets. Bundled tasks: cutset.models:digits, :digits_local, :digits_large, :digits_softmax; on files
+    :mnist, :mnist_conv, :mnist_softmax, :logistic, :word2vec; on synthetic data :speech, :local_80m, :local_330m,
+    :local_1700m, :alexnet, ":resnet(blocks=(3,4,6,3))", ":transformer(layers=12,width=768)".
     """
 
 

@@ -1,22 +1,27 @@
 """The command `cutset watch`: a run while it lasts, or as it ended, in the terminal or in a browser."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..path_option import PathOption
 from ..run_folder import LAST
 
+if TYPE_CHECKING:
+    from ..watching.run_follower import RunFollower
+
 
 @click.command("watch")
 @click.argument("folder", metavar="[RUN_FOLDER]", type=PathOption(), default=LAST)
+@click.option("--html", type=PathOption(may_be_folder=False), help="Write the page as it is now to this file, and end.")
 @click.option("--web", is_flag=True, help="Serve a page on this machine instead, for a browser.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the page; by default any that is free.")
-def watch(folder: Path, web: bool, port: int) -> None:
+def watch(folder: Path, html: Path | None, web: bool, port: int) -> None:
     """Show a run while it lasts: how far it is, what each process does and waits for, and what happened.
 
     RUN_FOLDER is the run folder of the job, by default runs/last. It ends with the run, whose processes it does not
-    touch; Ctrl-C ends it before. A run that has ended is shown as it ended.
+    touch; Ctrl-C ends it before. A run that has ended is shown as it ended, and one that was killed as far as it came.
 
     --web prints the address of a page that only this machine can open, as it has a secret in it; from another one:
     ssh -L PORT:localhost:PORT HOST, with --port PORT.
@@ -24,6 +29,9 @@ def watch(folder: Path, web: bool, port: int) -> None:
     from ..watching.run_follower import RunFollower
 
     follower = RunFollower(folder)
+    if html is not None:
+        _write_page(follower, folder, html)
+        return
     try:
         if web:
             from ..watching.watch_server import serve_page
@@ -35,3 +43,13 @@ def watch(folder: Path, web: bool, port: int) -> None:
             watch_in_terminal(follower)
     except KeyboardInterrupt:
         click.echo("the run goes on without you" if follower.is_running else "", err=True)
+
+
+def _write_page(follower: "RunFollower", folder: Path, path: Path) -> None:
+    from ..output_file import PAGE, check_output, write_output
+    from ..watching.watch_page import render_snapshot
+
+    check_output(path, PAGE)
+    follower.update()
+    write_output(path, render_snapshot(follower, folder), PAGE)
+    click.echo(f"written to {path}")

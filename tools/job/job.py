@@ -104,7 +104,7 @@ class Job:
 
     @property
     def worker_threads(self) -> int:
-        """Threads of torch in each worker, and in the one process that they are compared with."""
+        """Threads of torch in each worker."""
         return max(1, (os.cpu_count() or 1) // (self.machines * self.replicas))
 
 

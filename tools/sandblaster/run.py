@@ -96,4 +96,4 @@ def _run_baseline(
     listener: RunListener,
 ) -> dict[str, Any]:
     setup = msgspec.to_builtins(TorchBaselineSpec(job.training, method, portions.samples, evaluations))
-    return run_one_process(job, Role("one-process", BASELINE, setup, threads=job.worker_threads), hosts, listener)
+    return run_one_process(job, Role("one-process", BASELINE, setup, threads=hosts.first.cores), hosts, listener)

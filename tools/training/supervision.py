@@ -124,7 +124,7 @@ class _RolesReporter:
 
 
 def run_one_process(job: Job, role: Role, hosts: RunHosts, listener: RunListener) -> dict[str, Any]:
-    """Run the baseline, a single role, and return its result."""
+    """Run the baseline, a single role, and return its result, with the "threads" that it had."""
     placed = hosts.place(role, hosts.first, files=[INITIAL])
     address = hosts.launcher_address
     with Launcher(
@@ -139,7 +139,7 @@ def run_one_process(job: Job, role: Role, hosts: RunHosts, listener: RunListener
             elif message.kind == "evaluated":
                 listener.on_evaluate(EvaluationReport.from_point(ALONE, body))
         result: dict[str, Any] = launcher.results[role.name]
-    return result
+    return {**result, "threads": role.threads}
 
 
 def describe_wait_for_room(name: str, reason: str) -> str:

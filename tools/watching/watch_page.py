@@ -62,14 +62,27 @@ source.onmessage = event => {
 def render_watch_page(title: str, nonce: str) -> str:
     """Render the page without its parts, which come as events. nonce: by which its style and script are known."""
     places = "".join(f'<div id="{name}"></div>\n' for name in PARTS)
+    return _render_skeleton(title, places, nonce, f'<script nonce="{nonce}">{_SCRIPT}</script>\n')
+
+
+def render_snapshot(follower: RunFollower, folder: Path) -> str:
+    """Render the page with its parts as they are now, as a file that needs nothing else and does not change."""
+    parts = PageParts(folder).render(follower)
+    busy = "".join(f"--{BUSY}{machine}:{0.25 + 0.75 * share:.2f};" for machine, share in parts[BUSY].items())
+    places = f"<style>:root{{{busy}}}</style>\n" + "".join(f'<div id="{name}">{parts[name]}</div>\n' for name in PARTS)
+    return _render_skeleton(_choose_title(follower.view, folder), places, "", "")
+
+
+def _render_skeleton(title: str, places: str, nonce: str, script: str) -> str:
+    attribute = f' nonce="{nonce}"' if nonce else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>cutset: {escape(title)}</title>\n"
-        f'<style nonce="{nonce}">\n{FIGURE_CSS}{PAGE_CSS}{_CSS}</style>\n</head>\n'
+        f"<style{attribute}>\n{FIGURE_CSS}{PAGE_CSS}{_CSS}</style>\n</head>\n"
         f'<body>\n<main>\n<header><div class="brand">cutset</div><h1 id="{TITLE}">{escape(title)}</h1>'
         f'<p class="off" id="link" role="status"></p></header>\n{places}</main>\n'
-        f'<script nonce="{nonce}">{_SCRIPT}</script>\n</body>\n</html>\n'
+        f"{script}</body>\n</html>\n"
     )
 
 
@@ -84,9 +97,8 @@ class PageParts:
         """Return all parts by their name in the page, as they are now, and how busy machines are."""
         view = follower.view
         state, progress = follower.describe()
-        facts = view.facts
         parts = {
-            TITLE: escape(f"{facts['task']} by {facts['method']}" if facts else self._folder.resolve().name),
+            TITLE: escape(_choose_title(view, self._folder)),
             "state": f'<p class="verdict">{escape(state)}</p><p class="lead">{escape(progress)}</p>',
             "facts": _render_key_facts(view),
             "map": self._render_file(PLACEMENT, _render_map),
@@ -128,6 +140,10 @@ class PageParts:
         return render_card(
             "The step that was recorded", LEGEND, gantt + render_notes(measured["findings"]), scroll=True
         )
+
+
+def _choose_title(view: RunView, folder: Path) -> str:
+    return f"{view.facts['task']} by {view.facts['method']}" if view.facts else folder.resolve().name
 
 
 def _render_map(path: Path) -> str:

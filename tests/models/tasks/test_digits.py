@@ -4,7 +4,7 @@ import pytest
 import torch
 from marking import with_slow
 
-from cutset.models import SampleStream, Task, TaskError, digits, digits_local
+from cutset.models import SampleStream, Task, TaskError, digits, digits_large, digits_local
 
 
 def train(task: Task, *, optimizer: str, lr: float, epochs: int, seed: int) -> float:
@@ -42,7 +42,7 @@ def test_both_tasks_see_the_same_samples():
     assert torch.equal(flat.targets[0], square.targets[0])
 
 
-@pytest.mark.parametrize("factory", [digits, digits_local])
+@pytest.mark.parametrize("factory", [digits, digits_local, digits_large])
 def test_example_is_like_the_data(factory):
     task = factory()
     example, rows = task.example(3), task.data("train").rows(torch.arange(3))
@@ -50,9 +50,15 @@ def test_example_is_like_the_data(factory):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
-@pytest.mark.parametrize(("factory", "parameters"), [(digits, 17226), (digits_local, 13514)])
+@pytest.mark.parametrize(("factory", "parameters"), [(digits, 17226), (digits_local, 13514), (digits_large, 1808970)])
 def test_parameters(factory, parameters):
     assert sum(p.numel() for p in factory().build(seed=0, device="meta").parameters()) == parameters
+
+
+def test_enlarged_images_are_the_same_pictures():
+    small, large = digits_local().data("test").inputs[0], digits_large().data("test").inputs[0]
+    assert torch.allclose(large.unflatten(3, (8, 3)).unflatten(2, (8, 3))[..., 1, :, 1], small, atol=1e-6)
+    assert (float(large.min()), float(large.max())) == (0, 1)
 
 
 def test_unknown_splits_are_refused():

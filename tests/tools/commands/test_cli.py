@@ -173,6 +173,21 @@ def test_a_file_that_cannot_be_written(cutset: Cutset, placement: Path, tmp_path
         refused(cutset(*command, path), USAGE, "E222", str(path), "there is no folder")
 
 
+def test_errors_are_json_where_results_are(cutset: Cutset, tmp_path: Path) -> None:
+    for words, code, fix in (
+        (("check", tmp_path / "none.json"), "E331", ""),
+        (("plan", TASK, "--machines", 0), "E201", "1 to 4096"),
+        (("plan", TASK, "--no-such-option"), "usage", "cutset plan --help"),
+        (("no-such-command",), "usage", "--help"),
+    ):
+        ended = cutset(*words, "--json")
+        assert ended.code != 0
+        assert ended.out == ""
+        error = json.loads(ended.err)["error"]
+        assert error["code"] == code
+        assert fix in error["facts"] + error["fix"]
+
+
 # Machines ------------------------------------------------------------------------------------------------------------
 
 

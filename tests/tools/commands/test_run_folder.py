@@ -87,8 +87,11 @@ def test_each_run_gets_a_folder_and_the_last_one_has_a_name(cutset: Cutset, untr
 
 @pytest.mark.slow
 def test_the_demo_and_python_do_the_same(cutset: Cutset, untrained: list[Job]) -> None:
-    assert cutset("demo").code == 0
-    assert os.readlink("runs/last") == "0001-digits_local"
+    demo = cutset("demo")
+    assert demo.code == 0
+    assert demo.out.splitlines()[-1].startswith("Nothing gained on this machine: the two processes that have the cut")
+    assert Path("runs/cluster.toml").read_text().startswith("# Measured by cutset probe for the demo")
+    assert os.readlink("runs/last") == "0001-digits_large"
     public.train(TASK)
     assert os.readlink("runs/last") == "0002-task"
     assert cutset("demo", "--out", "runs/last").code == USAGE
