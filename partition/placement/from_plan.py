@@ -137,6 +137,7 @@ def _ops(graph: Graph, cut: Cut) -> list[OpPlacement]:
             [Loop(graph.axes[loop.axis][0], loop.size, loop.kind) for loop in op.nest.loops],
             _pieces(cut.boxes[op.name]),
             _pieces(cut.folds.get(op.name, ())),
+            sorted({name for name in op.inputs if name not in producers}),
         )
         for op in graph.ops
     ]

@@ -38,7 +38,11 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class OpPlacement(msgspec.Struct, frozen=True):
-    """Where the boxes of one operator run. inputs: the operators that it reads. fold: who adds its partial sums."""
+    """Where the boxes of one operator run.
+
+    inputs: the operators that it reads; reads: the parameters, buffers and inputs of the model. fold: who adds its
+    partial sums.
+    """
 
     name: str
     op: str
@@ -48,6 +52,7 @@ class OpPlacement(msgspec.Struct, frozen=True):
     loops: list[Loop]
     boxes: list[BoxPlacement]
     fold: list[BoxPlacement] = []
+    reads: list[str] = []
 
 
 class ParameterPlacement(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ def _describe_winner(result: PlanningResult) -> str:
     machines, seconds, single = winner.dataflow.cut.machines, winner.simulation.step_s, one_machine.simulation.step_s
     if machines == 1:
         return f"{_describe_more_machines(result)}One machine: {format_time(seconds)}/step."
-    traffic = f"{winner.dataflow.bytes_forward * result.problem.micro_batches / 1024:.1f} KiB forward"
+    traffic = f"{format_bytes(winner.dataflow.bytes_forward * result.problem.micro_batches)} forward"
     details = f"they send {traffic}{_describe_recomputation(winner)}. {_describe_split(winner)}"
     if not one_machine.fits:
         return f"The model does not fit on one machine: {machines} machines {format_time(seconds)}/step; {details}"
@@ -105,6 +105,16 @@ def _split_of(op: Op, cut: Cut, labels: Mapping[int, str]) -> tuple[tuple[str, i
             label = SUMS if loop.kind == "reduction" and label != BATCH else label
             parts[label] = parts.get(label, 1) * count
     return tuple(parts.items())
+
+
+def format_bytes(count: int) -> str:
+    """Three digits, in KiB, MiB or GiB."""
+    value = count / 1024
+    for unit in ("KiB", "MiB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} GiB"
 
 
 def format_time(seconds: float) -> str:

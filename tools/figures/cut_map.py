@@ -1,9 +1,20 @@
 """The cut map: every operator as a box divided into its machines' territory, and the tensors that cross between."""
 
+from dataclasses import replace
+
 from ...partition.placement.placement_file import Placement
 from ..units import format_bytes
-from .cut_map_edges import Crossing, collect_crossings, describe_crossing, format_curve, render_crossing, render_wire
+from .cut_map_edges import (
+    Crossing,
+    assign_received,
+    collect_crossings,
+    describe_crossing,
+    format_curve,
+    render_crossing,
+    render_wire,
+)
 from .cut_map_layout import (
+    LINE_HEIGHT,
     WIDTH,
     MapNode,
     MapScale,
@@ -15,8 +26,8 @@ from .cut_map_layout import (
     measure_node,
     place_nodes,
 )
-from .cut_map_legend import learn_axis_names, render_legend
-from .cut_map_node import OperatorBox, find_anchors, render_box
+from .cut_map_legend import AxisNames, learn_axis_names, render_legend
+from .cut_map_node import OperatorBox, find_anchors, list_labels, render_box
 from .cut_map_routing import route_edges
 from .svg import Rect, element, fit_text, measure_text, rect, render_figure, text_line, tooltip
 
@@ -32,7 +43,9 @@ def render_cut_map(placement: Placement, *, standalone: bool = True) -> str:
     nodes = fuse_light_operators(placement)
     columns = group_by_depth(nodes)
     heaviest = max((op.flops for op in placement.ops), default=0.0)
-    scale = choose_scale(nodes, columns, heaviest)
+    crossed = collect_crossings(placement)
+    received = assign_received(nodes, crossed)
+    scale = replace(choose_scale(nodes, columns, heaviest), names_received=bool(received))
     seats, rows = place_nodes(nodes, columns, scale, heaviest)
     routes = route_edges(nodes, seats, rows, scale)
     boxes = [
@@ -43,7 +56,6 @@ def render_cut_map(placement: Placement, *, standalone: bool = True) -> str:
         )
         for i, node in enumerate(nodes)
     ]
-    crossed = collect_crossings(placement)
     largest = max((item.total for item in crossed.values()), default=1)
     wires, threads = [], []
     for (source, target), points in routes.paths.items():
@@ -62,8 +74,9 @@ def render_cut_map(placement: Placement, *, standalone: bool = True) -> str:
         + "".join(threads)
         + "".join(render_box(NAME, box, scale, axes) for box in boxes)
         + "".join(marks)
+        + "".join(_render_received(boxes[i], items, scale, axes) for i, items in received.items())
     )
-    foot, foot_height = _render_parameters(placement, crossed, y=top + routes.height)
+    foot, foot_height = _render_total(crossed, received, y=top + routes.height)
     return render_figure(
         NAME,
         f"Cut map of {placement.model}",
@@ -116,13 +129,20 @@ def _render_senders(box: OperatorBox, crossed: dict[str, Crossing], scale: MapSc
     return element("g", tooltip(describe_crossing(item)), stub, *rings, pill, data_sends=item.tensor)
 
 
-def _render_parameters(placement: Placement, crossed: dict[str, Crossing], *, y: float) -> tuple[str, float]:
-    """Render the line of crossing tensors that no operator outputs: parameters used on several machines."""
-    known = {op.name for op in placement.ops}
-    rest = [item for name, item in crossed.items() if name not in known]
-    if not rest:
+def _render_received(box: OperatorBox, items: list[Crossing], scale: MapScale, axes: AxisNames) -> str:
+    """Render below a box the bytes of parameters that come to it from other machines."""
+    label = format_bytes(sum(item.total for item in items))
+    x, y = box.frame[0], box.frame[1] + box.frame[3] + 6.5 + LINE_HEIGHT * len(list_labels(box.node, scale, axes))
+    pill = rect((x, y, measure_text(label, 10) + 10, 12), "received", rx=6)
+    text = text_line(x + 5, y + 9.5, label, "tiny")
+    return element("g", tooltip("\n".join(map(describe_crossing, items))), pill, text, cls="receives")
+
+
+def _render_total(crossed: dict[str, Crossing], received: dict[int, list[Crossing]], *, y: float) -> tuple[str, float]:
+    """Render a line on how much of what crosses are parameters."""
+    parameters = sum(item.total for items in received.values() for item in items)
+    if not parameters:
         return "", 8.0
-    named = ", ".join(f"{item.tensor} {format_bytes(item.total)}" for item in rest)
-    line = f"Parameters that cross ({format_bytes(sum(item.total for item in rest))}): {named}"
-    body = text_line(_MARGIN, y + 26, fit_text(line, WIDTH - 2 * _MARGIN), "muted")
-    return element("g", tooltip("\n".join(describe_crossing(item) for item in rest)), body), 40.0
+    total = format_bytes(sum(item.total for item in crossed.values()))
+    line = f"Of {total} that cross, {format_bytes(parameters)} are parameters, shown where they are received."
+    return text_line(_MARGIN, y + 26, fit_text(line, WIDTH - 2 * _MARGIN), "muted"), 40.0

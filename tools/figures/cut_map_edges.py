@@ -1,12 +1,13 @@
 """The edges of the cut map: thin wires where data stays on its machines, bold lines and threads where it crosses."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 
 from ...partition.placement.placement_file import Placement
 from ..units import format_bytes
-from .cut_map_layout import MapScale
+from .cut_map_layout import MapNode, MapScale
 from .cut_map_node import OperatorBox, compute_area, divide_frame, find_anchors, lead_frame
 from .svg import Point, element, format_number, tooltip
 from .theme import MACHINE_COLOURS
@@ -30,6 +31,17 @@ def collect_crossings(placement: Placement) -> dict[str, Crossing]:
         counts = pairs.setdefault(item.tensor, {})
         counts[item.source, item.target] = counts.get((item.source, item.target), 0) + item.bytes
     return {tensor: Crossing(tensor, sum(by.values()), by) for tensor, by in pairs.items()}
+
+
+def assign_received(nodes: Sequence[MapNode], crossed: Mapping[str, Crossing]) -> dict[int, list[Crossing]]:
+    """Return what crosses and is no output of an operator, such as parameters, by the first node that reads it."""
+    known = {op.name for node in nodes for op in node.ops}
+    received: dict[int, list[Crossing]] = {}
+    for name, item in crossed.items():
+        if name not in known:
+            reader = next((i for i, node in enumerate(nodes) for op in node.ops if name in op.reads), 0)
+            received.setdefault(reader, []).append(item)
+    return received
 
 
 def render_wire(source: OperatorBox, target: OperatorBox, points: list[Point] | None) -> str:

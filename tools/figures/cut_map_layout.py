@@ -30,7 +30,8 @@ class MapScale:
     """Sizes for few, some and many boxes.
 
     sheet: how far a fused operator stands out behind its leader; labels: lines of text under a box, and one more for
-    fused operators if `names_fused`; pairs: limit on the single threads of a crossing; ring: radius.
+    fused operators if `names_fused`, and one for what boxes receive if `names_received`; pairs: limit on the single
+    threads of a crossing; ring: radius.
     """
 
     box: float
@@ -41,6 +42,7 @@ class MapScale:
     names_fused: bool
     pairs: int
     ring: float
+    names_received: bool = False
 
 
 ROOMY = MapScale(box=116, height=150, gap=92, sheet=6, labels=3, names_fused=True, pairs=12, ring=4)
@@ -151,7 +153,7 @@ def place_nodes(
     for wrapped in _wrap(columns, widths, scale):
         tallest = max(len(column) for column in wrapped)
         fused = scale.names_fused and any(len(nodes[i].ops) > 1 for column in wrapped for i in column)
-        cell = PILL + (scale.labels + fused) * LINE_HEIGHT + 8
+        cell = PILL + (scale.labels + fused + scale.names_received) * LINE_HEIGHT + 8
         one = scale.height if tallest == 1 else scale.height * 0.58
         height = tallest * (one + cell)
         edges: list[tuple[float, float]] = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...partition.placement.placement_file import OpPlacement, Placement
 from ..units import format_count, format_percent
-from .svg import element, fit_text, measure_text, render_chip, text_line, tooltip
+from .svg import element, fit_text, measure_text, rect, render_chip, text_line, tooltip
 
 _ROW = 24.0
 
@@ -39,7 +39,10 @@ def render_legend(name: str, placement: Placement, width: float, *, standalone: 
 
 def _render_key(x: float, y: float) -> str:
     """Render what thin and bold lines and rings mean."""
-    labels = ("stays on its machines", "crosses between machines; wider for more bytes", "sends")
+    labels = (
+        *("stays on its machines", "crosses between machines; wider for more bytes", "sends"),
+        "parameters that come from other machines",
+    )
     starts = [x]
     for label in labels:
         starts.append(starts[-1] + 30 + measure_text(label, 11) + 26)
@@ -47,6 +50,7 @@ def _render_key(x: float, y: float) -> str:
         element("path", d=f"M{starts[0]:.0f} {y - 4:.0f}h22", cls="wire"),
         element("path", d=f"M{starts[1] + 2:.0f} {y - 4:.0f}h18", cls="cross", stroke_width=4),
         element("circle", cx=starts[2] + 16, cy=y - 4, r=4, cls="ring"),
+        rect((starts[3] + 2, y - 10, 22, 12), "received", rx=6),
     )
     texts = [text_line(start + 30, y, label, "muted small") for start, label in zip(starts, labels, strict=False)]
     return "".join(marks) + "".join(texts)

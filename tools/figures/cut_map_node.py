@@ -64,7 +64,7 @@ def render_box(name: str, box: OperatorBox, scale: MapScale, axes: AxisNames) ->
         )
     x, y, width, height = box.frame
     room = width + scale.gap * 0.74
-    for i, (line, cls) in enumerate(_list_labels(box.node, scale, axes)):
+    for i, (line, cls) in enumerate(list_labels(box.node, scale, axes)):
         text = (
             fit_text(line, room, 12) if i == 0 else fit_text_end(line, room, 10) if i == 1 else fit_text(line, room, 10)
         )
@@ -95,7 +95,8 @@ def shorten_name(op: OpPlacement) -> str:
     return _SHORT.get(kind, kind)
 
 
-def _list_labels(node: MapNode, scale: MapScale, axes: AxisNames) -> list[tuple[str, str]]:
+def list_labels(node: MapNode, scale: MapScale, axes: AxisNames) -> list[tuple[str, str]]:
+    """Return the lines of text under a box, each with its class."""
     first, tail = node.ops[0], node.ops[1:]
     cut = axes.describe_loops(first, find_cut_loops(first))
     where = f"layer {first.module}" if first.module.isdigit() else first.module or first.name

@@ -73,6 +73,7 @@ svg .crossend{fill:var(--ink)}
 svg .casing{stroke:var(--paper);fill:none;stroke-linecap:round}
 svg .ring{fill:var(--paper);stroke:var(--ink);stroke-width:2}
 svg .pill{fill:var(--ink)}
+svg .received{fill:var(--paper);stroke:var(--ink);stroke-width:1.25}
 svg .pilltext{fill:var(--paper);font-weight:600;font-size:10.5px;text-anchor:middle}
 svg .tile{stroke:var(--paper);stroke-width:1}
 svg .node>text{stroke:var(--paper);stroke-width:3px;paint-order:stroke}

@@ -11,8 +11,14 @@ import pytest
 
 from cutset.partition.placement.placement_file import Placement, TimelineSpan, Traffic
 from cutset.tools.figures.cut_map import render_cut_map
+from cutset.tools.figures.cut_map_edges import assign_received, collect_crossings
+from cutset.tools.figures.cut_map_layout import fuse_light_operators
 from cutset.tools.figures.gantt import merge_spans, render_gantt
 from cutset.tools.figures.load_and_traffic import render_link_matrix, render_load_bars, render_traffic_matrix
+from cutset.tools.task.capture_task import capture_task
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_request import PlanRequest
+from cutset.tools.task.plan_task import plan_task
 from cutset.tools.units import format_bytes
 
 FIGURES = (render_cut_map, render_traffic_matrix, render_load_bars, render_gantt)
@@ -53,8 +59,27 @@ def test_the_cut_map_shows_every_operator_machine_and_crossing(placement: Placem
     for tensor in crossing:
         total = sum(item.bytes for item in placement.predicted.traffic if item.tensor == tensor)
         assert f"{tensor} crosses: {format_bytes(total)} forward" in shown
-    for tensor in crossing - names:
-        assert f"{tensor} {format_bytes(4096)}" in shown
+    if parameters := crossing - names:
+        assert f"{format_bytes(4096 * len(parameters))} are parameters, shown where they are received" in shown
+
+
+def test_all_bytes_that_cross_are_in_the_picture() -> None:
+    """Those of operators' outputs, and those of parameters, at the operators that read them."""
+    spec = TaskSpec("cutset.models:transformer(layers=1,width=32,heads=2)")
+    placement = plan_task(capture_task(spec), spec, PlanRequest(machines=3)).placement
+    crossed = collect_crossings(placement)
+    received = assign_received(fuse_light_operators(placement), crossed)
+    parameters = [item for items in received.values() for item in items]
+    names = {op.name for op in placement.ops}
+    assert {item.tensor for item in parameters} == set(crossed) - names
+    assert parameters
+    total = sum(item.total for item in parameters) + sum(crossed[name].total for name in set(crossed) & names)
+    assert total == placement.predicted.bytes_forward
+    for position, items in received.items():
+        read = {name for op in fuse_light_operators(placement)[position].ops for name in op.reads}
+        assert {item.tensor for item in items} <= read
+    root = ElementTree.fromstring(render_cut_map(placement))
+    assert len([one for one in root.iter() if one.get("class") == "receives"]) == len(received)
 
 
 def test_the_cut_map_colours_only_machines_that_hold_a_part(tiles: Placement) -> None:
