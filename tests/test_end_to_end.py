@@ -148,7 +148,10 @@ def test_all_processes_said_how_their_work_goes(run: Run) -> None:
     lines = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     assert (lines[0]["event"], lines[-1]["event"], lines[-1]["why"]) == ("begin", "end", None)
     assert (lines[0]["machines"], lines[0]["replicas"], lines[0]["shards"]) == (2, 2, 2)
-    last = [line for line in lines if line["event"] == "roles" and line["roles"]][-1]
+    told = [line for line in lines if line["event"] == "roles" and line["roles"]]
+    last = told[-1]
+    assert last["run"] == "downpour"
+    assert all(set(line["roles"]) == {"one-process"} for line in told if line["run"] == "one process")
     workers = {f"worker-{replica}.{machine}" for replica in (0, 1) for machine in (0, 1)}
     assert set(last["roles"]) <= {*workers, "shard-0", "shard-1"}
     assert all(role["cpu_s"] > 0 and role["rss"] > 1 << 20 for role in last["roles"].values())

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 @click.option("--html", type=PathOption(may_be_folder=False), help="Write the page as it is now to this file, and end.")
 @click.option("--web", is_flag=True, help="Serve a page on this machine instead, for a browser.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the page; by default any that is free.")
-def watch(folder: Path, html: Path | None, web: bool, port: int) -> None:
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics for Prometheus on this machine.")
+def watch(folder: Path, html: Path | None, web: bool, port: int, metrics_port: int | None) -> None:
     """Show a run while it lasts: how far it is, what each process does and waits for, and what happened.
 
     RUN_FOLDER is the run folder of the job, by default runs/last. It ends with the run, whose processes it does not
     touch; Ctrl-C ends it before. A run that has ended is shown as it ended, and one that was killed as far as it came.
 
     --web prints the address of a page that only this machine can open, as it has a secret in it; from another one:
-    ssh -L PORT:localhost:PORT HOST, with --port PORT.
+    ssh -L PORT:localhost:PORT HOST, with --port PORT. --metrics-port needs `pip install prometheus_client`.
     """
     from ..watching.run_follower import RunFollower
 
@@ -33,7 +34,11 @@ def watch(folder: Path, html: Path | None, web: bool, port: int) -> None:
         _write_page(follower, folder, html)
         return
     try:
-        if web:
+        if metrics_port is not None:
+            from ..watching.prometheus import serve_metrics
+
+            serve_metrics(follower, metrics_port, tell=click.echo)
+        elif web:
             from ..watching.watch_server import serve_page
 
             serve_page(follower, folder, port, tell=click.echo)

@@ -74,7 +74,7 @@ def run_roles(
         listener.on_machine_lost(LossReport(loss.group, loss.error.facts.partition("\n")[0]))
         return [] if held.add_if_needed(loss) else supervisor.restart(loss)
 
-    reporter = _RolesReporter(job.method.name, supervisor, listener)
+    reporter = _RolesReporter(job.method.name, listener, supervisor.count_leases)
 
     def watch(launcher: Launcher) -> None:
         reporter.report_due(launcher)
@@ -113,23 +113,29 @@ def run_roles(
 class _RolesReporter:
     """Tells a listener about once a second what all roles of a run say."""
 
-    def __init__(self, run: str, supervisor: RoleSupervisor, listener: RunListener) -> None:
-        self._run, self._supervisor, self._listener, self._next_s = run, supervisor, listener, 0.0
+    def __init__(self, run: str, listener: RunListener, count_leases: Callable[[], int | None] = lambda: None) -> None:
+        self._run, self._listener, self._count_leases, self._next_s = run, listener, count_leases, 0.0
 
     def report_due(self, launcher: Launcher) -> None:
         if (now := time.monotonic()) >= self._next_s:
             self._next_s = now + STATUS_S
             roles = dict(sorted(launcher.statuses.items()))
-            self._listener.on_roles(RolesReport(self._run, roles, self._supervisor.count_leases()))
+            self._listener.on_roles(RolesReport(self._run, roles, self._count_leases()))
 
 
 def run_one_process(job: Job, role: Role, hosts: RunHosts, listener: RunListener) -> dict[str, Any]:
     """Run the baseline, a single role, and return its result, with the "threads" that it had."""
     placed = hosts.place(role, hosts.first, files=[INITIAL])
     address = hosts.launcher_address
-    with Launcher(
-        [placed], job=unique_job_name(), folder=job.out / LOGS, hosts=hosts.hosts, address=address
-    ) as launcher:
+    launching = Launcher(
+        [placed],
+        job=unique_job_name(),
+        folder=job.out / LOGS,
+        hosts=hosts.hosts,
+        address=address,
+        watch=_RolesReporter(ALONE, listener).report_due,
+    )
+    with launching as launcher:
         launcher.start()
         for message in launcher.events():
             body = message.body
