@@ -121,7 +121,34 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise SystemExit(TERMINATED)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+# The commands by what they are for, in the order in which a newcomer meets them.
+COMMANDS = {
+    "First steps": (demo, doctor),
+    "A plan": (inspect, plan, show, check, probe, schema),
+    "A run": (train, launch, watch, scale, evaluate, methods_command),
+    "Weights": (export, import_),
+    "Several machines": (host, manifest),
+    "Measurements": (bench,),
+}
+EXAMPLES = """\b
+Examples:
+  cutset demo                                          # a minute; leaves runs/last/report.html
+  cutset plan mine.py:task --machines 2 -o cut.json    # whether cutting pays, and how
+  cutset train mine.py:task --replicas 2               # and in another terminal: cutset watch
+"""
+
+
+class CommandsByPurpose(click.Group):
+    """A group whose help lists its commands under headings, with whole sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, heading by heading."""
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(one.name or "", one.get_short_help_str(limit=80)) for one in commands])
+
+
+@click.group(cls=CommandsByPurpose, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
 @click.version_option(package_name="cutset")
 def cli() -> None:
     """Split a PyTorch model over several machines, and train the parts over ordinary Ethernet.
@@ -133,25 +160,6 @@ def cli() -> None:
     """
 
 
-for command in (
-    plan,
-    show,
-    check,
-    inspect,
-    probe,
-    doctor,
-    train,
-    launch,
-    demo,
-    evaluate,
-    export,
-    import_,
-    scale,
-    watch,
-    host,
-    manifest,
-    bench,
-    methods_command,
-    schema,
-):
-    cli.add_command(command)
+for listed in COMMANDS.values():
+    for command in listed:
+        cli.add_command(command)

@@ -13,7 +13,7 @@ from .config_options import GroupedCommand
 _SIZE = re.compile(r"(\d+)(MB|GB)")
 
 
-@click.command("export", cls=GroupedCommand)
+@click.command("export", short_help="Write a trained model in the forms of torch or Hugging Face.", cls=GroupedCommand)
 @click.argument("run", type=PathOption(), default=LAST)
 @click.option("--to", "form", type=click.Choice(["torch", "dcp", "hf"]), required=True, help="The form to write.")
 @click.option("--out", type=PathOption(), required=True, help="A file for torch, a folder for dcp and hf; a new one.")
@@ -42,7 +42,7 @@ def export(run: Path, form: str, out: Path, weights: str, part: str) -> None:
     click.echo(f"{out}: {len(model.weights)} tensors{what}", err=True)
 
 
-@click.command("import", cls=GroupedCommand)
+@click.command("import", short_help="Read weights and optimizer state in these forms.", cls=GroupedCommand)
 @click.argument("source", type=PathOption())
 @click.option("--out", type=PathOption(), required=True, help="weights.safetensors for --init, or a run for --resume.")
 @click.option("--trust", is_flag=True, help="Read a distributed checkpoint, whose metadata torch unpickles.")

@@ -26,6 +26,7 @@ OPTIONS = (
 
 @click.command(
     "launch",
+    short_help="Run SCRIPT, which keeps its own loop, as replicas.",
     cls=GroupedCommand,
     epilog=EXAMPLES,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},

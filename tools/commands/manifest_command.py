@@ -7,7 +7,7 @@ import click
 from ..path_option import PathOption
 
 
-@click.command("manifest")
+@click.command("manifest", short_help="Print the manifests of a run for Kubernetes.")
 @click.argument("values", type=PathOption(), metavar="VALUES.TOML")
 @click.option("--machines", type=click.IntRange(1), default=2, help="How many pods.")
 def manifest(values: Path, machines: int) -> None:

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 
-@click.command("methods")
+@click.command("methods", short_help="List methods, optimizers and compressions.")
 def methods_command() -> None:
     """List methods, optimizers and compressions, with their options and defaults."""
     from ...ps.methods.registry import METHODS

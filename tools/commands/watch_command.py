@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..watching.run_follower import RunFollower
 
 
-@click.command("watch")
+@click.command("watch", short_help="Show a run while it lasts, here or in a browser.")
 @click.argument("folder", metavar="[RUN_FOLDER]", type=PathOption(), default=LAST)
 @click.option("--html", type=PathOption(may_be_folder=False), help="Write the page as it is now to this file, and end.")
 @click.option("--web", is_flag=True, help="Serve a page on this machine instead, for a browser.")
