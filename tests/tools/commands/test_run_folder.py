@@ -138,7 +138,7 @@ FAILING = {
     "weights of another model": (["cutset.models:digits", "--init", "run/initial.safetensors"], "E317"),
     "no weights": ([TASK, "--init", "nothing.safetensors"], "E318"),
     "nothing to resume": ([TASK, "--resume", "nothing"], "E801"),
-    "no plan": ([TASK, "--machines", "211"], "E403"),
+    "no plan": ([TASK, "--machines", "211", "--candidates", "metis"], "E403"),
 }
 
 
