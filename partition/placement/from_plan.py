@@ -34,7 +34,7 @@ from .placement_file import (
     Traffic,
 )
 from .to_cut import fingerprint
-from .verdict import describe_forms, write_verdict
+from .verdict import describe_forms, describe_split, write_verdict
 
 MAX_SPANS = 20_000  # intervals of a timeline; of a longer one the sends are left out
 
@@ -94,6 +94,7 @@ def _score(plan: ScoredPlan) -> CandidateScore:
         max(simulation.memory_bytes),
         plan.fits,
         plan.min_load,
+        describe_split(plan),
     )
 
 

@@ -37,7 +37,7 @@ def _describe_winner(result: PlanningResult) -> str:
     if machines == 1:
         return f"{_describe_more_machines(result)}One machine: {format_time(seconds)}/step."
     traffic = f"{format_bytes(winner.dataflow.bytes_forward * result.problem.micro_batches)} forward"
-    details = f"they send {traffic}{_describe_recomputation(winner)}. {_describe_split(winner)}"
+    details = f"they send {traffic}{_describe_recomputation(winner)}. Most {describe_split(winner)}."
     if not one_machine.fits:
         return f"The model does not fit on one machine: {machines} machines {format_time(seconds)}/step; {details}"
     if seconds < single:
@@ -79,9 +79,11 @@ def _describe_recomputation(winner: ScoredPlan) -> str:
     return f"; to fit in memory, {len(cut.recomputed)} of {len(segments)} segments recompute their activations"
 
 
-def _describe_split(winner: ScoredPlan) -> str:
+def describe_split(plan: ScoredPlan) -> str:
     """Along what most of the work is split, with the field's term for it."""
-    graph, cut = winner.dataflow.model, winner.dataflow.cut
+    graph, cut = plan.dataflow.model, plan.dataflow.cut
+    if cut.machines == 1:
+        return ""
     labels = {**dict.fromkeys(unit_axes(graph), UNITS), **dict.fromkeys(spatial_axes(graph), IMAGE)}
     labels |= dict.fromkeys(graph.batch_axes, BATCH)
     flops: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
@@ -89,10 +91,10 @@ def _describe_split(winner: ScoredPlan) -> str:
         flops[_split_of(op, cut, labels)] += op.flops
     splits = max(flops, key=lambda split: flops[split])
     if not splits:
-        return "Most operators are whole, on one machine each = pipeline parallel."
+        return "operators are whole, on one machine each = pipeline parallel"
     parts = " and ".join(f"{what} in {count}" for what, count in splits)
     term = _FIELD_TERMS.get(splits[0][0]) if len(splits) == 1 else None
-    return f"Most of the work splits {parts} = {term}." if term else f"Most of the work splits {parts}."
+    return f"of the work splits {parts} = {term}" if term else f"of the work splits {parts}"
 
 
 def _split_of(op: Op, cut: Cut, labels: Mapping[int, str]) -> tuple[tuple[str, int], ...]:

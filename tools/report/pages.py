@@ -213,10 +213,11 @@ def render_candidates(placement: Placement) -> str:
     """Render all candidate plans, fastest first."""
     columns = [
         TableColumn("plan"),
+        TableColumn("most operators or work"),
         *(TableColumn(label, number=True) for label in ("machines", "predicted step", "bytes forward")),
     ]
     columns += [
-        TableColumn("fullness memory", number=True),
+        TableColumn("peak memory", number=True),
         TableColumn("fits"),
         TableColumn("min load (of even share)", number=True),
     ]
@@ -228,6 +229,7 @@ def render_candidates(placement: Placement) -> str:
 def _make_candidate_row(score: CandidateScore, *, won: bool) -> TableRow:
     cells = (
         score.name,
+        score.split.removeprefix("of the work ").removeprefix("operators are "),
         str(score.machines),
         format_seconds(score.step_s),
         format_bytes(score.bytes_forward),
@@ -235,7 +237,7 @@ def _make_candidate_row(score: CandidateScore, *, won: bool) -> TableRow:
         "yes" if score.fits else "no",
         format_percent(score.min_load),
     )
-    return TableRow(cells, tag="winner" if won else "", best=won, bad=() if score.fits else (4, 5))
+    return TableRow(cells, tag="winner" if won else "", best=won, bad=() if score.fits else (5, 6))
 
 
 def _render_crossings(placement: Placement) -> str:
