@@ -87,7 +87,7 @@ MEANINGS: Mapping[str, str] = {
     "E277": "The run folder holds the result of an earlier run.",
     "E278": "The name runs/last belongs to a folder instead of a symbolic link.",
     "E279": "The run folder holds files that bear the names of those of a run, and are not.",
-    "E280": "The page of a run cannot be served at this port.",
+    "E280": "The page or the metrics of a run cannot be served at this port.",
     "E281": "Checkpoints are requested between two pushes.",
     "E282": "The checkpoint was written with another optimizer, whose state does not fit.",
     "E283": "The checkpoint was written with another random seed.",

@@ -138,7 +138,7 @@ class PlanningResult:
     """What planning found.
 
     one_machine: the model uncut on the fastest machine. plans: all that were scored. rejected: all that were not made.
-    shortage: why machines had to be left out, "" where they had not.
+    shortage: why machines had to be left out, in words; "" where they had not.
     """
 
     problem: PlanningProblem

@@ -97,25 +97,33 @@ class _PlanSearch:
 
     def _score_all(self, one_machine: ScoredPlan) -> None:
         count = len(self.problem.cluster)
-        limit = max_machines(self.problem.graph)
         self._score_candidates(self.problem)
-        if not self.fewer and not self.plans and not self.prefix:
-            self.fewer = True
-            divides = f"the model divides into {limit} {'blocks' if limit > 1 else 'block'} at most"
-            nothing = f"no way was found to give each of {count} machines a part of the model"
-            self.shortage = divides if limit < count else nothing
+        pinned = sorted(set(self.problem.pins.values()))
         if self.fewer:
-            pinned = sorted(set(self.problem.pins.values()))
-            for fewer in _smaller_counts(max(2, len(pinned)), min(count - 1, limit)):
+            most = min(count - 1, max_machines(self.problem.graph))
+            for fewer in _smaller_counts(max(2, len(pinned)), most):
                 self._score_candidates(self._smaller_problem(fewer))
             if len(pinned) <= 1 and one_machine.name.startswith(self.prefix):
                 self._score_single_machines(one_machine, pinned)
+        elif not self.plans and not self.prefix:
+            self._leave_machines_out(one_machine, pinned)
         self._require_plans()
         if not self.prefix:
             best = sorted(self.plans, key=self._rank)[:LOCAL_SEARCH_STARTS]
             for i, start in enumerate(best):
                 if not any(_have_same_cut(start, other) for other in best[:i]):  # it would find the same
                     self._search_locally(start)
+
+    def _leave_machines_out(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
+        """Where no plan uses all machines, score those for the most that any plan uses, one if need be."""
+        count = len(self.problem.cluster)
+        self.shortage = f"no plan gives each of {count} machines a part of the model"
+        for fewer in _smaller_counts(max(2, len(pinned)), count - 1):
+            self._score_candidates(self._smaller_problem(fewer))
+            if self.plans:
+                return
+        if len(pinned) <= 1:
+            self._score_single_machines(one_machine, pinned)
 
     def _score_single_machines(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
         """One machine: the pinned one, else the fastest, and the largest too where that has too little memory."""

@@ -112,7 +112,7 @@ class VectorShard:
 
     def status(self) -> dict[str, Any]:
         """Return plain data on how the work goes."""
-        return {"batch": self._batch, "operations": self._number}
+        return {"batches": self._number}
 
     def __repr__(self) -> str:
         return f"VectorShard({self.index}, epoch={self._epoch}, number={self._number}, batch={self._batch})"

@@ -10,7 +10,7 @@ from ...errors import NetworkError
 from .message import Message
 
 DIRECTORY = "@directory"  # from the launcher to the channel of a role; see `make_directory`
-MAX_LINKS = 64  # that are told one by one
+MAX_LINKS = 16  # that are told one by one
 KEYS_KNOWN = "@keys_known"  # to the launcher: {"owners": [owner]} of the keys that were in one
 NOTHING: Mapping[str, str] = MappingProxyType({})
 

@@ -7,6 +7,7 @@ a live interpreter, as its thread is one of Python.
 import os
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,8 +46,9 @@ class HeartbeatThread:
         self.progress = progress
         self.interval_s = interval_s
         self._connection = connection
-        self._job = job
         self._sender = name + HEARTBEAT
+        self._job = job
+        self._has_complained = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cutset-heartbeat", daemon=True)
 
@@ -64,14 +66,27 @@ class HeartbeatThread:
         sequence = 0
         try:
             while True:
-                status = {**self.progress.status, **measure_process()}
-                message = Message("heartbeat", body={"progress": self.progress.value, "status": status})
-                self._connection.send(encode(message, job=self._job, sender=self._sender, sequence=sequence))
+                self._connection.send(self._make_beat(sequence))
                 sequence += 1
                 if self._ended.wait(self.interval_s):
                     return
         finally:
             self._connection.close()
+
+    def _make_beat(self, sequence: int) -> list[Any]:
+        """Return a heartbeat; one without a status where that cannot be told, for the role lives all the same."""
+        body: dict[str, Any] = {"progress": self.progress.value, "status": None}
+
+        def make(body: dict[str, Any]) -> list[Any]:
+            return encode(Message("heartbeat", body=body), job=self._job, sender=self._sender, sequence=sequence)
+
+        try:
+            return make(body | {"status": {**self.progress.status, **measure_process()}})
+        except Exception:
+            if not self._has_complained:
+                self._has_complained = True
+                traceback.print_exc()  # into the log of the role
+            return make(body)
 
     def __repr__(self) -> str:
         return f"HeartbeatThread({self._sender} to {LAUNCHER}, {self.progress})"

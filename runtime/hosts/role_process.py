@@ -42,11 +42,11 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
     """
     return {
         "MKL_CBWR": REPRODUCIBLE,
+        **({"GOMP_SPINCOUNT": SPINS} if threads > 1 else {}),
         **base,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
-        **({"GOMP_SPINCOUNT": SPINS} if threads > 1 else {}),
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
         "MALLOC_ARENA_MAX": "1",

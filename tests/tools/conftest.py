@@ -4,6 +4,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import cutset as cutset
 
@@ -230,6 +231,7 @@ def make_branches() -> Placement:
     join = add("join", [*ends, stem], -1)
     add("head", [join, stem], 0)
     traffic = [*everyone("stem", 262144, 3), *everyone("join", 65536, 3), Traffic("branch2.conv2", 2, 0, 131072)]
+    ops[0] = msgspec.structs.replace(ops[0], reads=["weight of <stem>"])
     traffic += [Traffic("weight of <stem>", 0, 1, 4096), Traffic("branch3.conv3", 0, 2, 999)]
     return make_placement(ops, 3, traffic, model="nets.py:inception")
 

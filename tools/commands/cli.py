@@ -99,8 +99,8 @@ def _show_click_error(error: click.ClickException) -> None:
 
 
 def _wants_json() -> bool:
-    """Return whether results are to be JSON, and so errors."""
-    return "--json" in sys.argv[1:]
+    """Return whether results are to be JSON, and so errors; what follows a script is its own."""
+    return "--json" in sys.argv[1:] and sys.argv[1] != launch.name
 
 
 def _print_json_error(code: str, facts: str, fix: str) -> None:

@@ -29,6 +29,8 @@ def watch(folder: Path, html: Path | None, web: bool, port: int, metrics_port: i
     """
     from ..watching.run_follower import RunFollower
 
+    if sum((html is not None, web, metrics_port is not None)) > 1:
+        raise click.UsageError("--html, --web and --metrics-port are one of three")
     follower = RunFollower(folder)
     if html is not None:
         _write_page(follower, folder, html)

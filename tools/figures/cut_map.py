@@ -76,7 +76,7 @@ def render_cut_map(placement: Placement, *, standalone: bool = True) -> str:
         + "".join(marks)
         + "".join(_render_received(boxes[i], items, scale, axes) for i, items in received.items())
     )
-    foot, foot_height = _render_total(crossed, received, y=top + routes.height)
+    foot, foot_height = _render_total(crossed, received, {op.name for op in placement.ops}, y=top + routes.height)
     return render_figure(
         NAME,
         f"Cut map of {placement.model}",
@@ -138,11 +138,16 @@ def _render_received(box: OperatorBox, items: list[Crossing], scale: MapScale, a
     return element("g", tooltip("\n".join(map(describe_crossing, items))), pill, text, cls="receives")
 
 
-def _render_total(crossed: dict[str, Crossing], received: dict[int, list[Crossing]], *, y: float) -> tuple[str, float]:
-    """Render a line on how much of what crosses are parameters."""
-    parameters = sum(item.total for items in received.values() for item in items)
-    if not parameters:
+def _render_total(
+    crossed: dict[str, Crossing], received: dict[int, list[Crossing]], made: set[str], *, y: float
+) -> tuple[str, float]:
+    """Render a line on how much of what crosses are parameters. made: names of operators."""
+    known = {item.tensor for items in received.values() for item in items} | made
+    shown = sum(item.total for items in received.values() for item in items)
+    elsewhere = sum(item.total for item in crossed.values() if item.tensor not in known)
+    if not shown and not elsewhere:
         return "", 8.0
-    total = format_bytes(sum(item.total for item in crossed.values()))
-    line = f"Of {total} that cross, {format_bytes(parameters)} are parameters, shown where they are received."
+    words = [f"{format_bytes(shown)} are parameters, shown where they are received"] if shown else []
+    words += [f"{format_bytes(elsewhere)} are of what the file does not say who reads it"] if elsewhere else []
+    line = f"Of {format_bytes(sum(item.total for item in crossed.values()))} that cross, {', '.join(words)}."
     return text_line(_MARGIN, y + 26, fit_text(line, WIDTH - 2 * _MARGIN), "muted"), 40.0

@@ -39,8 +39,9 @@ def assign_received(nodes: Sequence[MapNode], crossed: Mapping[str, Crossing]) -
     received: dict[int, list[Crossing]] = {}
     for name, item in crossed.items():
         if name not in known:
-            reader = next((i for i, node in enumerate(nodes) for op in node.ops if name in op.reads), 0)
-            received.setdefault(reader, []).append(item)
+            reader = next((i for i, node in enumerate(nodes) for op in node.ops if name in op.reads), None)
+            if reader is not None:
+                received.setdefault(reader, []).append(item)
     return received
 
 

@@ -60,7 +60,7 @@ class MetricsFile(RunListener):
         latest = self._latest.get(report.run)
         if latest is not None and latest is not self._last[report.run][1]:
             self._write_step(latest)
-        scores = {"test_loss": report.test_loss, "test_accuracy": report.test_accuracy, **report.metrics}
+        scores = {"test_loss": report.test_loss, "test_accuracy": report.test_accuracy, "metrics": report.metrics}
         self._write("evaluation", run=report.run, samples=report.samples, seconds=report.seconds, **scores)
 
     def on_roles(self, report: RolesReport) -> None:
@@ -89,11 +89,12 @@ class MetricsFile(RunListener):
         self._write("step", **what, loss=report.loss, samples_per_s=speed)
 
     def _write(self, event: str, **what: Any) -> None:
-        line = to_json({"event": event, "time": self._now(), **what})
         try:
+            line = to_json({"event": event, "time": self._now(), **what})
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
-                self._on_notice(f"{self._path} cannot be written: {error.strerror}; training goes on")
+                why = error.strerror if isinstance(error, OSError) else error
+                self._on_notice(f"{self._path} cannot be written: {why}; training goes on")

@@ -23,7 +23,8 @@ from ..job.process_specs import unique_job_name
 from ..run_folder import INITIAL, LOGS
 from ..run_listener import ALONE, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
 
-STATUS_S = 1.0  # between two reports on all roles
+STATUS_S = 1.0  # between two reports on all roles; of more than FEW_ROLES they are rarer, as they are longer
+FEW_ROLES = 8
 OnNotice = Callable[[str], None]  # a sentence for the user
 
 
@@ -111,15 +112,15 @@ def run_roles(
 
 
 class _RolesReporter:
-    """Tells a listener about once a second what all roles of a run say."""
+    """Tells a listener about once a second what all roles of a run say, more rarely where there are many."""
 
     def __init__(self, run: str, listener: RunListener, count_leases: Callable[[], int | None] = lambda: None) -> None:
         self._run, self._listener, self._count_leases, self._next_s = run, listener, count_leases, 0.0
 
     def report_due(self, launcher: Launcher) -> None:
         if (now := time.monotonic()) >= self._next_s:
-            self._next_s = now + STATUS_S
             roles = dict(sorted(launcher.statuses.items()))
+            self._next_s = now + STATUS_S * max(1.0, len(roles) / FEW_ROLES)
             self._listener.on_roles(RolesReport(self._run, roles, self._count_leases()))
 
 

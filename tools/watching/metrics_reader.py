@@ -35,6 +35,9 @@ class MetricsReader:
         except FileNotFoundError:
             self._check_folder()  # the run has yet to begin
             return
+        except OSError as error:
+            facts = f"{self._path} cannot be read: {error.strerror}"
+            raise UsageError("E259", facts, fix="be the user who started the run") from error
         with file:
             self._notice_another_file(os.fstat(file.fileno()))
             file.seek(self.position)
@@ -61,7 +64,7 @@ class MetricsReader:
 
     def _check_folder(self) -> None:
         if not (self._folder / CONFIG).is_file():
-            there = "is not the folder of a run" if self._folder.is_dir() else "is not there"
+            there = "is not the folder of a run" if self._folder.exists() else "is not there"
             raise UsageError("E259", f"{self._folder} {there}", fix="name the folder that a run has as --out")
 
     def _notice_another_file(self, status: os.stat_result) -> None:

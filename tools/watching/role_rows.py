@@ -1,7 +1,7 @@
 """The processes of a run as rows of a table, alike in the terminal and in the browser."""
 
 from ..units import NONE, format_bytes, format_count, format_percent, format_seconds
-from .run_view import WAITS, RoleView, RunView, describe_scores
+from .run_view import SILENT_S, WAITS, RoleView, RunView, describe_scores
 
 COLUMNS = ("process", "has come to", "a second", "computes", "waits most for", "sends", "memory", "CPU", "remarks")
 
@@ -36,6 +36,8 @@ def _make_row(name: str, role: RoleView) -> tuple[str, ...]:
 def _describe(role: RoleView) -> str:
     """Return what is remarkable of a process in a few words."""
     status, words = role.status, list[str]()
+    if role.silent_s > SILENT_S:
+        words.append(f"nothing new for {format_seconds(role.silent_s)}")
     if status.get("loss") is not None:
         words.append(f"loss {status['loss']:.4g}")
     if (stale := status.get("staleness")) is not None:

@@ -22,6 +22,7 @@ class RunFollower:
     def __init__(self, folder: Path, *, now: Callable[[], float] = time.time) -> None:
         self._reader, self._now = MetricsReader(folder), now
         self.view, self.is_running = RunView(), self._reader.is_running()
+        self._restarts = 0
 
     @property
     def position(self) -> str:
@@ -36,11 +37,18 @@ class RunFollower:
     def update(self) -> None:
         """Take into account what was written since the last time."""
         self.is_running = self._reader.is_running()  # first: what it wrote before it ended is read below
-        restarts = self._reader.restarts
         for event in self._reader.read():
-            if self._reader.restarts != restarts:  # another run has taken the folder
-                restarts, self.view = self._reader.restarts, RunView()
-            self.view.add(event)
+            self._notice_another_run()
+            try:
+                self.view.add(event)
+            except (KeyError, TypeError, ValueError, AttributeError):  # of another version, or of something else
+                self._reader.unreadable += 1
+        self._notice_another_run()
+
+    def _notice_another_run(self) -> None:
+        """Forget the run before where another one has taken the folder."""
+        if self._reader.restarts != self._restarts:
+            self._restarts, self.view = self._reader.restarts, RunView()
 
     def describe(self) -> tuple[str, str]:
         """Return what state the run is in, and how far it is."""

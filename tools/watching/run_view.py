@@ -13,6 +13,7 @@ Event = Mapping[str, Any]
 MAX_POINTS = 2000  # of a curve, an even number; every second one is left out when there are more
 MAX_HAPPENINGS = 100
 WINDOW = 6  # statuses of a process, one a second, over which rates are taken
+SILENT_S = 2.5  # after so long without news of its work a process has no rates
 WAITS = ("data", "leases", "peers", "shards")
 
 
@@ -64,6 +65,11 @@ class RoleView:
         """What it said last."""
         return self._said[-1]
 
+    @property
+    def silent_s(self) -> float:
+        """For how long it has said nothing new of its work, though it lives: it waits within a step, or evaluates."""
+        return float(self.status.get("beat_s", 0.0) - self.status.get("at_s", self.status.get("beat_s", 0.0)))
+
     def rate(self, name: str, clock: str = "at_s") -> float | None:
         """Return by how much a count grew in a second; None where that is not known."""
         seconds, before = self._seconds(clock), self._said[0]
@@ -86,10 +92,13 @@ class RoleView:
         now, before, seconds = self.status.get("links") or {}, self._said[0].get("links") or {}, self._seconds("at_s")
         if not seconds:
             return {}
-        return {peer: max(0, now[peer]["out"] - before.get(peer, {}).get("out", 0)) / seconds for peer in now}
+        known = [peer for peer in now if peer in before or "others" not in before]  # it may have been among the others
+        return {peer: max(0, now[peer]["out"] - before.get(peer, {}).get("out", 0)) / seconds for peer in known}
 
     def _seconds(self, clock: str) -> float:
-        return float(self.status.get(clock, 0.0) - self._said[0].get(clock, 0.0)) if clock in self._said[0] else 0.0
+        if clock not in self._said[0] or clock not in self.status or (clock == "at_s" and self.silent_s > SILENT_S):
+            return 0.0
+        return float(self.status[clock] - self._said[0][clock])
 
 
 class RunView:
@@ -184,8 +193,7 @@ def describe_scores(event: Event) -> str:
     known = {name: event[name] for name in ("test_accuracy", "test_loss") if event.get(name) is not None}
     words = [f"test accuracy {format_percent(known['test_accuracy'], digits=1)}"] if "test_accuracy" in known else []
     words += [f"test loss {known['test_loss']:.4g}"] if "test_loss" in known else []
-    own = {"event", "time", "run", "samples", "seconds", "test_accuracy", "test_loss"}
-    words += [f"{name} {value:.4g}" for name, value in event.items() if name not in own and isinstance(value, float)]
+    words += [f"{name} {value:.4g}" for name, value in event["metrics"].items() if value is not None]
     return ", ".join(words) or "evaluated"
 
 

@@ -126,7 +126,7 @@ class PageParts:
         if self._files.get(name, (0, ""))[0] != written:
             try:
                 self._files[name] = written, render(path)
-            except (CutsetError, ValueError, KeyError) as error:
+            except (CutsetError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
                 self._files[name] = written, render_notes([f"{path} cannot be shown: {error}"])
         return self._files[name][1]
 

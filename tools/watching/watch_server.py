@@ -1,7 +1,8 @@
 """`WatchServer`: the page of a run for browsers on this machine, and the events by which it changes.
 
 It listens on loopback, and knows only paths that begin with a secret token. It answers GET, reads nothing of what a
-browser sends but the path and the position that it has seen, and writes nothing anywhere.
+browser sends but the path, and writes nothing anywhere. A browser that comes back is sent all that is shown now: what
+it has missed is in that.
 """
 
 import hmac
@@ -96,9 +97,9 @@ class WatchServer:
 
     def owns(self, path: str) -> str | None:
         """Return which part of the page a path names, None without the right token."""
-        empty, token, *rest = path.split("?", 1)[0].split("/", 2)
-        is_right = not empty and hmac.compare_digest(token.encode(), self._token.encode())
-        return rest[0] if is_right and rest else None
+        parts = path.split("?", 1)[0].split("/", 2)
+        is_right = len(parts) == 3 and not parts[0] and hmac.compare_digest(parts[1].encode(), self._token.encode())
+        return parts[2] if is_right else None
 
     def render_page(self, nonce: str) -> str:
         """Return the page, into which events bring what it shows."""
@@ -169,13 +170,10 @@ def _make_handler(server: WatchServer) -> type[BaseHTTPRequestHandler]:
         def _send_events(self) -> None:
             """Send what has changed in the page since this browser was sent it, until it has gone."""
             self._send_head("text/event-stream", "default-src 'none'")
-            seen, shown = self.headers.get("Last-Event-ID", ""), dict[str, Any]()
-            number = 0
+            number, shown = 0, dict[str, Any]()
             while (news := server.news.wait(number, QUIET_S)) is not None:
                 number, parts, position = news
                 changed = {name: part for name, part in parts.items() if name == BUSY or shown.get(name) != part}
-                if position == seen and not shown:  # it comes back, and has all of this
-                    changed = {}
                 shown, has_news = parts, bool(set(changed) - {BUSY})
                 text = f"id: {position}\ndata: {json.dumps(changed)}\n\n" if has_news else ": nothing new\n\n"
                 self.wfile.write(text.encode())

@@ -1,5 +1,6 @@
 """The protocol of a shard of vectors, message by message: operations, and what it tells of itself."""
 
+import msgspec
 import pytest
 from scripted_shard import INITIAL_VALUES, SLICES, WHOLE, ScriptedShard
 from scripted_shard import scripted as scripted
@@ -45,6 +46,14 @@ def test_a_batch_is_refused_while_another_waits_for_gradients(scripted):
     assert scripted.operate(1, Evaluate(ITERATE, "g", 0, 1)) == []
     with pytest.raises(NetworkError, match="has number 2; the last was 0"):
         scripted.operate(2, Scale(ITERATE, 2.0))
+
+
+def test_its_status_can_be_sent_while_it_waits_for_gradients(scripted):
+    """By the thread of heartbeats: what is plain data, and is not the shard's own."""
+    scripted.operate(1, Scale(ITERATE, 2.0))
+    scripted.operate(2, Evaluate(ITERATE, "g", 0, 1))
+    status = scripted.shard.status()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(status)) == status == {"batches": 1}
 
 
 @pytest.mark.parametrize(

@@ -208,15 +208,10 @@ def test_no_or_absurdly_many_machines(cutset: Cutset, machines: int) -> None:
 
 
 def test_more_machines_than_the_model_has_parts(cutset: Cutset, tmp_path: Path) -> None:
-    for machines, facts in (
-        (300, "The model divides into 281 blocks at most"),
-        (211, "No way was found to give each of 211 machines a part of the model"),
-    ):
-        ended = cutset("plan", TASK, "--machines", machines, "--out", tmp_path / f"{machines}.json")
-        assert ended.code == 0
-        assert " ".join(ended.out.split()).startswith(
-            f"{facts}, so {machines - 1} of {machines} machines are left out."
-        )
+    ended = cutset("plan", TASK, "--machines", 300, "--out", tmp_path / "cut.json")
+    assert ended.code == 0
+    said = "No plan gives each of 300 machines a part of the model, so 172 of 300 machines are left out. Not worth"
+    assert " ".join(ended.out.split()).startswith(said)
     refused(cutset("plan", TASK, "--machines", 211, "--candidates", "metis"), INFEASIBLE, "E403", "211 machines")
 
 

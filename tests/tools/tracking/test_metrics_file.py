@@ -35,7 +35,7 @@ def test_steps_are_written_about_once_a_second_and_the_last_before_an_evaluation
         "seconds": 2.4,
         "test_loss": 0.5,
         "test_accuracy": None,
-        "perplexity": 1.6,
+        "metrics": {"perplexity": 1.6},
     }
 
 
@@ -62,6 +62,21 @@ def test_roles_and_the_ends_of_a_run_are_written(tmp_path: Path) -> None:
     assert (begin["method"], begin["replicas"], end["why"]) == ("sync", 2, None)
     assert (roles["roles"], roles["leases"], "leases" in others) == ({"shard-0": {"updates": 3}}, 8, False)
     assert "not finite" in failed["why"]
+
+
+def test_a_metric_may_have_any_name(tmp_path: Path) -> None:
+    metrics = dict.fromkeys(["run", "time", "event", "samples", "test_loss"], 0.75)
+    MetricsFile(tmp_path, now=lambda: 7.0).on_evaluate(EvaluationReport("sync", 192, 2.4, 0.5, None, metrics))
+    (event,) = read(tmp_path)
+    assert (event["run"], event["time"], event["test_loss"], event["metrics"]) == ("sync", 7.0, 0.5, metrics)
+
+
+def test_what_is_no_json_is_one_notice_and_training_goes_on(tmp_path: Path) -> None:
+    notices = list[str]()
+    file = MetricsFile(tmp_path, notices.append)
+    file.on_roles(RolesReport("sync", {"a": {"b": {1, 2}}}))
+    file.on_notice("one")
+    assert (len(notices), len(read(tmp_path))) == (1, 1)
 
 
 def test_a_file_that_cannot_be_written_is_one_notice(tmp_path: Path) -> None:

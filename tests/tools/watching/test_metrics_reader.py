@@ -14,6 +14,7 @@ from cutset.errors import UsageError
 from cutset.tools.run_folder import METRICS
 from cutset.tools.watching import metrics_reader
 from cutset.tools.watching.metrics_reader import MetricsReader
+from cutset.tools.watching.run_follower import RunFollower
 
 
 def line(number: int) -> bytes:
@@ -83,3 +84,17 @@ def test_who_trains_holds_the_folder(tmp_path: Path) -> None:
     assert reader.is_running()
     os.close(held)
     assert not reader.is_running()
+
+
+def test_events_that_lack_something_are_counted_and_another_run_is_seen_though_it_is_empty(tmp_path: Path) -> None:
+    path = make_run_folder(tmp_path) / METRICS
+    path.write_bytes(b'{"event": "step", "time": 1.0}\n{"event": "lost", "time": 1.0}\n' + line(3))
+    follower = RunFollower(tmp_path)
+    follower.update()
+    assert "2 lines of it could not be read" in follower.describe()[0]
+    assert len(follower.view.happenings) == 1
+    other = tmp_path / "other"
+    other.write_bytes(b"")
+    os.replace(other, path)
+    follower.update()
+    assert not follower.view.happenings

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from watched_runs import worker_status
 
+from cutset.tools.watching.role_rows import list_rows
 from cutset.tools.watching.run_view import MAX_POINTS, RunView, Thinned, describe_scores, describe_state
 
 
@@ -42,7 +43,7 @@ def test_curves_are_those_of_a_result() -> None:
         "seconds": 2.0,
         "test_loss": 0.4,
         "test_accuracy": 0.9,
-        "perplexity": 1.5,
+        "metrics": {"perplexity": 1.5},
     }
     view = view_of(BEGIN, step(1, 4, run="one process"), step(1, 8, 0.25), step(2, 16, None), score)
     first, second = view.as_result()["rows"]
@@ -115,3 +116,20 @@ def test_a_run_that_begins_anew_forgets_the_one_before() -> None:
         "ended: killed",
         "began: digits by downpour",
     ]
+
+
+def test_a_process_that_waits_within_a_step_has_no_rates_of_before() -> None:
+    said = [worker_status(float(at), at) for at in range(4)]
+    said += [{**said[-1], "beat_s": 3.0 + late} for late in (1, 2, 3, 4)]
+    view = view_of(*(roles(worker_0=status) for status in said))
+    role = view.roles["worker-0"]
+    assert (role.rate("step"), role.split(), role.link_rates()) == (None, None, {})
+    assert role.rate("cpu_s", "beat_s") is not None
+    (row,) = list_rows(view)
+    assert "nothing new for 4 s" in row[-1]
+
+
+def test_a_peer_that_was_among_others_has_no_rate() -> None:
+    links = [{"others": {"in": 0, "out": 10**12}}, {"late": {"in": 0, "out": 10**12 + 1}}]
+    said = [{**worker_status(float(at), at), "links": one} for at, one in enumerate(links)]
+    assert view_of(*(roles(worker_0=status) for status in said)).roles["worker-0"].link_rates() == {}
