@@ -1,7 +1,9 @@
 """A headless Chromium, driven through chromedriver by the WebDriver protocol of the W3C."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -64,17 +66,19 @@ def open_browser(profile: Path, *, width: int = 1440, height: int = 1000, dark: 
     arguments += ["--blink-settings=preferredColorScheme=0"] if dark else []
     options = {"goog:chromeOptions": {"binary": chromium, "args": arguments}}
     options |= {"goog:loggingPrefs": {"browser": "ALL"}}
-    with subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None
             started = next(line for line in process.stdout if "successfully on port" in line)
             base = f"http://127.0.0.1:{started.rsplit(' ', 1)[1].strip().rstrip('.')}/session"
             session = f"{base}/{_post(base, {'capabilities': {'alwaysMatch': options}})['sessionId']}"
-            yield Browser(session)
-            with urlopen(Request(session, method="DELETE"), timeout=DEADLINE_S):
-                pass
+            try:
+                yield Browser(session)
+            finally:
+                with urlopen(Request(session, method="DELETE"), timeout=DEADLINE_S):
+                    pass
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)  # with what it has started
 
 
 def _post(address: str, body: Any) -> Any:
