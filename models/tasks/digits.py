@@ -8,6 +8,7 @@ import csv
 import gzip
 import importlib.resources
 import io
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -107,7 +108,7 @@ def _read(split: str, shape: tuple[int, ...]) -> Data:
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(SPLIT_SEED))
     rows = table[order[:TRAIN_SAMPLES] if split == "train" else order[TRAIN_SAMPLES:]]
     images = rows[:, :-1].to(torch.float32).div_(WHITE)
-    if shape == (1, LARGE, LARGE):
+    if math.prod(shape) != images.shape[1]:
         images = nn.functional.interpolate(images.reshape(-1, 1, 8, 8), shape[1:], mode="bilinear")
     return Data((images.reshape(-1, *shape),), (rows[:, -1].clone(),))
 

@@ -114,7 +114,7 @@ class Prediction(msgspec.Struct, frozen=True):
 class CandidateScore(msgspec.Struct, frozen=True):
     """One candidate plan. fits: no machine needs more memory than it has. min_load: the work of the
     least loaded machine, as a fraction of its even share; a plan with a nearly idle machine is chosen only if all have.
-    split: along what most of the work is split, in words.
+    split: along what most of the work is split, in a sentence.
     """
 
     name: str

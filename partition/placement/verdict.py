@@ -37,7 +37,7 @@ def _describe_winner(result: PlanningResult) -> str:
     if machines == 1:
         return f"{_describe_more_machines(result)}One machine: {format_time(seconds)}/step."
     traffic = f"{format_bytes(winner.dataflow.bytes_forward * result.problem.micro_batches)} forward"
-    details = f"they send {traffic}{_describe_recomputation(winner)}. Most {describe_split(winner)}."
+    details = f"they send {traffic}{_describe_recomputation(winner)}. {describe_split(winner)}"
     if not one_machine.fits:
         return f"The model does not fit on one machine: {machines} machines {format_time(seconds)}/step; {details}"
     if seconds < single:
@@ -80,7 +80,7 @@ def _describe_recomputation(winner: ScoredPlan) -> str:
 
 
 def describe_split(plan: ScoredPlan) -> str:
-    """Along what most of the work is split, with the field's term for it."""
+    """Along what most of the work is split, with the field's term for it; "" for one machine."""
     graph, cut = plan.dataflow.model, plan.dataflow.cut
     if cut.machines == 1:
         return ""
@@ -91,10 +91,10 @@ def describe_split(plan: ScoredPlan) -> str:
         flops[_split_of(op, cut, labels)] += op.flops
     splits = max(flops, key=lambda split: flops[split])
     if not splits:
-        return "operators are whole, on one machine each = pipeline parallel"
+        return "Most operators are whole, on one machine each = pipeline parallel."
     parts = " and ".join(f"{what} in {count}" for what, count in splits)
     term = _FIELD_TERMS.get(splits[0][0]) if len(splits) == 1 else None
-    return f"of the work splits {parts} = {term}" if term else f"of the work splits {parts}"
+    return f"Most of the work splits {parts} = {term}." if term else f"Most of the work splits {parts}."
 
 
 def _split_of(op: Op, cut: Cut, labels: Mapping[int, str]) -> tuple[tuple[str, int], ...]:

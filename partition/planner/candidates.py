@@ -283,6 +283,6 @@ def max_machines(graph: Graph) -> int:
     for op in graph.ops:
         points = 1
         for loop in op.nest.loops:
-            points *= loop.size if loop.kind == "parallel" else 1
+            points *= loop.size if loop.kind != "fixed" else 1
         total += points
     return total

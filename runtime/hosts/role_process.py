@@ -36,7 +36,7 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
     of the processor. A setting of the user's is kept.
 
     Speed: OpenMP teams of several processes that spin for long would starve each other; but where threads sleep at
-    once, a step of many small operators takes four times as long on a virtual machine, whose idle cores wake up slowly.
+    once, a step of many small operators takes several times as long on a virtual machine, whose cores wake up slowly.
     glibc would return large buffers to the kernel and fault them in again at every message; these settings make it keep
     them.
     """

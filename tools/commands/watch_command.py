@@ -49,10 +49,12 @@ def watch(folder: Path, html: Path | None, web: bool, port: int, metrics_port: i
 
             watch_in_terminal(follower)
     except KeyboardInterrupt:
-        click.echo("the run goes on without you" if follower.is_running else "", err=True)
+        if follower.is_running:
+            click.echo("the run goes on without you", err=True)
 
 
 def _write_page(follower: "RunFollower", folder: Path, path: Path) -> None:
+    """Write the page of a run as it is now."""
     from ..output_file import PAGE, check_output, write_output
     from ..watching.watch_page import render_snapshot
 

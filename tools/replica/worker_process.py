@@ -124,7 +124,7 @@ class WorkerProcess(ABC):
         def read_batch(step: int) -> Any:
             began, waited_s = time.perf_counter(), self._mailbox.waited_s
             batch = batches(step)
-            leasing_s = self._mailbox.waited_s - waited_s  # as no batch is leased ahead
+            leasing_s = self._mailbox.waited_s - waited_s  # it waits for messages here only where it asks for batches
             self._leasing_s += leasing_s
             self._reading_s += time.perf_counter() - began - leasing_s
             return batch
@@ -148,7 +148,10 @@ class WorkerProcess(ABC):
         return loop
 
     def _describe_status(self) -> dict[str, Any]:
-        """Return for what this worker has waited, in seconds, and how many of its pushes are under way."""
+        """Return for what this worker has waited, in seconds, and how many of its pushes are under way.
+
+        Its waits for peers are all others, those of evaluations included.
+        """
         client = self._client.statistics()
         shards_s = client["fetch_blocked_s"] + client["push_blocked_s"]
         waited = {"data": self._reading_s, "leases": self._leasing_s, "shards": shards_s}

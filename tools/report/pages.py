@@ -213,7 +213,7 @@ def render_candidates(placement: Placement) -> str:
     """Render all candidate plans, fastest first."""
     columns = [
         TableColumn("plan"),
-        TableColumn("most operators or work"),
+        TableColumn("in words"),
         *(TableColumn(label, number=True) for label in ("machines", "predicted step", "bytes forward")),
     ]
     columns += [
@@ -229,7 +229,7 @@ def render_candidates(placement: Placement) -> str:
 def _make_candidate_row(score: CandidateScore, *, won: bool) -> TableRow:
     cells = (
         score.name,
-        score.split.removeprefix("of the work ").removeprefix("operators are "),
+        score.split,
         str(score.machines),
         format_seconds(score.step_s),
         format_bytes(score.bytes_forward),

@@ -141,10 +141,12 @@ def compile_other_sizes(
         return graph
 
     trained, evaluated = list[list[Program]](), list[list[Program]]()
-    samples = capture.example.samples or read_samples(capture.task, "train") if training else None
-    for batch, what in _find_other_sizes(capture, samples) if samples is not None else []:
-        graph = capture_size(batch, what, training=True)
-        trained.append(_compile_training(capture.train, placed, graph, what))
+    if training:
+        samples = capture.example.samples
+        samples = read_samples(capture.task, "train") if samples is None else samples
+        for batch, what in _find_other_sizes(capture, samples):
+            graph = capture_size(batch, what, training=True)
+            trained.append(_compile_training(capture.train, placed, graph, what))
     sizes = _find_other_sizes(capture, tests)
     rest = _take_rest(capture, tests)
     for batch, what in [*sizes, *([] if rest is None else [(rest, f"{len(rest)} samples")])]:

@@ -5,11 +5,12 @@ the run. Events: "begin", "end", "step" and "roles" about once a second, "evalua
 run_listener.py says what is in them. A run that goes on in the folder adds to the file.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..run_folder import METRICS
 from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
@@ -35,7 +36,7 @@ class MetricsFile(RunListener):
         self._path, self._on_notice, self._clock, self._now = folder / METRICS, on_notice, clock, now
         self._last: dict[str, tuple[float, StepReport]] = {}  # by run, when a line was written, and of what
         self._latest: dict[str, StepReport] = {}
-        self._has_failed = False
+        self._has_failed, self._has_begun = False, False
 
     @contextmanager
     def recording(self, **facts: Any) -> Iterator[None]:
@@ -91,10 +92,20 @@ class MetricsFile(RunListener):
     def _write(self, event: str, **what: Any) -> None:
         try:
             line = to_json({"event": event, "time": self._now(), **what})
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with self._path.open("ab+") as file:
+                file.write(self._end_line_of_before(file) + line.encode() + b"\n")
         except (OSError, TypeError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
                 why = error.strerror if isinstance(error, OSError) else error
                 self._on_notice(f"{self._path} cannot be written: {why}; training goes on")
+
+    def _end_line_of_before(self, file: BinaryIO) -> bytes:
+        """Return what ends the line that a run which was killed has begun, nothing where there is none."""
+        if self._has_begun:
+            return b""
+        self._has_begun = True
+        if not file.seek(0, os.SEEK_END):
+            return b""
+        file.seek(-1, os.SEEK_END)
+        return b"" if file.read(1) == b"\n" else b"\n"

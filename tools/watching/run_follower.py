@@ -25,11 +25,6 @@ class RunFollower:
         self._restarts = 0
 
     @property
-    def position(self) -> str:
-        """Up to where the events were read, in words without spaces."""
-        return f"{self._reader.restarts}.{self._reader.position}"
-
-    @property
     def is_over(self) -> bool:
         """Whether nothing more is to be expected."""
         return not self.is_running

@@ -40,7 +40,7 @@ _CSS = (
     + "".join(f"#map svg .f{i}{{fill-opacity:var(--busy{i},1)}}\n" for i in range(MACHINE_COLOURS))
 )
 
-# Replaces parts of the page by what the server sends; EventSource connects again by itself, with the last position.
+# Replaces parts of the page by what the server sends; EventSource connects again by itself, and is sent all.
 _SCRIPT = """
 const source = new EventSource('events');
 const link = document.getElementById('link');

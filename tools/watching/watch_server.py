@@ -38,21 +38,20 @@ HEADERS = {
 class News:
     """What viewers are shown, made once for all of them.
 
-    number: changes with it. position: in the metrics that it is of.
+    number: changes with it.
     """
 
     def __init__(self) -> None:
         self._changed, self._is_closed = threading.Condition(), False
         self.number = 0
-        self.position = ""
         self.parts: dict[str, Any] = {}
 
-    def publish(self, parts: dict[str, Any], position: str) -> None:
+    def publish(self, parts: dict[str, Any]) -> None:
         """Show viewers something else."""
         with self._changed:
-            if (parts, position) == (self.parts, self.position):
+            if parts == self.parts:
                 return
-            self.parts, self.position = parts, position
+            self.parts = parts
             self.number += 1
             self._changed.notify_all()
 
@@ -62,11 +61,11 @@ class News:
             self._is_closed = True
             self._changed.notify_all()
 
-    def wait(self, number: int, timeout_s: float) -> tuple[int, dict[str, Any], str] | None:
+    def wait(self, number: int, timeout_s: float) -> tuple[int, dict[str, Any]] | None:
         """Return what is shown, once it has another number or the time is over; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self.number != number, timeout_s)
-            return None if self._is_closed else (self.number, self.parts, self.position)
+            return None if self._is_closed else (self.number, self.parts)
 
 
 class WatchServer:
@@ -93,9 +92,9 @@ class WatchServer:
     def update(self) -> None:
         """Take into account what was written since the last time."""
         self._follower.update()
-        self.news.publish(self._parts.render(self._follower), self._follower.position)
+        self.news.publish(self._parts.render(self._follower))
 
-    def owns(self, path: str) -> str | None:
+    def find_part(self, path: str) -> str | None:
         """Return which part of the page a path names, None without the right token."""
         parts = path.split("?", 1)[0].split("/", 2)
         is_right = len(parts) == 3 and not parts[0] and hmac.compare_digest(parts[1].encode(), self._token.encode())
@@ -144,7 +143,7 @@ def _make_handler(server: WatchServer) -> type[BaseHTTPRequestHandler]:
         server_version, sys_version = "cutset", ""
 
         def do_GET(self) -> None:
-            match server.owns(self.path):
+            match server.find_part(self.path):
                 case "":
                     self._send_page()
                 case "events" if server.admit():
@@ -172,10 +171,10 @@ def _make_handler(server: WatchServer) -> type[BaseHTTPRequestHandler]:
             self._send_head("text/event-stream", "default-src 'none'")
             number, shown = 0, dict[str, Any]()
             while (news := server.news.wait(number, QUIET_S)) is not None:
-                number, parts, position = news
+                number, parts = news
                 changed = {name: part for name, part in parts.items() if name == BUSY or shown.get(name) != part}
                 shown, has_news = parts, bool(set(changed) - {BUSY})
-                text = f"id: {position}\ndata: {json.dumps(changed)}\n\n" if has_news else ": nothing new\n\n"
+                text = f"data: {json.dumps(changed)}\n\n" if has_news else ": nothing new\n\n"
                 self.wfile.write(text.encode())
                 self.wfile.flush()
 

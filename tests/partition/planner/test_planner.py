@@ -95,6 +95,15 @@ def test_more_machines_than_blocks_are_left_out() -> None:
     assert "--max-machines" in error.value.fix
 
 
+def test_sums_are_divided_where_more_machines_are_asked_for_than_there_are_outputs() -> None:
+    """A linear layer of 4 x 2: its 8 products may be on 8 machines, and on no more."""
+    graph = chain(4, 2, batch=1)
+    for machines, used in ((8, 8), (12, 8), (40, 8)):
+        placement = plan_placement(graph, uniform_cluster(machines), model="m")
+        assert len(placement.machines) == used
+        assert ("are left out" in placement.verdict) == (used < machines)
+
+
 @pytest.mark.parametrize("count", [0, -1, 5000])
 def test_a_cluster_of_no_or_too_many_machines_is_refused(count: int) -> None:
     with pytest.raises(UsageError, match=f"{count} machines"):

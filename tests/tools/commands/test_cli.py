@@ -12,8 +12,6 @@ import pytest
 from command_line import BAD_INPUT, INFEASIBLE, USAGE, Cutset, Outcome, refused
 from places import USER_MODELS
 
-from cutset.tools.commands.cli import cli
-
 MODELS = USER_MODELS
 GOOD, WRONG = MODELS / "good.py", MODELS / "wrong.py"
 TASK = f"{GOOD}:task"
@@ -173,30 +171,6 @@ def test_a_file_that_cannot_be_written(cutset: Cutset, placement: Path, tmp_path
     path = tmp_path / "no such folder" / "cut"
     for command in (["show", placement, "--html"], ["show", placement, "--svg"], ["plan", TASK, "-o"]):
         refused(cutset(*command, path), USAGE, "E222", str(path), "there is no folder")
-
-
-def test_the_help_lists_every_command_with_a_whole_sentence(cutset: Cutset) -> None:
-    text = cutset("--help").out
-    listed = [line.split(maxsplit=1) for line in text.partition("First steps:")[2].splitlines() if line[:2] == "  "]
-    commands = {words[0]: words[1] for words in listed if words[0] in cli.commands}
-    assert set(commands) == set(cli.commands)
-    assert all(sentence.endswith(".") and not sentence.endswith("..") for sentence in commands.values())
-    assert "cutset plan mine.py:task --machines 2 -o cut.json" in text
-
-
-def test_errors_are_json_where_results_are(cutset: Cutset, tmp_path: Path) -> None:
-    for words, code, fix in (
-        (("check", tmp_path / "none.json"), "E331", ""),
-        (("plan", TASK, "--machines", 0), "E201", "1 to 4096"),
-        (("plan", TASK, "--no-such-option"), "usage", "cutset plan --help"),
-        (("no-such-command",), "usage", "--help"),
-    ):
-        ended = cutset(*words, "--json")
-        assert ended.code != 0
-        assert ended.out == ""
-        error = json.loads(ended.err)["error"]
-        assert error["code"] == code
-        assert fix in error["facts"] + error["fix"]
 
 
 # Machines ------------------------------------------------------------------------------------------------------------

@@ -79,6 +79,18 @@ def test_what_is_no_json_is_one_notice_and_training_goes_on(tmp_path: Path) -> N
     assert (len(notices), len(read(tmp_path))) == (1, 1)
 
 
+def test_a_line_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    MetricsFile(tmp_path).on_notice("before")
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"event": "ro')
+    file_of_next = MetricsFile(tmp_path)
+    file_of_next.on_notice("after")
+    file_of_next.on_notice("later")
+    before, cut_short, after, later = (tmp_path / METRICS).read_text().splitlines()
+    assert cut_short == '{"event": "ro'
+    assert [json.loads(line)["words"] for line in (before, after, later)] == ["before", "after", "later"]
+
+
 def test_a_file_that_cannot_be_written_is_one_notice(tmp_path: Path) -> None:
     notices = list[str]()
     file = MetricsFile(tmp_path / "gone", notices.append)

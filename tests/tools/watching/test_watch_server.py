@@ -47,22 +47,20 @@ def server(folder: Path, file: MetricsFile, clock: Clock) -> Iterator[WatchServe
 class Stream:
     """Events of a server, as a browser reads them."""
 
-    def __init__(self, server: WatchServer, last: str = "") -> None:
+    def __init__(self, server: WatchServer) -> None:
         where = urlsplit(server.address)
         self._connection = http.client.HTTPConnection("127.0.0.1", where.port or 0, timeout=30)
-        self._connection.request("GET", f"{where.path}events", headers={"Last-Event-ID": last} if last else {})
+        self._connection.request("GET", f"{where.path}events")
         self.response = self._connection.getresponse()
 
-    def read(self) -> tuple[str, dict[str, Any]]:
-        """Return the position and the parts of the next event, "" and nothing of a comment."""
-        position, parts = "", {}
+    def read(self) -> dict[str, Any]:
+        """Return the parts of the next event, none of a comment."""
+        parts = {}
         while line := self.response.readline().decode().rstrip("\n"):
             name, _, text = line.partition(": ")
-            if name == "id":
-                position = text
             if name == "data":
                 parts = json.loads(text)
-        return position, parts
+        return parts
 
     def close(self) -> None:
         if self._connection.sock is not None:
@@ -112,7 +110,7 @@ def test_it_listens_on_loopback_alone(server: WatchServer) -> None:
 
 def test_what_changes_is_sent_and_nothing_else(server: WatchServer, file: MetricsFile, clock: Clock) -> None:
     stream = Stream(server)
-    first, parts = stream.read()
+    parts = stream.read()
     assert parts["title"] == "&lt;digits&gt; by ssp"
     assert "step 1" in parts["state"]
     assert parts["activity"] == ""
@@ -122,10 +120,9 @@ def test_what_changes_is_sent_and_nothing_else(server: WatchServer, file: Metric
         file.on_step(StepReport("ssp", number, 9, 0.125, 8 * number, 2.0 * number))
         file.on_roles(RolesReport("ssp", {"worker-0.1": worker_status(clock.now, number, peers=number * 1.5)}))
         server.update()
-        position, parts = stream.read()
+        parts = stream.read()
         assert f"step {number}" in parts["state"]
         assert "title" not in parts
-        assert position != first
         shown |= parts
     assert "peers 75 %" in shown["activity"]
     assert shown["busy"] == {"1": pytest.approx(0.25)}
@@ -133,8 +130,8 @@ def test_what_changes_is_sent_and_nothing_else(server: WatchServer, file: Metric
     clock.now += 2
     file.on_notice("<b>all is well</b>")
     server.update()
-    again = Stream(server, last=position)
-    _, parts = again.read()
+    again = Stream(server)
+    parts = again.read()
     again.close()
     assert "&lt;b&gt;all is well" in parts["happenings"]
     assert {"curves", "title", "state"} <= set(parts), "whatever it has seen, it is sent what is shown now"
@@ -149,7 +146,7 @@ def test_many_viewers_are_told_the_same_and_more_are_sent_away(
     assert Stream(server).response.status == 503
     file.on_notice("a word")
     server.update()
-    assert all("a word" in stream.read()[1]["happenings"] for stream in streams)
+    assert all("a word" in stream.read()["happenings"] for stream in streams)
     for stream in streams:
         stream.close()
 
