@@ -15,6 +15,7 @@ import click
 
 from ...end_process import end_process
 from ...errors import CutsetError, UsageError
+from ...runtime.hosts.failure_report import out_of_memory_error
 from ..bench.commands.bench import bench
 from ..open_files import NO_MORE_FILES, limit_error
 from ..path_option import require_utf8
@@ -112,6 +113,8 @@ def _show_unexpected(error: Exception) -> int:
     """Print an exception that is no `CutsetError`, while it is handled; return the exit code."""
     if getattr(error, "errno", None) in NO_MORE_FILES:  # that of a socket is no OSError
         return _show_error(limit_error(f"this process may open no more files: {error}"))
+    if (out_of_memory := out_of_memory_error(error, "this process")) is not None:
+        return _show_error(out_of_memory)
     traceback.print_exc()
     click.echo("this is a bug in cutset; please report it with the lines above", err=True)
     return 1

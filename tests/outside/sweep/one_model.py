@@ -6,6 +6,8 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from cutset.runtime.hosts.failure_report import out_of_memory_error
+
 from .examination import describe_error, examine
 from .plain import OutsideTheSweepError, find_subject
 from .registry import list_trials
@@ -27,7 +29,9 @@ def run_entry(entry: Entry, machines: tuple[int, ...], out: Connection) -> None:
         examine(subject, machines=machines, tell=out.send)
     except OutsideTheSweepError as error:
         out.send({"outcome": "outside", "message": str(error)})
-    except BaseException as error:  # of torch, the library or cutset: all of them are results
+    except BaseException as raised:  # of torch, the library or cutset: all of them are results
+        # All machines of a cut compute in this one process; in a run the launcher says it in these words too.
+        error = out_of_memory_error(raised, entry.key) or raised
         code = getattr(error, "code", "")
         out.send({"outcome": "refused" if code else "error", **describe_error(error)})
     else:

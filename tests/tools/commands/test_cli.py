@@ -368,6 +368,23 @@ def test_a_bug_is_called_one(cutset: Cutset, monkeypatch: pytest.MonkeyPatch) ->
     assert "this is a bug in cutset" in outcome.err
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8388608 bytes.")],
+)
+def test_running_out_of_memory_is_said_in_words(
+    cutset: Cutset, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr("cutset.partition.placement.placement_file.schema", broken)
+    outcome = cutset("schema")
+    assert outcome.code == 6
+    assert "error E609: this process ran out of memory" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
 @pytest.mark.run
 @pytest.mark.first_cases(1)
 @pytest.mark.parametrize("arguments", [["plan", "no_such_module:net"], ["train", "no_such_module:net", "--out", "x"]])

@@ -67,11 +67,11 @@ def _build_net() -> nn.Module:
 class DataSpeed:
     """The speed of one way to train with one transform, by rounds, in samples/s.
 
-    processes: that train. relative: its speed as a part of that without transforms in the same round.
+    threads: that train, in all of its processes. relative: its speed as a part of that without transforms, by rounds.
     """
 
     how: str
-    processes: int
+    threads: int
     transform: str
     speeds: Sequence[float]
     relative: Sequence[float]
@@ -88,8 +88,8 @@ class DataSpeed:
 
     @property
     def has_goal(self) -> bool:
-        """Whether cores are free for the readers: a transform that waits, or fewer processes that train than cores."""
-        return self.transform == WAITS or (self.transform == COMPUTES and self.processes < (os.cpu_count() or 1))
+        """Whether cores are free for the readers: a transform that waits, or fewer threads that train than cores."""
+        return self.transform == WAITS or (self.transform == COMPUTES and self.threads < (os.cpu_count() or 1))
 
     @property
     def reached(self) -> bool | None:
@@ -121,27 +121,27 @@ def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: 
     speeds: dict[tuple[str, int, str], list[float]] = {}
     for number in range(rounds):
         for transform in TRANSFORMS:
-            for how, processes, speed in _train(transform, step_s / BATCH):
-                speeds.setdefault((how, processes, transform), []).append(speed)
+            for how, threads, speed in _train(transform, step_s / BATCH):
+                speeds.setdefault((how, threads, transform), []).append(speed)
                 on_progress(f"round {number + 1}: {how}, transform {transform}: {speed:.0f} samples/s")
     found = []
-    for (how, processes, transform), own in sorted(speeds.items(), key=lambda item: item[0][1]):
-        plain = speeds[how, processes, NONE]
+    for (how, threads, transform), own in sorted(speeds.items(), key=lambda item: item[0][1]):
+        plain = speeds[how, threads, NONE]
         relative = [one / other for one, other in zip(own, plain, strict=True)]
-        found.append(DataSpeed(how, processes, transform, own, relative))
+        found.append(DataSpeed(how, threads, transform, own, relative))
     return step_s, found
 
 
 def _train(transform: str, seconds: float) -> list[tuple[str, int, float]]:
-    """Train in one process and by replicas; return the name, processes and samples/s of each."""
+    """Train in one process and by replicas; return the name, threads and samples/s of each."""
     name = f"{__name__}:images(transform={transform!r},seconds={seconds!r})"
     with tempfile.TemporaryDirectory(prefix="cutset-data-") as folder:
         method = parse_method("downpour")
         config = RunConfig(name, method=method, replicas=REPLICAS, epochs=1, lr=0.001, out=Path(folder) / "run")
         alone, together = run(prepare(config))["rows"]
     return [
-        ("one process", 1, float(alone["samples_per_s"])),
-        (f"{REPLICAS} replicas", REPLICAS, float(together["samples_per_s"])),
+        ("one process", int(alone["threads"]), float(alone["samples_per_s"])),
+        (f"{REPLICAS} replicas", REPLICAS * int(together["threads"]), float(together["samples_per_s"])),
     ]
 
 
@@ -157,7 +157,7 @@ def tabulate(step_s: float, found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     notes = (
         f"The transforms of a batch of {BATCH} cost as much as a step, {1000 * step_s:.2f} ms; {cores} cores here.",
-        "The goal is for cores that are free: a transform that waits, or fewer processes that train than cores.",
+        "The goal is for cores that are free: a transform that waits, or fewer threads that train than cores.",
         f"Load average of this machine at the end: {load:.1f}; above the processes of the benchmark, no core was free.",
     )
     return BenchTable(columns, found, notes=notes, facts={"step_s": step_s, "cores": cores, "load": load})
