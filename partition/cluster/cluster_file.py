@@ -4,9 +4,14 @@
     bandwidth = "1 Gbit/s"
     latency = "0.2 ms"
 
+    [network.inside]                  # between machines of one host, each pair and way; only where machines have hosts
+    bandwidth = "20 Gbit/s"
+    latency = "40 us"
+
     [[machine]]
     name = "desk"
     count = 2                         # so many alike: "desk 0", "desk 1"; 1 if left out
+    host = "left"                     # on which they are, as processes or cards; may be left out
     flops = "50 GFLOP/s"              # of large matrix products
     memory = "16 GB"
     memory_bandwidth = "10 GB/s"      # this and all below may be left out
@@ -36,7 +41,7 @@
     address = "user@lab3"             # where ssh finds it; of one machine, so it has no count
     python = "/opt/cutset/bin/python" # which has cutset there; if left out, at the same path as here
 
-    [[link]]                          # from one machine to another, this way only
+    [[link]]                          # from one machine to another, this way only, on one host or not
     from = "desk 0"
     to = "desk 1"
     bandwidth = "10 Gbit/s"
@@ -49,7 +54,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import permutations, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +76,7 @@ from .cluster_tables import (
     suggest,
 )
 from .machines import MAX_MACHINES, Cluster, Machine, NetworkLink
+from .quantities import Bandwidth, Duration
 
 PROBE = "cutset probe -o cluster.toml"
 
@@ -108,8 +114,9 @@ def _make_cluster(tables: ClusterTables) -> Cluster:
     for attribute, key, quantity in quantity_fields(NetworkTable):
         if len(machines) > 1 and attribute not in network:
             raise BadInput("E358", f"network has no {key}", fix=f'{key} = "{quantity.example}"')
-    links = _make_links(tables.link, [machine.name for machine in machines])
-    return Cluster(tuple(machines), links=tuple(links), **network)
+    links = {(link.source, link.target): link for link in _make_host_links(tables)}
+    links |= {(link.source, link.target): link for link in _make_links(tables.link, [m.name for m in machines])}
+    return Cluster(tuple(machines), links=tuple(links.values()), **network)
 
 
 def _make_machines(tables: Sequence[MachineTable]) -> list[Machine]:
@@ -143,6 +150,23 @@ def _make_machine(table: MachineTable) -> Machine:
     machine = replace(machine, address=table.address or "", python=table.python or "")
     rates = msgspec.structs.asdict(table.rates)
     return replace(machine, rates={kind: replace(machine.rate(kind), **rate) for kind, rate in rates.items() if rate})
+
+
+def _make_host_links(tables: ClusterTables) -> Iterator[NetworkLink]:
+    """Yield a link for each pair of machines of one host, each way."""
+    hosts = [table.host for table in tables.machine for _ in range(table.count)]
+    inside, named = tables.network.inside, [host for host in hosts if host is not None]
+    if inside is None:
+        if named:
+            fix = f'[network.inside] with bandwidth = "{Bandwidth.example}" and latency = "{Duration.example}"'
+            raise BadInput("E358", f"machines have hosts, as {named[0]!r}, and network has no inside", fix=fix)
+        return
+    if not named:
+        fix = 'host = "left" below each [[machine]] that is on one'
+        raise BadInput("E358", "network has an inside, and no machine has a host", fix=fix)
+    for source, target in permutations(range(len(hosts)), 2):
+        if hosts[source] is not None and hosts[source] == hosts[target]:
+            yield NetworkLink(source, target, **inside.quantities())
 
 
 def _make_links(tables: Sequence[LinkTable], names: Sequence[str]) -> Iterator[NetworkLink]:

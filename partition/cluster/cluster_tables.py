@@ -39,11 +39,19 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename=_strip_unit):
         return {name: float(value) for name, value in values.items() if isinstance(value, Quantity)}
 
 
+class InsideTable(Table):
+    """[network.inside]: between any two machines of one host, each way."""
+
+    bandwidth: Bandwidth
+    latency_s: Duration
+
+
 class NetworkTable(Table):
     """[network]: between any two machines, each way."""
 
     bandwidth: Bandwidth | None = None
     latency_s: Duration | None = None
+    inside: InsideTable | None = None
 
 
 class CostsTable(Table):
@@ -99,6 +107,7 @@ class MachineTable(Table):
     memory_bytes: Memory
     memory_bandwidth: Bandwidth | None = None
     count: Count = 1
+    host: Name | None = None
     address: Address | None = None
     python: Program | None = None
     costs: CostsTable = field(default_factory=CostsTable)
@@ -148,6 +157,7 @@ def quantity_fields(table: type[msgspec.Struct]) -> Iterator[tuple[str, str, typ
 _TABLES: dict[str, type[msgspec.Struct]] = {
     "": ClusterTables,
     "network": NetworkTable,
+    "network.inside": InsideTable,
     "machine": MachineTable,
     "machine.costs": CostsTable,
     "machine.rates": RatesTable,
@@ -165,7 +175,9 @@ _EXAMPLES = {
     **{key: f'{key} = "desk"' for key in ("name", "from", "to")},
     **{key: f"[{key}] with its fields below it" for key in ("network", "costs", "rates")},
     **{key: f"[[{key}]] in double brackets" for key in ("machine", "link")},
+    "inside": "[network.inside] with its fields below it",
     "count": "count = 2",
+    "host": 'host = "left"',
     "address": 'address = "user@lab3"',
     "python": 'python = "/opt/cutset/bin/python"',
 }
@@ -189,7 +201,7 @@ def _explain(error: msgspec.ValidationError, data: Mapping[str, Any]) -> BadInpu
         known = _TABLES.get(re.sub(r"\[\d+\]", "", place), RateTable).__struct_encode_fields__
         where = f"{place}.{key}".removeprefix(".")
         return BadInput("E357", f"{where} is not known", fix=suggest(key, known))
-    if expected := re.match("Expected `(.*?)`", reason):
+    if expected := re.match(r"Expected `(.*?)(?: \| null)?`", reason):
         reason = f"is no {_WORDS[expected[1]]}"
     value: Any = data
     for step in re.findall(r"\w+", place):

@@ -110,10 +110,6 @@ class Cluster:
         )
         return replace(self, machines=tuple(self.machines[n] for n in numbers), links=links)
 
-    def first(self, count: int) -> "Cluster":
-        """The cluster of the first `count` machines."""
-        return self.select(range(count))
-
     def bandwidth_out(self, machine: int) -> float:
         """Bytes/s that a machine's card sends, to all others together."""
         own = self.machines[machine].bandwidth_out

@@ -24,6 +24,7 @@ from ..ir.box import volume
 from ..ir.graph import Op
 from .dataflow import RUN, Dataflow, Edge, Instruction
 from .memory_model import peak_memory
+from .network_times import NetworkTimes
 from .reduction_split import split_operators
 
 FORWARD, BACKWARD, SEND = "forward", "backward", "send"
@@ -234,7 +235,20 @@ def gradient_bytes(dataflow: Dataflow, edge: Edge) -> int:
 
 # The clock ---------------------------------------------------------------------------------------------------------
 
-START, ARRIVED, DONE, FOLDED = "start", "arrived", "done", "folded"
+START, ARRIVED, DONE, FOLDED, COMES = "start", "arrived", "done", "folded", "comes"
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message on its way. begin_s: when its first byte leaves. what, position, micro: of the event when it landed."""
+
+    source: int
+    target: int
+    bytes: int
+    begin_s: float
+    what: str
+    position: int
+    micro: int
 
 
 class _StepSimulation:
@@ -247,8 +261,8 @@ class _StepSimulation:
         self.timeline: list[Activity] = []
         self.events: list[tuple[float, int, str, int, int, int]] = []
         self.number = 0
-        self.out_free, self.in_free = [0.0] * count, [0.0] * count
-        self.link_free: dict[tuple[int, int], float] = {}
+        self.network = NetworkTimes(cluster)
+        self.messages: list[_Message] = []
         self.busy = [False] * count
         self.shared_edges = [
             sum(e.target == m for e in dataflow.shared_edges) for m in range(count)
@@ -270,6 +284,8 @@ class _StepSimulation:
                 self.missing[machine][micro][position] -= 1
             elif what == DONE:
                 self._done(machine, position, micro, time)
+            elif what == COMES:
+                self._receive(self.messages[position], time)
             self._next(machine, time)
         return self.timeline
 
@@ -321,17 +337,14 @@ class _StepSimulation:
     def _send(
         self, source: int, target: int, size: int, now: float, what: str, position: int = 0, micro: int = 0
     ) -> None:
-        """Send when the card, or the link, is free; the message arrives with its last byte."""
-        cluster, latency = self.cluster, self.cluster.latency_between(source, target)
-        seconds = size / cluster.bandwidth_between(source, target)
-        if cluster.link(source, target) is not None:
-            begin = max(now, self.link_free.get((source, target), 0.0))
-            self.link_free[source, target] = begin + seconds
-            landed = begin + seconds + latency
-        else:
-            begin = max(now, self.out_free[source])
-            self.out_free[source] = begin + size / cluster.bandwidth_out(source)
-            landed = max(begin + seconds + latency, self.in_free[target] + size / cluster.bandwidth_in(target))
-            self.in_free[target] = landed
-        self.timeline.append(Activity(source, SEND, f"to {target}, {size} bytes", begin, landed))
-        self._at(landed, what, target, position, micro)
+        """Send a message, which arrives with its last byte."""
+        begin_s, first_s = self.network.send(source, target, size, now)
+        self.messages.append(_Message(source, target, size, begin_s, what, position, micro))
+        self._at(first_s, COMES, target, len(self.messages) - 1)
+
+    def _receive(self, message: _Message, now: float) -> None:
+        """The first byte of a message is there."""
+        landed = self.network.receive(message.source, message.target, message.bytes, now)
+        label = f"to {message.target}, {message.bytes} bytes"
+        self.timeline.append(Activity(message.source, SEND, label, message.begin_s, landed))
+        self._at(landed, message.what, message.target, message.position, message.micro)

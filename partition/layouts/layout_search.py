@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..cluster.cost_model import CostModel
+from ..cluster.hierarchy import find_hosts
 from ..cluster.machines import Cluster
 from ..dataflow.cut import PlacedBox
 from ..ir.graph import STATE_KINDS, Graph, Op, Operand, TensorInfo
@@ -140,3 +141,12 @@ def mesh_of_machines(cluster: Cluster, machines: Sequence[int], shape: Sequence[
 def mesh_shapes(count: int) -> list[tuple[int, ...]]:
     """The shapes of meshes of `count` machines: one dimension, and every rectangle."""
     return [(count,), *((a, count // a) for a in range(2, int(count**0.5) + 1) if count % a == 0)]
+
+
+def mesh_shapes_of(cluster: Cluster) -> list[tuple[int, ...]]:
+    """The shapes of meshes of all machines; where machines stand on several hosts, also every rectangle turned.
+
+    Neighbours of a row are near, so it matters then which dimension is the longer.
+    """
+    shapes = mesh_shapes(len(cluster))
+    return [*shapes, *((b, a) for a, b in shapes[1:] if a != b)] if len(find_hosts(cluster)) > 1 else shapes

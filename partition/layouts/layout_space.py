@@ -36,6 +36,15 @@ class Regions:
         both = self.there[:, None] & other.there[None]
         return np.where(both, _overlap_volumes(self.boxes[:, None], other.boxes[None]), 0)
 
+    def between_machines(self, other: "Regions") -> Ints:
+        """Points that one machine has here and another one there, [layouts of self, layouts of other, m, m]."""
+        out = (self.there[:, None, :, None] & other.there[None, :, None, :]).astype(np.int64)
+        for axis in range(self.boxes.shape[2]):
+            low, high = (self.boxes[:, None, :, None, axis, end] for end in (0, 1))
+            others_low, others_high = (other.boxes[None, :, None, :, axis, end] for end in (0, 1))
+            out *= np.clip(np.minimum(high, others_high) - np.maximum(low, others_low), 0, None)
+        return out
+
     def beside(self, other: "Regions") -> Ints:
         """Points that a machine has in both, layout by layout: [p, m]."""
         return np.where(self.there & other.there, _overlap_volumes(self.boxes, other.boxes), 0)

@@ -24,7 +24,7 @@ from ..cluster.cost_model import CostModel
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, PlacedBox, colocate_overwriters, find_partial_ops, fuse_boxes, one_machine_cut
 from ..ir.graph import Graph
-from ..layouts.layout_search import mesh_of_machines, mesh_shapes, search_layouts
+from ..layouts.layout_search import mesh_of_machines, mesh_shapes, mesh_shapes_of, search_layouts
 from ..layouts.resharding_cost import EQUAL_WEIGHTS, TrafficWeights
 from ..layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
 from ..mincut.block_graph import boxes_by_operator, build_block_graph, level_groups
@@ -105,7 +105,7 @@ def operator_box(graph: Graph, name: str) -> tuple[tuple[int, int], ...]:
 
 def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, CutMaker]]:
     machines = problem.machines
-    for shape in mesh_shapes(len(machines)):
+    for shape in mesh_shapes_of(problem.cluster):
         yield f"mesh {format_shape(shape)}", partial(_on_mesh, problem, [(machines, shape)], costs)
         yield (
             f"mesh {format_shape(shape)} by bytes",
@@ -114,7 +114,7 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
         if _memory_differs(problem.cluster):
             yield f"mesh {format_shape(shape)} by memory", partial(_by_memory, problem, shape, costs)
     apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins)
-    for shape in mesh_shapes(len(machines)) if apart else ():
+    for shape in mesh_shapes_of(problem.cluster) if apart else ():
         fixed = replace(problem, pins={**apart, **problem.pins})
         yield f"mesh {format_shape(shape)}, whole apart", partial(_on_mesh, fixed, [(machines, shape)], costs)
     for stages, shape in _staged_shapes(problem):

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ...errors import Infeasible, UsageError
 from ..cluster.cost_model import CostModel
+from ..cluster.hierarchy import order_machines
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, one_machine_cut
 from ..dataflow.dataflow import lower_cut
@@ -51,11 +52,15 @@ def find_plan(
 ) -> PlanningResult:
     """Score all candidates and choose the best; the arguments are those of `PlanningOptions`.
 
-    Where no candidate uses every machine, some are left out, and the result says so. Raises UsageError where an option
-    is wrong, Infeasible where there is no plan of the kind that is asked for, or none fits in memory.
+    The machines are taken in an order that does not depend on that in the cluster (`order_machines`), in which the plan
+    numbers them. Where no candidate uses every machine, some are left out, and the result says so. Raises UsageError
+    where an option is wrong, Infeasible where there is no plan of the kind that is asked for, or none fits in memory.
     """
     _check_options(objective, micro_batches)
-    problem = PlanningProblem(graph, cluster, seed, micro_batches, resolve_pins(graph, cluster, pins))
+    order = order_machines(cluster)
+    number = {before: after for after, before in enumerate(order)}
+    resolved = {op: number[machine] for op, machine in resolve_pins(graph, cluster, pins).items()}
+    problem = PlanningProblem(graph, cluster.select(order), seed, micro_batches, resolved)
     return _PlanSearch(problem, prefix=candidates, fewer=fewer, objective=objective).run()
 
 

@@ -122,7 +122,8 @@ def test_micro_batches_are_played_and_may_be_staged() -> None:
 def test_unlike_machines_get_work_by_their_speed() -> None:
     cluster = replace(slow_machines(1e6, 3e6), bandwidth=1e9)
     placement = plan_placement(chain(64, 64, 64, batch=64), cluster, model="m")
-    slow, quick = (machine.flops for machine in placement.machines)
+    quick, slow = (machine.flops for machine in placement.machines)
+    assert [machine.flops_per_s for machine in placement.machines] == [3e6, 1e6], "the faster one is first"
     assert 2.5 < quick / slow < 3.5
 
 
@@ -133,6 +134,16 @@ def test_links_of_their_own_change_what_a_plan_takes() -> None:
     slow, quick = (plan_placement(graph, c, model="m", fewer=True) for c in (cluster, replace(cluster, links=links)))
     assert (len(slow.machines), len(quick.machines)) == (1, 2)
     assert quick.predicted.step_s < slow.predicted.step_s
+
+
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (0, 2, 1, 3), (1, 3, 0, 2)])
+def test_the_order_of_machines_does_not_matter(order: tuple[int, ...]) -> None:
+    """Two hosts of two machines, of which one is slower: the same placement, to the byte."""
+    inside = tuple(NetworkLink(a, b, 1e9, 1e-5) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2)))
+    cluster = replace(slow_machines(2e7, 2e7, 2e7, 1e7, bandwidth=1e6), links=inside)
+    graph = chain(64, 64, 64, batch=64)
+    expected = plan_placement(graph, cluster, model="m")
+    assert to_json(plan_placement(graph, cluster.select(order), model="m")) == to_json(expected)
 
 
 def test_what_is_left_out_is_in_the_file_with_its_reason() -> None:

@@ -37,6 +37,7 @@ class PlanRequest:
     def load_cluster(self) -> "Cluster":
         """Return the machines to plan for; UsageError or BadInput where there are none such."""
         from ...partition.cluster.cluster_file import load
+        from ...partition.cluster.hierarchy import order_machines
         from ...partition.cluster.machines import uniform_cluster
 
         count = self.machines if self.max_machines is None else self.max_machines
@@ -48,4 +49,4 @@ class PlanRequest:
         if not 1 <= count <= len(cluster):
             facts = f"{count} machines; {self.cluster} describes {len(cluster)}"
             raise UsageError("E201", facts, fix=f"--machines {len(cluster)}")
-        return cluster.first(count)
+        return cluster.select(order_machines(cluster)[:count])

@@ -35,12 +35,22 @@ def test_the_documented_example_is_read():
     assert desk.rates["pooling"] == Rate(1e9, 1e9, 25e-6, 10e-6)
     assert desk.rates["convolution"] == Rate(60e9, 40e9, 50e-6, 20e-6)
     assert (desk.bandwidth_out, desk.bandwidth_in, desk.latency_s) == (12.5e6, 125e6, 5e-3)
-    assert cluster.links == (NetworkLink(0, 1, 1.25e9, 50e-6),)
+    assert cluster.links == (NetworkLink(0, 1, 1.25e9, 50e-6), NetworkLink(1, 0, 2.5e9, 40e-6))
 
 
 def test_one_machine_needs_no_network():
     (machine,) = read(ONE).machines
     assert machine == Machine("a", 50e9, 16 * 10**9)
+
+
+def test_machines_of_a_host_have_links_among_them():
+    inside = '[network.inside]\nbandwidth = "10 Gbit/s"\nlatency = "50 us"\n'
+    text = (
+        TWO.replace(ONE, inside + ONE) + 'host = "left"\n' + ONE.replace('"a"', '"b"') + 'host = "right"\ncount = 2\n'
+    )
+    cluster = read(text + ONE.replace('"a"', '"c"'))
+    assert {(link.source, link.target) for link in cluster.links} == {(0, 1), (1, 0), (2, 3), (3, 2)}
+    assert {(link.bandwidth, link.latency_s) for link in cluster.links} == {(1.25e9, 50e-6)}
 
 
 def test_the_start_costs_of_a_rate_are_the_machines_where_it_says_none():
@@ -163,6 +173,11 @@ def test_a_name_without_letters_stays_as_it_is():
         ("machine = 3\n", "E355", "machine 3 is no list of tables"),
         ('[machine]\nname = "a"\n', "E355", "machine is no list of tables"),
         ("network = 3\n" + ONE, "E355", "network 3 is no table"),
+        (TWO + 'host = "left"\n', "E358", "machines have hosts, as 'left', and network has no inside"),
+        (TWO + "[network.inside]\nbandwidth = 1e9\nlatency = 0\n", "E358", "no machine has a host"),
+        (TWO + "[network.inside]\nbandwidth = 1e9\n", "E358", "network.inside has no latency"),
+        (ONE + "host = 3\n", "E355", "machine[0].host 3"),
+        (ONE + "address = 3\n", "E355", "machine[0].address 3"),
         (ONE + "rates = 3\n", "E355", "machine[0].rates 3 is no table"),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_link_counts_one_way_only():
 
 
 def test_the_first_machines_keep_the_links_among_them():
-    two = MIXED.first(2)
+    two = MIXED.select(range(2))
     assert [m.name for m in two.machines] == ["a", "b"]
     assert two.links == (NetworkLink(0, 1, 1e10, 1e-6),)
     assert (two.bandwidth, two.latency_s) == (MIXED.bandwidth, MIXED.latency_s)

@@ -218,16 +218,100 @@ def test_weights_count_bytes_and_messages_apart() -> None:
 
 
 def test_a_slow_card_takes_longer() -> None:
+    machines = (Machine("quick"), Machine("slow", bandwidth_in=2.0, latency_s=5.0))
+    assert slices_seconds(Cluster(machines, 10.0, 0.0)) == pytest.approx(2 * (4 * 12 * 4 / 2 / 2.0 + 5.0))
+
+
+def test_links_take_the_place_of_cards() -> None:
+    machines, links = uniform_cluster(2).machines, (NetworkLink(0, 1, 40.0, 1.0), NetworkLink(1, 0, 20.0, 0.5))
+    assert slices_seconds(Cluster(machines, 10.0, 5.0, links)) == pytest.approx(2 * (4 * 12 * 4 / 2 / 20.0 + 1.0))
+
+
+def slices_seconds(cluster: Cluster) -> float:
+    """Seconds between two layers that are cut along their units: each machine lacks half of what it reads."""
     graph = chain(8, 12, 16, batch=4)
     maker, reader, _ = graph.ops
-    machines = (Machine("quick"), Machine("slow", bandwidth_in=2.0, latency_s=5.0))
-    cluster = Cluster(machines, bandwidth=10.0, latency_s=0.0, links=(NetworkLink(0, 1, 1e9, 0.0),))
     mesh = mesh_of_machines(cluster, range(2), (2,))
     ends = [layout_space(op, mesh, graph.tensors[op.outputs[0]]) for op in (maker, reader)]
     p, q = (of.layouts.index(((0, 1),)) for of in ends)
     found = LayoutTraffic(cluster, EQUAL_WEIGHTS).between(
         *ends, reader.nest.operands[0], graph.tensors[maker.outputs[0]]
     )
-    assert found[p, q] == pytest.approx(2 * (4 * 12 * 4 / 2 / 2.0 + 5.0)), (
-        "links of their own are left to the simulator"
-    )
+    return float(found[p, q])
+
+
+# Several hosts -----------------------------------------------------------------------------------------------------
+
+INSIDE = 8.0  # times as fast as between hosts
+
+
+def two_hosts(count: int) -> Cluster:
+    """Half of the machines on each of two hosts; a byte a second between them."""
+    half = [(a, b) for a in range(count) for b in range(count) if a != b and a // (count // 2) == b // (count // 2)]
+    return Cluster(plain(SPEEDS["alike"], count).machines, 1.0, 0.0, tuple(NetworkLink(*p, INSIDE, 0.0) for p in half))
+
+
+def carried_by_hosts(found: Dataflow, name: str, maker: Op, cluster: Cluster) -> float:
+    """Seconds until the busiest card has sent and received, of parts of sums and then of what is read.
+
+    What crosses inside hosts and between them does so at the same time.
+    """
+    folded = name == maker.outputs[0] and maker.name in found.cut.folds
+    cards: dict[tuple[bool, bool], Counter[tuple[str, int]]] = {}
+    for piece in found.pieces:
+        if piece.tensor == name and piece.origin >= 0:
+            source = found.pieces[piece.origin]
+            part = folded and found.instructions[source.maker].kind == RUN
+            near = cluster.link(source.machine, piece.machine) is not None
+            card = cards.setdefault((part, near), Counter())
+            card["sent", source.machine] += found.piece_bytes(piece.index)
+            card["received", piece.machine] += found.piece_bytes(piece.index)
+    seconds = {key: max(card.values()) / (INSIDE if key[1] else 1.0) for key, card in cards.items()}
+    return sum(max(seconds.get((part, near), 0.0) for near in (True, False)) for part in (True, False))
+
+
+@pytest.mark.first_cases(2)
+@pytest.mark.parametrize("shape", [(2, 2), (4,)])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_on_two_hosts_too_the_estimate_is_what_the_spelled_out_cut_sends(name: str, shape: tuple[int, ...]) -> None:
+    graph, count = GRAPHS[name](), math.prod(shape)
+    cluster = two_hosts(count)
+    mesh, traffic = mesh_of_machines(cluster, range(count), shape), LayoutTraffic(cluster, EQUAL_WEIGHTS)
+    assert [host.tolist() for host in traffic.hosts] == [[0, 1], [2, 3]]
+    compared = 0
+    for maker, reader, operand, info in pairs(graph):
+        makers, readers = (layout_space(op, mesh, graph.tensors[op.outputs[0]]) for op in (maker, reader))
+        estimates = traffic.between(makers, readers, operand, info) / (2 if info.gradient else 1)
+        for p, q in product(range(len(makers.layouts)), range(len(readers.layouts))):
+            boxes = {maker.name: makers.boxes_of(p), reader.name: readers.boxes_of(q)}
+            ways = [makers.complete[p].boxes_of(0)] if makers.parts[p] > 1 else []
+            need = input_regions(readers[q], operand, info)
+            if ways and need.once(info)[0]:
+                ways.append(need.boxes_of(0))
+            folds = [{maker.name: way} for way in ways] or [{}]
+            sent = [carried_by_hosts(spelled(graph, count, boxes, f), info.name, maker, cluster) for f in folds]
+            assert estimates[p, q] == pytest.approx(min(sent), abs=1e-4), (maker.name, p, q)
+            compared += 1
+    assert compared > 5
+
+
+def test_shared_parameters_cross_between_hosts_as_often_as_their_readers_are_apart() -> None:
+    graph, cluster = conv_line(16, batch=4), two_hosts(4)
+    op = graph.ops[0]
+    of = layout_space(op, mesh_of_machines(cluster, range(4), (2, 2)), graph.tensors[op.outputs[0]])
+    (weight,) = [o for o in op.nest.operands if graph.tensors[o.tensor].kind == "parameter"]
+    seconds = LayoutTraffic(cluster, EQUAL_WEIGHTS).send_state(of, weight, graph.tensors[weight.tensor])
+    far = 2 * 3 * 4  # bytes: of three copies, two go to the other host, wherever the owner is
+    assert seconds == pytest.approx([2 * far / 4] * len(of.layouts))
+
+
+def test_summaries_cross_between_hosts_only_along_the_dimension_that_does() -> None:
+    graph, cluster = JOINED["softmax"](), two_hosts(4)
+    op = next(op for op in graph.ops if op.nest.non_additive)
+    of = layout_space(op, mesh_of_machines(cluster, range(4), (2, 2)), graph.tensors[op.outputs[0]])
+    seconds = LayoutTraffic(cluster, EQUAL_WEIGHTS).exchange_summaries(of, graph.tensors[op.outputs[0]])
+    loop = op.nest.non_additive[0]
+    by_cut = {tuple(d for d, i in layout if i == loop): s for layout, s in zip(of.layouts, seconds, strict=True)}
+    assert by_cut[()] == 0
+    assert by_cut[0,] == pytest.approx(INSIDE * by_cut[1,])
+    assert by_cut[0,] > 0

@@ -205,7 +205,7 @@ def plan_variants(
     lock_step = plan_variant(experiment.spec, cluster, 1, tell)
     several = [plan_variant(experiment.spec, cluster, count, tell) for count in experiment.micro_batches]
     steps = {v.micro_batches: v.simulation.step_s for v in (lock_step, *several)}
-    alone = find_plan(lock_step.capture.train, cluster.first(1))
+    alone = find_plan(lock_step.capture.train, cluster.select([0]))
     micro = min(several, key=lambda v: v.simulation.step_s)
     return [Variant("one machine", 1, lock_step.spec, lock_step.capture, alone), lock_step, micro], steps
 
