@@ -16,7 +16,7 @@ from ..dataflow.simulator import SEND, Simulation
 from ..ir.box import volume
 from ..ir.graph import Graph
 from ..operators.sharding.sharding_rule import SUMMARY_SUFFIX
-from ..planner.forms import find_form
+from ..planner.forms import FormChoice, find_form
 from ..planner.plan import PlanningOptions, PlanningResult, ScoredPlan
 from ..planner.planner import find_plan
 from .placement_file import (
@@ -181,9 +181,23 @@ def plan_placement(
     model: the import string to note in the file. unrolled: another graph of the model, in which recurrent operators are
     unrolled; the better plan of both is taken. Raises as `find_plan`.
     """
+    choice = find_choice(graph, cluster, unrolled=unrolled, **options)
+    return placement_of_choice(choice, model=model)
+
+
+def find_choice(
+    graph: Graph, cluster: Cluster, *, unrolled: Graph | None, **options: Unpack[PlanningOptions]
+) -> FormChoice:
+    """Plan a graph, and where there is one its unrolled form. Raises as `find_plan`."""
     if unrolled is None:
-        return placement_of_plan(find_plan(graph, cluster, **options), model=model)
-    choice = find_form(graph, unrolled, cluster, **options)
+        return FormChoice(find_plan(graph, cluster, **options), False, None, one_form=True)
+    return find_form(graph, unrolled, cluster, **options)
+
+
+def placement_of_choice(choice: FormChoice, *, model: str) -> Placement:
+    """The placement of the better form. model: the import string to note in the file."""
     placement = placement_of_plan(choice.result, model=model)
+    if choice.one_form:
+        return placement
     verdict = f"{placement.verdict} {describe_forms(choice)}"
     return msgspec.structs.replace(placement, verdict=verdict, unrolled=choice.unrolled)

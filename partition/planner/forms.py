@@ -16,11 +16,15 @@ from .planner import find_plan
 
 @dataclass(frozen=True)
 class FormChoice:
-    """The better plan, whether its graph is the unrolled one, and the plan of the other form, if there is one."""
+    """The better plan, whether its graph is the unrolled one, and the plan of the other form, if there is one.
+
+    one_form: whether the model has no other form.
+    """
 
     result: PlanningResult
     unrolled: bool
     runner_up: PlanningResult | None
+    one_form: bool = False
 
 
 def find_form(whole: Graph, unrolled: Graph, cluster: Cluster, **options: Unpack[PlanningOptions]) -> FormChoice:

@@ -37,7 +37,7 @@ partition/dataflow
 partition/mincut
 partition/layouts
 partition/planner
-partition/placement
+partition/placement partition/whole_run
 runtime/channel runtime/deferred_init
 runtime/hosts
 runtime/joining runtime/launcher
@@ -56,7 +56,7 @@ tools/samples
 tools/task tools/unfinished
 tools/config
 tools/job
-tools/evaluation tools/exchange tools/probe tools/hosts tools/leases
+tools/evaluation tools/exchange tools/probe tools/hosts tools/leases tools/whole_run
 tools/doctor tools/selection tools/replica
 tools/scripts
 tools/training

@@ -16,6 +16,7 @@ from .config_options import (
     config_options,
     read_plan_request,
     read_task_spec,
+    refuse_both,
 )
 from .output import json_option, keep_stdout, print_json
 
@@ -23,6 +24,7 @@ PLAN_EXAMPLES = """\b
 Examples:
   cutset plan cutset.models:digits_local --machines 4
   cutset plan net.py:task --cluster cluster.toml --max-machines 8 -o cut.json
+  cutset plan net.py:task --cluster cluster.toml --method downpour   # a whole run
   cutset plan net.py:net --input 32x3x224x224 --objective memory --pin 'head=0'
 """
 
@@ -30,34 +32,52 @@ Examples:
 @click.command("plan", cls=GroupedCommand, epilog=PLAN_EXAMPLES)
 @click.argument("task")
 @config_options(*TASK_OPTIONS, *PLAN_OPTIONS, "seed", defaults={"machines": "2"})
+@click.option(
+    "--method",
+    metavar="NAME[:OPTION=VALUE,...]",
+    help="Plan a whole run by this method: how many replicas train, and of how many machines each.",
+)
 @click.option("-o", "--out", type=PathOption(may_be_folder=False), help="Write the placement to this file.")
 @json_option
-def plan(task: str, out: Path | None, as_json: bool, **options: Any) -> None:
+def plan(task: str, method: str | None, out: Path | None, as_json: bool, **options: Any) -> None:
     """Plan how to split TASK across machines.
 
     Every candidate is simulated. The best one by --objective that fits in memory and gives work to every machine wins.
-    The verdict says whether adding machines helps; --max-machines leaves out those that do not.
+    The verdict says whether adding machines helps; --max-machines leaves out those that do not. With --method the plan
+    is of a whole run: replicas side by side, each on machines of its own, and what they exchange with parameter shards.
     """
     from ...partition.placement.placement_file import to_json
+    from ...ps.methods.registry import parse_method
     from ..report.console import print_placement
+    from ..report.whole_run import print_planned_run, write_planned_run
     from ..task.capture_task import capture_task
     from ..task.load_task import load_task
     from ..task.plan_task import micro_batch_spec, plan_task
+    from ..whole_run.plan_task_run import plan_task_run
 
     if out is not None:
         check_output(out, PLACEMENT)
     spec, request = read_task_spec(task, options), read_plan_request(options)
+    chosen = None if method is None else parse_method(method)
+    if chosen is not None and request.max_machines is not None:
+        raise refuse_both("--max-machines", "--method, which leaves machines out by itself")
     request.load_cluster()  # so that errors in the machines are reported before the model is captured
     with keep_stdout(as_json):
         loaded = load_task(spec)
         capture = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
-        planned = plan_task(capture, spec, request)
+        if method is None or chosen is None:
+            run, planned = None, plan_task(capture, spec, request)
+        else:
+            run = plan_task_run(capture, spec, request, chosen, method_text=method)
+            planned = run.replica
         placement = planned.placement
     if out is not None:
         write_output(out, to_json(placement), PLACEMENT)
     if as_json:
-        click.echo(to_json(placement), nl=False)
+        click.echo(to_json(placement) if run is None else write_planned_run(run), nl=False)
         return
+    if run is not None:
+        print_planned_run(run)
     print_placement(placement)
     for note in planned.notes:
         click.echo(f"note: {note}")

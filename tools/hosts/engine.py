@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...errors import UsageError
 from ...partition.cluster.cluster_file import load
+from ...partition.cluster.hierarchy import order_machines
 from ...partition.cluster.machines import Machine
 from ...runtime.channel.bind import parse_ports
 from ...runtime.engines.engine import Engine
@@ -44,8 +45,12 @@ def make_engine(name: str) -> Engine:
 
 
 def read_machines(path: Path) -> tuple[Machine, ...]:
-    """Return the machines of a cluster file. UsageError where one has no address, by which ssh could reach it."""
-    machines = load(path).machines
+    """Return the machines of a cluster file in the order of plans, so that those of a replica are near each other.
+
+    UsageError where one has no address, by which ssh could reach it.
+    """
+    cluster = load(path)
+    machines = cluster.select(order_machines(cluster)).machines
     without = [machine.name for machine in machines if not machine.address]
     if without:
         facts = f"{path}: machine {without[0]!r} has no address, by which ssh could reach it"

@@ -19,7 +19,7 @@ from .task_code import TaskCode, collect_code
 
 
 class RunHosts:
-    """The hosts of one run, by default in the order in which the cluster file has them; at least one.
+    """The hosts of one run, in the order in which the engine has them; at least one.
 
     Replica 0 is where its placement says, machine by machine; each further replica on the machines that follow, and
     after the last one on the first again. Shards go round in the same way. Replicas that join later go to the hosts

@@ -73,6 +73,13 @@ def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> Pl
         pins=request.pins,
         micro_batches=request.micro_batches,
     )
+    return complete_placement(placement, capture, other, spec)
+
+
+def complete_placement(
+    placement: Placement, capture: CapturedTask, other: CapturedTask | None, spec: TaskSpec
+) -> PlannedTask:
+    """Return a placement with what it was made with. other: the task in its unrolled form, if it was captured so."""
     chosen = other if other is not None and placement.unrolled else capture
     own = {"leaf_modules": list(capture.leaf_modules), "autocast": capture.autocast, "frozen": list(spec.frozen)}
     samples = capture.example.samples

@@ -1,0 +1,91 @@
+"""Plans a whole run: which split of the machines into replicas trains on the most samples a second.
+
+DistBelief's two dimensions (Dean et al., NIPS 2012, figures 4 and 5) are one search here: a model is cut over more
+machines, or more replicas of it train side by side.
+
+1. Plan a replica for each number of machines that a cluster may be divided by.
+2. For each, predict the run of one, two, four ... and as many replicas as there are machines for, with as many shards
+   as a replica has machines, and with one on each machine.
+3. Take the fastest that fits in memory; of those that are about as fast, the one with the fewest replicas, since what
+   many replicas push side by side is worth less than steps one after the other. One process without shards counts too.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ...errors import Infeasible
+from ..cluster.hierarchy import order_machines
+from ..cluster.machines import Cluster
+from ..planner.plan import PlanningResult
+from .exchange import Exchange
+from .run_split import RunSplit, predict_split
+
+TOLERANCE = 1.05  # splits that are slower by less are as fast as the fastest, as far as can be predicted
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """All splits that were predicted, the fastest first; the chosen one; and why some widths have none, in words.
+
+    one_process: samples/s of one process without shards, on the fastest machine, whether it fits in its memory or not.
+    pays: whether the chosen split is faster than that, or the model does not fit there.
+    """
+
+    splits: tuple[RunSplit, ...]
+    chosen: RunSplit
+    rejected: tuple[str, ...]
+    one_process: float
+    pays: bool
+
+
+def plan_run(
+    cluster: Cluster, exchange: Exchange, plan_replica: Callable[[Cluster], PlanningResult], *, batch: int
+) -> RunPlan:
+    """Plan a run over the machines of a cluster.
+
+    plan_replica: plans one replica over all machines of the cluster that it is given; Infeasible where it cannot.
+    batch: samples of a replica's step. Raises Infeasible where no split fits.
+    """
+    ordered = cluster.select(order_machines(cluster))
+    splits, rejected = list[RunSplit](), list[str]()
+    for width in list_widths(len(cluster)):
+        try:
+            result = plan_replica(ordered.select(range(width)))
+        except Infeasible as error:
+            rejected.append(f"{width} machines each: {error.facts}")
+            continue
+        if result.shortage:
+            rejected.append(f"{width} machines each: {result.shortage}")
+            continue
+        for replicas in list_replicas(len(cluster) // width):
+            ways = [
+                predict_split(ordered, result, exchange, replicas=replicas, shards=shards, batch=batch)
+                for shards in sorted({width, replicas * width})
+            ]
+            splits.append(max(ways, key=lambda split: (not split.shortage, split.samples_per_s, -split.shards)))
+    fitting = [split for split in splits if not split.shortage]
+    if not fitting:
+        reasons = "; ".join([*rejected, *dict.fromkeys(split.shortage for split in splits)])
+        raise Infeasible("E404", f"no split of the machines fits in memory ({reasons})", fix="more machines or memory")
+    one_machine = fitting[0].result.one_machine
+    one_process = batch / one_machine.simulation.step_s
+    best = max(split.samples_per_s for split in fitting)
+    alone = next((split for split in fitting if split.machines == 1), None)
+    pays = alone is None or best > one_process * TOLERANCE
+    close = (
+        [split for split in fitting if split.samples_per_s >= best / TOLERANCE] if pays or alone is None else [alone]
+    )
+    chosen = min(close, key=lambda split: (split.replicas, split.machines, -split.samples_per_s))
+    ranked = sorted(splits, key=lambda split: (split.shortage != "", -split.samples_per_s))
+    return RunPlan(tuple(ranked), chosen, tuple(rejected), one_process, pays)
+
+
+def list_widths(count: int) -> Iterator[int]:
+    """Yield the numbers of machines of a replica that are tried: all up to four, powers of two, thirds, all."""
+    steady = {1, 2, 3, 4, *(2**n for n in range(3, 13)), *(3 * 2**n for n in range(1, 12)), count}
+    return iter(sorted(width for width in steady if width <= count))
+
+
+def list_replicas(most: int) -> Iterator[int]:
+    """Yield one, two, four ... and as many replicas as there is room for."""
+    return iter(sorted({*(2**n for n in range(13) if 2**n <= most), most}))

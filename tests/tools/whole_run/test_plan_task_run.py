@@ -1,0 +1,87 @@
+"""`cutset plan --method`: what it says of a task, its command, and its placement, which is that of a replica."""
+
+import json
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from cutset.partition.placement.placement_file import Placement
+from cutset.ps.methods.registry import parse_method
+from cutset.tools.commands.cli import cli
+from cutset.tools.report.whole_run import describe_run
+from cutset.tools.task.capture_task import capture_task
+from cutset.tools.task.load_task import TaskSpec
+from cutset.tools.task.plan_request import PlanRequest
+from cutset.tools.whole_run.plan_task_run import PlannedRun, plan_task_run
+
+CLUSTER = """
+[network]
+bandwidth = "{bandwidth}"
+latency = "50 us"
+[[machine]]
+name = "desk"
+count = 4
+flops = "5 GFLOP/s"
+memory = "{memory}"
+"""
+TASK = "cutset.models:digits"
+
+
+def write_cluster(folder: Path, *, bandwidth: str = "10 Gbit/s", memory: str = "1 GB") -> Path:
+    path = folder / "cluster.toml"
+    path.write_text(CLUSTER.format(bandwidth=bandwidth, memory=memory))
+    return path
+
+
+def plan_by(method: str, cluster: Path) -> PlannedRun:
+    spec = TaskSpec(TASK)
+    request = PlanRequest(cluster=cluster)
+    return plan_task_run(capture_task(spec), spec, request, parse_method(method), method_text=method)
+
+
+def test_what_to_do_with_the_machines(tmp_path: Path) -> None:
+    planned = plan_by("downpour:fetch=8,push=8", write_cluster(tmp_path))
+    chosen = planned.run.chosen
+    assert chosen.replicas == 4
+    assert describe_run(planned).startswith("4 replicas of 1 machine by downpour: ")
+    options = dict(zip(*[iter(shlex.split(planned.command)[3:])] * 2, strict=True))
+    assert options["--replicas"] == "4"
+    assert options["--machines"] == "1"
+    assert options["--cluster"].endswith("cluster.toml")
+    assert len(planned.placement.machines) == 1
+
+
+def test_a_slow_network_is_said_not_to_pay(tmp_path: Path) -> None:
+    planned = plan_by("sync", write_cluster(tmp_path, bandwidth="1 Mbit/s"))
+    assert "no split of 4 machines by sync is faster" in describe_run(planned)
+    assert planned.run.chosen.machines == 1
+    assert not planned.run.pays
+
+
+@pytest.mark.parametrize("name", ["digits_local"])
+def test_json_has_splits_and_a_placement(tmp_path: Path, name: str) -> None:
+    cluster = str(write_cluster(tmp_path))
+    arguments = ["plan", f"cutset.models:{name}", "--cluster", cluster, "--method", "sync", "--json"]
+    found = json.loads(CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout)
+    chosen = found["splits"][found["chosen"]]
+    assert chosen["fits"]
+    assert f"--replicas {chosen['replicas']} --machines {chosen['machines_each']}" in found["command"]
+    placement = msgspec.convert(found["placement"], Placement)
+    assert len(placement.machines) == chosen["machines_each"]
+    speeds = [split["samples_per_s"] for split in found["splits"]]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_the_table_has_the_chosen_split(tmp_path: Path) -> None:
+    arguments = ["plan", TASK, "--cluster", str(write_cluster(tmp_path)), "--method", "downpour"]
+    lines = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout.splitlines()
+    assert sum(line.startswith("* ") and "chosen" not in line for line in lines) >= 1
+    assert any("cutset train" in line for line in lines)
+
+
+def test_options_that_exclude_each_other() -> None:
+    result = CliRunner().invoke(cli, ["plan", TASK, "--max-machines", "4", "--method", "sync"])
+    assert "--max-machines has no effect with --method" in str(result.exception)

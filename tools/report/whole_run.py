@@ -1,0 +1,109 @@
+"""The plan of a whole run for people and for programs: the splits of the machines, the chosen one, and its command."""
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from ...partition.placement.placement_file import to_json as placement_to_json
+from ...partition.whole_run.run_split import RunSplit
+from ..strict_json import to_json
+from ..units import format_count, format_number, format_percent, format_seconds
+from ..whole_run.plan_task_run import PlannedRun
+from .console import make_console, print_columns
+
+MAX_SPLITS = 8  # that are printed
+
+
+def print_planned_run(planned: PlannedRun, *, console: Console | None = None) -> None:
+    """Print what to do with the machines, and how fast the other splits would be."""
+    console = console or make_console()
+    console.print(Text(describe_run(planned), style="bold"))
+    console.print(Text(f"\n  {planned.command}\n"), soft_wrap=True)
+    run = planned.run
+    columns = (
+        "  replicas",
+        "machines each",
+        "shards",
+        "step",
+        "computing",
+        "samples/s",
+        "of the best",
+        "limited by",
+    )
+    best = max(split.samples_per_s for split in run.splits if not split.shortage)
+    rows = [_format_split(split, best, chosen=split is run.chosen) for split in run.splits[:MAX_SPLITS]]
+    if run.chosen not in run.splits[:MAX_SPLITS]:
+        rows.append(_format_split(run.chosen, best, chosen=True))
+    print_columns(console, columns, rows, right=[False, *[True] * 6, False])
+    hidden = len(run.splits) - len(rows)
+    console.print(Text(f"* chosen: the fewest replicas of the splits within 5 % of the best{_count_hidden(hidden)}"))
+    if run.rejected:
+        console.print(Text(f"Rejected: {'; '.join(run.rejected)}"))
+    console.print(Text("\nThe plan of a replica:"))
+
+
+def describe_run(planned: PlannedRun) -> str:
+    """Return the verdict in a sentence or two."""
+    run, chosen, method = planned.run, planned.run.chosen, planned.method.name
+    one_process = format_count(run.one_process)
+    if not run.pays:
+        return f"One process: {one_process} samples/s; no split of {planned.available} machines by {method} is faster."
+    replicas = f"{format_number(chosen.replicas, 'replica')} of {format_number(chosen.machines_each, 'machine')}"
+    idle = planned.available - chosen.machines
+    left = f" {format_number(idle, 'machine')} would add nothing." if idle else ""
+    ratio = f"{chosen.samples_per_s / run.one_process:.2f} times one process"
+    speed = f"{format_count(chosen.samples_per_s)} samples/s, {ratio}"
+    return f"{replicas} by {method}: {speed}, limited by {chosen.limit}.{left}"
+
+
+def _count_hidden(hidden: int) -> str:
+    return f"; {hidden} slower ones are left out" if hidden > 0 else ""
+
+
+def _format_split(split: RunSplit, best: float, *, chosen: bool) -> tuple[str, ...]:
+    return (
+        ("* " if chosen else "  ") + str(split.replicas),
+        str(split.machines_each),
+        str(split.shards),
+        format_seconds(split.step_s),
+        format_percent(split.compute_s / split.step_s),
+        format_count(split.samples_per_s),
+        format_percent(split.samples_per_s / best),
+        split.shortage or split.limit,
+    )
+
+
+def write_planned_run(planned: PlannedRun) -> str:
+    """Return the plan of a run as JSON: splits, the chosen one, the command, and the placement of a replica."""
+    run = planned.run
+    splits = [
+        {
+            "replicas": split.replicas,
+            "machines_each": split.machines_each,
+            "shards": split.shards,
+            "step_s": split.step_s,
+            "compute_s": split.compute_s,
+            "samples_per_s": split.samples_per_s,
+            "limit": split.limit,
+            "fits": not split.shortage,
+            "shortage": split.shortage,
+            "plan": split.result.winner.name,
+        }
+        for split in run.splits
+    ]
+    return (
+        to_json(
+            {
+                "method": planned.method.name,
+                "verdict": describe_run(planned),
+                "command": planned.command,
+                "one_process_samples_per_s": run.one_process,
+                "chosen": run.splits.index(run.chosen),
+                "splits": splits,
+                "rejected": list(run.rejected),
+                "placement": msgspec.json.decode(placement_to_json(planned.placement)),
+            },
+            indent=2,
+        )
+        + "\n"
+    )
