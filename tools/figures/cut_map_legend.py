@@ -5,55 +5,64 @@ from dataclasses import dataclass
 
 from ...partition.placement.placement_file import OpPlacement, Placement
 from ..units import format_count, format_percent
-from .svg import element, fit_text, measure_text, rect, render_chip, text_line, tooltip
+from .svg import element, fit_text, item, measure_text, rect, render_chip, text_line
 
 _ROW = 24.0
 
 
-def render_legend(name: str, placement: Placement, width: float, *, standalone: bool) -> tuple[str, float]:
+def render_legend(
+    name: str, placement: Placement, width: float, *, margin: float, standalone: bool
+) -> tuple[str, float]:
     """Render the legend; return it and its height. standalone: whether to put the model's name above it."""
     total = sum(machine.flops for machine in placement.machines) or 1.0
     names = [fit_text(machine.name, 150) for machine in placement.machines]
-    parts = [f"{format_percent(machine.flops / total)} of FLOPs" for machine in placement.machines]
-    step = (
-        max((measure_text(name) + measure_text(part, 11) for name, part in zip(names, parts, strict=True)), default=0)
-        + 54
-    )
+    parts = [f"{format_percent(machine.flops / total)} of the work" for machine in placement.machines]
+    pairs = zip(names, parts, strict=True)
+    step = max((measure_text(name) + measure_text(part, 11) for name, part in pairs), default=0) + 54
+    if width < 2 * step:  # so that more than one has room beside the other
+        parts = [part.removesuffix(" of the work") for part in parts]
+        step -= measure_text(" of the work", 11)
     across = max(int(width / step), 1)
     top = 16.0
     out = []
     if standalone:
-        out.append(text_line(16, 30, fit_text(placement.model, width - 10, 15), "strong", font_size="15"))
+        out.append(text_line(margin, 30, fit_text(placement.model, width - 10, 15), "strong", font_size="15"))
         top = 48.0
     for i, (machine, name_shown) in enumerate(zip(placement.machines, names, strict=True)):
-        x, y = 16 + step * (i % across), top + _ROW * (i // across)
-        title = tooltip(f"{machine.name}: {format_count(machine.flops)}FLOP a step")
+        x, y = margin + step * (i % across), top + _ROW * (i // across)
+        title = f"{machine.name}: {format_count(machine.flops)}FLOP a step"
         label = text_line(x + 22, y + 12, name_shown)
         part = text_line(x + 30 + measure_text(name_shown), y + 12, parts[i], "muted small")
-        out.append(element("g", title, render_chip(name, x, y, i), label, part, data_machine=machine.name))
+        out.append(item(title, render_chip(name, x, y, i), label, part, data_machine=machine.name))
     rows = -(-len(placement.machines) // across)
     y = top + _ROW * rows + 12
-    out.append(_render_key(16, y))
-    return "".join(out), y + 14
+    key, height = _render_key(margin, y, width)
+    out.append(key)
+    return "".join(out), y + height
 
 
-def _render_key(x: float, y: float) -> str:
-    """Render what thin and bold lines and rings mean."""
+def _render_key(left: float, top: float, width: float) -> tuple[str, float]:
+    """Render what thin and bold lines and rings mean, in as many lines as that needs; return it and its height."""
     labels = (
         *("stays on its machines", "crosses between machines; wider for more bytes", "sends"),
-        "parameters that come from other machines",
+        *("bytes that it sends", "parameters that come from other machines"),
     )
-    starts = [x]
-    for label in labels:
-        starts.append(starts[-1] + 30 + measure_text(label, 11) + 26)
-    marks = (
-        element("path", d=f"M{starts[0]:.0f} {y - 4:.0f}h22", cls="wire"),
-        element("path", d=f"M{starts[1] + 2:.0f} {y - 4:.0f}h18", cls="cross", stroke_width=4),
-        element("circle", cx=starts[2] + 16, cy=y - 4, r=4, cls="ring"),
-        rect((starts[3] + 2, y - 10, 22, 12), "received", rx=6),
-    )
-    texts = [text_line(start + 30, y, label, "muted small") for start, label in zip(starts, labels, strict=False)]
-    return "".join(marks) + "".join(texts)
+    out = []
+    x, y = left, top
+    for i, label in enumerate(labels):
+        wide = 30 + measure_text(label, 11) + 22
+        if x > left and x + wide - 22 > left + width:
+            x, y = left, y + 20
+        marks = (
+            element("path", d=f"M{x:.0f} {y - 4:.0f}h22", cls="wire"),
+            element("path", d=f"M{x + 2:.0f} {y - 4:.0f}h18", cls="cross", stroke_width=4),
+            element("circle", cx=x + 16, cy=y - 4, r=4, cls="ring"),
+            rect((x + 2, y - 10, 22, 12), "pill", rx=6),
+            rect((x + 2, y - 10, 22, 12), "received", rx=6),
+        )
+        out += [marks[i], text_line(x + 30, y, label, "muted small")]
+        x += wide
+    return "".join(out), y - top + 14
 
 
 @dataclass(frozen=True)

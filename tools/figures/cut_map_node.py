@@ -1,34 +1,29 @@
 """One box of the cut map: a leading operator's territory, the light operators fused to it, and labels."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from ...partition.placement.placement_file import BoxPlacement, OpPlacement
 from ..units import format_count, format_percent
-from .cut_map_layout import LINE_HEIGHT, MapNode, MapScale
+from .cut_map_fusing import MapNode, count_node, shorten_name
+from .cut_map_layout import LINE_HEIGHT, MapScale
 from .cut_map_legend import AxisNames
-from .svg import Point, Rect, element, fit_text, fit_text_end, rect, render_tiles, text_line, tooltip
+from .svg import Point, Rect, element, fit_text, fit_text_end, item, measure_text, rect, render_tiles, text_line
 from .theme import MACHINE_COLOURS
-
-_LIBRARY = frozenset(("aten", "torch", "ops", "default", "Tensor", "Scalar", "int", "dim", "using_ints"))
-_SHORT = {
-    "scaled_dot_product_attention": "attention",
-    "cross_entropy_loss": "cross entropy",
-    "layer_norm": "norm",
-    "native_layer_norm": "norm",
-    "batch_norm": "norm",
-    "max_pool2d_with_indices": "max_pool2d",
-}
 
 
 @dataclass(frozen=True)
 class OperatorBox:
-    """A node with its place on the page."""
+    """A node with its place on the page. number: its position; end: the right edge of its column."""
 
+    number: int
     node: MapNode
     frame: Rect
     lead: float
+    end: float
 
     @property
     def right(self) -> float:
@@ -59,17 +54,17 @@ def render_box(name: str, box: OperatorBox, scale: MapScale, axes: AxisNames) ->
         ]
         if i == 0:
             shapes += [_render_number(machine, max(rects, key=compute_area)) for machine, rects in land.items()]
-        out.append(
-            element("g", tooltip(_describe_operator(op, axes)), *shapes, rect(frame, "frame", rx=1), data_op=op.name)
-        )
-    x, y, width, height = box.frame
-    room = width + scale.gap * 0.74
+        copies = [folded[i].name for folded in box.node.copies]
+        out.append(item(_describe_operator(op, axes, copies), *shapes, rect(frame, "frame", rx=1), data_op=op.name))
+    x, y, _, height = box.frame
+    room = box.end - x
     for i, (line, cls) in enumerate(list_labels(box.node, scale, axes)):
-        text = (
-            fit_text(line, room, 12) if i == 0 else fit_text_end(line, room, 10) if i == 1 else fit_text(line, room, 10)
-        )
-        out.append(text_line(x, y + height + 14 + LINE_HEIGHT * i, text, cls))
-    return element("g", *out, cls="node")
+        fit = fit_text_end if i == 1 else fit_text
+        count = "" if i else count_node(box.node)
+        size = 11 if i else 12.5
+        shown = fit(line, room - measure_text(count, size), size) + count
+        out.append(text_line(x, y + height + 14 + LINE_HEIGHT * i, shown, cls))
+    return element("g", *out, cls="node", data_node=str(box.number))
 
 
 def lead_frame(box: OperatorBox) -> Rect:
@@ -82,17 +77,27 @@ def compute_area(frame: Rect) -> float:
 
 
 def _render_number(machine: int, frame: Rect) -> str:
+    place = _place_number(machine, frame)
+    return text_line(place[0], place[1] + 9, str(machine), f"n{machine % MACHINE_COLOURS} small") if place else ""
+
+
+def _place_number(machine: int, frame: Rect) -> Rect | None:
+    """Return where the number of a machine is in its tile; None where the tile has no room for it."""
     x, y, width, height = frame
-    if width < 13 or height < 13:
-        return ""
-    return text_line(x + 5, y + min(height / 2 + 4, 16), str(machine), f"n{machine % MACHINE_COLOURS} small")
+    wide = measure_text(str(machine), 12)
+    return (x + 5, y + min(height / 2 + 4, 16) - 9, wide, 9) if width >= wide + 11 and height >= 13 else None
 
 
-def shorten_name(op: OpPlacement) -> str:
-    """The operator's kind without its library: "aten.linear.default" -> "linear"."""
-    kinds = [part.strip("_") for part in op.op.split(".") if part not in _LIBRARY]
-    kind = kinds[-1] if kinds else op.op
-    return _SHORT.get(kind, kind)
+def has_room_for_rings(box: OperatorBox, spots: list[Point], radius: float) -> bool:
+    """Whether rings at these places leave most of the tiles to be seen, and the numbers of their machines."""
+    land = divide_frame(box.node.ops[0], lead_frame(box))
+    numbers = [_place_number(machine, max(rects, key=compute_area)) for machine, rects in land.items()]
+    covers = any(
+        left - radius - 1 < x < left + wide + radius + 1 and top - radius - 1 < y < top + high + radius + 1
+        for x, y in spots
+        for left, top, wide, high in filter(None, numbers)
+    )
+    return not covers and len(spots) * (2 * radius + 2) ** 2 < 0.2 * box.lead * box.frame[3]
 
 
 def list_labels(node: MapNode, scale: MapScale, axes: AxisNames) -> list[tuple[str, str]]:
@@ -100,19 +105,21 @@ def list_labels(node: MapNode, scale: MapScale, axes: AxisNames) -> list[tuple[s
     first, tail = node.ops[0], node.ops[1:]
     cut = axes.describe_loops(first, find_cut_loops(first))
     where = f"layer {first.module}" if first.module.isdigit() else first.module or first.name
-    rows = [(shorten_name(first), "strong"), (where, "muted tiny")]
+    rows = [(shorten_name(first), "strong"), (where, "muted small")]
     if scale.labels > 2:
-        rows.append((f"by {cut}" if cut else "whole", "muted tiny"))
+        rows.append((f"by {cut}" if cut else "whole", "muted small"))
     if scale.names_fused and tail:
-        rows.append(("+ " + ", ".join(shorten_name(op) for op in tail), "muted tiny"))
+        kinds = Counter(shorten_name(op) for op in tail)
+        rows.append(("+ " + ", ".join(k if n == 1 else f"{n} {k}" for k, n in kinds.items()), "muted small"))
     return rows
 
 
-def _describe_operator(op: OpPlacement, axes: AxisNames) -> str:
+def _describe_operator(op: OpPlacement, axes: AxisNames, copies: Sequence[str] = ()) -> str:
     loops = " × ".join(f"{axes[loop.axis]} {loop.size}" for loop in op.loops)
     held = ", ".join(f"machine {machine}: {format_percent(part)}" for machine, part in compute_fractions(op).items())
     where = f" in {op.module}" if op.module else ""
-    return f"{op.name} ({op.op}){where}\n{format_count(op.flops)}FLOP, {loops or 'no loops'}\n{held}"
+    alike = f"\nand {len(copies)} more that are alike: {', '.join(copies)}" if copies else ""
+    return f"{op.name} ({op.op}){where}\n{format_count(op.flops)}FLOP, {loops or 'no loops'}\n{held}{alike}"
 
 
 def find_anchors(box: OperatorBox) -> dict[int, Point]:

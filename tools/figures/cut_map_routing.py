@@ -6,7 +6,8 @@ All edges that leave one node share one lane a row, so a tensor with many reader
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .cut_map_layout import LayoutRow, MapNode, MapScale, Seat
+from .cut_map_fusing import MapNode
+from .cut_map_layout import LayoutRow, MapScale, Seat
 from .svg import Point
 
 _LANE = 8.0

@@ -6,13 +6,24 @@ from dataclasses import dataclass
 from ...partition.placement.placement_file import Placement, TimelineSpan
 from ..analysis.measured_step import COMPUTE, OTHER, WAIT, MeasuredStep
 from ..units import choose_ticks, format_against_prediction, format_percent, format_seconds
-from .svg import element, fit_text, measure_text, rect, render_chip, render_figure, render_tiles, text_line, tooltip
+from .svg import (
+    element,
+    fit_text,
+    item,
+    measure_text,
+    name_figure,
+    rect,
+    render_chip,
+    render_figure,
+    render_tiles,
+    text_line,
+    wrap_text,
+)
 from .theme import MACHINE_COLOURS
 
 NAME = "step"
 LEGEND = "Top bar: compute. Bottom bar: sends."
-_WIDTH, _RIGHT, _TOP, _ROW = 1120.0, 66.0, 52.0, 42.0
-_HEAD = 26.0  # over the rows of a panel, where there are two
+_TOP = 52.0
 _COMPUTE, _SEND = 20.0, 7.0
 _MIN_WIDTH = 1.5
 
@@ -42,42 +53,73 @@ class _Panel:
 
 @dataclass(frozen=True)
 class _Scale:
-    """Where seconds are drawn: `left` is 0, and a second is `wide`."""
+    """Where seconds are drawn: `left` is 0, and a second is `wide`.
+
+    width: of the figure; row: height of a machine's; head: of its name and how busy it is, over its bars on phones.
+    """
 
     left: float
     wide: float
+    width: float
+    row: float
+    head: float
 
     def x(self, seconds: float) -> float:
         return self.left + seconds * self.wide
 
 
-def render_gantt(placement: Placement, measured: MeasuredStep | None = None, *, standalone: bool = True) -> str:
-    """Render the predicted timeline, and the measured one if there is one; "" if there is neither."""
+def render_gantt(
+    placement: Placement,
+    measured: MeasuredStep | None = None,
+    *,
+    standalone: bool = True,
+    narrow: bool = False,
+    name: str = NAME,
+) -> str:
+    """Render the predicted timeline, and the measured one if there is one; "" if there is neither.
+
+    name: unique in a page.
+    """
     panels = _make_panels(placement, measured)
     if not panels:
         return ""
+    name = name_figure(name, narrow=narrow)
     names = [machine.name for machine in placement.machines]
-    left = 50.0 + max((measure_text(fit_text(name, 130)) for name in names), default=0.0)
     end = max(panel.end_s for panel in panels) or 1e-9
-    scale = _Scale(left, (_WIDTH - left - _RIGHT) / end)
-    tall = _ROW * len(names) + (_HEAD if len(panels) > 1 else 0.0)
-    height = _TOP + tall * len(panels)
-    body = _render_axis(end, scale, height) + _render_key(left, measured=measured is not None)
+    scale = _choose_scale(names, end, narrow=narrow)
+    titles = [wrap_text(panel.title, scale.width - 16, 12.5) for panel in panels]
+    head = 10.0 + 16 * max(map(len, titles)) if len(panels) > 1 else 0.0
+    tall = head + scale.row * len(names)
+    key, key_height = _render_key(name, scale, measured=measured is not None)
+    top = _TOP + key_height
+    height = top + tall * len(panels)
+    ticks = choose_ticks(end, count=3 if narrow else 8)
+    body = key
     for i, panel in enumerate(panels):
-        body += _render_panel(panel, names, _TOP + tall * i, scale)
+        lines = [text_line(8, top + tall * i + 14 + 16 * n, line, "strong") for n, line in enumerate(titles[i])]
+        body += "".join(lines) + _render_panel(name, panel, names, ticks, top=top + tall * i + head, scale=scale)
+    body += _render_axis(ticks, scale, height)
     description = [
         f"One step of {placement.batch} samples takes {format_seconds(placement.predicted.step_s)} by the prediction."
     ]
     description += [] if measured is None else [f"It took {format_seconds(measured.step_s)}."]
     return render_figure(
-        NAME,
+        name,
         "Predicted step" if measured is None else "A step, predicted and measured",
         " ".join(description),
-        size=(_WIDTH, height + 22),
+        size=(scale.width, height + 22),
         body=body,
         machines=len(names),
         standalone=standalone,
     )
+
+
+def _choose_scale(names: Sequence[str], end: float, *, narrow: bool) -> _Scale:
+    """Choose where bars begin and end: beside the names, or below them."""
+    if narrow:
+        return _Scale(8.0, (320.0 - 16.0) / end, 320.0, 62.0, 20.0)
+    left = 50.0 + max((measure_text(fit_text(name, 130)) for name in names), default=0.0)
+    return _Scale(left, (1120.0 - left - 74.0) / end, 1120.0, 42.0, 0.0)
 
 
 def _make_panels(placement: Placement, measured: MeasuredStep | None) -> list[_Panel]:
@@ -93,31 +135,44 @@ def _make_panels(placement: Placement, measured: MeasuredStep | None) -> list[_P
     return [*panels, _Panel(title, measured.step_s, measured.timeline)]
 
 
-def _render_panel(panel: _Panel, names: Sequence[str], top: float, scale: _Scale) -> str:
+def _render_panel(
+    figure: str, panel: _Panel, names: Sequence[str], ticks: Sequence[float], *, top: float, scale: _Scale
+) -> str:
     out = []
-    if panel.title:
-        out.append(text_line(12, top + 14, panel.title, "strong halo"))
-        top += _HEAD
     for i, name in enumerate(names):
         spans = sorted((s for s in panel.spans if s.machine == i), key=lambda s: (s.start_s, s.stop_s, s.kind, s.label))
-        out.append(_render_machine(i, name, spans, panel, top + _ROW * i, scale))
+        y = top + scale.row * i
+        busy_s = sum(span.stop_s - span.start_s for span in spans if span.kind in COMPUTE)
+        head = _render_head(figure, i, name, busy_s / (panel.end_s or 1e-9), y=y, scale=scale)
+        bars = _render_machine(figure, i, spans, panel, ticks, y=y + scale.head, scale=scale)
+        out.append(element("g", head, bars, data_machine=name))
     return "".join(out)
 
 
-def _render_machine(i: int, name: str, spans: list[TimelineSpan], panel: _Panel, y: float, scale: _Scale) -> str:
+def _render_head(figure: str, i: int, name: str, busy: float, *, y: float, scale: _Scale) -> str:
+    """Render which machine it is and how busy, beside its bars or above them."""
+    x, side = (scale.width - 8, "muted small end") if scale.head else (scale.width - 66, "muted small")
+    label = text_line(x, y + 15, f"{format_percent(busy)} busy", side)
+    return render_chip(figure, 8, y + 2, i) + text_line(30, y + 14, fit_text(name, 130)) + label
+
+
+def _render_machine(
+    figure: str,
+    i: int,
+    spans: list[TimelineSpan],
+    panel: _Panel,
+    ticks: Sequence[float],
+    *,
+    y: float,
+    scale: _Scale,
+) -> str:
     """Render a row of compute, on a track that shows where the machine waits, and a thin row of sends."""
     narrow_s = _MIN_WIDTH / scale.wide
-    compute = [s for s in spans if s.kind in COMPUTE]
-    rows = [[s for s in spans if s.kind == kind] for kind in (WAIT, OTHER)]
-    bars = [
-        bar for row in (*rows, compute, [s for s in spans if s.kind == "send"]) for bar in merge_spans(row, narrow_s)
-    ]
-    busy = sum(span.stop_s - span.start_s for span in compute) / (panel.end_s or 1e-9)
-    shapes = [_render_bar(i, bar, y=y, scale=scale) for bar in bars]
-    label = text_line(_WIDTH - _RIGHT + 8, y + 15, format_percent(busy) + " busy", "muted tiny")
-    head = render_chip(NAME, 12, y + 2, i) + text_line(34, y + 14, fit_text(name, 130))
+    rows = [[s for s in spans if s.kind in kinds] for kinds in ((WAIT,), (OTHER,), COMPUTE, ("send",))]
+    shapes = [_render_bar(figure, i, bar, y=y, scale=scale) for row in rows for bar in merge_spans(row, narrow_s)]
+    rules = [element("path", d=f"M{scale.x(at):.1f} {y + _COMPUTE:.1f}v{_SEND + 3:.1f}", cls="rule") for at in ticks]
     track = rect((scale.left, y, panel.end_s * scale.wide, _COMPUTE), "track")
-    return element("g", head, track, *shapes, label, data_machine=name)
+    return "".join((*rules, track, *shapes))
 
 
 def merge_spans(spans: list[TimelineSpan], narrow_s: float) -> list[MergedSpans]:
@@ -138,42 +193,49 @@ def merge_spans(spans: list[TimelineSpan], narrow_s: float) -> list[MergedSpans]
     return bars
 
 
-def _render_bar(machine: int, bar: MergedSpans, *, y: float, scale: _Scale) -> str:
+def _render_bar(figure: str, machine: int, bar: MergedSpans, *, y: float, scale: _Scale) -> str:
     x, wide = scale.x(bar.start_s), max((bar.stop_s - bar.start_s) * scale.wide, 0.6)
     what = bar.labels[0] if len(bar.labels) == 1 else f"{len(bar.labels)} spans, {bar.labels[0]} to {bar.labels[-1]}"
-    description = what if what.startswith(bar.kind) else f"{bar.kind} {what}"
-    title = tooltip(f"{description}\n{format_seconds(bar.start_s)} to {format_seconds(bar.stop_s)}")
+    kind = what if what.startswith(bar.kind) else f"{bar.kind} {what}"
+    times = f"{format_seconds(bar.start_s)} to {format_seconds(bar.stop_s)}"
+    description = f"{kind}\n{times} on machine {machine}"
     if bar.kind == "send":
-        return element("g", title, rect((x, y + _COMPUTE + 3, wide, _SEND), "send"))
+        return item(description, rect((x, y + _COMPUTE + 3, wide, _SEND), "send"))
     if bar.kind in (WAIT, OTHER):
-        return element("g", title, rect((x, y, wide, _COMPUTE), bar.kind))
+        return item(description, rect((x, y, wide, _COMPUTE), bar.kind))
     backward = bar.kind == "backward"
-    colour = f"f{machine % MACHINE_COLOURS} tile"
-    fill = rect((x, y, wide, _COMPUTE), f"{colour} back" if backward else colour)
-    label = bar.labels[0] if len(bar.labels) == 1 and measure_text(bar.labels[0], 10) < wide - 8 else ""
-    ink = "tiny" if backward else f"n{machine % MACHINE_COLOURS} tiny"
-    return element("g", title, fill, text_line(x + 4, y + 14, label, ink) if label else "")
+    fill = render_tiles(figure, machine, [(x, y, wide, _COMPUTE)], "tile back" if backward else "tile")
+    label = bar.labels[0] if len(bar.labels) == 1 and measure_text(bar.labels[0], 12.5) < wide - 8 else ""
+    ink = "small" if backward else f"n{machine % MACHINE_COLOURS} small"
+    return item(description, fill, text_line(x + 4, y + 14, label, ink) if label else "")
 
 
-def _render_axis(end: float, scale: _Scale, height: float) -> str:
+def _render_axis(ticks: Sequence[float], scale: _Scale, height: float) -> str:
     out = []
-    for at in choose_ticks(end, count=8):
-        x = scale.x(at)
-        out.append(element("path", d=f"M{x:.1f} {_TOP - 6:.1f}V{height:.1f}", cls="rule"))
-        out.append(text_line(x, height + 14, format_seconds(at), "muted tiny mid"))
+    for at in ticks:
+        label = format_seconds(at)
+        half = measure_text(label, 11) / 2 + 1
+        middle = min(max(scale.x(at), half), scale.width - half)
+        out.append(text_line(middle, height + 14, label, "muted small mid"))
     return "".join(out)
 
 
-def _render_key(left: float, *, measured: bool) -> str:
-    """Render what full, pale and thin bars mean, and what else a measured step has."""
-    swatches: tuple[str, ...] = (
-        render_tiles(NAME, 0, [(left, 14, 22, 12)]) + text_line(left + 28, 24, "forward", "muted small"),
-        render_tiles(NAME, 0, [(left + 96, 14, 22, 12)], "back") + text_line(left + 124, 24, "backward", "muted small"),
-        rect((left + 204, 17, 22, _SEND), "send") + text_line(left + 232, 24, "sends", "muted small"),
-    )
-    if measured:
-        swatches += (
-            rect((left + 284, 14, 22, 12), "track") + text_line(left + 312, 24, "waits", "muted small"),
-            rect((left + 364, 14, 22, 12), "other") + text_line(left + 392, 24, "other work", "muted small"),
+def _render_key(figure: str, scale: _Scale, *, measured: bool) -> tuple[str, float]:
+    """Render what full, pale and thin bars mean, and what else a measured step has; and what height that adds."""
+    labels = ("forward", "backward", "sends", *(("waits", "other work") if measured else ()))
+    x, y = scale.left, 14.0
+    out = []
+    for i, label in enumerate(labels):
+        wide = 28 + measure_text(label, 11)
+        if x + wide > scale.width - 8:
+            x, y = scale.left, y + 20
+        swatches = (
+            render_tiles(figure, 0, [(x, y, 22, 12)]),
+            render_tiles(figure, 0, [(x, y, 22, 12)], "back"),
+            rect((x, y + 3, 22, _SEND), "send"),
+            rect((x, y, 22, 12), "track"),
+            rect((x, y, 22, 12), "other"),
         )
-    return "".join(swatches)
+        out += [swatches[i], text_line(x + 28, y + 10, label, "muted small")]
+        x += wide + 18
+    return "".join(out), y - 14

@@ -6,10 +6,21 @@ from math import floor, isfinite
 from typing import Any
 
 from ..units import choose_ticks, format_count, format_percent, format_seconds
-from .svg import Point, element, fit_text, format_number, measure_text, render_figure, text_line, tooltip
+from .svg import (
+    Point,
+    element,
+    fit_text,
+    format_number,
+    item,
+    measure_text,
+    name_figure,
+    render_figure,
+    text_line,
+    wrap_text,
+)
 from .theme import SERIES_COLOURS
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT = 560.0, 300.0, 52.0, 62.0
+_HEIGHT, _LEFT, _RIGHT = 300.0, 52.0, 24.0
 _DASHES = (None, "7 4", "2 4", "10 3 2 3", "4 2", "12 4")
 _MAX_POINTS = 140
 
@@ -31,7 +42,7 @@ class ChartAxis:
         return [self.low + tick for tick in choose_ticks(self.high - self.low)]
 
 
-def render_accuracy_curves(result: Mapping[str, Any], *, standalone: bool = True) -> str:
+def render_accuracy_curves(result: Mapping[str, Any], *, standalone: bool = True, narrow: bool = False) -> str:
     """Render test accuracy over seconds, with the target as a dotted line; "" without points."""
     lines = _list_curves(result, "test_accuracy")
     targets = sorted({float(row["target"]) for row in result["rows"] if row.get("target") is not None})
@@ -44,11 +55,18 @@ def render_accuracy_curves(result: Mapping[str, Any], *, standalone: bool = True
     y = ChartAxis(low, 1.0, "test accuracy", format_percent)
     ends = [format_percent(line[-1][1], digits=1) if line else "" for _, line in lines]
     return _render_chart(
-        "accuracy", "Test accuracy over time", lines, axes=(x, y), ends=ends, goals=targets, standalone=standalone
+        "accuracy",
+        "Test accuracy over time",
+        lines,
+        axes=(x, y),
+        ends=ends,
+        goals=targets,
+        standalone=standalone,
+        narrow=narrow,
     )
 
 
-def render_test_loss_curves(result: Mapping[str, Any], *, standalone: bool = True) -> str:
+def render_test_loss_curves(result: Mapping[str, Any], *, standalone: bool = True, narrow: bool = False) -> str:
     """Render test loss over seconds, for a task without an accuracy; "" without points, or where there is one."""
     lines = _list_curves(result, "test_loss")
     points = [point for _, line in lines for point in line]
@@ -59,7 +77,14 @@ def render_test_loss_curves(result: Mapping[str, Any], *, standalone: bool = Tru
     y = ChartAxis(min(0.0, low), 1.04 * high if high > 0 else low + 1.0, "test loss", _format_plain)
     ends = [_format_plain(line[-1][1]) if line else "" for _, line in lines]
     return _render_chart(
-        "test-loss", "Test loss over time", lines, axes=(x, y), ends=ends, goals=[], standalone=standalone
+        "test-loss",
+        "Test loss over time",
+        lines,
+        axes=(x, y),
+        ends=ends,
+        goals=[],
+        standalone=standalone,
+        narrow=narrow,
     )
 
 
@@ -92,7 +117,7 @@ def _clip_below(line: list[Point], low: float) -> list[Point]:
     return []
 
 
-def render_loss_curves(result: Mapping[str, Any], *, standalone: bool = True) -> str:
+def render_loss_curves(result: Mapping[str, Any], *, standalone: bool = True, narrow: bool = False) -> str:
     """Render training loss over samples, averaged over neighbours; "" without points."""
     lines = [(str(row["name"]), average_runs(_drop_infinite(row.get("losses") or ()))) for row in result["rows"]]
     points = [point for _, line in lines for point in line]
@@ -104,7 +129,14 @@ def render_loss_curves(result: Mapping[str, Any], *, standalone: bool = True) ->
     )
     ends = [_format_plain(line[-1][1]) if line else "" for _, line in lines]
     return _render_chart(
-        "loss", "Training loss over samples", lines, axes=(x, y), ends=ends, goals=[], standalone=standalone
+        "loss",
+        "Training loss over samples",
+        lines,
+        axes=(x, y),
+        ends=ends,
+        goals=[],
+        standalone=standalone,
+        narrow=narrow,
     )
 
 
@@ -133,71 +165,65 @@ def _render_chart(
     ends: list[str],
     goals: list[float],
     standalone: bool,
+    narrow: bool,
 ) -> str:
-    top = 22.0 + 20.0 * len(lines)
+    width = 320.0 if narrow else 540.0
+    labels = [f"{label}: {end}" if end else label for (label, _), end in zip(lines, ends, strict=True)]
+    key, top = _render_key(labels, 8.0 if narrow else _LEFT, width)
     bottom = top + _HEIGHT - 90
     across, up = axes
 
     def spot(point: Point) -> Point:
-        wide = _WIDTH - _LEFT - _RIGHT
+        wide = width - _LEFT - _RIGHT
         return (_LEFT + across.place(point[0]) * wide, bottom - up.place(point[1]) * (bottom - top))
 
-    out = [_render_grid(across, up, spot)]
+    out = [_render_grid(across, up, spot, width)]
     for goal in goals:
         y = spot((across.low, goal))[1]
-        out.append(element("path", d=f"M{_LEFT:.0f} {y:.1f}H{_WIDTH - _RIGHT:.0f}", cls="goal"))
-        out.append(text_line(_LEFT + 4, y - 4, f"target {up.show(goal)}", "muted tiny"))
-    heights = _spread_labels([spot(line[-1])[1] for _, line in lines if line])
+        out.append(element("path", d=f"M{_LEFT:.0f} {y:.1f}H{width - _RIGHT:.0f}", cls="goal"))
+        out.append(text_line(_LEFT + 4, y - 4, f"target {up.show(goal)}", "muted small"))
+    out.append(key)
     for i, (label, line) in enumerate(lines):
-        out.append(_render_swatch(i, label))
         if line:
-            out.append(_render_line(i, label, [spot(point) for point in line], ends[i], heights.pop(0)))
+            out.append(_render_line(i, label, [spot(point) for point in line], ends[i]))
     final = "; ".join(f"{label} ends at {end}" for (label, _), end in zip(lines, ends, strict=True) if end)
-    return render_figure(name, title, final + ".", size=(_WIDTH, bottom + 44), body="".join(out), standalone=standalone)
+    size, name = (width, bottom + 44), name_figure(name, narrow=narrow)
+    return render_figure(name, title, final + ".", size=size, body="".join(out), standalone=standalone)
 
 
-def _render_line(i: int, label: str, points: list[Point], value: str, end: float) -> str:
+def _render_line(i: int, label: str, points: list[Point], value: str) -> str:
     colour = i % SERIES_COLOURS
     d = "M" + "L".join(f"{format_number(x)} {format_number(y)}" for x, y in points)
     x, y = points[-1]
     path = element("path", d=d, cls=f"curve c{colour}", stroke_dasharray=_DASHES[i % len(_DASHES)])
     dot = element("circle", cx=x, cy=y, r=3.5, cls=f"d{colour}")
-    return element(
-        "g", tooltip(f"{label}: {value}"), path, dot, text_line(x + 8, end + 4, value, "small halo"), data_row=label
-    )
+    return item(f"{label}: ends at {value}", path, dot, data_row=label)
 
 
-def _render_swatch(i: int, label: str) -> str:
-    y = 18 + 20 * i
-    line = element(
-        "path",
-        d=f"M{_LEFT:.0f} {y - 4}h26",
-        cls=f"curve c{i % SERIES_COLOURS}",
-        stroke_dasharray=_DASHES[i % len(_DASHES)],
-    )
-    return line + text_line(_LEFT + 34, y, fit_text(label, _WIDTH - _LEFT - 50))
+def _render_key(labels: Sequence[str], left: float, width: float) -> tuple[str, float]:
+    """Render the lines' names with where they end, as many lines each as that needs; return them and what is below."""
+    out, y = list[str](), 18.0
+    for i, label in enumerate(labels):
+        dashes = _DASHES[i % len(_DASHES)]
+        line = f"M{left:.0f} {y - 4:.0f}h26"
+        out.append(element("path", d=line, cls=f"curve c{i % SERIES_COLOURS}", stroke_dasharray=dashes))
+        for part in wrap_text(label, width - left - 40, 12.5):
+            out.append(text_line(left + 34, y, fit_text(part, width - left - 40, 12.5)))
+            y += 16
+        y += 4
+    return "".join(out), y + 4
 
 
-def _render_grid(across: ChartAxis, up: ChartAxis, spot: Callable[[Point], Point]) -> str:
+def _render_grid(across: ChartAxis, up: ChartAxis, spot: Callable[[Point], Point], width: float) -> str:
     out = []
     left, bottom = spot((across.low, up.low))
     for mark in up.marks():
         y = spot((across.low, mark))[1]
-        out.append(element("path", d=f"M{left:.0f} {y:.1f}H{_WIDTH - _RIGHT:.0f}", cls="rule"))
-        out.append(text_line(left - 8, y + 4, up.show(mark), "muted tiny end"))
-    for mark in across.marks():
-        out.append(text_line(spot((mark, up.low))[0], bottom + 16, across.show(mark), "muted tiny mid"))
-    out.append(element("path", d=f"M{left:.0f} {bottom:.1f}H{_WIDTH - _RIGHT:.0f}", cls="axis"))
-    middle = (left + _WIDTH - _RIGHT) / 2
+        out.append(element("path", d=f"M{left:.0f} {y:.1f}H{width - _RIGHT:.0f}", cls="rule"))
+        out.append(text_line(left - 8, y + 4, up.show(mark), "muted small end"))
+    for mark in across.marks()[:: 1 if width > 400 else 2]:
+        out.append(text_line(spot((mark, up.low))[0], bottom + 16, across.show(mark), "muted small mid"))
+    out.append(element("path", d=f"M{left:.0f} {bottom:.1f}H{width - _RIGHT:.0f}", cls="axis"))
+    middle = (left + width - _RIGHT) / 2
     out.append(text_line(middle - measure_text(across.label, 11) / 2, bottom + 34, across.label, "muted small"))
     return "".join(out)
-
-
-def _spread_labels(heights: list[float], apart: float = 13.0) -> list[float]:
-    """Push the heights of end labels down where they would overlap; the order stays."""
-    out = list(heights)
-    floor_y = float("-inf")
-    for i in sorted(range(len(heights)), key=lambda i: heights[i]):
-        out[i] = max(heights[i], floor_y + apart)
-        floor_y = out[i]
-    return out

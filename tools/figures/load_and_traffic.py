@@ -1,21 +1,35 @@
 """The load of machines as bars, and who sends how many bytes to whom as a matrix (rows send, columns receive)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...partition.placement.placement_file import MachinePlacement, Placement
 from ..units import format_bytes, format_count, format_percent, format_seconds
-from .svg import element, fit_text, measure_text, rect, render_chip, render_figure, render_tiles, text_line, tooltip
+from .svg import (
+    element,
+    fit_text,
+    item,
+    measure_text,
+    name_figure,
+    rect,
+    render_chip,
+    render_figure,
+    render_tiles,
+    text_line,
+    tooltip,
+)
 
-_SUM_WIDTH = 68.0
+_SUM_WIDTH = 76.0
+_MANY = 16  # up to so many, cells have the room for numbers
 
 
 def render_traffic_matrix(placement: Placement, *, standalone: bool = True) -> str:
     """Render the bytes between machines in a forward pass."""
     names = [machine.name for machine in placement.machines]
     cells: dict[tuple[int, int], int] = {}
-    for item in placement.predicted.traffic:
-        cells[item.source, item.target] = cells.get((item.source, item.target), 0) + item.bytes
+    for sent in placement.predicted.traffic:
+        cells[sent.source, sent.target] = cells.get((sent.source, sent.target), 0) + sent.bytes
     return _render_matrix(
         "traffic", "Traffic between machines, forward", names, cells, chips=True, standalone=standalone
     )
@@ -38,7 +52,9 @@ def _render_matrix(
     name: str, title: str, names: list[str], cells: dict[tuple[int, int], int], *, chips: bool, standalone: bool
 ) -> str:
     count = len(names)
-    side = 62.0 if count <= 6 else 50.0 if count <= 10 else 40.0 if count <= 16 else 20.0
+    labels = map(format_bytes, (*_sum_columns(count, cells), *cells.values()))
+    widest = max((measure_text(label, 11) for label in labels), default=0.0)
+    side = max(62.0 if count <= 6 else 50.0 if count <= 10 else 40.0, widest + 6) if count <= _MANY else 20.0
     high = min(side, 40.0)
     head = 34.0 if chips else 26.0 + 0.72 * max((measure_text(fit_text(n, 120), 11) for n in names), default=0.0)
     left = 30.0 + max((measure_text(fit_text(n, 130)) for n in names), default=60.0) + (20 if chips else 0)
@@ -67,6 +83,11 @@ def _render_matrix(
     )
 
 
+def _sum_columns(count: int, cells: Mapping[tuple[int, int], int]) -> list[int]:
+    """Return what each receives."""
+    return [sum(value for (_, target), value in cells.items() if target == i) for i in range(count)]
+
+
 def _render_row_head(name: str, label: str, i: int, *, top: float, high: float, chips: bool) -> str:
     middle = top + high / 2
     mark = render_chip(name, 12, middle - 8, i) if chips else ""
@@ -92,12 +113,11 @@ def _render_cell(label: str, count: int, largest: int, box: tuple[float, float, 
     opacity = 0.6 + 0.4 * share if dark else 0.1 + 0.7 * share
     shade = element("rect", x=x, y=y, width=width, height=height, rx=3, cls="heat", fill_opacity=opacity)
     text = format_bytes(count)
-    size = 11 if measure_text(text, 11) <= width - 4 else 9
     number = ""
-    if measure_text(text, size) <= width:
-        colour = "heatstrong" if dark else ""
-        number = text_line(x + width / 2, y + height / 2 + 4, text, f"mid {colour}".strip(), font_size=str(size))
-    return element("g", tooltip(f"{label}: {format_bytes(count)}"), shade, number)
+    if measure_text(text, 11) <= width:
+        colour = "small mid heatstrong" if dark else "small mid"
+        number = text_line(x + width / 2, y + height / 2 + 4, text, colour)
+    return item(f"{label}: {format_bytes(count)}", shade, number)
 
 
 def _render_sums(
@@ -106,12 +126,11 @@ def _render_sums(
     count = len(names)
     end, foot = left + side * count + _SUM_WIDTH, top + high * count + 16
     out = [text_line(end, top - 10, "sends", "muted small end"), text_line(34, foot, "receives", "muted small")]
-    for i in range(count):
+    for i, got in enumerate(_sum_columns(count, cells)):
         sent = sum(value for (source, _), value in cells.items() if source == i)
-        got = sum(value for (_, target), value in cells.items() if target == i)
         out.append(text_line(end, top + high * (i + 0.5) + 4, format_bytes(sent), "end small"))
         if side >= 40:
-            out.append(text_line(left + side * (i + 0.5), foot, format_bytes(got), "mid tiny"))
+            out.append(text_line(left + side * (i + 0.5), foot, format_bytes(got), "mid small"))
     out.append(text_line(end, foot, format_bytes(sum(cells.values())), "end small strong"))
     return out
 
@@ -127,69 +146,79 @@ def _describe_traffic(names: list[str], cells: dict[tuple[int, int], int]) -> st
 
 
 NAME = "load"
-_BAR_WIDTH, _GAP, _ROW, _TOP = 148.0, 24.0, 40.0, 40.0
+_HEADS = ("work", "busy in a step", "memory")
 
 
-def render_load_bars(placement: Placement, *, standalone: bool = True) -> str:
+@dataclass(frozen=True)
+class _BarLayout:
+    """Where bars are: beside each other after the name, or on phones one under the other below it."""
+
+    starts: tuple[tuple[float, float], ...]
+    bar: float
+    row: float
+    top: float
+    width: float
+
+
+def _lay_out_bars(machines: Sequence[MachinePlacement], *, narrow: bool) -> _BarLayout:
+    if narrow:
+        return _BarLayout(tuple((8.0, 24.0 + 32 * i) for i in range(3)), 304.0, 130.0, 8.0, 320.0)
+    left = 46.0 + max((measure_text(fit_text(m.name, 130)) for m in machines), default=0.0)
+    bar = max((550.0 - left - 16) / 3 - 18, 136.0)
+    starts = tuple((left + (bar + 18) * i, 0.0) for i in range(3))
+    return _BarLayout(starts, bar, 40.0, 40.0, left + 3 * (bar + 18))
+
+
+def render_load_bars(placement: Placement, *, standalone: bool = True, narrow: bool = False) -> str:
     """Render FLOPs, busy seconds and memory of every machine."""
-    machines = placement.machines
+    figure, machines = name_figure(NAME, narrow=narrow), placement.machines
     total = sum(machine.flops for machine in machines) or 1.0
     largest = max((machine.flops for machine in machines), default=0.0) or 1.0
     step = max(placement.predicted.step_s, *(machine.busy_s for machine in machines), 1e-12)
-    left = 46.0 + max((measure_text(fit_text(m.name, 130)) for m in machines), default=0.0)
-    starts = [left + (_BAR_WIDTH + _GAP) * i for i in range(3)]
-    heads = ("work", "busy in a step", "memory")
-    out = [text_line(x, 22, label, "muted small") for x, label in zip(starts, heads, strict=True)]
+    layout = _lay_out_bars(machines, narrow=narrow)
+    heads = zip(layout.starts, _HEADS, strict=True)
+    out = [] if narrow else [text_line(x, 22, label, "muted small") for (x, _), label in heads]
     for i, machine in enumerate(machines):
-        y = _TOP + _ROW * i
-        name = text_line(34, y + 16, fit_text(machine.name, 130))
+        y = layout.top + layout.row * i
+        name = text_line(30, y + 16, fit_text(machine.name, 130))
         used = machine.memory_used_bytes / machine.memory_bytes if machine.memory_bytes else 0.0
-        label = f"{format_bytes(machine.memory_used_bytes)} of {format_bytes(machine.memory_bytes)}"
-        row = (
-            _render_bar(
-                i,
-                starts[0],
-                y,
-                machine.flops / largest,
-                f"{format_count(machine.flops)}FLOP",
-                format_percent(machine.flops / total),
-            ),
-            _render_bar(
-                i,
-                starts[1],
-                y,
-                machine.busy_s / step,
-                format_seconds(machine.busy_s),
-                format_percent(machine.busy_s / step),
-            ),
-            _render_bar(i, starts[2], y, used, label, format_percent(used)),
+        values = (
+            (f"{format_count(machine.flops)}FLOP", machine.flops / largest, machine.flops / total),
+            (format_seconds(machine.busy_s), machine.busy_s / step, machine.busy_s / step),
+            (f"{format_bytes(machine.memory_used_bytes)} of {format_bytes(machine.memory_bytes)}", used, used),
         )
-        out.append(element("g", tooltip(_describe_machine(machine)), render_chip(NAME, 12, y + 4, i), name, *row))
+        row = [
+            _render_bar(figure, i, (x, y + down, layout.bar), share, f"{head}: {value}" if narrow else value, part)
+            for (x, down), head, (value, share, part) in zip(layout.starts, _HEADS, values, strict=True)
+        ]
+        out.append(item(_describe_machine(machine), render_chip(figure, 8, y + 4, i), name, *row))
     return render_figure(
-        NAME,
+        figure,
         "Load of the machines",
         _describe_loads(placement),
-        size=(starts[2] + _BAR_WIDTH + 16, _TOP + _ROW * len(machines) + 4),
+        size=(layout.width, layout.top + layout.row * len(machines) + 4),
         body="".join(out),
         machines=len(machines),
         standalone=standalone,
     )
 
 
-def _render_bar(machine: int, x: float, y: float, share: float, value: str, part: str) -> str:
-    """Render a bar on its track, the value above its start and the fraction above its end; over the limit in red."""
+def _render_bar(
+    figure: str, machine: int, place: tuple[float, float, float], share: float, value: str, part: float
+) -> str:
+    """Render a bar on its track, the value above its start and the fraction above its end; over the limit in red.
+
+    place: x, y and width.
+    """
+    x, y, width = place
     over = share > 1.0 + 1e-9
-    texts = text_line(x, y + 10, value, "small") + text_line(
-        x + _BAR_WIDTH, y + 10, part, f"end small {'bad strong' if over else 'muted'}"
-    )
-    if over:
-        texts = text_line(x, y + 10, value, "small bad strong") + text_line(
-            x + _BAR_WIDTH, y + 10, "over", "end small bad strong"
-        )
-    track = rect((x, y + 16, _BAR_WIDTH, 9), "track", rx=2)
-    wide = _BAR_WIDTH * min(max(share, 0.0), 1.0)
-    mark = element("path", d=f"M{x + _BAR_WIDTH:.1f} {y + 13:.1f}v15", cls="mark") if over else ""
-    return texts + track + render_tiles(NAME, machine, [(x, y + 16, wide, 9)]) + mark
+    strong = "bad strong" if over else "muted"
+    texts = text_line(x, y + 10, value, "small bad strong" if over else "small")
+    texts += text_line(x + width, y + 10, "over" if over else format_percent(part), f"end small {strong}")
+    track = rect((x, y + 16, width, 9), "track", rx=2)
+    wide = width * min(max(share, 0.0), 1.0)
+    mark = element("path", d=f"M{x + width:.1f} {y + 13:.1f}v15", cls="mark") if over else ""
+    return texts + track + render_tiles(figure, machine, [(x, y + 16, wide, 9)]) + mark
 
 
 def _describe_machine(machine: MachinePlacement) -> str:

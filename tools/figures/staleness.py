@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..units import format_percent, format_seconds
-from .svg import element, fit_text, measure_text, rect, render_figure, text_line, tooltip
+from .svg import element, fit_text, item, measure_text, name_figure, rect, render_figure, text_line
 
-_WIDTH, _CELL_WIDTH, _CELL_HEIGHT, _COLUMNS = 1120.0, 270.0, 118.0, 4
+_CELL_WIDTH, _CELL_HEIGHT, _COLUMNS = 270.0, 118.0, 4
 _MAX_BARS = 32
 
 
-def render_staleness_histograms(staleness: Mapping[str, Mapping[str, int]], *, standalone: bool = True) -> str:
+def render_staleness_histograms(
+    staleness: Mapping[str, Mapping[str, int]], *, standalone: bool = True, narrow: bool = False
+) -> str:
     """Render one small histogram for each worker, all on one scale; "" without pushes.
 
     staleness: worker -> staleness -> pushes.
@@ -28,16 +30,17 @@ def render_staleness_histograms(staleness: Mapping[str, Mapping[str, int]], *, s
     step = -(-(longest + 1) // _MAX_BARS)
     binned = {worker: bin_counts(taus, step, longest) for worker, taus in counts.items()}
     peak = max(max(bins) / sum(bins) for bins in binned.values())
+    columns = 1 if narrow else min(_COLUMNS, len(binned))
     out = []
     for i, (worker, bins) in enumerate(binned.items()):
-        x, y = 16 + (_CELL_WIDTH + 6) * (i % _COLUMNS), 8 + (_CELL_HEIGHT + 26) * (i // _COLUMNS)
+        x, y = 16 + (_CELL_WIDTH + 6) * (i % columns), 8 + (_CELL_HEIGHT + 26) * (i // columns)
         out.append(_render_histogram(worker, counts[worker], bins, step=step, at=(x, y), peak=peak))
-    rows = -(-len(binned) // _COLUMNS)
+    rows = -(-len(binned) // columns)
     return render_figure(
-        "staleness",
+        name_figure("staleness", narrow=narrow),
         "Staleness of pushes per worker",
         "; ".join(f"{worker}: {describe_staleness(taus)}" for worker, taus in counts.items()) + ".",
-        size=(_WIDTH, 12 + (_CELL_HEIGHT + 26) * rows),
+        size=(320.0 if narrow else 16 + (_CELL_WIDTH + 6) * columns, 12 + (_CELL_HEIGHT + 26) * rows),
         body="".join(out),
         standalone=standalone,
     )
@@ -71,16 +74,16 @@ def _render_histogram(
         high = room * pushes / total / peak
         span = str(i * step) if step == 1 else f"{i * step}–{(i + 1) * step - 1}"
         box = (x + wide * i, foot - high, max(wide - 3, 1.5), high)
-        title = tooltip(f"staleness {span}: {pushes} pushes, {format_percent(pushes / total)}")
+        words = f"{worker}, staleness {span}: {pushes} pushes, {format_percent(pushes / total)}"
         share = ""
-        if wide > 28 and pushes:
-            share = text_line(box[0] + box[2] / 2, foot - high - 4, format_percent(pushes / total), "muted tiny mid")
+        if wide > 30 and pushes:
+            share = text_line(box[0] + box[2] / 2, foot - high - 4, format_percent(pushes / total), "muted small mid")
         label = (
-            text_line(box[0] + box[2] / 2, foot + 13, str(i * step), "muted tiny mid")
-            if wide > 14 or i % 4 == 0
+            text_line(box[0] + box[2] / 2, foot + 13, str(i * step), "muted small mid")
+            if wide > 20 or i % 4 == 0
             else ""
         )
-        out.append(element("g", title, rect(box, "heat", rx=1.5), share, label))
+        out.append(item(words, rect(box, "heat", rx=1.5), share) + label if pushes else label)
     out.append(element("path", d=f"M{x:.0f} {foot:.1f}h{_CELL_WIDTH - 30:.0f}", cls="axis"))
     return element("g", *out, data_worker=worker)
 
@@ -111,7 +114,7 @@ def render_staleness_heatmap(shards: Sequence[Mapping[str, Any]], *, standalone:
         text_line(12, 20, "% by staleness", "muted small"),
         text_line(end + _SUMMARY_WIDTH, 20, "mean, max", "muted small end"),
     ]
-    out += [text_line(left + _HEAT_WIDTH * (i + 0.5), 20, str(i * step), "muted tiny mid") for i in range(columns)]
+    out += [text_line(left + _HEAT_WIDTH * (i + 0.5), 20, str(i * step), "muted small mid") for i in range(columns)]
     for i, (name, taus) in enumerate(rows):
         out.append(
             _render_row(name, taus, bin_counts(taus, step, longest), step=step, at=(left, _HEAT_TOP + _HEAT_HEIGHT * i))
@@ -136,7 +139,7 @@ def _render_row(name: str, taus: Mapping[int, int], bins: Sequence[int], *, step
             out.append(element("circle", cx=spot + _HEAT_WIDTH / 2 - 1, cy=y + _HEAT_HEIGHT / 2, r=1.5, cls="track"))
             continue
         span = str(i * step) if step == 1 else f"{i * step}–{(i + 1) * step - 1}"
-        title = tooltip(f"{name}, staleness {span}: {pushes} pushes, {format_percent(share)}")
+        words = f"{name}, staleness {span}: {pushes} pushes, {format_percent(share)}"
         dark = share > 0.5
         opacity = 0.6 + 0.4 * share if dark else 0.1 + 0.7 * share
         box = element(
@@ -149,26 +152,20 @@ def _render_row(name: str, taus: Mapping[int, int], bins: Sequence[int], *, step
             cls="heat",
             fill_opacity=opacity,
         )
-        colour = "mid tiny heatstrong" if dark else "mid tiny"
-        out.append(
-            element(
-                "g",
-                title,
-                box,
-                text_line(spot + _HEAT_WIDTH / 2 - 1, y + 15, format_percent(share).rstrip(" %"), colour),
-            )
-        )
+        colour = "mid small heatstrong" if dark else "mid small"
+        number = text_line(spot + _HEAT_WIDTH / 2 - 1, y + 15, format_percent(share).rstrip(" %"), colour)
+        out.append(item(words, box, number))
     out.append(
         text_line(x + _HEAT_WIDTH * len(bins) + _SUMMARY_WIDTH, y + 15, describe_staleness(taus), "muted small end")
     )
     return element("g", *out)
 
 
-_BAR_WIDTH, _BAR_ROW, _BARS_TOP = 420.0, 26.0, 34.0
+_BAR_ROW, _BARS_TOP = 26.0, 34.0
 _PARTS = (("fetch_s", "d1", "for parameters"), ("push_s", "d4", "to push"))
 
 
-def render_waiting_bars(workers: Sequence[Mapping[str, Any]], *, standalone: bool = True) -> str:
+def render_waiting_bars(workers: Sequence[Mapping[str, Any]], *, standalone: bool = True, narrow: bool = False) -> str:
     """Render how long each worker waited for the shards; "" if nobody has trained.
 
     workers: each with its name, seconds, fetch_s and push_s.
@@ -176,33 +173,37 @@ def render_waiting_bars(workers: Sequence[Mapping[str, Any]], *, standalone: boo
     active = [worker for worker in workers if worker["seconds"] > 0]
     if not active:
         return ""
-    left = 28.0 + max(measure_text(fit_text(str(worker["name"]), 180)) for worker in active)
+    left = 8.0 if narrow else 28.0 + max(measure_text(fit_text(str(worker["name"]), 180)) for worker in active)
+    width, row = (304.0, 44.0) if narrow else (420.0, _BAR_ROW)
     out, x = [], left
     for _, colour, label in _PARTS:
         out += [rect((x, 12, 10, 10), colour, rx=2), text_line(x + 16, 21, label, "muted small")]
         x += 40 + measure_text(label, 11)
-    out += [_render_bar(worker, left, _BARS_TOP + _BAR_ROW * i) for i, worker in enumerate(active)]
+    out += [_render_bar(worker, (left, _BARS_TOP + row * i, width), narrow=narrow) for i, worker in enumerate(active)]
     return render_figure(
-        "waits",
+        name_figure("waits", narrow=narrow),
         "Waiting for the shards",
         " ".join(f"{_describe_wait(worker)}." for worker in active),
-        size=(left + _BAR_WIDTH + 130, _BARS_TOP + _BAR_ROW * len(active) + 6),
+        size=(320.0 if narrow else left + width + 130, _BARS_TOP + row * len(active) + 6),
         body="".join(out),
         standalone=standalone,
     )
 
 
-def _render_bar(worker: Mapping[str, Any], x: float, y: float) -> str:
-    seconds, start = worker["seconds"], x
-    parts = [text_line(12, y + 13, fit_text(str(worker["name"]), 180)), rect((x, y + 4, _BAR_WIDTH, 11), "track", rx=2)]
-    for name, colour, _ in _PARTS:
-        wide = min(_BAR_WIDTH * worker[name] / seconds, x + _BAR_WIDTH - start)
-        parts.append(rect((start, y + 4, wide, 11), colour, rx=2))
-        start += wide
+def _render_bar(worker: Mapping[str, Any], place: tuple[float, float, float], *, narrow: bool) -> str:
+    """Render the bar of a worker after its name, or on phones below it. place: x, y and width."""
+    seconds, (x, y, width) = worker["seconds"], place
+    name = text_line(8 if narrow else 12, y + 13, fit_text(str(worker["name"]), 180))
     share = format_percent((worker["fetch_s"] + worker["push_s"]) / seconds)
     waited = format_seconds(worker["fetch_s"] + worker["push_s"])
-    label = text_line(x + _BAR_WIDTH + 118, y + 13, f"{share}, {waited}", "small end")
-    return element("g", tooltip(_describe_wait(worker)), *parts, label)
+    label = text_line(x + width if narrow else x + width + 118, y + 13, f"{share}, {waited}", "small end")
+    y += 18 if narrow else 4
+    parts, start = [rect((x, y, width, 11), "track", rx=2)], x
+    for part, colour, _ in _PARTS:
+        wide = min(width * worker[part] / seconds, x + width - start)
+        parts.append(rect((start, y, wide, 11), colour, rx=2))
+        start += wide
+    return item(_describe_wait(worker), name, *parts, label)
 
 
 def _describe_wait(worker: Mapping[str, Any]) -> str:

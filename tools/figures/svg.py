@@ -3,13 +3,15 @@
 import html
 import math
 
-from .theme import FIGURE_CSS, HATCHES, MACHINE_COLOURS
+from .theme import FIGURE_CSS, HATCHES, MACHINE_COLOURS, PLAIN_COLOURS
 
 Point = tuple[float, float]
 Rect = tuple[float, float, float, float]
 
 _NARROW = frozenset("iljtfr.,:;|'!()[] /")
 _WIDE = frozenset("mwMW@%")
+# Lines up, a grid of crosses, and lines down, in a square of 6.
+_HATCHES = ("M-1 7L7 -1M-1 1L1 -1M5 7L7 5", "M3 1.5v3M1.5 3h3", "M-1 -1L7 7M-1 5L1 7M5 -1L7 1")
 
 
 def format_number(value: float) -> str:
@@ -48,9 +50,15 @@ def tooltip(content: str) -> str:
     return element("title", html.escape(content))
 
 
+def item(description: str, *body: str, cls: str = "", **attributes: str | float | None) -> str:
+    """Return a part of a figure with a description, which pages show of what the pointer or the keyboard is on."""
+    name = f"item {cls}".strip()
+    return element("g", tooltip(description), *body, role="img", tabindex="-1", cls=name, **attributes)
+
+
 def measure_text(content: str, size: float = 12) -> float:
-    """Estimate how wide a line is, in the units of the picture."""
-    ems = sum(0.33 if c in _NARROW else 0.86 if c in _WIDE else 0.66 if c.isupper() else 0.56 for c in content)
+    """Estimate how wide a line is, in the units of the picture: as in DejaVu Sans, the widest of the usual fonts."""
+    ems = sum(0.37 if c in _NARROW else 0.92 if c in _WIDE else 0.7 if c.isupper() else 0.62 for c in content)
     return ems * size
 
 
@@ -62,6 +70,18 @@ def fit_text(content: str, width: float, size: float = 12) -> str:
     while kept and measure_text(kept + "…", size) > width:
         kept = kept[:-1]
     return kept.rstrip() + "…" if kept.strip() else ""
+
+
+def wrap_text(content: str, width: float, size: float = 12) -> list[str]:
+    """Return the words in lines that fit."""
+    lines = [""]
+    for word in content.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if measure_text(longer, size) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
 
 
 def fit_text_end(content: str, width: float, size: float = 12) -> str:
@@ -77,16 +97,20 @@ def render_tiles(figure: str, machine: int, rects: list[Rect], cls: str = "") ->
         for x, y, w, h in rects
     )
     solid = element("path", d=path, cls=f"f{machine % MACHINE_COLOURS} {cls}".strip())
-    turn = machine // MACHINE_COLOURS
-    if turn == 0:
+    if machine < PLAIN_COLOURS:
         return solid
-    return solid + element("path", d=path, fill=f"url(#{figure}-hatch{(turn - 1) % HATCHES})")
+    return solid + element("path", d=path, fill=f"url(#{figure}-hatch{machine})")
 
 
 def render_chip(figure: str, x: float, y: float, machine: int, *, size: float = 16) -> str:
     """Render a machine's colour with its number, as in legends and row heads."""
     label = text_line(x + size / 2, y + size / 2 + 4, str(machine), f"n{machine % MACHINE_COLOURS} mid small")
     return render_tiles(figure, machine, [(x, y, size, size)]) + label
+
+
+def name_figure(name: str, *, narrow: bool) -> str:
+    """Return the prefix of the ids of a figure, of which a page may have one form for screens and one for phones."""
+    return f"{name}-narrow" if narrow else name
 
 
 def render_figure(
@@ -113,23 +137,21 @@ def render_figure(
         viewBox=f"0 0 {width} {height}",
         width=width,
         height=height,
-        role="img",
-        aria_labelledby=f"{name}-title {name}-desc",
+        role="group",  # not "img", whose parts nobody but the eye can reach
+        tabindex=None if standalone else "0",
+        aria_labelledby=f"{name}-title",
+        aria_describedby=f"{name}-desc",
         cls="figure",
         data_maker="cutset",
     )
 
 
 def _render_hatches(name: str, machines: int) -> str:
-    if machines <= MACHINE_COLOURS:
-        return ""
-    marks = (
-        element("path", d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5", cls="hatch"),
-        element("circle", cx=3, cy=3, r=1.4, cls="hatchdot"),
-        element("path", d="M-1 -1L7 7M-1 5L1 7M5 -1L7 1", cls="hatch"),
-    )
-    patterns = [
-        element("pattern", mark, id=f"{name}-hatch{i}", width=6, height=6, patternUnits="userSpaceOnUse")
-        for i, mark in enumerate(marks)
-    ]
-    return element("defs", *patterns)
+    """Render the hatch of each machine that has one, in the colour of text on the machine's colour."""
+    patterns = []
+    for machine in range(PLAIN_COLOURS, machines):
+        d = _HATCHES[(machine // PLAIN_COLOURS - 1) % HATCHES]
+        mark = element("path", d=d, cls=f"h{machine % MACHINE_COLOURS}")
+        size = dict.fromkeys(("width", "height"), 6)
+        patterns.append(element("pattern", mark, id=f"{name}-hatch{machine}", patternUnits="userSpaceOnUse", **size))
+    return element("defs", *patterns) if patterns else ""

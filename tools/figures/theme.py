@@ -1,10 +1,12 @@
 """The look of every picture and page, in one place: colours, type and spacing, light and dark, as CSS.
 
-Machine colours: eight that stay apart for readers with protanopia, deuteranopia and tritanopia (the first four by far);
-the next machines repeat them under a hatch, and every tile that has the room shows its machine's number as well.
+Machine colours: sixteen that differ. The first eight stay apart for readers with protanopia, deuteranopia and
+tritanopia (the first four by far); the next eight are hatched, so that nothing hangs on colour alone; the next sixteen
+have the same colours under other hatches. Every tile that has the room shows its machine's number as well.
 """
 
-MACHINE_COLOURS = 8
+MACHINE_COLOURS = 16
+PLAIN_COLOURS = 8  # machines without a hatch; each eight that follow have the next one
 HATCHES = 3
 
 # fill in light mode, fill in dark mode, text on it in light mode, text on it in dark mode
@@ -17,6 +19,14 @@ _MACHINES = (
     ("#3FD6B4", "#3FD6B4", "#10131a", "#10131a"),
     ("#C9670F", "#CF6D17", "#10131a", "#10131a"),
     ("#1E9C84", "#2FA07E", "#10131a", "#10131a"),
+    ("#A12DBE", "#B03FCC", "#ffffff", "#ffffff"),
+    ("#2C511F", "#3B6B2B", "#ffffff", "#ffffff"),
+    ("#D3EEB5", "#D3EEB5", "#10131a", "#10131a"),
+    ("#58416C", "#6B5184", "#ffffff", "#ffffff"),
+    ("#E2839C", "#E2839C", "#10131a", "#10131a"),
+    ("#746E1B", "#7C761F", "#ffffff", "#ffffff"),
+    ("#53BE2D", "#53BE2D", "#10131a", "#10131a"),
+    ("#1B6E74", "#1F767C", "#ffffff", "#ffffff"),
 )
 SERIES_COLOURS = 6
 _SERIES = (
@@ -54,7 +64,6 @@ svg .paper{fill:var(--paper)}
 svg .halo{stroke:var(--paper);stroke-width:4px;paint-order:stroke}
 svg .muted{fill:var(--muted)}
 svg .small{font-size:11px}
-svg .tiny{font-size:10px}
 svg .strong{font-weight:600}
 svg .bad{fill:var(--bad)}
 svg .end{text-anchor:end}
@@ -74,12 +83,16 @@ svg .casing{stroke:var(--paper);fill:none;stroke-linecap:round}
 svg .ring{fill:var(--paper);stroke:var(--ink);stroke-width:2}
 svg .pill{fill:var(--ink)}
 svg .received{fill:var(--paper);stroke:var(--ink);stroke-width:1.25}
-svg .pilltext{fill:var(--paper);font-weight:600;font-size:10.5px;text-anchor:middle}
+svg .pilltext{fill:var(--paper);font-weight:600;font-size:11px;text-anchor:middle}
 svg .tile{stroke:var(--paper);stroke-width:1}
 svg .node>text{stroke:var(--paper);stroke-width:3px;paint-order:stroke}
 svg .none{fill:var(--grid)}
-svg .hatch{stroke:var(--paper);stroke-width:1.1;fill:none}
-svg .hatchdot{fill:var(--paper)}
+svg .dim{opacity:.18}
+svg .lit.wire,svg .lit .cross,svg .lit .casing{stroke:var(--accent)}
+svg .lit.wire{stroke-width:2.5px}
+svg .item{cursor:pointer;outline:none}
+svg .item:focus>*,svg .hit>.frame{stroke:var(--accent);stroke-width:3px;stroke-opacity:1;opacity:1}
+svg .item:focus>text,svg .item:focus>.node>text{stroke:none}
 svg .heat{fill:var(--accent)}
 svg .heatstrong{fill:var(--paper)}
 svg .back{opacity:.5}
@@ -89,7 +102,8 @@ svg .goal{stroke:var(--muted);stroke-dasharray:2 4;fill:none}
 """
     + "".join(
         f"svg .f{i}{{fill:var(--m{i})}}svg .w{i}{{stroke:var(--m{i});fill:none;stroke-linecap:round}}"
-        f"svg .n{i}{{fill:var(--t{i});stroke:var(--m{i});stroke-width:4px;paint-order:stroke;font-weight:600}}\n"
+        f"svg .n{i}{{fill:var(--t{i});stroke:var(--m{i});stroke-width:4px;paint-order:stroke;font-weight:600}}"
+        f"svg .h{i}{{stroke:var(--t{i});fill:none;stroke-width:1.2;stroke-opacity:.7}}\n"
         for i in range(MACHINE_COLOURS)
     )
     + "".join(f"svg .c{i}{{stroke:var(--s{i})}}svg .d{i}{{fill:var(--s{i})}}\n" for i in range(SERIES_COLOURS))
@@ -98,7 +112,7 @@ svg .goal{stroke:var(--muted);stroke-dasharray:2 4;fill:none}
 PAGE_CSS = """*{box-sizing:border-box}
 body{margin:0;background:var(--panel);color:var(--ink);
 font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-main{max-width:1200px;margin:0 auto;padding:32px 20px 64px}
+main{max-width:1240px;margin:0 auto;padding:32px 20px 64px}
 header .brand{font-weight:600;color:var(--muted);letter-spacing:.01em}
 h1{font-size:26px;line-height:1.25;margin:4px 0 10px;letter-spacing:-.01em;overflow-wrap:anywhere}
 h2{font-size:17px;margin:0 0 4px}
@@ -113,11 +127,13 @@ border:1px solid var(--line);border-radius:12px;overflow:hidden;margin:0 0 20px;
 .facts dd{margin:0;font-size:21px;font-weight:600;font-variant-numeric:tabular-nums}
 .facts dd small{display:block;font-size:13px;font-weight:400;color:var(--muted)}
 .scroll{overflow-x:auto}
-.scroll>svg[width="1120"]{min-width:760px}
-svg.figure{display:block;max-width:100%;height:auto}
+.narrow{display:none}
+svg.figure{display:block;height:auto}
+svg.figure:focus-visible,.scroll:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th{font-weight:500;color:var(--muted);text-align:left;vertical-align:bottom;font-size:13px}
 th,td{padding:7px 12px 7px 0;border-bottom:1px solid var(--line)}
+tbody th,td{vertical-align:top}
 tr:last-child td,tr:last-child th{border-bottom:0}
 tbody th{color:var(--ink);font-size:14px}
 .number{text-align:right;white-space:nowrap}
@@ -137,6 +153,33 @@ summary:focus-visible{outline:2px solid var(--accent);outline-offset:3px;border-
 dl.settings{display:grid;grid-template-columns:max-content 1fr;gap:2px 20px;margin:8px 0 0;font-size:14px}
 dl.settings dt{color:var(--muted)}
 dl.settings dd{margin:0;overflow-wrap:anywhere}
+.tools{display:none;flex-wrap:wrap;gap:8px 16px;align-items:center;margin:0 0 12px;font-size:14px}
+.js .tools{display:flex}
+.tools span{margin-left:auto;display:flex;gap:4px}
+.tools input{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--muted);border-radius:6px;
+padding:4px 8px;margin-left:6px;width:14em;max-width:100%}
+.tools output{color:var(--muted)}
+button{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--muted);border-radius:6px;
+min-width:32px;min-height:32px;padding:2px 8px;cursor:pointer}
+input:focus-visible,button:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
+html{scroll-padding:16px 0 9em}
+#detail{position:fixed;inset:auto 0 0;display:flex;gap:16px;align-items:start;justify-content:space-between;
+background:var(--paper);border-top:2px solid var(--accent);padding:10px 20px;max-height:40vh;overflow:auto;
+box-shadow:0 -4px 16px rgb(0 0 0/.18)}
+#detail[hidden]{display:none}
+#detail p{margin:0;white-space:pre-line;overflow-wrap:anywhere;max-width:110ch}
+@media (max-width:700px){
+main{padding:16px 8px 48px}
+.card{padding:14px 10px}
+.wide{display:none}
+.narrow{display:block}
+.narrow>svg.figure{width:100%;min-width:320px;max-width:460px}
+.facts{grid-template-columns:repeat(auto-fit,minmax(140px,1fr))}
+h1{font-size:22px}
+table{width:max-content;min-width:100%}
+th,td{max-width:34ch}
+}
+@media print{#detail,.tools{display:none!important}}
 footer{color:var(--muted);font-size:13px}
 @media print{body{background:none}.card{break-inside:avoid}}
 """

@@ -1,11 +1,19 @@
 """The parts of a self-contained HTML page: skeleton, cards, key facts and tables. All text is escaped."""
 
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from html import escape
 from typing import Any
 
 from ..figures.theme import FIGURE_CSS, PAGE_CSS
+from .page_script import PAGE_SCRIPT
+
+# What the script says of the part of a figure that the pointer or the keyboard is on.
+DETAIL_PANEL = (
+    '<aside id="detail" aria-label="Details" hidden><p role="status"></p><button type="button">Close</button></aside>\n'
+)
 
 
 @dataclass(frozen=True)
@@ -26,14 +34,33 @@ class TableRow:
     bad: tuple[int, ...] = ()
 
 
-def render_page(title: str, body: str) -> str:
-    """Render one HTML file that needs nothing else. body is markup."""
+def render_page(title: str, body: str, *, css: str = "") -> str:
+    """Render one HTML file that needs nothing else, and runs no script but ours. body is markup; css: more of it."""
+    style = f"\n{FIGURE_CSS}{PAGE_CSS}{css}"
+    policy = (
+        f"default-src 'none'; style-src {_hash_source(style)}; script-src {_hash_source(PAGE_SCRIPT)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        f"{render_head(title)}"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<style>{style}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n{DETAIL_PANEL}<script>{PAGE_SCRIPT}</script>\n</body>\n</html>\n"
+    )
+
+
+def render_head(title: str) -> str:
+    """Render how a page begins, up to its style."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{FIGURE_CSS}{PAGE_CSS}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n"
     )
+
+
+def _hash_source(content: str) -> str:
+    """Return by which a policy knows an inline style or script."""
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
 
 
 def render_header(title: str, verdict: str) -> str:
@@ -44,13 +71,29 @@ def render_header(title: str, verdict: str) -> str:
     )
 
 
-def render_card(title: str, lead: str, body: str, *, scroll: bool = False) -> str:
+def render_card(title: str, lead: str, body: str) -> str:
     """Render a section with a heading and a line of explanation; "" if there is nothing to show. body is markup."""
     if not body:
         return ""
-    content = f'<div class="scroll">{body}</div>' if scroll else body
     explanation = f'<p class="lead">{escape(lead)}</p>' if lead else ""
-    return f'<section class="card"><h2>{escape(title)}</h2>{explanation}{content}</section>\n'
+    return f'<section class="card"><h2>{escape(title)}</h2>{explanation}{body}</section>\n'
+
+
+def render_figures(draw: Callable[..., str]) -> str:
+    """Render a figure for screens and for phones, of which a page shows the one that fits; "" if there is none.
+
+    draw: with `narrow`, as the functions of figures/.
+    """
+    wide = draw(standalone=False, narrow=False)
+    if not wide:
+        return ""
+    narrow = draw(standalone=False, narrow=True)
+    return f'<div class="scroll wide">{wide}</div><div class="scroll narrow">{narrow}</div>'
+
+
+def render_scroll(figure: str) -> str:
+    """Render a figure of one size, which scrolls where there is no room for it; "" if there is none."""
+    return figure and f'<div class="scroll">{figure}</div>'
 
 
 def render_facts(items: Sequence[tuple[str, str, str]]) -> str:
@@ -63,10 +106,12 @@ def render_facts(items: Sequence[tuple[str, str, str]]) -> str:
 
 
 def render_table(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:
-    """Render a table that scrolls if it is too wide."""
+    """Render a table that scrolls if it is too wide, by keys too."""
     head = "".join(f'<th scope="col"{_render_side(column)}>{escape(column.label)}</th>' for column in columns)
     body = "".join(_render_row(columns, row) for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    label = escape(f"Table by {columns[0].label}")
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{table}</div>'
 
 
 def _render_side(column: TableColumn) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from ...partition.placement.placement_file import Placement
 from .pages import render_run_page
 
-_FRAME = '<iframe srcdoc="{}" style="width:100%;height:40em;border:0" title="cutset"></iframe>'
+_FRAME = '<iframe srcdoc="{}" sandbox="allow-scripts" style="width:100%;height:40em;border:0" title="cutset"></iframe>'
 
 
 class RunResult(dict[str, Any]):

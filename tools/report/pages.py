@@ -1,6 +1,7 @@
 """The HTML pages: one for a placement (`cutset show`), one for a run (`cutset train` and `demo`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -8,22 +9,24 @@ import msgspec
 
 from ...partition.placement.placement_file import CandidateScore, Placement
 from ..analysis.measured_step import MeasuredStep
-from ..figures.cut_map import render_cut_map
 from ..figures.cut_map_edges import collect_crossings
 from ..figures.gantt import LEGEND, render_gantt
 from ..figures.learning_curves import render_accuracy_curves, render_loss_curves, render_test_loss_curves
 from ..figures.load_and_traffic import render_link_matrix, render_load_bars, render_traffic_matrix
 from ..figures.staleness import render_staleness_heatmap, render_staleness_histograms, render_waiting_bars
 from ..units import NONE, format_bytes, format_count, format_percent, format_seconds
+from .cut_map_card import render_cut_map_card
 from .html import (
     TableColumn,
     TableRow,
     render_card,
     render_facts,
+    render_figures,
     render_fold,
     render_header,
     render_notes,
     render_page,
+    render_scroll,
     render_settings,
     render_table,
 )
@@ -40,6 +43,7 @@ from .table_rows import (
 )
 
 _MAX_LINKS = 16
+_MAX_BESIDE = 6  # machines whose traffic has room beside their load
 _CANDIDATES = (
     "The plans that were compared. The fastest wins, of those that fit and leave no machine nearly idle; among those "
     "that are within 3 % of it, which is less than the prediction can tell, the one that sends fewest bytes. "
@@ -63,11 +67,11 @@ def render_run_page(placement: Placement | None, result: Mapping[str, Any]) -> s
     """Render a run as one HTML file: the result table and curves first, then the cut it ran with, if it had one."""
     rows = render_card("Result", "", render_results(result) + render_notes(result.get("notes") or ()))
     curves = "".join(
-        render_card(title, "", figure, scroll=True)
-        for title, figure in (
-            ("Test accuracy", render_accuracy_curves(result, standalone=False)),
-            ("Test loss", render_test_loss_curves(result, standalone=False)),
-            ("Loss", render_loss_curves(result, standalone=False)),
+        render_card(title, "", render_figures(partial(draw, result)))
+        for title, draw in (
+            ("Test accuracy", render_accuracy_curves),
+            ("Test loss", render_test_loss_curves),
+            ("Loss", render_loss_curves),
         )
     )
     asynchrony = (
@@ -93,20 +97,17 @@ def _render_iterations(result: Mapping[str, Any]) -> str:
         "Evaluations: of loss and gradient, since the beginning. Round trips and bytes: the coordinator's, which "
         "handles scalars only. Issued twice: late portions that a second replica computed as well."
     )
-    return render_card(
-        "Iterations", lead, _render_list(ITERATION_COLUMNS, map(format_iteration, result["iterations"])), scroll=True
-    )
+    return render_card("Iterations", lead, _render_list(ITERATION_COLUMNS, map(format_iteration, result["iterations"])))
 
 
 def _render_staleness(result: Mapping[str, Any]) -> str:
     """Render staleness by worker and, if there are several shards, by worker and shard."""
     shards = (result.get("server_statistics") or {}).get("shards") or ()
-    heat = render_staleness_heatmap(shards, standalone=False) if len(shards) > 1 else ""
+    heat = render_scroll(render_staleness_heatmap(shards, standalone=False)) if len(shards) > 1 else ""
     return render_card(
         "Staleness",
         "Updates by others between a worker's fetch and its push: how many of its pushes had which staleness.",
-        render_staleness_histograms(result.get("staleness") or {}, standalone=False) + heat,
-        scroll=True,
+        render_figures(partial(render_staleness_histograms, result.get("staleness") or {})) + heat,
     )
 
 
@@ -118,11 +119,11 @@ def _render_waiting(result: Mapping[str, Any]) -> str:
     lists = render_fold("All workers", _render_list(WORKER_COLUMNS, map(format_worker, served["workers"])))
     lists += render_fold("All shards", _render_list(SHARD_COLUMNS, map(format_shard, served["shards"])))
     body = (
-        render_waiting_bars(served["workers"], standalone=False)
+        render_figures(partial(render_waiting_bars, served["workers"]))
         + render_notes(result.get("server_findings") or ())
         + lists
     )
-    return render_card("Waiting", "The fraction of its time that each worker waited for the shards.", body, scroll=True)
+    return render_card("Waiting", "The fraction of its time that each worker waited for the shards.", body)
 
 
 def _render_list(labels: Sequence[str], rows: Iterable[tuple[str, ...]]) -> str:
@@ -172,23 +173,20 @@ def _render_plan(placement: Placement, measured: Mapping[str, Any] | None = None
     pair = render_card(
         "Load",
         "The work of each machine in a step, forward and backward.",
-        render_load_bars(placement, standalone=False),
-        scroll=True,
+        render_figures(partial(render_load_bars, placement)),
     ) + render_card(
         "Traffic",
         "Bytes sent from row to column in a forward pass; the backward pass sends as many back.",
-        render_traffic_matrix(placement, standalone=False),
-        scroll=True,
+        render_scroll(render_traffic_matrix(placement, standalone=False)),
     )
+    lead = (
+        "Operators in order of execution; each box is divided among its machines. For details hover, tap, or take the "
+        "arrow keys."
+    )
+    beside = len(placement.machines) <= _MAX_BESIDE
     return (
-        render_card(
-            "Cut map",
-            "Operators in order of execution; each box is divided among its machines. Hover or tap for details.",
-            render_cut_map(placement, standalone=False)
-            + render_fold("All crossing tensors", _render_crossings(placement)),
-            scroll=True,
-        )
-        + f'<div class="pair">{pair}</div>\n'
+        render_cut_map_card(placement, lead, render_fold("All crossing tensors", _render_crossings(placement)))
+        + (f'<div class="pair">{pair}</div>\n' if beside else pair)
         + _render_step(placement, measured)
         + render_card("Candidates", _CANDIDATES, render_candidates(placement))
     )
@@ -197,16 +195,15 @@ def _render_plan(placement: Placement, measured: Mapping[str, Any] | None = None
 def _render_step(placement: Placement, measured: Mapping[str, Any] | None) -> str:
     """Render a step as predicted and, if some were recorded, as measured. measured: as in a result."""
     if measured is None:
-        gantt = render_gantt(placement, standalone=False)
-        return render_card("Predicted step", LEGEND, gantt, scroll=True)
+        return render_card("Predicted step", LEGEND, render_figures(partial(render_gantt, placement)))
     typical = msgspec.convert(measured["step"], MeasuredStep)
     among = f"the median of {typical.of} that" if typical.of > 1 else "the one that"
     lead = (
         f"{LEGEND} Measured: step {typical.step}, {among} replica 0 recorded; "
         "a measured send lasts until the receiver takes it."
     )
-    gantt = render_gantt(placement, typical, standalone=False)
-    return render_card("A step, predicted and measured", lead, gantt + render_notes(measured["findings"]), scroll=True)
+    gantt = render_figures(partial(render_gantt, placement, typical))
+    return render_card("A step, predicted and measured", lead, gantt + render_notes(measured["findings"]))
 
 
 def render_candidates(placement: Placement) -> str:
@@ -276,11 +273,10 @@ def _render_links(result: Mapping[str, Any]) -> str:
         for x in busiest
     ]
     names = {link[end] for link in links for end in ("source", "target")}
-    matrix = render_link_matrix(links, standalone=False) if len(names) <= _MAX_LINKS else ""
+    matrix = render_scroll(render_link_matrix(links, standalone=False)) if len(names) <= _MAX_LINKS else ""
     listed = render_fold("All links", render_table(columns, rows)) if matrix else render_table(columns, rows)
     return render_card(
         "Traffic, measured",
         "Bytes sent from row to column in training, without the tests.",
         matrix + listed,
-        scroll=True,
     )

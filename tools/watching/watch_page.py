@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,25 @@ import msgspec
 from ...errors import CutsetError
 from ...partition.placement.placement_file import Placement, load
 from ..analysis.measured_step import MeasuredStep
-from ..figures.cut_map import render_cut_map
 from ..figures.gantt import LEGEND, render_gantt
 from ..figures.learning_curves import render_accuracy_curves, render_loss_curves, render_test_loss_curves
 from ..figures.load_and_traffic import render_link_matrix
 from ..figures.theme import FIGURE_CSS, MACHINE_COLOURS, PAGE_CSS
-from ..report.html import TableColumn, TableRow, render_card, render_facts, render_notes, render_table
+from ..report.cut_map_card import render_cut_map_card
+from ..report.html import (
+    DETAIL_PANEL,
+    TableColumn,
+    TableRow,
+    render_card,
+    render_facts,
+    render_figures,
+    render_head,
+    render_notes,
+    render_page,
+    render_scroll,
+    render_table,
+)
+from ..report.page_script import PAGE_SCRIPT
 from ..run_folder import PLACEMENT, RESULT
 from ..units import NONE, format_count, format_percent, format_seconds
 from .activity_bars import find_busy, render_activity
@@ -53,7 +67,7 @@ source.onmessage = event => {
   }
   for (const [name, markup] of Object.entries(parts)) {
     const place = document.getElementById(name);
-    if (place) { place.innerHTML = markup; }
+    if (place) { replacePart(place, markup); }
   }
 };
 """
@@ -62,27 +76,27 @@ source.onmessage = event => {
 def render_watch_page(title: str, nonce: str) -> str:
     """Render the page without its parts, which come as events. nonce: by which its style and script are known."""
     places = "".join(f'<div id="{name}"></div>\n' for name in PARTS)
-    return _render_skeleton(title, places, nonce, f'<script nonce="{nonce}">{_SCRIPT}</script>\n')
+    return (
+        f"{render_head(f'cutset: {title}')}"
+        f'<style nonce="{nonce}">\n{FIGURE_CSS}{PAGE_CSS}{_CSS}</style>\n</head>\n'
+        f"<body>\n<main>\n{_render_top(title)}{places}</main>\n{DETAIL_PANEL}"
+        f'<script nonce="{nonce}">{PAGE_SCRIPT}{_SCRIPT}</script>\n</body>\n</html>\n'
+    )
 
 
 def render_snapshot(follower: RunFollower, folder: Path) -> str:
     """Render the page with its parts as they are now, as a file that needs nothing else and does not change."""
     parts = PageParts(folder).render(follower)
     busy = "".join(f"--{BUSY}{machine}:{0.25 + 0.75 * share:.2f};" for machine, share in parts[BUSY].items())
-    places = f"<style>:root{{{busy}}}</style>\n" + "".join(f'<div id="{name}">{parts[name]}</div>\n' for name in PARTS)
-    return _render_skeleton(_choose_title(follower.view, folder), places, "", "")
+    places = "".join(f'<div id="{name}">{parts[name]}</div>\n' for name in PARTS)
+    title = _choose_title(follower.view, folder)
+    return render_page(f"cutset: {title}", _render_top(title) + places, css=f"{_CSS}:root{{{busy}}}\n")
 
 
-def _render_skeleton(title: str, places: str, nonce: str, script: str) -> str:
-    attribute = f' nonce="{nonce}"' if nonce else ""
+def _render_top(title: str) -> str:
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>cutset: {escape(title)}</title>\n"
-        f"<style{attribute}>\n{FIGURE_CSS}{PAGE_CSS}{_CSS}</style>\n</head>\n"
-        f'<body>\n<main>\n<header><div class="brand">cutset</div><h1 id="{TITLE}">{escape(title)}</h1>'
-        f'<p class="off" id="link" role="status"></p></header>\n{places}</main>\n'
-        f"{script}</body>\n</html>\n"
+        f'<header><div class="brand">cutset</div><h1 id="{TITLE}">{escape(title)}</h1>'
+        '<p class="off" id="link" role="status"></p></header>\n'
     )
 
 
@@ -106,8 +120,7 @@ class PageParts:
             "activity": render_card(
                 "Who computes, who waits",
                 _ACTIVITY,
-                render_activity(view, standalone=False),
-                scroll=True,
+                render_figures(partial(render_activity, view)),
             ),
             "processes": _render_processes(view),
             "links": _render_links(view),
@@ -136,10 +149,8 @@ class PageParts:
         if measured is None or not (self._folder / PLACEMENT).is_file():
             return ""
         step = msgspec.convert(measured["step"], MeasuredStep)
-        gantt = render_gantt(load(self._folder / PLACEMENT), step, standalone=False)
-        return render_card(
-            "The step that was recorded", LEGEND, gantt + render_notes(measured["findings"]), scroll=True
-        )
+        gantt = render_figures(partial(render_gantt, load(self._folder / PLACEMENT), step))
+        return render_card("The step that was recorded", LEGEND, gantt + render_notes(measured["findings"]))
 
 
 def _choose_title(view: RunView, folder: Path) -> str:
@@ -149,7 +160,7 @@ def _choose_title(view: RunView, folder: Path) -> str:
 def _render_map(path: Path) -> str:
     placement: Placement = load(path)
     lead = f"{placement.verdict} A machine is drawn paler the more it waits."
-    return render_card("Cut map", lead, render_cut_map(placement, standalone=False), scroll=True)
+    return render_cut_map_card(placement, lead)
 
 
 def _render_key_facts(view: RunView) -> str:
@@ -176,11 +187,11 @@ def _render_key_facts(view: RunView) -> str:
 def _render_curves(view: RunView) -> str:
     result = view.as_result()
     cards = [
-        render_card(title, "", figure, scroll=True)
-        for title, figure in (
-            ("Test accuracy", render_accuracy_curves(result, standalone=False)),
-            ("Test loss", render_test_loss_curves(result, standalone=False)),
-            ("Loss", render_loss_curves(result, standalone=False)),
+        render_card(title, "", render_figures(partial(draw, result)))
+        for title, draw in (
+            ("Test accuracy", render_accuracy_curves),
+            ("Test loss", render_test_loss_curves),
+            ("Loss", render_loss_curves),
         )
     ]
     return f'<div class="pair">{"".join(cards)}</div>' if any(cards) else ""
@@ -203,9 +214,8 @@ def _render_links(view: RunView) -> str:
     names = {link[end] for link in links for end in ("source", "target")}
     if not links or len(names) > MAX_LINKED:
         return ""
-    return render_card(
-        "Traffic", "Bytes a second from row to column.", render_link_matrix(links, standalone=False), scroll=True
-    )
+    matrix = render_scroll(render_link_matrix(links, standalone=False))
+    return render_card("Traffic", "Bytes a second from row to column.", matrix)
 
 
 def _render_happenings(view: RunView) -> str:

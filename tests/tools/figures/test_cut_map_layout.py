@@ -9,14 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutset.partition.placement.placement_file import BoxPlacement, Loop, OpPlacement, Placement
-from cutset.tools.figures.cut_map_layout import (
-    ROOMY,
-    WIDTH,
-    choose_scale,
-    fuse_light_operators,
-    group_by_depth,
-    place_nodes,
-)
+from cutset.tools.figures.cut_map_fusing import fuse_light_operators
+from cutset.tools.figures.cut_map_layout import ROOMY, choose_scale, group_by_depth, place_nodes
 from cutset.tools.figures.cut_map_legend import learn_axis_names
 from cutset.tools.figures.cut_map_node import compute_fractions, divide_frame
 from cutset.tools.figures.cut_map_routing import route_edges
@@ -29,11 +23,12 @@ def test_light_operators_join_the_one_they_follow(tiles: Placement) -> None:
     assert [name for group in groups for name in group] == [op.name for op in tiles.ops]
 
 
-def test_boxes_keep_apart_and_inside(placement: Placement) -> None:
+@pytest.mark.parametrize("narrow", [False, True])
+def test_boxes_keep_apart_and_inside(placement: Placement, narrow: bool) -> None:
     nodes = fuse_light_operators(placement)
     columns = group_by_depth(nodes)
     heaviest = max(op.flops for op in placement.ops)
-    scale = choose_scale(nodes, columns, heaviest)
+    scale = choose_scale(nodes, columns, heaviest, narrow=narrow)
     seats, rows = place_nodes(nodes, columns, scale, heaviest)
     routes = route_edges(nodes, seats, rows, scale)
     frames = [
@@ -43,7 +38,8 @@ def test_boxes_keep_apart_and_inside(placement: Placement) -> None:
     for a, b in combinations(frames, 2):
         assert a[2] < b[0] or b[2] < a[0] or a[3] < b[1] or b[3] < a[1], f"{a} and {b} overlap"
     assert all(
-        left >= 0 and right <= WIDTH and top >= 0 and bottom <= routes.height for left, top, right, bottom in frames
+        left >= 0 and right <= scale.width and top >= 0 and bottom <= routes.height
+        for left, top, right, bottom in frames
     )
 
 
@@ -60,7 +56,7 @@ def test_every_edge_runs_straight_on_or_level_and_upright(placement: Placement) 
         assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(points))
         assert points[0][0] == seats[source].x + seats[source].width
         assert points[-1][0] == seats[target].x
-        assert all(0 < x < WIDTH + ROOMY.gap for x, _ in points)
+        assert all(0 < x < ROOMY.width for x, _ in points)
 
 
 def boxes_of(splits: list[tuple[int, float, int]], sizes: list[int]) -> list[BoxPlacement]:

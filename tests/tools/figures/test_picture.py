@@ -12,7 +12,7 @@ import pytest
 from cutset.partition.placement.placement_file import Placement, TimelineSpan, Traffic
 from cutset.tools.figures.cut_map import render_cut_map
 from cutset.tools.figures.cut_map_edges import assign_received, collect_crossings
-from cutset.tools.figures.cut_map_layout import fuse_light_operators
+from cutset.tools.figures.cut_map_fusing import fuse_light_operators
 from cutset.tools.figures.gantt import merge_spans, render_gantt
 from cutset.tools.figures.load_and_traffic import render_link_matrix, render_load_bars, render_traffic_matrix
 from cutset.tools.task.capture_task import capture_task
@@ -43,8 +43,9 @@ def test_a_figure_is_well_formed_and_says_what_it_shows(placement: Placement, dr
         assert title.text
         assert description.tag.endswith("desc")
         assert description.text
-        assert root.get("role") == "img"
-        assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        assert root.get("role") == "group", "the parts of a picture are reached, too"
+        assert root.get("aria-labelledby") == title.get("id")
+        assert root.get("aria-describedby") == description.get("id")
         assert any(element.tag.endswith("style") for element in root.iter()) is standalone
 
 
@@ -79,7 +80,7 @@ def test_all_bytes_that_cross_are_in_the_picture() -> None:
         read = {name for op in fuse_light_operators(placement)[position].ops for name in op.reads}
         assert {item.tensor for item in items} <= read
     root = ElementTree.fromstring(render_cut_map(placement))
-    assert len([one for one in root.iter() if one.get("class") == "receives"]) == len(received)
+    assert len([one for one in root.iter() if one.get("class") == "item receives"]) == len(received)
 
 
 def test_the_cut_map_colours_only_machines_that_hold_a_part(tiles: Placement) -> None:
@@ -178,9 +179,13 @@ def test_narrow_spans_are_joined_and_none_is_lost() -> None:
     assert len(merge_spans(spans, 0.01)) == len(spans)
 
 
-def test_machines_beyond_the_colours_are_hatched(transformer: Callable[[int, int], Placement]) -> None:
+def test_machines_beyond_eight_are_hatched_each_in_its_colour(transformer: Callable[[int, int], Placement]) -> None:
     svg = render_cut_map(transformer(1, 18))
-    assert "url(#cut-hatch0)" in svg
-    assert "url(#cut-hatch1)" in svg
-    assert 'id="cut-hatch1"' in svg
-    assert "hatch0" not in render_cut_map(transformer(1, 8))
+    root = ElementTree.fromstring(svg)
+    patterns = {e.get("id"): e for e in root.iter() if e.tag.endswith("pattern")}
+    assert list(patterns) == [f"cut-hatch{machine}" for machine in range(8, 18)]
+    assert all(f"url(#{name})" in svg for name in patterns)
+    marks = {name: (pattern[0].get("d"), pattern[0].get("class")) for name, pattern in patterns.items()}
+    assert marks["cut-hatch8"][0] != marks["cut-hatch16"][0], "the ninth and the seventeenth have other hatches"
+    assert len(set(marks.values())) == len(marks)
+    assert "hatch" not in render_cut_map(transformer(1, 8)).partition("</style>")[2]

@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from cutset.tools.figures.svg import element, fit_text, fit_text_end, format_number, measure_text
-from cutset.tools.figures.theme import _DARK, _LIGHT, _MACHINES
+from cutset.tools.figures.svg import element, fit_text, fit_text_end, format_number, measure_text, wrap_text
+from cutset.tools.figures.theme import _DARK, _LIGHT, _MACHINES, MACHINE_COLOURS, PLAIN_COLOURS
 from cutset.tools.units import (
     choose_ticks,
     format_against_prediction,
@@ -70,12 +70,21 @@ def oklab(rgb: list[float]) -> tuple[float, float, float]:
 @pytest.mark.parametrize("vision", VISIONS)
 def test_machine_colours_stay_apart(vision: str, dark: bool) -> None:
     seen = []
-    for row in _MACHINES:
+    for row in _MACHINES[:PLAIN_COLOURS]:
         rgb = linear(row[dark])
         seen.append(oklab([sum(w * c for w, c in zip(weights, rgb, strict=True)) for weights in VISIONS[vision]]))
     for (i, a), (j, b) in combinations(enumerate(seen), 2):
         apart = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5
         assert apart > (0.18 if j < 4 else 0.08), f"machines {i} and {j}"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_sixteen_machines_have_colours_that_differ(dark: bool) -> None:
+    """The second eight are hatched besides, for those who do not see all colours."""
+    colours = [oklab(linear(row[dark])) for row in _MACHINES]
+    assert len(colours) == MACHINE_COLOURS == 2 * PLAIN_COLOURS
+    for (i, a), (j, b) in combinations(enumerate(colours), 2):
+        assert sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5 > 0.085, f"machines {i} and {j}"
 
 
 def test_text_is_cut_to_fit() -> None:
@@ -84,6 +93,10 @@ def test_text_is_cut_to_fit() -> None:
     assert measure_text(fit_text("a long line of text", 60)) <= 60
     assert fit_text_end("layers.11.attention", 70, 10).endswith("tention")
     assert fit_text("anything", 0) == ""
+    lines = wrap_text("a long line of several words", 80)
+    assert " ".join(lines) == "a long line of several words"
+    assert len(lines) > 1
+    assert all(measure_text(line) <= 80 for line in lines)
 
 
 def test_tags_are_escaped_and_numbers_short() -> None:

@@ -1,6 +1,8 @@
 """Pages: whole, self-contained, escaped, and with everything that a placement or a run holds."""
 
+from base64 import b64encode
 from collections import Counter
+from hashlib import sha256
 from html.parser import HTMLParser
 from typing import Any
 
@@ -8,6 +10,7 @@ import msgspec
 import pytest
 
 from cutset.partition.placement.placement_file import Placement, TimelineSpan
+from cutset.tools.figures.cut_map import has_repeats
 from cutset.tools.figures.learning_curves import (
     average_runs,
     render_accuracy_curves,
@@ -59,20 +62,27 @@ class Page(HTMLParser):
 
 
 def check_whole(text: str) -> Page:
-    """Balanced tags, one style, unique ids, no script, and nothing fetched from elsewhere."""
+    """Balanced tags, one style and script, which its policy knows, unique ids, and nothing fetched from elsewhere."""
     page = Page(text)
-    assert page.tags["script"] == page.tags["link"] == page.tags["img"] == 0
-    assert page.tags["style"] == 1
+    assert page.tags["link"] == page.tags["img"] == 0
+    assert page.tags["style"] == page.tags["script"] == 1
+    policy = dict(page.attributes)["content"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        content = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        assert f"{tag}-src 'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'" in policy
     assert max(page.ids.values()) == 1
-    assert not [value for name, value in page.attributes if name in ("src", "href") or name.startswith("on")]
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert not [value for name, value in page.attributes if name in ("src", "href", "style") or name.startswith("on")]
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
     assert "@import" not in text
     return page
 
 
 def test_a_placement_page_is_whole_and_complete(placement: Placement) -> None:
     page = check_whole(render_placement_page(placement))
-    assert page.tags["svg"] == 4
+    assert {"cut-title", "cut-narrow-title", "load-title", "load-narrow-title", "traffic-title"} <= set(page.ids)
+    assert ("cut-whole-title" in page.ids) == has_repeats(placement)
     assert placement.verdict in page.text
     for name in [score.name for score in placement.candidates] + [machine.name for machine in placement.machines]:
         assert name in page.text
@@ -99,7 +109,7 @@ def test_a_run_page_has_the_result_first(mlp: Placement, result: dict[str, Any])
     assert page.text.index("samples/s") < page.text.index("Cut map")
     for worker in result["staleness"]:
         assert ("data-worker", worker) in page.attributes
-    assert [value for name, value in page.attributes if name == "data-row"] == 2 * [
+    assert [value for name, value in page.attributes if name == "data-row"] == 4 * [
         row["name"] for row in result["rows"]
     ]
 

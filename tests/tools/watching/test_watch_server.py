@@ -164,14 +164,16 @@ def test_a_placement_that_is_damaged_is_said_so(server: WatchServer, folder: Pat
     assert "cannot be shown" in server.news.parts["map"]
 
 
-def test_the_page_as_a_file_has_everything_and_no_script(folder: Path, file: MetricsFile, clock: Clock) -> None:
+def test_the_page_as_a_file_has_everything_and_does_not_connect(folder: Path, file: MetricsFile, clock: Clock) -> None:
     for number in (2, 3):
         clock.now += 2
         file.on_roles(RolesReport("ssp", {"worker-0.1": worker_status(clock.now, number, peers=number * 1.0)}))
     follower = RunFollower(folder, now=clock)
     follower.update()
     page = render_snapshot(follower, folder)
-    assert "<script" not in page
+    assert "EventSource" not in page
+    assert "connect-src" not in page
+    assert "default-src 'none'; style-src 'sha256-" in page
     assert "<title>cutset: &lt;digits&gt; by ssp</title>" in page
     assert page.count("&lt;digits&gt; by ssp") == 3, "in the title, the heading and what happened"
     assert "--busy1:0.62;" in page

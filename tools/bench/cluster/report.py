@@ -1,12 +1,14 @@
 """What `cutset bench cluster` reports: the steps as a table, how they were measured, and whether promises hold."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...figures.gantt import LEGEND, render_gantt
 from ...report.html import (
     render_card,
     render_facts,
+    render_figures,
     render_header,
     render_notes,
     render_page,
@@ -107,8 +109,9 @@ def render_cluster_page(result: ClusterResult) -> str:
     body += render_card("Steps", "", table.to_html(best=lambda row: row is micro))
     body += render_card("How it was measured", "", render_notes(describe_conditions(result)))
     for row in result.rows[1:]:
-        gantt = render_gantt(row.variant.placement, standalone=False)
-        body += render_card(f"Predicted step, {row.variant.name}", LEGEND, gantt, scroll=True)
+        name = f"step-{row.variant.name.replace(' ', '-')}"
+        gantt = render_figures(partial(render_gantt, row.variant.placement, name=name))
+        body += render_card(f"Predicted step, {row.variant.name}", LEGEND, gantt)
     return render_page("cutset: emulated cluster", body)
 
 

@@ -107,10 +107,10 @@ def _render_grid(axes: tuple[ChartAxis, ChartAxis], place: PlotPoint, max_machin
     for mark in up.marks():
         y = place(0, mark)[1]
         out.append(element("path", d=f"M{left:.0f} {y:.1f}H{_WIDTH - _RIGHT:.0f}", cls="rule"))
-        out.append(text_line(left - 8, y + 4, up.show(mark), "muted tiny end"))
+        out.append(text_line(left - 8, y + 4, up.show(mark), "muted small end"))
     marks = [k for k in _MARKED if k <= max_machines] if max_machines >= _MARKED[1] else range(1, max_machines + 1)
     for k in marks:
-        out.append(text_line(place(k, 0)[0], bottom + 16, across.show(k), "muted tiny mid"))
+        out.append(text_line(place(k, 0)[0], bottom + 16, across.show(k), "muted small mid"))
     out.append(element("path", d=f"M{left:.0f} {bottom:.1f}H{_WIDTH - _RIGHT:.0f}", cls="axis"))
     middle = (left + _WIDTH - _RIGHT) / 2
     out.append(text_line(middle - measure_text(across.label, 11) / 2, bottom + 36, across.label, "muted small"))
