@@ -96,12 +96,14 @@ clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(FOLDERS) api tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch first and alone, so that a failure there is seen as one
+# torch first and alone, so that a failure there is seen as one. axe-core, of which tests of pages take what it finds, is
+# in a package for Playwright: alone, since Playwright is a browser driver of 40 MB that nothing here runs.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV): a minute or two, this once"
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'torch==2.13.*'
 	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps axe-playwright-python
 	touch $@
 
 # torchvision and timm alone: what they depend on would bring another torch, with CUDA

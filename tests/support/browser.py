@@ -38,6 +38,18 @@ class Browser:
         """Run a script in the page; return what it returns."""
         return self.call("execute/sync", script=script, args=list(args))
 
+    def emulate(self, width: int, *, dark: bool = False, height: int = 900) -> None:
+        """Show pages as in a window of this width, which below 600 pixels is that of a phone, in light or dark."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"features": [scheme]})
+        self.call("goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=size)
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other, by their characters or codes of WebDriver."""
+        pressed = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self.call("actions", actions=[{"type": "key", "id": "keys", "actions": pressed}])
+
     def text(self) -> str:
         """Return what a reader sees."""
         return str(self.run("return document.body.innerText"))

@@ -118,7 +118,8 @@ def _describe_operator(op: OpPlacement, axes: AxisNames, copies: Sequence[str] =
     loops = " × ".join(f"{axes[loop.axis]} {loop.size}" for loop in op.loops)
     held = ", ".join(f"machine {machine}: {format_percent(part)}" for machine, part in compute_fractions(op).items())
     where = f" in {op.module}" if op.module else ""
-    alike = f"\nand {len(copies)} more that are alike: {', '.join(copies)}" if copies else ""
+    few = [*copies[:3], "…", copies[-1]] if len(copies) > 5 else copies
+    alike = f"\nand {len(copies)} more that are alike: {', '.join(few)}" if copies else ""
     return f"{op.name} ({op.op}){where}\n{format_count(op.flops)}FLOP, {loops or 'no loops'}\n{held}{alike}"
 
 

@@ -167,7 +167,8 @@ html{scroll-padding:16px 0 9em}
 background:var(--paper);border-top:2px solid var(--accent);padding:10px 20px;max-height:40vh;overflow:auto;
 box-shadow:0 -4px 16px rgb(0 0 0/.18)}
 #detail[hidden]{display:none}
-#detail p{margin:0;white-space:pre-line;overflow-wrap:anywhere;max-width:110ch}
+#detail button{flex:none}
+#detail p{margin:0;min-width:0;white-space:pre-line;overflow-wrap:anywhere;max-width:110ch}
 @media (max-width:700px){
 main{padding:16px 8px 48px}
 .card{padding:14px 10px}
