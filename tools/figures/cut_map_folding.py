@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Repeat:
+class FoldedLayers:
     """Layers that are alike: `count` times `period` nodes from `start` on."""
 
     start: int
@@ -34,7 +34,9 @@ def fold_repeats(nodes: list[MapNode], crossed: Mapping[str, Crossing]) -> list[
     if len(nodes) <= FEW_NODES:
         return nodes
     received = assign_received(nodes, crossed)
-    marks = [_describe_node(i, node, crossed, received.get(i, [])) for i, node in enumerate(nodes)]
+    looks = [_describe_node(i, node, crossed, received.get(i, [])) for i, node in enumerate(nodes)]
+    kinds = {look: number for number, look in enumerate(dict.fromkeys(looks))}
+    marks = [kinds[look] for look in looks]
     home = list(range(len(nodes)))
     copies: dict[int, list[MapNode]] = {}
     for repeat in _find_repeats(nodes, marks, 0, len(nodes)):
@@ -76,9 +78,12 @@ def _describe_node(i: int, node: MapNode, crossed: Mapping[str, Crossing], recei
     return layer, operators, sources, tuple(sorted(sent.pairs.items())) if sent else (), arrived
 
 
-def _find_repeats(nodes: list[MapNode], marks: list[Hashable], start: int, stop: int) -> list[Repeat]:
-    """Return repeats between two positions, those that hide most first, then what is before and after them."""
-    best = Repeat(start, 1, 1)
+def _find_repeats(nodes: list[MapNode], marks: list[int], start: int, stop: int) -> list[FoldedLayers]:
+    """Return repeats between two positions, those that hide most first, then what is before and after them.
+
+    marks: of each node, alike where nodes look alike.
+    """
+    best = FoldedLayers(start, 1, 1)
     for period in range(1, min(_MAX_PERIOD, (stop - start) // _MIN_LAYERS) + 1):
         alike = 0
         for i in range(start, stop - period + 1):
@@ -95,12 +100,12 @@ def _find_repeats(nodes: list[MapNode], marks: list[Hashable], start: int, stop:
     return [best, *_find_repeats(nodes, marks, start, best.start), *_find_repeats(nodes, marks, end, stop)]
 
 
-def _align_layers(nodes: list[MapNode], start: int, period: int, length: int) -> Repeat:
+def _align_layers(nodes: list[MapNode], start: int, period: int, length: int) -> FoldedLayers:
     """Begin where the name of the module gets another number, if that folds no fewer layers than beginning at once."""
     for first in range(max(start, 1), start + length % period + 1):
         if _number_layer(nodes[first]) != _number_layer(nodes[first - 1]):
-            return Repeat(first, period, (length - (first - start)) // period)
-    return Repeat(start, period, length // period)
+            return FoldedLayers(first, period, (length - (first - start)) // period)
+    return FoldedLayers(start, period, length // period)
 
 
 def _name(node: MapNode) -> str:
