@@ -44,6 +44,9 @@ for (const svg of document.querySelectorAll('svg.figure')) {
     }
   }
 }
+for (const place of document.querySelectorAll('.narrow, .wide'))
+  if ((innerWidth < 700 || innerWidth >= 1240) && place.scrollWidth > place.clientWidth)
+    wrong.push(place.querySelector('title').id + ': cut off by its card');
 if (document.documentElement.scrollWidth > innerWidth) wrong.push('the page is wider than its window');
 return wrong;
 """

@@ -97,7 +97,8 @@ def has_room_for_rings(box: OperatorBox, spots: list[Point], radius: float) -> b
         for x, y in spots
         for left, top, wide, high in filter(None, numbers)
     )
-    return not covers and len(spots) * (2 * radius + 2) ** 2 < 0.2 * box.lead * box.frame[3]
+    inside = any(x < box.right - 1 for x, _ in spots) and box.lead < 60
+    return not covers and not inside and len(spots) * (2 * radius + 2) ** 2 < 0.2 * box.lead * box.frame[3]
 
 
 def list_labels(node: MapNode, scale: MapScale, axes: AxisNames) -> list[tuple[str, str]]:

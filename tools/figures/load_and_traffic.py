@@ -164,9 +164,8 @@ def _lay_out_bars(machines: Sequence[MachinePlacement], *, narrow: bool) -> _Bar
     if narrow:
         return _BarLayout(tuple((8.0, 24.0 + 32 * i) for i in range(3)), 304.0, 130.0, 8.0, 320.0)
     left = 46.0 + max((measure_text(fit_text(m.name, 130)) for m in machines), default=0.0)
-    bar = max((550.0 - left - 16) / 3 - 18, 136.0)
-    starts = tuple((left + (bar + 18) * i, 0.0) for i in range(3))
-    return _BarLayout(starts, bar, 40.0, 40.0, left + 3 * (bar + 18))
+    bar = (1120.0 - left) / 3 - 24
+    return _BarLayout(tuple((left + (bar + 24) * i, 0.0) for i in range(3)), bar, 40.0, 40.0, 1120.0)
 
 
 def render_load_bars(placement: Placement, *, standalone: bool = True, narrow: bool = False) -> str:

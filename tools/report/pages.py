@@ -43,7 +43,6 @@ from .table_rows import (
 )
 
 _MAX_LINKS = 16
-_MAX_BESIDE = 6  # machines whose traffic has room beside their load
 _CANDIDATES = (
     "The plans that were compared. The fastest wins, of those that fit and leave no machine nearly idle; among those "
     "that are within 3 % of it, which is less than the prediction can tell, the one that sends fewest bytes. "
@@ -170,23 +169,16 @@ def _describe_speedup(one_s: float, step_s: float) -> str:
 
 def _render_plan(placement: Placement, measured: Mapping[str, Any] | None = None) -> str:
     """Render the figures of a placement, and the same in tables."""
-    pair = render_card(
-        "Load",
-        "The work of each machine in a step, forward and backward.",
-        render_figures(partial(render_load_bars, placement)),
-    ) + render_card(
-        "Traffic",
-        "Bytes sent from row to column in a forward pass; the backward pass sends as many back.",
-        render_scroll(render_traffic_matrix(placement, standalone=False)),
-    )
+    load = "The work of each machine in a step, forward and backward."
+    traffic = "Bytes sent from row to column in a forward pass; the backward pass sends as many back."
     lead = (
         "Operators in order of execution; each box is divided among its machines. For details hover, tap, or take the "
         "arrow keys."
     )
-    beside = len(placement.machines) <= _MAX_BESIDE
     return (
         render_cut_map_card(placement, lead, render_fold("All crossing tensors", _render_crossings(placement)))
-        + (f'<div class="pair">{pair}</div>\n' if beside else pair)
+        + render_card("Load", load, render_figures(partial(render_load_bars, placement)))
+        + render_card("Traffic", traffic, render_scroll(render_traffic_matrix(placement, standalone=False)))
         + _render_step(placement, measured)
         + render_card("Candidates", _CANDIDATES, render_candidates(placement))
     )
