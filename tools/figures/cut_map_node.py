@@ -64,7 +64,8 @@ def render_box(name: str, box: OperatorBox, scale: MapScale, axes: AxisNames) ->
         size = 11 if i else 12.5
         shown = fit(line, room - measure_text(count, size), size) + count
         out.append(text_line(x, y + height + 14 + LINE_HEIGHT * i, shown, cls))
-    return element("g", *out, cls="node", data_node=str(box.number))
+    folded_layers = str(len(box.node.copies)) if box.node.copies else None
+    return element("g", *out, cls="node", data_node=str(box.number), data_copies=folded_layers)
 
 
 def lead_frame(box: OperatorBox) -> Rect:

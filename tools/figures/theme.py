@@ -166,8 +166,8 @@ html{scroll-padding:16px 0 9em}
 #detail{position:fixed;inset:auto 0 0;display:flex;gap:16px;align-items:start;justify-content:space-between;
 background:var(--paper);border-top:2px solid var(--accent);padding:10px 20px;max-height:40vh;overflow:auto;
 box-shadow:0 -4px 16px rgb(0 0 0/.18)}
-#detail[hidden]{display:none}
-#detail button{flex:none}
+#detail span{flex:none;display:flex;flex-wrap:wrap;gap:6px;max-width:50%}
+[hidden]{display:none!important}
 #detail p{margin:0;min-width:0;white-space:pre-line;overflow-wrap:anywhere;max-width:110ch}
 @media (max-width:700px){
 main{padding:16px 8px 48px}

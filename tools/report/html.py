@@ -12,7 +12,8 @@ from .page_script import PAGE_SCRIPT
 
 # What the script says of the part of a figure that the pointer or the keyboard is on.
 DETAIL_PANEL = (
-    '<aside id="detail" aria-label="Details" hidden><p role="status"></p><button type="button">Close</button></aside>\n'
+    '<aside id="detail" aria-label="Details" hidden><p role="status"></p><span>'
+    '<button type="button" hidden>Unfold</button><button type="button">Close</button></span></aside>\n'
 )
 
 

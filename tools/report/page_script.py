@@ -7,6 +7,7 @@ same; what it adds is reached by pointer, touch and keyboard alike.
 PAGE_SCRIPT = """
 const panel = document.getElementById('detail');
 const panelWords = panel.querySelector('p');
+const [unfoldButton, closeButton] = panel.querySelectorAll('button');
 document.documentElement.classList.add('js');
 
 const closest = (node, selector) => node instanceof Element ? node.closest(selector) : null;
@@ -24,16 +25,32 @@ function light(item) {
     if (node ? ends.split(' ').includes(node.dataset.node) : ends === item.dataset.edge) edge.classList.add('lit');
   }
 }
+let shown = null;
 function show(words, item) {
   panelWords.textContent = words;
   panel.hidden = false;
+  shown = item;
+  unfoldButton.hidden = !findUnfolded(item);
   light(item);
 }
 function hide() {
   panel.hidden = true;
   light(null);
 }
-panel.querySelector('button').addEventListener('click', hide);
+closeButton.addEventListener('click', hide);
+
+// The same operator in the map that has all layers, of one that stands for several.
+function findUnfolded(item) {
+  const fold = closest(item, '[data-copies]') && item.closest('.card').querySelector('details.unfold');
+  return fold && fold.querySelector('[data-op="' + CSS.escape(item.dataset.op) + '"]');
+}
+function unfold(item) {
+  const other = findUnfolded(item);
+  other.closest('details').open = true;
+  other.focus();
+  other.scrollIntoView({block: 'center', inline: 'center'});
+}
+unfoldButton.addEventListener('click', () => unfold(shown));
 
 document.addEventListener('focusin', event => {
   const item = closest(event.target, 'svg.figure .item');
@@ -67,8 +84,13 @@ function findBeside(items, from, down) {
   }
   return best;
 }
+// Its parts in the order in which they are read: machines, operators, then what crosses.
+function listItems(figure) {
+  const kinds = ['[data-machine]', '[data-op]', ':not([data-machine], [data-op])'];
+  return kinds.flatMap(kind => [...figure.querySelectorAll('.item' + kind)]);
+}
 function move(figure, from, key) {
-  const items = [...figure.querySelectorAll('.item')];
+  const items = listItems(figure);
   const at = items.indexOf(from);
   if (key === 'Home') return items[0];
   if (key === 'End') return items[items.length - 1];
@@ -87,6 +109,8 @@ document.addEventListener('keydown', event => {
   if (/^(Arrow|Home$|End$)/.test(event.key)) {
     const next = move(figure, item, event.key);
     if (next) { next.focus(); next.scrollIntoView({block: 'nearest', inline: 'nearest'}); }
+  } else if (event.key === 'Enter' && findUnfolded(item)) {
+    unfold(item);
   } else if (item && (event.key === 'Enter' || event.key === ' ')) {
     if (panel.hidden) show(titleOf(item), item); else hide();
   } else if ('+=-0'.includes(event.key)) zoom(closest(figure, '.card'), {'-': 0.8, 0: 0}[event.key] ?? 1.25);

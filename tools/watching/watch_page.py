@@ -50,7 +50,7 @@ MAX_LINKED = 16  # processes in the matrix of links
 _CSS = (
     ".off{color:var(--bad);font-weight:600}\n"
     "section.card:empty{display:none}\n"
-    "#map svg[class] .tile{transition:fill-opacity .6s}\n"
+    "@media (prefers-reduced-motion:no-preference){#map svg[class] .tile{transition:fill-opacity .6s}}\n"
     + "".join(f"#map svg .f{i}{{fill-opacity:var(--busy{i},1)}}\n" for i in range(MACHINE_COLOURS))
 )
 

@@ -110,6 +110,7 @@ def test_a_notebook_shows_result_and_plan(fitted: tuple[Trainer, Recording]) -> 
     assert trainer.result is not None
     page = trainer.result._repr_html_()
     assert page.startswith("<iframe srcdoc=")
+    assert 'sandbox="allow-scripts"' in page, "its script reaches nothing of the notebook"
     assert "Run of" in page
     assert "<script" not in page
     shown = trainer.plan()._repr_html_()

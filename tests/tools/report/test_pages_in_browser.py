@@ -14,6 +14,10 @@ from cutset.partition.placement.placement_file import Placement, TimelineSpan
 from cutset.tools.report.pages import render_placement_page, render_run_page
 
 TAB, ENTER, ESCAPE, LEFT, RIGHT = "\ue004", "\ue007", "\ue00c", "\ue012", "\ue014"
+OPEN_ALL = (
+    "for (const one of document.querySelectorAll('details')) one.open = true;"
+    "[...document.querySelectorAll('.item')].find(one => one.getClientRects().length).focus()"
+)
 DETAILS = "const panel = document.getElementById('detail'); return panel.hidden ? null : panel.innerText"
 
 
@@ -57,6 +61,19 @@ def test_no_label_of_a_cut_is_on_another_or_on_a_line(placement: Placement, brow
 
 
 @pytest.mark.run
+def test_long_names_are_cut_to_fit(tiles: Placement, result: dict[str, Any], browser: Browser, tmp_path: Path) -> None:
+    name = "WWW-a-machine-with-a-name-that-goes-on-and-on-and-on"
+    machines = [msgspec.structs.replace(machine, name=f"{i}{name}") for i, machine in enumerate(tiles.machines)]
+    ops = [msgspec.structs.replace(op, module=f"{name}.{op.module}", op=f"aten.{name}.default") for op in tiles.ops]
+    long = msgspec.structs.replace(tiles, model=name * 3, machines=machines, ops=ops)
+    result["rows"][1]["name"] = name * 2
+    for width, page in product(WIDTHS, (render_placement_page(long), render_run_page(long, add_step(long, result)))):
+        browser.emulate(width)
+        open_page(browser, page, tmp_path)
+        assert find_label_faults(browser) == [], width
+
+
+@pytest.mark.run
 def test_no_label_of_a_run_is_on_another_or_on_a_line(
     mlp: Placement, result: dict[str, Any], browser: Browser, tmp_path: Path
 ) -> None:
@@ -97,6 +114,8 @@ def test_axe_finds_nothing_serious(
         open_page(browser, page, tmp_path)
         background = browser.run("return getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(13, 16, 20)") == dark
+        browser.run(OPEN_ALL)
+        assert browser.run(DETAILS)
         assert find_axe_violations(browser) == [], (width, dark)
 
 
@@ -156,7 +175,7 @@ def test_a_tap_shows_details_and_another_one_beside_it_hides_them(
     )
     tap(browser, *at)
     assert browser.run(DETAILS).startswith("layers.0 (aten.linear.default)")
-    right = browser.run("return document.querySelector('#detail button').getBoundingClientRect().right")
+    right = browser.run("return document.querySelector('#detail span').getBoundingClientRect().right")
     assert right <= WIDTHS[1]
     tap(browser, 3, 3)
     assert browser.run(DETAILS) is None
@@ -190,6 +209,29 @@ def test_search_finds_an_operator_of_a_layer_that_is_folded(
     assert found == [True] * 4, "it is scrolled into view"
     browser.press("x")
     assert browser.run("return document.querySelector('.tools output').value") == "0 operators"
+
+
+@pytest.mark.run
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_folded_layer_unfolds(
+    transformer: Callable[[int, int], Placement], width: int, browser: Browser, tmp_path: Path
+) -> None:
+    """By Enter, and by the button beside the details."""
+    for unfold in (
+        lambda: browser.press(ENTER),
+        lambda: browser.run("document.querySelector('#detail button').click()"),
+    ):
+        browser.emulate(width)
+        open_page(browser, render_placement_page(transformer(48, 4)), tmp_path)
+        folded = browser.run(
+            "const all = [...document.querySelectorAll('[data-copies] [data-op]')];"
+            "const folded = all.find(one => one.getClientRects().length); folded.focus(); return folded.dataset.op"
+        )
+        assert "and 4" in browser.run(DETAILS)
+        unfold()
+        assert browser.run("return document.activeElement.dataset.op") == folded
+        assert browser.run("return document.activeElement.closest('details.unfold').open")
+        assert "that are alike" not in browser.run(DETAILS)
 
 
 @pytest.mark.run
