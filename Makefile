@@ -12,6 +12,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 OUTSIDE_STAMP := $(VENV)/.installed-outside
 ENGINES_STAMP := $(VENV)/.installed-engines
+DOCS_STAMP := $(VENV)/.installed-docs
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt $(INSTALL)
 TYPES := build/types/cutset
 PYTEST := $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup
@@ -86,10 +87,14 @@ format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# What the documentation takes from the code
-docs: $(STAMP)
+# What the documentation takes from the code, and the site of it: build/docs/index.html. Once Sphinx is installed, that
+# needs no network.
+docs: $(DOCS_STAMP)
 	$(VENV)/bin/python docs/draw_pictures.py
 	$(VENV)/bin/python docs/generate.py
+	$(VENV)/bin/python docs/generate_reference.py
+	$(VENV)/bin/python -m sphinx -q --fail-on-warning -c docs -d build/docs-state . build/docs
+	@echo "build/docs/index.html"
 
 # keeps the virtual environment; `rm -r .venv` starts afresh
 clean:
@@ -116,4 +121,9 @@ $(OUTSIDE_STAMP): $(STAMP)
 $(ENGINES_STAMP): $(STAMP)
 	@echo "installing Ray and a validator of manifests: less than 100 MB, this once"
 	$(PIP) -e '.[dev,ray]' kubernetes-validate
+	touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	@echo "installing Sphinx: less than 80 MB, this once"
+	$(PIP) -e '.[dev,docs]'
 	touch $@

@@ -1,10 +1,11 @@
 """What README.md and docs/ show works as it stands there, and what they name is there."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from documentation import PAGES, read_blocks, set_up
+from documentation import PAGES, Block, read_anchors, read_blocks, read_links, set_up
 from places import ROOT
 
 from cutset.tools.task.capture_task import capture_task
@@ -52,6 +53,34 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = {
         ROOT / path for path in re.findall(r"\b(?:models|partition|runtime|ps|tools|api|tests|docs)/[\w/]+\.\w+", text)
     }
-    links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text)
-    named |= {ROOT / link[1:] if link.startswith("/") else (page.parent / link).resolve() for link in links}
+    named |= {path for path, _ in read_links(page)}
     assert [path for path in sorted(named - WRITTEN_BY_THE_READER) if not path.exists()] == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name_of)
+def test_every_heading_that_a_page_links_to_exists(page: Path) -> None:
+    links = [(path, anchor) for path, anchor in read_links(page) if anchor]
+    assert [(name_of(path), anchor) for path, anchor in links if anchor not in read_anchors(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_marks_say_of_a_block_can_be_checked(page: Path) -> None:
+    blocks = read_blocks(page)
+    for before, block in pairwise([Block("text", ""), *blocks]):
+        assert not block.prints or (block.kind == "text" and (before.kind in ("console", "python") or before.prints))
+        assert not block.exit_code or len(block.commands()) == 1
+
+
+def test_what_is_printed_is_compared_but_for_numbers() -> None:
+    block = Block(
+        "text", "Worth it: 2 machines ... 1.17x faster\n\nname    busy\n───\n0 desk  7.08 ms\n", frozenset({"prints"})
+    )
+    printed = "Worth it: 2\nmachines 3.5 ms, 1.31x faster than one\n\nname busy\n─────\n0 desk 812 µs\n"
+    assert block.find_unprinted(printed) == []
+    assert block.find_unprinted(printed.replace("desk", "shelf")) == ["0 desk  7.08 ms"]
+
+
+def test_anchors_are_those_of_a_code_host(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A *cut*, `--and` more\n\n## [Same](a.md)\n\n```sh\n# no heading\n```\n\n## Same\n")
+    assert read_anchors(page) == {"a-cut---and-more", "same", "same-1"}

@@ -36,6 +36,8 @@ LOOPBACK = "127.0.0.1"
 class AllReduce(Method, frozen=True, tag="allreduce"):
     """Replicas of one host average their gradients by gloo's ring all-reduce (Patarasuk and Yuan, 2009).
 
+    When: for comparison with `sync` and with torch, on one host.
+
     No replica can go on without the gradients of all others, so the run ends with the first that is lost.
     """
 

@@ -17,6 +17,8 @@ from .training_loop import TrainingLoop
 class Downpour(Method, frozen=True, tag="downpour"):
     """Replicas fetch parameters and push gradients independently (Dean et al., 2012).
 
+    When: by default; slow or stalling machines delay no other.
+
     fetch, push: n_fetch and n_push of the paper, in steps. warm_start: replica 0 begins alone; the others follow
     once it has pushed so often. overlap: request parameters one step ahead, so that the fetch overlaps that step's
     work. This hides a slow network, and costs freshness: those parameters lack what was pushed during the step; with an

@@ -19,6 +19,8 @@ from .training_loop import TrainingLoop
 class EASGD(Method, frozen=True, tag="easgd"):
     """Every N steps a replica and a shared centre move towards each other (Zhang et al., 2015).
 
+    When: the network is slow, and machines differ.
+
     every: steps between two exchanges with the centre, τ of the paper. alpha: the moving rate α, how far a replica
     moves towards the centre, and the centre towards it; 0 for the paper's 0.9 / replicas.
 

@@ -20,6 +20,8 @@ from .training_loop import TrainingLoop
 class Hogwild(Method, frozen=True, tag="hogwild"):
     """Replicas of one host update shared memory, without a lock (Niu et al., 2011).
 
+    When: there is one host, and gradients are sparse.
+
     One shard holds all parameters of a machine, since they are one piece of memory.
     """
 

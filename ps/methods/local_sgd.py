@@ -117,6 +117,8 @@ class LocalSGD(Method, frozen=True):
 class Averaging(LocalSGD, frozen=True, tag="averaging"):
     """Every N steps all replicas continue from their mean (McDonald et al., 2010).
 
+    When: the network is slow; with replicas of about one speed, as they wait for each other.
+
     McDonald, Hall and Mann, "Distributed Training Strategies for the Structured Perceptron", NAACL 2010: iterative
     parameter mixing, "w = Σ_i μ_i w_i" with equal μ. With every=1 and plain SGD it equals synchronous training.
     """
@@ -128,6 +130,8 @@ class Averaging(LocalSGD, frozen=True, tag="averaging"):
 
 class DiLoCo(LocalSGD, frozen=True, tag="diloco"):
     """Every N steps the mean progress of all replicas is a gradient for Nesterov momentum (Douillard et al., 2023).
+
+    When: the network is very slow: rounds may be of hundreds of steps.
 
     Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, algorithm 1; its
     inner optimizer is AdamW. every: H of the paper, 500 there. outer_lr, momentum: of the outer step, which is plain

@@ -43,6 +43,8 @@ MAX_PORTIONS = 256  # that the samples are cut into by default
 class Sandblaster(Method, frozen=True, tag="sandblaster"):
     """Each step is computed from all samples: L-BFGS and other batch methods (Dean et al., 2012).
 
+    When: the problem is smooth, and its minimum is needed to full precision.
+
     solver: "lbfgs", "gd" (gradient descent), "momentum" or "cg" (conjugate gradients). iterations, evaluations: the
     limits of the run; 0 evaluations for no limit; the last search may take one more. history: pairs that L-BFGS
     remembers. form: how L-BFGS makes its direction of them, "vector-free" (one round trip) or "two-loop" (two for each

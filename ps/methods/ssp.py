@@ -15,6 +15,8 @@ from .training_loop import TrainingLoop
 class SSP(Method, frozen=True, tag="ssp"):
     """Replicas run independently, but at most `staleness` steps apart (Ho et al., 2013).
 
+    When: the staleness of gradients must have a bound.
+
     staleness: steps that a replica may be ahead of the slowest; with 0 all take their steps together.
     """
 

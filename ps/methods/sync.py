@@ -17,6 +17,8 @@ from .training_loop import TrainingLoop
 class Sync(Method, frozen=True, tag="sync"):
     """All replicas step together; the slowest `backups` gradients are dropped (Chen et al., 2016).
 
+    When: the result must not depend on timing: it is that of one process with N times the batch.
+
     backups: replicas whose gradients an update does not wait for.
     """
 

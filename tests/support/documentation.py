@@ -2,7 +2,12 @@
 
 A ```python block whose first line is a comment with a file's name is that file; others are run. Of a ```console block
 the lines that begin with "$ " are commands of `cutset`, a backslash at the end continues one, and what follows " #" is
-a comment. A block behind a line <!-- slow --> takes long and is run by `make slow`.
+a comment. A line <!-- MARKS --> before a block says more of it, with commas between:
+
+- "slow": it takes long and is run by `make slow`
+- "exit 3": its command ends with this exit code
+- "prints": it is a ```text block, and the block before it prints each of its lines, but for numbers, and for what "..."
+  stands for
 """
 
 import gzip
@@ -20,7 +25,11 @@ from places import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND_TIMEOUT_S = 120  # where other processes take the cores
-_BLOCK = re.compile(r"(?P<slow><!-- slow -->\n)?```(?P<kind>\w+)\n(?P<code>.*?)```", re.DOTALL)
+_BLOCK = re.compile(
+    r"(?:<!-- (?P<marks>[\w, ]+) -->\n)?^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+_NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?(?: ?(?:%|x|k|M|G|B|KiB|MiB|GiB|s|ms|µs)(?!\w))?")
+_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<path>[\w./-]*)(?:#(?P<anchor>[\w-]+))?\)")
 
 
 @dataclass(frozen=True)
@@ -29,13 +38,39 @@ class Block:
 
     kind: str
     code: str
-    slow: bool
+    marks: frozenset[str] = frozenset()
+
+    @property
+    def slow(self) -> bool:
+        """Whether it takes long."""
+        return "slow" in self.marks
+
+    @property
+    def exit_code(self) -> int:
+        """The code with which its commands end."""
+        return next((int(mark.removeprefix("exit ")) for mark in self.marks if mark.startswith("exit ")), 0)
+
+    @property
+    def prints(self) -> bool:
+        """Whether it is what the block before it prints."""
+        return "prints" in self.marks
+
+    def find_unprinted(self, printed: str) -> list[str]:
+        """Return the lines that are not in what was printed."""
+        text = _mask(printed)
+        parts = [part for line in self.code.splitlines() for part in line.split("...")]
+        return [part for part in parts if _mask(part) not in text]
 
     @property
     def file(self) -> str | None:
         """The file that a block of Python is, by its first line."""
         named = re.match(r"# ([\w/]+\.py)\n", self.code)
         return named[1] if named else None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file that nothing runs as it stands."""
+        return self.kind == "python" and self.file is not None and "__main__" not in self.code
 
     def commands(self) -> list[list[str]]:
         """The commands of a console block, as arguments."""
@@ -46,8 +81,39 @@ class Block:
 
 def read_blocks(page: Path) -> list[Block]:
     """All blocks of a page, in order."""
-    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [Block(block["kind"], block["code"], bool(block["slow"])) for block in found]
+    blocks: list[Block] = []
+    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        marks = frozenset((block["marks"] or "").split(", ")) - {""}
+        if "prints" in marks and blocks[-1].slow:
+            marks |= {"slow"}
+        blocks.append(Block(block["kind"], block["code"], marks))
+    return blocks
+
+
+def _mask(text: str) -> str:
+    """Return a text without numbers, and with no more than one space between words, however its lines are broken."""
+    return re.sub(r"[\s─│]+", " ", _NUMBER.sub("#", text)).strip()
+
+
+def read_anchors(page: Path) -> set[str]:
+    """The anchors of a page: its headings, as a code host names them."""
+    text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        anchor = re.sub(r"[^\w -]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        number = next(n for n in range(len(anchors) + 1) if (f"{anchor}-{n}" if n else anchor) not in anchors)
+        anchors.add(f"{anchor}-{number}" if number else anchor)
+    return anchors
+
+
+def read_links(page: Path) -> list[tuple[Path, str]]:
+    """The links of a page to files of the repository: the file, and the anchor in it or ""."""
+    text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    links = []
+    for link in _LINK.finditer(text):
+        path = ROOT / link["path"][1:] if link["path"].startswith("/") else page.parent / link["path"]
+        links.append((path.resolve() if link["path"] else page, link["anchor"] or ""))
+    return links
 
 
 def set_up(folder: Path) -> None:

@@ -1,10 +1,13 @@
 """The command `cutset methods`: lists what --method, --optimizer and --compress accept."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import click
 import msgspec
+
+WHEN = "When: "  # begins the paragraph of a docstring that says so
 
 
 @click.command("methods", short_help="List methods, optimizers and compressions.")
@@ -31,13 +34,21 @@ def _first_line_of_class(kind: type[Any]) -> str:
     return (kind.__doc__ or "").strip().partition("\n")[0]
 
 
+def when_it_pays(kind: type[Any]) -> str:
+    """Return what a docstring says after "When: ", the case in which a method pays; "" where it says nothing."""
+    paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
+    return next((" ".join(one.removeprefix(WHEN).split()) for one in paragraphs if one.startswith(WHEN)), "")
+
+
 def _format_kinds(kinds: Mapping[str, type[Any]]) -> str:
-    """Return a line with the name and description of each, and one with its options and their defaults."""
+    """Return lines of each: its name and description, when it pays, its options and their defaults."""
     lines = []
     for name, kind in sorted(kinds.items()):
         fields = [field for field in msgspec.structs.fields(kind) if field.name != "lr"]
         options = ", ".join(f"{field.name}={'VALUE' if field.required else field.default}" for field in fields)
         lines.append(f"  {name:18} {_first_line_of_class(kind)}")
+        if when := when_it_pays(kind):
+            lines.append(f"  {'':18} when: {when}")
         if options:
             lines.append(f"  {'':18} {options}")
     return "\n".join(lines)
