@@ -194,8 +194,8 @@ def render_options() -> str:
         groups.setdefault(declared.group, []).append(_describe_option(one.name, one, declared))
     parts = [
         "# Options of a run\n\nEach is declared once, and is the same as an option of `cutset train`, as an argument "
-        "of `cutset.train` and `cutset.Trainer`, and as a key of `config.json` in the run folder. The name is Python's; "
-        f"the flag is that of the command. {MADE}"
+        "of `cutset.train` and `cutset.Trainer`, and as a key of `config.json` in the run folder. The name is "
+        f"Python's, the flag is that of the command. {MADE}"
     ]
     parts += [f"## {title}\n\n" + "\n".join(rows) for title, rows in groups.items()]
     return "\n\n".join(parts) + "\n"

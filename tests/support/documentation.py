@@ -1,8 +1,8 @@
 """Reads the blocks of code in README.md and docs/, and runs them as a reader would: in order, a folder for each page.
 
-A ```python block whose first line is a comment with a file's name is that file; others are run. Of a ```console block
-the lines that begin with "$ " are commands of `cutset`, a backslash at the end continues one, and what follows " #" is
-a comment. A line <!-- MARKS --> before a block says more of it, with commas between:
+A ```python or ```toml block whose first line is a comment with a file's name is that file; other Python is run. Of a
+```console block the lines that begin with "$ " are commands of `cutset`, a backslash at the end continues one, and what
+follows " #" is a comment. A line <!-- MARKS --> before a block says more of it, with commas between:
 
 - "slow": it takes long and is run by `make slow`
 - "exit 3": its command ends with this exit code
@@ -63,14 +63,14 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that a block of Python is, by its first line."""
-        named = re.match(r"# ([\w/]+\.py)\n", self.code)
+        """The file that a block is, by its first line."""
+        named = re.match(r"# ([\w/]+\.(?:py|toml))\n", self.code)
         return named[1] if named else None
 
     @property
     def is_file(self) -> bool:
         """Whether it is a file that nothing runs as it stands."""
-        return self.kind == "python" and self.file is not None and "__main__" not in self.code
+        return self.file is not None and "__main__" not in self.code
 
     def commands(self) -> list[list[str]]:
         """The commands of a console block, as arguments."""
@@ -141,7 +141,7 @@ def set_up(folder: Path) -> None:
 
 def run_block(block: Block, folder: Path) -> Iterator[tuple[str, subprocess.CompletedProcess[str]]]:
     """Run what a block says, in a folder; each command with how it ended."""
-    if block.kind == "python" and block.file:
+    if block.file:
         (folder / block.file).write_text(block.code, encoding="utf-8")
         if "__main__" in block.code:
             yield block.file, run([sys.executable, block.file], folder)
