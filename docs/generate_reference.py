@@ -125,7 +125,7 @@ def _describe_kind(name: str, kind: type[Any]) -> str:
 
 def render_commands() -> str:
     """Return docs/reference/commands.md: every command with its help and its options."""
-    top = click.Context(cli, info_name="cutset")
+    top = click.Context(cli, info_name="cutset", **cli.context_settings)  # else commands would remember no -h
     sections = [
         "# Commands\n\nWhat `cutset COMMAND --help` says, of all commands. Conventions, exit codes and the run folder: "
         f"[The command line](../guide/command_line.md). {MADE}"
