@@ -185,13 +185,13 @@ class Shard:
         """Return plain data on how the work goes: counts of a slice that has most, and how stale all pushes were."""
         self._shared_buffers.count_updates()
         counters = [server.counters for server in self._slice_servers.values()]
-        staleness = sum_counters(counters).staleness
+        staleness, unsaved_s = sum_counters(counters).staleness, self._durability.unsaved_s
         return {
             "updates": max((one.updates for one in counters), default=0),
             "pushes": max((one.pushes for one in counters), default=0),
             "late": max((one.late for one in counters), default=0),
             "staleness": find_quantiles(staleness.values()),
-            "unsaved_s": self._durability.unsaved_s,
+            "unsaved_s": None if unsaved_s is None else round(unsaved_s, 3),
         }
 
     def __repr__(self) -> str:

@@ -72,17 +72,15 @@ class Channel(Protocol):
         ...
 
 
-def count_link_bytes(channel: Channel) -> dict[str, dict[str, int]]:
-    """Return the bytes of tensors so far, {"in", "out"} by peer; of more than MAX_LINKS the least ones as "others"."""
-    links = {
-        peer: {"in": count["bytes_in"], "out": count["bytes_out"]}
-        for peer, count in channel.statistics().items()
-        if count["bytes_in"] or count["bytes_out"]
-    }
-    ordered = sorted(links, key=lambda peer: -sum(links[peer].values()))
-    kept, rest = ordered[:MAX_LINKS], ordered[MAX_LINKS:]
-    others = {"others": {way: sum(links[peer][way] for peer in rest) for way in ("in", "out")}} if rest else {}
-    return {peer: links[peer] for peer in kept} | others
+def count_link_bytes(channel: Channel) -> dict[str, int]:
+    """Return the bytes of tensors sent so far, by peer; of more than MAX_LINKS the least ones as "others".
+
+    What has come the peers count, as sent.
+    """
+    sent = {peer: count["bytes_out"] for peer, count in channel.statistics().items() if count["bytes_out"]}
+    kept = sorted(sent, key=lambda peer: -sent[peer])[:MAX_LINKS]
+    rest = sum(sent.values()) - sum(sent[peer] for peer in kept)
+    return {peer: sent[peer] for peer in kept} | ({"others": rest} if rest else {})
 
 
 class SilenceError(NetworkError):

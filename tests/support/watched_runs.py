@@ -50,5 +50,5 @@ def worker_status(at_s: float, step: int, **waited: float) -> dict[str, Any]:
         "loss": 1 / (1 + step),
         "waited": {"data": 0.0, "leases": 0.0, "peers": 0.0, "shards": 0.0, **waited},
         "unacknowledged": 1,
-        "links": {"shard-0": {"in": 0, "out": 1000 * step}},
+        "links": {"shard-0": 1000 * step},
     }

@@ -156,7 +156,8 @@ class WorkerProcess(ABC):
         shards_s = client["fetch_blocked_s"] + client["push_blocked_s"]
         waited = {"data": self._reading_s, "leases": self._leasing_s, "shards": shards_s}
         peers_s = max(0.0, self._mailbox.waited_s - self._leasing_s - shards_s)
-        return {"waited": waited | {"peers": peers_s}, "unacknowledged": self._client.in_flight}
+        waited = {what: round(seconds, 3) for what, seconds in (waited | {"peers": peers_s}).items()}
+        return {"waited": waited, "unacknowledged": self._client.in_flight}
 
     def _finish_step(self, step: int, loss: float | None, *, last: bool) -> None:
         """Log a step, and save and evaluate if that is due."""

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from ..run_folder import METRICS
 from ..run_listener import CheckpointReport, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
 from ..strict_json import to_json
+from ..units import OPEN_ENDED
 
 INTERVAL_S = 1.0  # between two lines about steps
 
@@ -86,8 +87,9 @@ class MetricsFile(RunListener):
         seconds = report.seconds - before.seconds
         speed = (report.samples - before.samples) / seconds if seconds > 0 else None
         self._last[report.run] = self._clock(), report
-        what = {"run": report.run, "step": report.step, "samples": report.samples, "seconds": report.seconds}
-        self._write("step", **what, loss=report.loss, samples_per_s=speed)
+        steps = report.steps if report.steps < OPEN_ENDED else None
+        what = {"run": report.run, "step": report.step, "steps": steps, "samples": report.samples}
+        self._write("step", **what, seconds=report.seconds, loss=report.loss, samples_per_s=speed)
 
     def _write(self, event: str, **what: Any) -> None:
         try:

@@ -1,20 +1,26 @@
 """`MetricsReader`: follows metrics.jsonl in a run folder, from its beginning to whatever is written last."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...errors import UsageError
 from ..run_folder import CONFIG, METRICS
 
 CHUNK_BYTES = 1 << 20
+RECENT_BYTES = 4 << 20  # at the end of the file; what processes said before it nobody asks for any more
+ROLES = b'{"event": "roles"'  # how a line begins that is most of the file
 LOCKS = Path("/proc/locks")  # of all processes: "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"
 
 
 class MetricsReader:
     """Reads the events of a run folder, each once. UsageError (E259) where the folder is not that of a run.
+
+    Of what processes said, only what was written last is read: a run of days leaves gigabytes of it, and they are
+    shown as they are now.
 
     Attributes:
         position: bytes that were read, up to the end of a line.
@@ -39,13 +45,17 @@ class MetricsReader:
             facts = f"{self._path} cannot be read: {error.strerror}"
             raise UsageError("E259", facts, fix="be the user who started the run") from error
         with file:
-            self._notice_another_file(os.fstat(file.fileno()))
+            status = os.fstat(file.fileno())
+            self._notice_another_file(status)
+            recent = status.st_size - RECENT_BYTES
             file.seek(self.position)
             rest = b""
             while chunk := file.read(CHUNK_BYTES):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     self.position += len(line) + 1
+                    if self.position < recent and line.startswith(ROLES) and line.endswith(b"}"):
+                        continue
                     event = _parse(line)
                     if event is None:
                         self.unreadable += 1
@@ -81,7 +91,7 @@ class MetricsReader:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line, None where it is none."""
     try:
-        event = json.loads(line)
+        event = msgspec.json.decode(line)
     except ValueError:
         return None
     is_event = isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("time"), float)

@@ -49,7 +49,7 @@ def list_metrics(view: RunView, *, is_running: bool) -> Iterator[tuple[str, str,
         for quantile, tau in (seen.status.get("staleness") or {}).items():
             yield "role_staleness", "Of pushes to a shard.", {"role": role, "quantile": quantile}, tau
         for peer, count in (seen.status.get("links") or {}).items():
-            yield "link_bytes", "Bytes of tensors sent.", {"source": role, "target": peer}, count["out"]
+            yield "link_bytes", "Bytes of tensors sent.", {"source": role, "target": peer}, count
 
 
 class RunCollector:

@@ -1,7 +1,7 @@
 """The processes of a run as rows of a table, alike in the terminal and in the browser."""
 
 from ..units import NONE, format_bytes, format_count, format_percent, format_seconds
-from .run_view import SILENT_S, WAITS, RoleView, RunView, describe_scores
+from .run_view import SILENT_S, WAITS, Event, RoleView, RunView, describe_scores
 
 COLUMNS = ("process", "has come to", "a second", "computes", "waits most for", "sends", "memory", "CPU", "remarks")
 
@@ -57,9 +57,18 @@ def describe_progress(view: RunView) -> str:
     if curve is None or not curve.step:
         return ""
     step = curve.step
-    words = [f"{step['run']}: step {step['step']}", f"{format_count(step['samples'])} samples"]
+    words = [f"{step['run']}: {describe_step(step)}", f"{format_count(step['samples'])} samples"]
     words += [f"{format_count(step['samples_per_s'])} samples/s"] if step.get("samples_per_s") is not None else []
     words += [f"loss {step['loss']:.4g}"] if step.get("loss") is not None else []
     words += [describe_scores(curve.score)] if curve.score else []
-    words += [f"{view.leases} batches under way"] if view.leases is not None else []
+    if view.leases:
+        words.append(f"{view.leases} {'batch' if view.leases == 1 else 'batches'} leased")
+    left_s = curve.estimate_left_s() if view.ended is None else None
+    words += [f"about {format_seconds(left_s)} left"] if left_s else []
     return ", ".join(words)
+
+
+def describe_step(step: Event) -> str:
+    """Return which step was made, and of how many where that is known."""
+    steps = step.get("steps")
+    return f"step {step['step']}" + (f" of {steps} ({format_percent(step['step'] / steps)})" if steps else "")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..run_folder import METRICS
 from .metrics_reader import MetricsReader
 from .role_rows import describe_progress
 from .run_view import RunView, describe_state
@@ -36,7 +37,7 @@ class RunFollower:
             self._notice_another_run()
             try:
                 self.view.add(event)
-            except (KeyError, TypeError, ValueError, AttributeError):  # of another version, or of something else
+            except ValueError:  # of another version, or of something else
                 self._reader.unreadable += 1
         self._notice_another_run()
 
@@ -49,5 +50,6 @@ class RunFollower:
         """Return what state the run is in, and how far it is."""
         state = describe_state(self.view, is_running=self.is_running, now=self._now())
         count = self._reader.unreadable
-        cut_short = f" {count} {'lines' if count > 1 else 'line'} of it could not be read." if count else ""
+        lines = f"{count} {'lines' if count > 1 else 'line'} of {METRICS}"
+        cut_short = f" {lines} could not be read: cut short, or of another version of cutset." if count else ""
         return state + cut_short, describe_progress(self.view)

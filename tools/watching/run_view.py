@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from ..units import format_percent, format_seconds
+from .run_events import read_event
 
 Event = Mapping[str, Any]
 MAX_POINTS = 2000  # of a curve, an even number; every second one is left out when there are more
 MAX_HAPPENINGS = 100
 WINDOW = 6  # statuses of a process, one a second, over which rates are taken
+RECENT = 30  # steps that were heard of, over which the time to the end is estimated
 SILENT_S = 2.5  # after so long without news of its work a process has no rates
 WAITS = ("data", "leases", "peers", "shards")
 
@@ -41,13 +43,32 @@ class RunCurve:
     """How one of the runs of a folder has learned: the method's, or that of one process.
 
     step: the last event about a step; score: the last about an evaluation; both empty before. losses: (samples, loss).
-    scores: events about evaluations.
+    scores: events about evaluations. recent: (seconds of training, step), the last ones.
     """
 
     step: Event = field(default_factory=dict)
     score: Event = field(default_factory=dict)
     losses: Thinned = field(default_factory=Thinned)
     scores: Thinned = field(default_factory=Thinned)
+    recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def add_step(self, event: Event) -> None:
+        """Take an event about a step into account, which may be one before the last, where a run went back."""
+        if self.step and event["step"] <= self.step["step"]:
+            self.recent.clear()
+            if event["samples"] < self.step["samples"]:
+                self.losses.points = [one for one in self.losses.points if one[0] <= event["samples"]]
+        self.step = event
+        self.recent.append((event["seconds"], event["step"]))
+        if event["loss"] is not None and math.isfinite(event["loss"]):
+            self.losses.add((event["samples"], event["loss"]))
+
+    def estimate_left_s(self) -> float | None:
+        """Return for how many seconds steps are left, as fast as the last ones were; None where nobody can say."""
+        if self.step.get("steps") is None or len(self.recent) < 2:
+            return None
+        (began_s, first), (now_s, last) = self.recent[0], self.recent[-1]
+        return (self.step["steps"] - last) * (now_s - began_s) / (last - first) if now_s > began_s else None
 
 
 class RoleView:
@@ -93,7 +114,7 @@ class RoleView:
         if not seconds:
             return {}
         known = [peer for peer in now if peer in before or "others" not in before]  # it may have been among the others
-        return {peer: max(0, now[peer]["out"] - before.get(peer, {}).get("out", 0)) / seconds for peer in known}
+        return {peer: max(0, now[peer] - before.get(peer, 0)) / seconds for peer in known}
 
     def _seconds(self, clock: str) -> float:
         if clock not in self._said[0] or clock not in self.status or (clock == "at_s" and self.silent_s > SILENT_S):
@@ -129,13 +150,17 @@ class RunView:
         return next(reversed(self.curves.values()), None)
 
     def add(self, event: Event) -> None:
-        """Take an event into account."""
-        self.updated = event["time"]
+        """Take an event into account. ValueError where it lacks something that its kind has."""
+        if (known := read_event(event)) is not None:
+            self.updated = known["time"]
+            self._add(known)
+
+    def _add(self, event: Event) -> None:
         match event["event"]:
             case "begin":
                 self._begin(event)
             case "step":
-                self._add_step(event)
+                self._curve(event["run"]).add_step(event)
             case "evaluation":
                 curve = self._curve(event["run"])
                 curve.scores.add(event)
@@ -143,13 +168,13 @@ class RunView:
             case "roles":
                 self._add_roles(event)
             case "checkpoint":
-                self._tell(event, f"checkpoint at step {event['step']}")
+                self._tell(event, f"checkpoint at step {event['step']} of each replica")
             case "lost":
                 self._tell(event, f"lost: {event['what']}; {event['why']}")
             case "notice":
                 self._tell(event, event["words"])
             case "end":
-                self.ended, self.why, self.roles = event["time"], event["why"], {}
+                self.ended, self.why, self.roles, self.leases = event["time"], event["why"], {}, None
                 self._tell(event, f"ended: {self.why}" if self.why else "ended")
 
     def as_result(self) -> dict[str, Any]:
@@ -167,16 +192,9 @@ class RunView:
 
     def _curve(self, run: str) -> RunCurve:
         """Return the curve of a run, from now on the current one."""
-        self.curves[run] = self.curves.pop(run, RunCurve())
+        if not self.curves or next(reversed(self.curves)) != run:
+            self.curves[run] = self.curves.pop(run) if run in self.curves else RunCurve()
         return self.curves[run]
-
-    def _add_step(self, event: Event) -> None:
-        curve = self._curve(event["run"])
-        if event["samples"] < curve.step.get("samples", 0) and event["step"] <= curve.step.get("step", 0):
-            curve.losses.points = [one for one in curve.losses.points if one[0] <= event["samples"]]  # it went back
-        curve.step = event
-        if event["loss"] is not None and math.isfinite(event["loss"]):
-            curve.losses.add((event["samples"], event["loss"]))
 
     def _add_roles(self, event: Event) -> None:
         self.leases = event.get("leases")

@@ -34,7 +34,7 @@ from ..report.page_script import PAGE_SCRIPT
 from ..run_folder import PLACEMENT, RESULT
 from ..units import NONE, format_count, format_percent, format_seconds
 from .activity_bars import find_busy, render_activity
-from .role_rows import COLUMNS, list_rows
+from .role_rows import COLUMNS, describe_step, list_rows
 from .run_follower import RunFollower
 from .run_view import RunView
 
@@ -165,11 +165,11 @@ def _render_map(path: Path) -> str:
 
 def _render_key_facts(view: RunView) -> str:
     curve = view.current
-    if curve is None:
+    if curve is None or not curve.step:
         return ""
     step, score = curve.step, curve.score
     took = format_seconds(step.get("seconds"))
-    facts = [("Trained", f"{format_count(step.get('samples'))} samples", f"step {step.get('step')}, {took}")]
+    facts = [("Trained", f"{format_count(step.get('samples'))} samples", f"{describe_step(step)}, {took}")]
     facts.append(("Speed", f"{format_count(step.get('samples_per_s'))}/s", "samples"))
     loss = step.get("loss")
     facts.append(("Loss", NONE if loss is None else f"{loss:.4g}", "of a batch"))

@@ -3,11 +3,14 @@
 import fcntl
 import json
 import os
+import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_metrics import list_lines, write_run
 from watched_runs import make_run_folder
 
 from cutset.errors import UsageError
@@ -15,6 +18,7 @@ from cutset.tools.run_folder import METRICS
 from cutset.tools.watching import metrics_reader
 from cutset.tools.watching.metrics_reader import MetricsReader
 from cutset.tools.watching.run_follower import RunFollower
+from cutset.tools.watching.run_view import WINDOW, RunView
 
 
 def line(number: int) -> bytes:
@@ -45,6 +49,41 @@ def test_lines_that_were_cut_short_are_counted(tmp_path: Path) -> None:
     (tmp_path / METRICS).write_bytes(line(1) + line(2)[:9] + b"\n" + b'[1]\n{"event": 3}\n\xff\n' + line(3))
     assert [event["time"] for event in reader.read()] == [1.0, 3.0]
     assert reader.unreadable == 4
+
+
+def roles(number: int) -> bytes:
+    return json.dumps({"event": "roles", "time": float(number), "run": "ssp", "roles": {}}).encode() + b"\n"
+
+
+def test_what_processes_said_long_ago_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, path = MetricsReader(make_run_folder(tmp_path)), tmp_path / METRICS
+    monkeypatch.setattr(metrics_reader, "RECENT_BYTES", 3 * len(roles(1)) - 1)
+    path.write_bytes(b"".join(roles(number) for number in range(1, 7)) + line(7) + roles(8)[:30] + b"\n" + roles(9))
+    assert [event["time"] for event in reader.read()] == [6.0, 7.0, 9.0]
+    assert reader.unreadable == 1
+    with path.open("ab") as file:
+        file.write(roles(2)[:30] + b"\n" + b"".join(roles(number) for number in range(3, 9)))
+    assert [event["time"] for event in reader.read()] == [6.0, 7.0, 8.0]
+    assert (reader.position, reader.unreadable) == (path.stat().st_size, 2), "one that was cut short counts though old"
+
+
+@pytest.mark.run
+def test_a_run_of_days_takes_no_more_memory_than_one_of_hours(tmp_path: Path) -> None:
+    peaks, widest = list[int](), max(map(len, list_lines(3)))
+    for lines in (6_000, 60_000):
+        write_run(tmp_path / str(lines), lines)
+        reader, view, read = MetricsReader(tmp_path / str(lines)), RunView(), Counter[str]()
+        tracemalloc.start()
+        for event in reader.read():
+            view.add(event)
+            read[event["event"]] += 1
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert WINDOW <= read["roles"] <= metrics_reader.RECENT_BYTES / widest * 1.1, "of which most is passed over"
+        assert read["step"] + read["evaluation"] + read["checkpoint"] >= lines / 2 - 1, "nothing of what has come to be"
+        assert view.current is not None
+        assert view.current.step["seconds"] == pytest.approx(lines / 2, rel=0.01)
+    assert peaks[1] < 1.25 * peaks[0]
 
 
 def test_another_file_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -91,7 +130,7 @@ def test_events_that_lack_something_are_counted_and_another_run_is_seen_though_i
     path.write_bytes(b'{"event": "step", "time": 1.0}\n{"event": "lost", "time": 1.0}\n' + line(3))
     follower = RunFollower(tmp_path)
     follower.update()
-    assert "2 lines of it could not be read" in follower.describe()[0]
+    assert "2 lines of metrics.jsonl could not be read" in follower.describe()[0]
     assert len(follower.view.happenings) == 1
     other = tmp_path / "other"
     other.write_bytes(b"")

@@ -32,7 +32,8 @@ def test_prometheus_reads_what_is_known_and_what_follows(tmp_path: Path) -> None
         if len(read) == 2:
             raise KeyboardInterrupt
         clock.now += 2
-        shard = {"updates": 7, "staleness": {"mean": 0.5, "p50": 0}, "unsaved_s": None, "links": {}, "rss": 5}
+        stale = {"mean": 0.5, "p50": 0, "p90": 1, "max": 2}
+        shard = {"updates": 7, "staleness": stale, "unsaved_s": None, "links": {}, "rss": 5}
         file.on_roles(RolesReport("ssp", {"worker-0.0": worker_status(3.0, 4, peers=1.5), "shard-0": shard}))
         file.on_evaluate(EvaluationReport("ssp", 16, 4.0, 0.5, 0.75, {}))
 

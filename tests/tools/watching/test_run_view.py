@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from watched_runs import worker_status
 
-from cutset.tools.watching.role_rows import list_rows
+from cutset.tools.watching.role_rows import describe_progress, list_rows
 from cutset.tools.watching.run_view import MAX_POINTS, RunView, Thinned, describe_scores, describe_state
 
 
@@ -130,6 +130,46 @@ def test_a_process_that_waits_within_a_step_has_no_rates_of_before() -> None:
 
 
 def test_a_peer_that_was_among_others_has_no_rate() -> None:
-    links = [{"others": {"in": 0, "out": 10**12}}, {"late": {"in": 0, "out": 10**12 + 1}}]
+    links = [{"others": 10**12}, {"late": 10**12 + 1}]
     said = [{**worker_status(float(at), at), "links": one} for at, one in enumerate(links)]
     assert view_of(*(roles(worker_0=status) for status in said)).roles["worker-0"].link_rates() == {}
+
+
+def test_how_long_it_takes_to_the_end_is_said_where_that_is_known() -> None:
+    def heard(number: int, seconds: float, **more: Any) -> dict[str, Any]:
+        return {**step(number, 8 * number), "seconds": seconds, **more}
+
+    view = view_of(BEGIN, heard(1, 0.1, steps=200))
+    assert view.curves["downpour"].estimate_left_s() is None, "of one step nobody knows how long the next takes"
+    view = view_of(BEGIN, *(heard(number, 2.0 * number, steps=200) for number in range(100, 150)))
+    assert view.curves["downpour"].estimate_left_s() == pytest.approx(2 * (200 - 149))
+    assert describe_progress(view).startswith("downpour: step 149 of 200 (74 %), ")
+    assert describe_progress(view).endswith(", about 102 s left")
+    view.add({"time": 5.0, **heard(90, 310.0, steps=200)})
+    assert view.curves["downpour"].estimate_left_s() is None, "it went back"
+    endless = view_of(BEGIN, heard(1, 1.0, steps=None), heard(2, 2.0, steps=None))
+    assert describe_progress(endless).startswith("downpour: step 2, 16 samples")
+    assert "left" not in describe_progress(endless)
+    ended = view_of(BEGIN, heard(1, 1.0, steps=9), heard(2, 2.0, steps=9), {"event": "end", "why": None})
+    assert "left" not in describe_progress(ended)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"event": "step", "run": "downpour", "step": 3},
+        {**step(3, 24), "loss": "low"},
+        roles(shard_0={"updates": 1, "staleness": {"mean": 0.5}}),
+        roles(worker_0={**worker_status(1, 1), "links": {"shard-0": {"in": 1, "out": 2}}}),
+        roles(worker_0={**worker_status(1, 1), "waited": {}}),
+        {"event": "roles", "run": "downpour", "roles": 3},
+        {"event": "end"},
+    ],
+)
+def test_what_another_version_writes_otherwise_is_refused_and_changes_nothing(event: dict[str, Any]) -> None:
+    view = view_of(BEGIN, step(2, 16))
+    with pytest.raises(ValueError, match=r"Object|Expected"):
+        view.add({"time": 2000.0, **event})
+    assert (view.updated, view.ended, view.roles) == (1001.0, None, {})
+    view.add({"time": 2000.0, "event": "applause"})
+    assert view.updated == 1001.0, "an event that is not known is passed over"

@@ -52,7 +52,7 @@ def test_the_last_picture_has_everything(tmp_path: Path) -> None:
     assert "worker-0.0" in shown
     picture = shown[shown.rindex("digits by ssp\n\n") :]
     assert "Ended after 6 s." in picture
-    assert "ssp: step 3, 24 samples, 4 samples/s, loss 0.125" in picture
+    assert "ssp: step 3 of 9 (33 %), 24 samples, 4 samples/s, loss 0.125" in picture
     assert "lost: replica 1; killed by signal 9" in picture
     middle = shown[: shown.rindex("digits by ssp\n\n")]
     row = next(line for line in reversed(middle.splitlines()) if "worker-0.0" in line)
@@ -71,7 +71,8 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_cell_is_cut_off(tmp_path: Pa
 def test_without_a_terminal_there_are_plain_lines(tmp_path: Path) -> None:
     lines = watch_while_it_trains(tmp_path, is_terminal=False).splitlines()
     assert lines[0].endswith("began: digits by ssp")
-    assert lines[1] == "ssp: step 1, 8 samples, 4 samples/s, loss 0.125, 4 batches under way"
+    assert lines[1] == "ssp: step 1 of 9 (11 %), 8 samples, 4 samples/s, loss 0.125, 4 batches leased"
+    assert [line.partition("leased, ")[2] for line in lines if "step 2" in line] == ["about 14 s left"], "2 s a step"
     assert [line.partition(" ")[2] for line in lines if "lost" in line] == ["lost: replica 1; killed by signal 9"]
     assert lines[-1] == "Ended after 6 s."
     assert "worker-0.0" not in "".join(lines)
@@ -86,5 +87,5 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_came(tmp_path: Path) -> Non
     with (tmp_path / "out").open("w") as out:
         watch_in_terminal(RunFollower(tmp_path, now=clock), console=Console(file=out, width=150))
     text = (tmp_path / "out").read_text()
-    assert "step 7, 56 samples" in text
+    assert "step 7 of 9 (78 %), 56 samples" in text
     assert "No process trains here any more; the last that was heard of it is of" in text
