@@ -21,6 +21,9 @@ class PathOption(click.Path):
         """Return the path; UsageError if no file can have this name."""
         if isinstance(value, str):
             require_path(param.opts[0] if param is not None else "the path", value)
+            if isinstance(param, click.Option) and value.startswith("--"):
+                facts = f"{param.opts[0]} is followed by {value}, an option, where its value should be"
+                raise UsageError("E233", facts, fix=f"{param.opts[0]} VALUE; ./{value} for a file of that name")
         return super().convert(value, param, ctx)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+MAX_LINKED = 16  # roles, that say to whom they send; what more of them send is "others" alone
 ALONE = "one process"  # the name of the run that others are compared with
 
 
@@ -57,7 +58,7 @@ class RolesReport:
     run: as in `StepReport`. roles: by name, what it said last. Every role says "cpu_s", of all its threads so far,
     "rss", its memory in bytes, and when by its own clock ("beat_s"); what follows is of "at_s" by that clock. A worker
     says "step", "loss" (None where another machine has it), "waited" (seconds so far for "data", "leases", "peers" and
-    "shards"), "unacknowledged" pushes and "links" (bytes sent so far, by peer). A shard says "updates",
+    "shards"), "unacknowledged" pushes and "links" (bytes sent so far, by peer, or to "others"). A shard says "updates",
     "pushes", "late", "staleness" (of pushes so far: "mean", "p50", "p90", "max"), "unsaved_s" (for how long what it
     holds has not been on disk) and "links"; one of Sandblaster "batches" of operations and "links".
     leases: batches that replicas have got and that are not yet known to be computed, where batches are leased.

@@ -232,8 +232,8 @@ def _smaller_counts(low: int, high: int) -> Iterator[int]:
 
 def _memory_error(nearest: ScoredPlan) -> Infeasible:
     needs = [
-        f"{nearest.cluster.machines[n].name} has {nearest.cluster.machines[n].memory_bytes} bytes and needs "
-        f"{nearest.simulation.memory_bytes[n]}{_largest_piece(nearest, n)}"
+        f"{nearest.cluster.machines[n].name} has {nearest.cluster.machines[n].memory_bytes:,} bytes and needs "
+        f"{nearest.simulation.memory_bytes[n]:,}{_largest_piece(nearest, n)}"
         for n in nearest.machines_over_memory
     ]
     return Infeasible(
@@ -249,4 +249,4 @@ def _largest_piece(nearest: ScoredPlan, machine: int) -> str:
     if not held:
         return ""
     size, piece = max(held, key=lambda item: (item[0], -item[1].index))
-    return f" (the largest block: {piece.tensor}, {size} bytes)"
+    return f" (the largest block: {piece.tensor}, {size:,} bytes)"

@@ -24,6 +24,7 @@ from .recorded_steps import (
     pick_typical_step,
 )
 
+SLOWER = 1.25  # times the predicted seconds: less is no reason
 MIN_FRACTION = 0.05  # of a step: what takes less is not mentioned
 
 
@@ -66,6 +67,7 @@ class Explanation(msgspec.Struct, frozen=True):
     Attributes:
         step_s: as measured.
         between_s: median time from a machine's step to its next step, None if no two steps follow each other.
+        busy_s: for how long each machine was predicted to compute, none where nobody says.
     """
 
     step_s: float
@@ -73,6 +75,7 @@ class Explanation(msgspec.Struct, frozen=True):
     between_s: float | None
     machines: list[MachineTime]
     slowest: SlowestLink | None
+    busy_s: list[float] = []
 
 
 @dataclass
@@ -89,12 +92,17 @@ class _WaitTimes:
 
 
 def explain_steps(
-    spans: RecordedSpans, names: Sequence[str], *, predicted_s: float, evaluate_every: int = 0
+    spans: RecordedSpans,
+    names: Sequence[str],
+    *,
+    predicted_s: float,
+    busy_s: Sequence[float] = (),
+    evaluate_every: int = 0,
 ) -> Explanation | None:
     """Explain the typical recorded step; return None if no step was recorded whole.
 
     Args:
-        names: of the machines.
+        names: of the machines. busy_s: for how long each of them was predicted to compute in a step.
         evaluate_every: steps between two evaluations; the time after such a step is no part of training.
     """
     step = pick_typical_step(spans)
@@ -106,9 +114,8 @@ def explain_steps(
     waits = [_divide_waits(machine, own, messages) for machine, own in enumerate(of_step)]
     times = [_measure_machine(*machine, step_s) for machine in zip(names, of_step, waits, strict=True)]
     between = _list_gaps(spans, evaluate_every)
-    return Explanation(
-        step_s, predicted_s, median(between) if between else None, times, _find_slowest_link(waits, messages)
-    )
+    gap_s, slowest = median(between) if between else None, _find_slowest_link(waits, messages)
+    return Explanation(step_s, predicted_s, gap_s, times, slowest, list(busy_s))
 
 
 def _divide_waits(machine: int, spans: Sequence[Span], messages: Sequence[Transfer]) -> _WaitTimes:
@@ -156,8 +163,9 @@ def _find_slowest_link(waits: Sequence[_WaitTimes], messages: Sequence[Transfer]
 
 
 def describe_explanation(explanation: Explanation) -> list[str]:
-    """Return sentences: the step against its prediction, the machine that waited longest, and the slowest link."""
-    return [_describe_step(explanation), *_describe_machines(explanation), *_describe_link(explanation)]
+    """Return sentences: the step and its computing against the prediction, who waited longest, the slowest link."""
+    steps = [_describe_step(explanation), *_describe_computing(explanation)]
+    return [*steps, *_describe_machines(explanation), *_describe_link(explanation)]
 
 
 def _describe_step(explanation: Explanation) -> str:
@@ -167,6 +175,17 @@ def _describe_step(explanation: Explanation) -> str:
     if explanation.between_s is not None:
         sentence += f"; another {format_seconds(explanation.between_s)} per step went to parameters and data"
     return sentence + "."
+
+
+def _describe_computing(explanation: Explanation) -> list[str]:
+    """Return a sentence where computing took clearly longer than predicted, on the machine where it did most."""
+    pairs = zip(explanation.machines, explanation.busy_s, strict=False)
+    slower = [(machine.computed * explanation.step_s, busy_s, machine.name) for machine, busy_s in pairs if busy_s > 0]
+    computed_s, busy_s, name = max(slower, key=lambda one: one[0] / one[1], default=(0.0, 1.0, ""))
+    if computed_s < SLOWER * busy_s:
+        return []
+    took = f"{format_seconds(computed_s)} of a step, where {format_seconds(busy_s)} were predicted"
+    return [f"Computing alone took {name} {took}."]
 
 
 def _describe_machines(explanation: Explanation) -> list[str]:

@@ -37,6 +37,7 @@ from .server_statistics import (
 # Statistics of the shards that are columns of the results table.
 SERVER_COLUMNS = ("blocked", "skew_mean", "skew_max", "rate", "late", "duplicates", "clock_gap")
 MIN_LOSSES = 3  # at either end of the run, to compare
+MIN_STALENESS, WORSE = 0.5, 0.02  # updates; of the accuracy: less is not remarked
 # A worker is named as the slowest if its work in a step takes this many times the others', and seconds more.
 SLOW_RATIO, SLOW_S = 1.5, 0.005
 
@@ -76,6 +77,7 @@ def compare_runs(
             *([] if retry is None else [retry.describe()]),
             *_describe_selection(job, outcome),
             *_describe_rising_loss(outcome["losses"], job.optimizer.lr),
+            *_describe_stale_pushes(rows),
             *map(describe_restart, outcome["restarts"]),
             *_describe_participation(outcome["participation"]),
             *_describe_slowest(workers),
@@ -102,8 +104,14 @@ def _measure(job: Job, spans: RecordedSpans) -> dict[str, Any] | None:
     step = measure_typical_step(spans, job.programs)
     if step is None or job.placement is None:
         return None
-    names, predicted_s = [m.name for m in job.placement.machines], job.placement.predicted.step_s
-    explanation = explain_steps(spans, names, predicted_s=predicted_s, evaluate_every=job.training.evaluate_every)
+    machines, predicted_s = job.placement.machines, job.placement.predicted.step_s
+    explanation = explain_steps(
+        spans,
+        [machine.name for machine in machines],
+        predicted_s=predicted_s,
+        busy_s=[machine.busy_s for machine in machines],
+        evaluate_every=job.training.evaluate_every,
+    )
     findings = [] if explanation is None else describe_explanation(explanation)
     return {"step": msgspec.to_builtins(step), "time": msgspec.to_builtins(explanation), "findings": findings}
 
@@ -149,10 +157,8 @@ def _describe_verdict(rows: Sequence[dict[str, Any]]) -> str:
         alone = f"one process {_when(rows)}: {describe_scores(first)}"
         return f"{capitalise(describe_scores(last))}; {alone}; {speed}."
     points = 100 * (last["test_accuracy"] - first["test_accuracy"])
-    return (
-        f"{last['test_accuracy']:.1%} test accuracy, {abs(points):.1f} points {'above' if points >= 0 else 'below'} "
-        f"one process {_when(rows)}; {speed}."
-    )
+    apart = f"{abs(points):.1f} points {'above' if points >= 0 else 'below'}" if abs(points) >= 0.05 else "the same as"
+    return f"{last['test_accuracy']:.1%} test accuracy, {apart} one process {_when(rows)}; {speed}."
 
 
 def _when(rows: Sequence[dict[str, Any]]) -> str:
@@ -194,6 +200,19 @@ def _describe_rising_loss(losses: Sequence[tuple[int, float]], lr: float) -> lis
     if last < first:
         return []
     return [f"The loss ended at {last:.3g}, no lower than it began ({first:.3g}): try --lr {lr / 10:g}."]
+
+
+def _describe_stale_pushes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a note where a run with stale pushes is clearly less accurate than one process."""
+    first, last = rows[0], rows[-1]
+    if None in (first["test_accuracy"], last["test_accuracy"]) or (last["staleness_mean"] or 0.0) < MIN_STALENESS:
+        return []
+    if first["test_accuracy"] - last["test_accuracy"] < WORSE:
+        return []
+    return [
+        f"Gradients were {last['staleness_mean']:.1f} updates old on average when they were applied (staleness), which "
+        "may be what costs accuracy: try a smaller --lr, or --method sync."
+    ]
 
 
 def _describe_participation(participation: dict[str, Any]) -> list[str]:

@@ -135,7 +135,7 @@ COMMANDS = {
 }
 EXAMPLES = """\b
 Examples:
-  cutset demo                                          # a minute; leaves runs/last/report.html
+  cutset demo                                          # two minutes; leaves runs/last/report.html
   cutset plan mine.py:task --machines 2 -o cut.json    # whether cutting pays, and how
   cutset train mine.py:task --replicas 2               # and in another terminal: cutset watch
 """

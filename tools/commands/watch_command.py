@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 def watch(folder: Path, html: Path | None, web: bool, port: int, metrics_port: int | None) -> None:
     """Show a run while it lasts: how far it is, what each process does and waits for, and what happened.
 
-    RUN_FOLDER is the run folder of the job, by default runs/last. It ends with the run, whose processes it does not
-    touch; Ctrl-C ends it before. A run that has ended is shown as it ended, and one that was killed as far as it came.
+    RUN_FOLDER is the run folder of the job, by default runs/last. The terminal's table ends with the run, whose
+    processes it does not touch; Ctrl-C ends it before. A run that has ended is shown as it ended, and one that was
+    killed as far as it came.
 
     --web prints the address of a page that only this machine can open, as it has a secret in it; from another one:
-    ssh -L PORT:localhost:PORT HOST, with --port PORT. --metrics-port needs `pip install prometheus_client`.
+    ssh -L PORT:localhost:PORT HOST, with --port PORT. The page stays until Ctrl-C, also when the run has ended.
+    --metrics-port needs `pip install prometheus_client`.
     """
     from ..watching.run_follower import RunFollower
 

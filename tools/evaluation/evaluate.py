@@ -82,9 +82,10 @@ def evaluate(
         averaged: evaluate the moving average of the weights.
 
     Raises:
-        CheckpointError: the weights are not those of the task.
+        CheckpointError: there are no weights, which is found before all else, or not those of the task.
         UsageError: there is no moving average.
     """
+    weights.check_source(source)
     if placement is None and request == PlanRequest() and (source / PLACEMENT).is_file():
         placement = load_placement(source / PLACEMENT)
     spec = with_placement(placement, spec)

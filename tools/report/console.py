@@ -235,8 +235,9 @@ def _print_crossings(placement: Placement, console: Console) -> None:
     rows = [(item.tensor, format_bytes(item.total), str(len(item.pairs))) for item in items[:_MAX_CROSSINGS]]
     print_columns(console, ("crossing tensor", "bytes forward", "pairs of machines"), rows)
     total = sum(item.total for item in items)
-    rest = f", {len(items) - _MAX_CROSSINGS} more not shown" if len(items) > _MAX_CROSSINGS else ""
-    console.print(Text(f"{len(items)} tensors cross, {format_bytes(total)} forward{rest}\n"))
+    shown = f"; the {_MAX_CROSSINGS} largest are shown" if len(items) > _MAX_CROSSINGS else ""
+    crossing = "1 tensor crosses" if len(items) == 1 else f"{len(items)} tensors cross"
+    console.print(Text(f"{crossing}, {format_bytes(total)} forward{shown}\n"))
 
 
 def _format_candidates(placement: Placement) -> list[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from ...partition.placement.placement_file import CandidateScore, Placement
 from ..units import NONE, format_bytes, format_percent, format_seconds
 
 _BEFORE_SCORES = ("run", "processes", "threads each", "samples", "seconds", "samples/s")
-_AFTER_SCORES = ("time to target", "staleness mean / max", "bytes a step")
+_TARGET, _AFTER_TARGET = "time to target", ("staleness mean / max", "bytes a step")
 _TEST_LOSS, _TEST_ACCURACY = "test loss", "test accuracy"
 
 
@@ -81,8 +81,9 @@ def format_results(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], 
     metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     scores = [_TEST_ACCURACY] if any(row["test_accuracy"] is not None for row in rows) else []
     scores += [_TEST_LOSS] if any(row["test_loss"] is not None for row in rows) else []
-    return (*_BEFORE_SCORES, *scores, *metrics, *_AFTER_SCORES), [
-        _format_result(row, [*scores, *metrics]) for row in rows
+    target = [_TARGET] if any(row.get("target") is not None for row in rows) else []
+    return (*_BEFORE_SCORES, *scores, *metrics, *target, *_AFTER_TARGET), [
+        _format_result(row, [*scores, *metrics], has_target=bool(target)) for row in rows
     ]
 
 
@@ -93,9 +94,7 @@ def _format_score(row: Mapping[str, Any], name: str) -> str:
     return NONE if value is None else f"{value:.4g}"
 
 
-def _format_result(row: Mapping[str, Any], scores: Sequence[str]) -> tuple[str, ...]:
-    target = "" if row.get("target") is None else f" to {format_percent(row['target'])}"
-    reached = row.get("time_to_target_s")
+def _format_result(row: Mapping[str, Any], scores: Sequence[str], *, has_target: bool) -> tuple[str, ...]:
     mean, largest = row.get("staleness_mean"), row.get("staleness_max")
     return (
         str(row["name"]),
@@ -105,14 +104,17 @@ def _format_result(row: Mapping[str, Any], scores: Sequence[str]) -> tuple[str, 
         f"{row['seconds']:.1f}",
         f"{row['samples_per_s']:.0f}",
         *(_format_score(row, name) for name in scores),
-        "not reached"
-        if reached is None and target
-        else NONE
-        if reached is None
-        else f"{format_seconds(reached)}{target}",
+        *([_format_target(row)] if has_target else []),
         NONE if mean is None or largest is None else f"{mean:.2f} / {largest}",
         format_bytes(row.get("bytes_per_step")),
     )
+
+
+def _format_target(row: Mapping[str, Any]) -> str:
+    target, reached = row.get("target"), row.get("time_to_target_s")
+    if target is None:
+        return NONE
+    return "not reached" if reached is None else f"{format_seconds(reached)} to {format_percent(target)}"
 
 
 def format_worker(worker: Mapping[str, Any]) -> tuple[str, ...]:

@@ -89,6 +89,13 @@ class _CheckpointWeights:
         return self._checkpoint.read_box(name, box, extents, state=EMA if name in self._averaged else "")
 
 
+def check_source(path: Path) -> None:
+    """Raise CheckpointError where there is nothing at a path that could be a run folder, a checkpoint or a file."""
+    if not path.exists():
+        fix = "--checkpoint FOLDER, of a run that was trained, or a safetensors file"
+        raise CheckpointError("E801", f"no checkpoint: there is no {path}", fix=fix)
+
+
 @contextmanager
 def open_weights(path: Path, *, averaged: bool = False) -> Iterator[Weights]:
     """Open the weights in a run folder, a checkpoint's folder or a file; CheckpointError where they are not there.

@@ -6,7 +6,7 @@ together form a group and are restarted together: "replica 1" has one role for e
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ...errors import CutsetError
@@ -21,7 +21,7 @@ from ..hosts.run_hosts import RunHosts
 from ..job.job import Job
 from ..job.process_specs import unique_job_name
 from ..run_folder import INITIAL, LOGS
-from ..run_listener import ALONE, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
+from ..run_listener import ALONE, MAX_LINKED, EvaluationReport, LossReport, RolesReport, RunListener, StepReport
 
 STATUS_S = 1.0  # between two reports on all roles; of more than FEW_ROLES they are rarer, as they are longer
 FEW_ROLES = 8
@@ -119,9 +119,19 @@ class _RolesReporter:
 
     def report_due(self, launcher: Launcher) -> None:
         if (now := time.monotonic()) >= self._next_s:
-            roles = dict(sorted(launcher.statuses.items()))
+            roles = shorten_statuses(launcher.statuses)
             self._next_s = now + STATUS_S * max(1.0, len(roles) / FEW_ROLES)
             self._listener.on_roles(RolesReport(self._run, roles, self._count_leases()))
+
+
+def shorten_statuses(statuses: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return what roles say, by name; of many with the bytes to all peers together, which would be most of it."""
+    if len(statuses) <= MAX_LINKED:
+        return dict(sorted(statuses.items()))
+    return {
+        name: {**said, "links": {"others": sum(said["links"].values())}} if said.get("links") else said
+        for name, said in sorted(statuses.items())
+    }
 
 
 def run_one_process(job: Job, role: Role, hosts: RunHosts, listener: RunListener) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class MetricsReader:
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
-            self._check_folder()  # the run has yet to begin
+            self._check_folder(gone="has been removed, or is at another place")  # else the run has yet to begin
             return
         except OSError as error:
             facts = f"{self._path} cannot be read: {error.strerror}"
@@ -72,9 +72,9 @@ class MetricsReader:
         held = f" {major:02x}:{minor:02x}:{status.st_ino} "
         return any(" FLOCK " in line and held in line for line in LOCKS.read_text().splitlines())
 
-    def _check_folder(self) -> None:
+    def _check_folder(self, *, gone: str = "is not there") -> None:
         if not (self._folder / CONFIG).is_file():
-            there = "is not the folder of a run" if self._folder.exists() else "is not there"
+            there = "is not the folder of a run" if self._folder.exists() else gone
             raise UsageError("E259", f"{self._folder} {there}", fix="name the folder that a run has as --out")
 
     def _notice_another_file(self, status: os.stat_result) -> None:

@@ -32,6 +32,7 @@ from ..report.html import (
 )
 from ..report.page_script import PAGE_SCRIPT
 from ..run_folder import PLACEMENT, RESULT
+from ..run_listener import MAX_LINKED
 from ..units import NONE, format_count, format_percent, format_seconds
 from .activity_bars import find_busy, render_activity
 from .role_rows import COLUMNS, describe_step, list_rows
@@ -45,7 +46,6 @@ _ACTIVITY = (
     "computed, and for shards that send parameters or take gradients."
 )
 BUSY = "busy"  # beside the parts: by machine
-MAX_LINKED = 16  # processes in the matrix of links
 
 _CSS = (
     ".off{color:var(--bad);font-weight:600}\n"

@@ -149,7 +149,7 @@ def test_a_machine_with_little_memory_gets_less_of_the_model() -> None:
     assert placement.machines[1].memory_used_bytes <= whole * 2 // 5
     small = Cluster((Machine("roomy", memory_bytes=whole // 3), Machine("narrow", memory_bytes=whole // 9)))
     with pytest.raises(
-        Infeasible, match=r"narrow has \d+ bytes and needs \d+ \(the largest block: \d.weight, \d+ bytes"
+        Infeasible, match=r"narrow has [\d,]+ bytes and needs [\d,]+ \(the largest block: \d.weight, [\d,]+ bytes"
     ):
         plan_placement(graph, small, model="m")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cutset.errors import NetworkError
-from cutset.runtime.channel.channel import Channel, SilenceError
+from cutset.runtime.channel.channel import MAX_LINKS, Channel, SilenceError, count_link_bytes
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryNetwork
@@ -181,3 +181,13 @@ class TestChannel:
             a.send(b.name, Message("push", step, tensors=(torch.zeros(1 << 16),)))
         a.close()
         assert [b.receive(10).step for _ in range(20)] == list(range(20))
+
+
+def test_bytes_are_counted_by_the_peer_that_they_were_sent_to() -> None:
+    class Counting:
+        def statistics(self) -> dict[str, dict[str, int]]:
+            sent = {f"shard {n}": {"bytes_out": n, "bytes_in": 10**9} for n in range(MAX_LINKS + 4)}
+            return {**sent, "silent": {"bytes_out": 0, "bytes_in": 10**9}}
+
+    counted = count_link_bytes(Counting())  # type: ignore[arg-type]
+    assert counted == {**{f"shard {n}": n for n in range(4, MAX_LINKS + 4)}, "others": 1 + 2 + 3}

@@ -79,3 +79,12 @@ def test_short_times_are_not_mentioned() -> None:
 
 def test_nothing_recorded_is_not_explained() -> None:
     assert explain_steps([[], []], NAMES, predicted_s=1.0) is None
+
+
+def test_computing_that_took_longer_than_predicted_is_named() -> None:
+    found = explain_steps(exchange(6), NAMES, predicted_s=4.0, busy_s=[3.4, 1.0])
+    assert found is not None
+    assert describe_explanation(found)[1] == "Computing alone took right 3 s of a step, where 1 s were predicted."
+    found = explain_steps(exchange(6), NAMES, predicted_s=4.0, busy_s=[3.4, 2.9])
+    assert found is not None
+    assert describe_explanation(found) == describe_explanation(explanation()), "about as predicted"

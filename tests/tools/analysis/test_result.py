@@ -82,8 +82,23 @@ def test_the_verdict_compares_at_the_same_samples(options: RunConfig) -> None:
     assert result._describe_verdict(rows[:1]) == "95.0% test accuracy, test loss 0.25 after 96 samples in 2.0 s."
     said = "93.0% test accuracy, 2.0 points below one process at the same number of samples; "
     assert result._describe_verdict(rows) == said + "throughput is 0.50x of one process."
+    assert "95.0% test accuracy, the same as one process at" in result._describe_verdict([rows[0], rows[0]])
     rows[0]["samples"] = 64  # it has ended early
     assert "one process after 64 samples" in result._describe_verdict(rows)
+
+
+def test_a_run_that_lost_accuracy_with_stale_pushes_says_what_may_help(options: RunConfig) -> None:
+    job = prepare(options)
+    rows = [result._make_row(job, "", outcome(2.0, (1.0, share)), processes=1) for share in (0.95, 0.8)]
+    assert result._describe_stale_pushes(rows) == [], "no push was stale"
+    rows[1]["staleness_mean"] = 0.99
+    (note,) = result._describe_stale_pushes(rows)
+    assert note.startswith("Gradients were 1.0 updates old on average when they were applied (staleness), ")
+    assert result._describe_stale_pushes(rows[1:]) == [], "of one row nobody knows"
+    rows[1]["test_accuracy"] = 0.94
+    assert result._describe_stale_pushes(rows) == []
+    rows[1]["test_accuracy"] = None
+    assert result._describe_stale_pushes(rows) == []
 
 
 def test_without_an_accuracy_the_loss_and_the_metrics_are_compared(options: RunConfig) -> None:

@@ -1,9 +1,13 @@
 """The help of the command, and its errors for programs."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-from command_line import Cutset
+import pytest
+from command_line import USAGE, Cutset, refused
 from places import USER_MODELS
 
 from cutset.tools.commands.cli import cli
@@ -33,3 +37,30 @@ def test_errors_are_json_where_results_are(cutset: Cutset, tmp_path: Path) -> No
         error = json.loads(ended.err)["error"]
         assert error["code"] == code
         assert fix in error["facts"] + error["fix"]
+
+
+def test_an_option_in_the_place_of_a_value_is_named(cutset: Cutset, tmp_path: Path) -> None:
+    for words in (("train", TASK, "--resume", "--out", tmp_path), ("plan", TASK, "--cluster", "--html", "cut.html")):
+        refused(cutset(*words), USAGE, "E233", f"{words[2]} is followed by {words[3]}", f"{words[2]} VALUE")
+    refused(cutset("show", "--", "--cut.json"), 3, "E331", "--cut.json")
+
+
+def test_weights_that_are_not_there_are_found_before_any_work(
+    cutset: Cutset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cutset.tools.evaluation.evaluate._capture", None)  # which nobody calls
+    refused(cutset("eval", TASK), 8, "E801", "there is no runs/last", "--checkpoint")
+    refused(cutset("eval", TASK, "--checkpoint", "net.safetensors"), 8, "E801", "there is no net.safetensors")
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("cutset wat", "watch"), ("cutset train --meth", "--method")])
+def test_shells_complete_commands_and_options(typed: str, offered: str) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_CUTSET_COMPLETE": f"{shell}_complete"}
+        if shell == "fish":
+            words["COMP_CWORD"] = typed.rpartition(" ")[2]
+        done = subprocess.run(
+            [Path(sys.executable).with_name("cutset")], env={**os.environ, **words}, capture_output=True, check=True
+        )
+        assert offered in done.stdout.decode()

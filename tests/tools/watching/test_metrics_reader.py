@@ -111,7 +111,7 @@ def test_a_folder_that_is_none_of_a_run_is_refused(tmp_path: Path) -> None:
         path.unlink()
     (tmp_path / "run").rmdir()
     assert not reader.is_running()
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="has been removed"):
         list(reader.read())
 
 

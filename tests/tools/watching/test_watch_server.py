@@ -13,7 +13,7 @@ import pytest
 from watched_runs import Clock, begin_run, make_run_folder, worker_status
 
 from cutset.errors import UsageError
-from cutset.tools.run_listener import RolesReport, StepReport
+from cutset.tools.run_listener import EvaluationReport, RolesReport, StepReport
 from cutset.tools.tracking.metrics_file import MetricsFile
 from cutset.tools.watching import watch_server
 from cutset.tools.watching.run_follower import RunFollower
@@ -47,10 +47,10 @@ def server(folder: Path, file: MetricsFile, clock: Clock) -> Iterator[WatchServe
 class Stream:
     """Events of a server, as a browser reads them."""
 
-    def __init__(self, server: WatchServer) -> None:
+    def __init__(self, server: WatchServer, **headers: str) -> None:
         where = urlsplit(server.address)
         self._connection = http.client.HTTPConnection("127.0.0.1", where.port or 0, timeout=30)
-        self._connection.request("GET", f"{where.path}events")
+        self._connection.request("GET", f"{where.path}events", headers=headers)
         self.response = self._connection.getresponse()
 
     def read(self) -> dict[str, Any]:
@@ -149,6 +149,27 @@ def test_many_viewers_are_told_the_same_and_more_are_sent_away(
     assert all("a word" in stream.read()["happenings"] for stream in streams)
     for stream in streams:
         stream.close()
+
+
+def test_a_browser_that_was_away_for_an_hour_is_sent_what_is_shown_once(
+    server: WatchServer, file: MetricsFile, clock: Clock
+) -> None:
+    for number in range(2, 3600):
+        clock.now += 1
+        file.on_step(StepReport("ssp", number, 9999, 0.125 + 1 / number, 8 * number, 1.0 * number))
+        file.on_evaluate(EvaluationReport("ssp", 8 * number, 1.0 * number, 0.5, 1 - 1 / number, {}))
+        file.on_notice(f"number {number}")
+        if number % 100 == 0:
+            server.update()
+    server.update()
+    stream = Stream(server, **{"Last-Event-ID": "1"})
+    size = len(json.dumps(server.news.parts))
+    assert size < 200_000
+    assert stream.read() == server.news.parts
+    file.on_notice("the only word since")
+    server.update()
+    assert set(stream.read()) <= {"happenings", "state", "busy"}, "nothing is sent again"
+    stream.close()
 
 
 def test_a_port_that_is_taken_is_named(server: WatchServer, folder: Path) -> None:
