@@ -129,8 +129,8 @@ def shorten_statuses(statuses: Mapping[str, Mapping[str, Any]]) -> dict[str, Map
     if len(statuses) <= MAX_LINKED:
         return dict(sorted(statuses.items()))
     return {
-        name: {**said, "links": {"others": sum(said["links"].values())}} if said.get("links") else said
-        for name, said in sorted(statuses.items())
+        name: {**status, "links": {"others": sum(status["links"].values())}} if status.get("links") else status
+        for name, status in sorted(statuses.items())
     }
 
 

@@ -9,21 +9,21 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 
 
-class Event(TypedDict):
+class RunEvent(TypedDict):
     """What each line has. time: seconds since 1970."""
 
     event: str
     time: float
 
 
-class Begin(Event):
+class BeginEvent(RunEvent):
     """A run begins."""
 
     task: str
     method: str
 
 
-class Step(Event):
+class StepEvent(RunEvent):
     """A step was made; steps: of how many, None where the run has no end of its own."""
 
     run: str
@@ -35,7 +35,7 @@ class Step(Event):
     samples_per_s: float | None
 
 
-class Evaluation(Event):
+class EvaluationEvent(RunEvent):
     """Test samples were evaluated."""
 
     run: str
@@ -46,7 +46,7 @@ class Evaluation(Event):
     metrics: dict[str, float | None]
 
 
-class Staleness(TypedDict):
+class StalenessStatus(TypedDict):
     """Of the pushes to a shard."""
 
     mean: float
@@ -55,7 +55,7 @@ class Staleness(TypedDict):
     max: int
 
 
-class Waited(TypedDict):
+class WaitStatus(TypedDict):
     """Seconds that a worker has waited, by for what."""
 
     data: float
@@ -64,7 +64,7 @@ class Waited(TypedDict):
     shards: float
 
 
-class Status(TypedDict, total=False):
+class RoleStatus(TypedDict, total=False):
     """What a process says of its work; links: bytes that it has sent, by peer."""
 
     at_s: float
@@ -73,56 +73,56 @@ class Status(TypedDict, total=False):
     rss: int
     step: int
     loss: float | None
-    waited: Waited
+    waited: WaitStatus
     unacknowledged: int
     updates: int
     late: int
-    staleness: Staleness | None
+    staleness: StalenessStatus | None
     unsaved_s: float | None
     links: dict[str, int]
 
 
-class Roles(Event):
+class RolesEvent(RunEvent):
     """What all processes say."""
 
-    roles: dict[str, Status]
+    roles: dict[str, RoleStatus]
     leases: NotRequired[int]
 
 
-class Checkpoint(Event):
+class CheckpointEvent(RunEvent):
     """A checkpoint is complete."""
 
     step: int
 
 
-class Lost(Event):
+class LostEvent(RunEvent):
     """A replica or a shard was lost."""
 
     what: str
     why: str
 
 
-class Notice(Event):
+class NoticeEvent(RunEvent):
     """A sentence for the user."""
 
     words: str
 
 
-class End(Event):
+class EndEvent(RunEvent):
     """A run has ended; why: the error, if it was one."""
 
     why: str | None
 
 
 EVENTS: dict[str, type[Any]] = {
-    "begin": Begin,
-    "step": Step,
-    "evaluation": Evaluation,
-    "roles": Roles,
-    "checkpoint": Checkpoint,
-    "lost": Lost,
-    "notice": Notice,
-    "end": End,
+    "begin": BeginEvent,
+    "step": StepEvent,
+    "evaluation": EvaluationEvent,
+    "roles": RolesEvent,
+    "checkpoint": CheckpointEvent,
+    "lost": LostEvent,
+    "notice": NoticeEvent,
+    "end": EndEvent,
 }
 
 

@@ -57,7 +57,7 @@ def test_a_placement_does_not_choose_the_code_that_runs(cutset: Cutset, cut: Pla
     assert cutset("check", path, TASK).code == 0
     outcome = cutset("train", TASK, "--placement", path, "--batch", 4)
     refused(outcome, BAD_INPUT, "E344")  # it has come to the comparison with the task
-    refused(cutset("eval", TASK, "--placement", path, "--batch", 4), BAD_INPUT, "E344")
+    refused(cutset("eval", TASK, "--placement", path, "--batch", 4, "--checkpoint", here), BAD_INPUT, "E344")
     assert "evil" not in sys.modules
     assert not (here / "ran").exists()
     assert not (here / "called").exists()
