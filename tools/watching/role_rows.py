@@ -51,8 +51,8 @@ def _describe(role: RoleView) -> str:
     return "; ".join(words)
 
 
-def describe_progress(view: RunView) -> str:
-    """Return in a line how far the run is and how fast it trains."""
+def describe_progress(view: RunView, *, is_running: bool = True) -> str:
+    """Return in a line how far the run is and how fast it trains, and what is to come, where that is."""
     curve = view.current
     if curve is None or not curve.step:
         return ""
@@ -61,9 +61,11 @@ def describe_progress(view: RunView) -> str:
     words += [f"{format_count(step['samples_per_s'])} samples/s"] if step.get("samples_per_s") is not None else []
     words += [f"loss {step['loss']:.4g}"] if step.get("loss") is not None else []
     words += [describe_scores(curve.score)] if curve.score else []
+    if not is_running or view.ended is not None:
+        return ", ".join(words)
     if view.leases:
         words.append(f"{view.leases} {'batch' if view.leases == 1 else 'batches'} leased")
-    left_s = curve.estimate_left_s() if view.ended is None else None
+    left_s = round(curve.estimate_left_s() or 0.0)
     words += [f"about {format_seconds(left_s)} left"] if left_s else []
     return ", ".join(words)
 

@@ -52,4 +52,4 @@ class RunFollower:
         count = self._reader.unreadable
         lines = f"{count} {'lines' if count > 1 else 'line'} of {METRICS}"
         cut_short = f" {lines} could not be read: cut short, or of another version of cutset." if count else ""
-        return state + cut_short, describe_progress(self.view)
+        return state + cut_short, describe_progress(self.view, is_running=self.is_running)

@@ -22,6 +22,7 @@ def test_a_run_that_is_killed_is_shown_to_its_last_second(cutset: Cutset, tmp_pa
     watched = cutset("watch", folder)
     assert watched.code == 0
     assert f"step {last['step']} of {last['steps']} (" in watched.out
+    assert " left" not in watched.out
     assert "No process trains here any more; the last that was heard of it is of" in watched.out
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(lines[-2][: len(lines[-2]) // 2])

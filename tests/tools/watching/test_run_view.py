@@ -145,6 +145,7 @@ def test_how_long_it_takes_to_the_end_is_said_where_that_is_known() -> None:
     assert view.curves["downpour"].estimate_left_s() == pytest.approx(2 * (200 - 149))
     assert describe_progress(view).startswith("downpour: step 149 of 200 (74 %), ")
     assert describe_progress(view).endswith(", about 102 s left")
+    assert "left" not in describe_progress(view, is_running=False), "it was killed"
     view.add({"time": 5.0, **heard(90, 310.0, steps=200)})
     assert view.curves["downpour"].estimate_left_s() is None, "it went back"
     endless = view_of(BEGIN, heard(1, 1.0, steps=None), heard(2, 2.0, steps=None))
