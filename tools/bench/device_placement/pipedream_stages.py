@@ -55,17 +55,17 @@ def plan_pipeline(graph: LayerGraph, *, seed: int = 0) -> PipelinePlan:
     complete = list_downsets(groups, limit=min(MAX_DOWNSETS, MAX_CELLS // groups.count))
     proven = True
     for rows in (*families, complete if complete is not None else unite_downsets(families)):
-        crossing = _compute_crossing_times(graph, rows)
+        crossing = compute_crossing_times(graph, rows)
         usable = crossing < bound
         chain = find_best_chain(groups, rows[usable], bound, effort=MAX_EFFORT, crossing=crossing[usable])
         proven = chain.complete
         if chain.device_of is not None:
             chosen = chain.device_of
             bound = compute_pipeline_seconds(graph, chosen)
-    return PipelinePlan(tuple(_renumber(chosen)), bound, proven and complete is not None)
+    return PipelinePlan(tuple(renumber_stages(chosen)), bound, proven and complete is not None)
 
 
-def _compute_crossing_times(graph: LayerGraph, rows: Downsets) -> npt.NDArray[np.float64]:
+def compute_crossing_times(graph: LayerGraph, rows: Downsets) -> npt.NDArray[np.float64]:
     """Return for each downset the time to move the outputs that are used outside it."""
     time = np.zeros(len(rows))
     for layer, users in enumerate(graph.consumers()):
@@ -74,7 +74,7 @@ def _compute_crossing_times(graph: LayerGraph, rows: Downsets) -> npt.NDArray[np
     return time
 
 
-def _renumber(stage_of: Sequence[int]) -> list[int]:
+def renumber_stages(stage_of: Sequence[int]) -> list[int]:
     """Renumber the stages without gaps."""
     number = {stage: i for i, stage in enumerate(sorted(set(stage_of)))}
     return [number[stage] for stage in stage_of]

@@ -14,7 +14,8 @@ class Layer:
 
     name: as its file calls it. time, cpu_time: on an accelerator and on a CPU core. output_time: to move its output
     between an accelerator and the host. size_bytes: what it holds on an accelerator. colour: layers of one colour share
-    a device. on_accelerator: whether an accelerator can run it. backward: part of the backward pass.
+    a device. on_accelerator: whether an accelerator can run it. backward: part of the backward pass. sync_time: for its
+    parameters to cross the network four times, as they do in part when replicas add up their gradients.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Layer:
     colour: int | None = None
     on_accelerator: bool = True
     backward: bool = False
+    sync_time: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ def _parse_layer(line: SourceLine, bandwidth: float) -> Layer:
     if description.startswith("Input"):
         return Layer(head.strip(), 0.0)
     seconds = (forward_ms + backward_ms) / 1000.0
-    return Layer(head.strip(), seconds, output_time=2.0 * activation / bandwidth, size_bytes=parameters)
+    moving, syncing = 2.0 * activation / bandwidth, 4.0 * parameters / bandwidth
+    return Layer(head.strip(), seconds, output_time=moving, size_bytes=parameters, sync_time=syncing)
 
 
 def _parse_value(line: SourceLine, fields_text: str, field: str) -> float:
