@@ -1,6 +1,8 @@
 """Stale synchronous parallel: no replica is ever further ahead of the slowest than it may be."""
 
 import threading
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,29 +11,48 @@ from regression import Regression, plain_sgd, run
 from cutset.errors import UsageError
 from cutset.ps.methods.ssp import SSP
 from cutset.ps.optimizers.standard import SGD
+from cutset.ps.server.step_clocks import StepClocks
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 @pytest.mark.parametrize("replicas", [2, 4])
-def test_clocks_are_never_further_apart_than_the_staleness(staleness, replicas):
+def test_clocks_are_never_further_apart_than_the_staleness(
+    staleness: int, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Replica 0 takes a step only when all others can take none: the gap is used to the full, and no further."""
-    ahead, lock, steps = threading.Condition(), [0] * replicas, 12
+    ahead, begun, steps, shards = threading.Condition(), [0] * replicas, 12, 2
+    pushed = Counter[tuple[int, int]]()  # slices that have the gradient of a replica's step
+    record_push = StepClocks.record_push
 
-    def before(replica):
-        def begin(step):
+    def record(clocks: StepClocks, replica: int, step: int) -> None:
+        record_push(clocks, replica, step)
+        with ahead:
+            pushed[replica, step] += 1
+            ahead.notify_all()
+
+    def before(replica: int) -> Callable[[int], None]:
+        def begin(step: int) -> None:
             with ahead:
-                lock[replica] = step
+                begun[replica] = step
                 ahead.notify_all()
                 least = min(step + staleness, steps - 1)
+                if replica == 0 and staleness:
+                    others = [(other, least) for other in range(1, replicas)]
+                    assert ahead.wait_for(lambda: all(pushed[one] == shards for one in others), timeout=30)
                 if replica == 0:
-                    assert ahead.wait_for(lambda: all(other >= least for other in lock[1:]), timeout=30)
-                    assert all(other <= step + staleness for other in lock[1:])
+                    assert ahead.wait_for(lambda: all(other >= least for other in begun[1:]), timeout=30)
+                    assert all(other <= step + staleness for other in begun[1:])
 
         return begin
 
+    monkeypatch.setattr(StepClocks, "record_push", record)
     workers = [Regression(before(r)) for r in range(replicas)]
-    _, statistics, reports = run(SSP(staleness), SGD(0.001), steps=steps, replicas=replicas, workers=workers)
-    assert {piece["clock_gap"] for shard in statistics for piece in shard["slices"]} == {staleness}
+    _, statistics, reports = run(
+        SSP(staleness), SGD(0.001), steps=steps, replicas=replicas, workers=workers, shards=shards
+    )
+    pieces = [piece for shard in statistics for piece in shard["slices"]]
+    assert len(pieces) == shards
+    assert {piece["clock_gap"] for piece in pieces} == {staleness}
     assert [len(rows) for rows in reports] == [steps] * replicas
 
 
