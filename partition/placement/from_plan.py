@@ -59,6 +59,7 @@ def placement_of_plan(result: PlanningResult, *, model: str) -> Placement:
         predicted=Prediction(
             step_s=simulation.step_s,
             one_machine_s=one_machine.simulation.step_s,
+            least_s=result.least_s,
             bytes_forward=winner.dataflow.bytes_forward,
             messages_forward=len(winner.dataflow.edges) + len(winner.dataflow.shared_edges),
             traffic=_traffic_by_tensor(winner.dataflow),

@@ -101,10 +101,14 @@ class TimelineSpan(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What the simulator expects of one step; bytes and messages are those of one micro-batch."""
+    """What the simulator expects of one step; bytes and messages are those of one micro-batch.
+
+    least_s: seconds that no plan is below, on machines that compute all the time and send nothing.
+    """
 
     step_s: float
     one_machine_s: float
+    least_s: float
     bytes_forward: int
     messages_forward: int
     traffic: list[Traffic]
@@ -174,6 +178,11 @@ class Placement(msgspec.Struct, frozen=True):
     unrolled: bool = False
     wave: int = 0
     lengths: list[int] = []
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return self.batch * self.micro_batches
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically: it is complete or not there."""

@@ -138,7 +138,8 @@ class PlanningResult:
     """What planning found.
 
     one_machine: the model uncut on the fastest machine. plans: all that were scored. rejected: all that were not made.
-    shortage: why machines had to be left out, in words; "" where they had not.
+    shortage: why machines had to be left out, in words; "" where they had not. least_s: seconds that no plan is below
+    (lower_bound.py).
     """
 
     problem: PlanningProblem
@@ -148,3 +149,4 @@ class PlanningResult:
     plans: tuple[ScoredPlan, ...]
     rejected: tuple[Rejected, ...]
     shortage: str = ""
+    least_s: float = 0.0

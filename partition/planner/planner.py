@@ -21,6 +21,7 @@ from ..dataflow.simulator import simulate
 from ..ir.graph import Graph
 from .candidates import candidate_names, max_machines, propose_candidates
 from .local_search import improve_cut
+from .lower_bound import bound_step_seconds
 from .pins import resolve_pins
 from .plan import (
     LOCAL_SEARCH_SUFFIX,
@@ -95,7 +96,10 @@ class _PlanSearch:
         if not winner.fits:
             raise _memory_error(min(self.plans, key=lambda plan: plan.memory_pressure))
         plans, rejected = tuple(self.plans), tuple(self.rejected)
-        return PlanningResult(self.problem, self.objective, winner, one_machine, plans, rejected, self.shortage)
+        result = PlanningResult(self.problem, self.objective, winner, one_machine, plans, rejected, self.shortage)
+        micro_batches = self.problem.micro_batches
+        least_s = bound_step_seconds(self.problem.graph, cluster, self.costs, micro_batches=micro_batches)
+        return replace(result, least_s=least_s)
 
     def _rank(self, plan: ScoredPlan) -> Rank:
         return plan.rank(self.objective, all_used=not self.fewer)

@@ -108,7 +108,7 @@ def make_placement(
         winner="metis, all axes",
         objective="time",
         verdict=f"{machines} machines are 1.62 times as fast as one, by the prediction.",
-        predicted=Prediction(step, one, crossing, len(traffic), traffic, spans),
+        predicted=Prediction(step, one, step / 2, crossing, len(traffic), traffic, spans),
         candidates=[
             CandidateScore("one machine", 1, one, 0, 6 << 30, True, min_load=0.9),
             CandidateScore("slices of every layer", machines, step * 1.3, crossing * 2, 4 << 30, True, min_load=0.9),

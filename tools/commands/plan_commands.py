@@ -1,8 +1,10 @@
 """The commands that make plans and show them: `cutset plan`, `show`, `check`, `inspect` and `schema`."""
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,11 +22,20 @@ from .config_options import (
 )
 from .output import json_option, keep_stdout, print_json
 
+if TYPE_CHECKING:
+    from ...partition.cluster.machines import Cluster
+    from ..report.compare_placements import PlacementDifference
+    from ..task.plan_task import PlannedTask
+    from ..whole_run.plan_task_run import PlannedRun
+    from ..whole_run.what_if import Outcome
+
 PLAN_EXAMPLES = """\b
 Examples:
   cutset plan cutset.models:digits_local --machines 4
   cutset plan net.py:task --cluster cluster.toml --max-machines 8 -o cut.json
   cutset plan net.py:task --cluster cluster.toml --method downpour   # a whole run
+  cutset plan net.py:task --machines 4 --faster-network '10 Gbit/s' --add-machine
+  cutset plan --diff cut.json other.json
   cutset plan net.py:net --input 32x3x224x224 --objective memory --pin 'head=0'
 """
 
@@ -37,52 +48,120 @@ Examples:
     metavar="NAME[:OPTION=VALUE,...]",
     help="Plan a whole run by this method: how many replicas train, and of how many machines each.",
 )
+@click.option("--faster-network", metavar="RATE", help="Say also what a network of this speed would give: '10 Gbit/s'.")
+@click.option("--add-machine", is_flag=True, help="Say also what one more machine, like the best one, would give.")
+@click.option("--diff", type=PathOption(), help="Say what differs from this placement file; TASK may be another one.")
 @click.option("-o", "--out", type=PathOption(may_be_folder=False), help="Write the placement to this file.")
 @json_option
-def plan(task: str, method: str | None, out: Path | None, as_json: bool, **options: Any) -> None:
+def plan(task: str, diff: Path | None, out: Path | None, as_json: bool, **options: Any) -> None:
     """Plan how to split TASK across machines.
 
     Every candidate is simulated. The best one by --objective that fits in memory and gives work to every machine wins.
     The verdict says whether adding machines helps; --max-machines leaves out those that do not. With --method the plan
     is of a whole run: replicas side by side, each on machines of its own, and what they exchange with parameter shards.
     """
-    from ...partition.placement.placement_file import to_json
+    from ...partition.placement.placement_file import load, to_json
+    from ..report.compare_placements import compare_placements
+
+    earlier = None if diff is None else load(diff)
+    if earlier is not None and task.endswith(".json") and Path(task).is_file():
+        _print_difference(compare_placements(earlier, load(task)), as_json)
+        return
+    if out is not None:
+        check_output(out, PLACEMENT)
+    planning = _plan(task, as_json, options)
+    placement = planning.replica.placement
+    if out is not None:
+        write_output(out, to_json(placement), PLACEMENT)
+    if as_json:
+        _print_planning_json(planning)
+        return
+    _print_planning(planning)
+    if earlier is not None:
+        click.echo(f"\nbeside {diff}:")
+        _print_difference(compare_placements(earlier, placement), as_json=False)
+    if out is not None:
+        click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
+
+
+@dataclass(frozen=True)
+class _Planning:
+    """A plan of a replica, that of a whole run if it was asked for, and what changes of the machines would give."""
+
+    replica: "PlannedTask"
+    run: "PlannedRun | None"
+    outcomes: "Sequence[Outcome]"
+
+
+def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
+    """Plan a task, and again for each change that is asked for."""
     from ...ps.methods.registry import parse_method
-    from ..report.console import print_placement
-    from ..report.whole_run import print_planned_run, write_planned_run
     from ..task.capture_task import capture_task
     from ..task.load_task import load_task
     from ..task.plan_task import micro_batch_spec, plan_task
     from ..whole_run.plan_task_run import plan_task_run
+    from ..whole_run.what_if import list_changes, try_changes
 
-    if out is not None:
-        check_output(out, PLACEMENT)
-    spec, request = read_task_spec(task, options), read_plan_request(options)
-    chosen = None if method is None else parse_method(method)
-    if chosen is not None and request.max_machines is not None:
+    spec, request, text = read_task_spec(task, options), read_plan_request(options), options["method"]
+    method = None if text is None else parse_method(text)
+    if method is not None and request.max_machines is not None:
         raise refuse_both("--max-machines", "--method, which leaves machines out by itself")
-    request.load_cluster()  # so that errors in the machines are reported before the model is captured
+    cluster = request.load_cluster()  # so that errors in the machines are reported before the model is captured
+    wanted = {name: options[name] for name in ("faster_network", "add_machine")}
+    changes = list(list_changes(cluster, **wanted))
     with keep_stdout(as_json):
         loaded = load_task(spec)
         capture = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
-        if method is None or chosen is None:
-            run, planned = None, plan_task(capture, spec, request)
-        else:
-            run = plan_task_run(capture, spec, request, chosen, method_text=method)
-            planned = run.replica
-        placement = planned.placement
-    if out is not None:
-        write_output(out, to_json(placement), PLACEMENT)
-    if as_json:
-        click.echo(to_json(placement) if run is None else write_planned_run(run), nl=False)
-        return
-    if run is not None:
-        print_planned_run(run)
-    print_placement(placement)
-    for note in planned.notes:
+
+        def plan_for(machines: "Cluster") -> "tuple[PlannedRun | None, PlannedTask]":
+            if method is None:
+                return None, plan_task(capture, spec, request, machines)
+            run = plan_task_run(capture, spec, request, method, method_text=text, cluster=machines)
+            return run, run.replica
+
+        def measure(machines: "Cluster") -> float:
+            run, planned = plan_for(machines)
+            if run is not None:
+                return run.run.chosen.samples_per_s
+            return planned.placement.samples / planned.placement.predicted.step_s
+
+        run, replica = plan_for(cluster)
+        now = run.run.chosen.samples_per_s if run else replica.placement.samples / replica.placement.predicted.step_s
+        return _Planning(replica, run, tuple(try_changes(changes, measure, now)))
+
+
+def _print_planning(planning: _Planning) -> None:
+    from ..report.console import print_placement
+    from ..report.whole_run import describe_outcome, print_planned_run
+
+    if planning.run is not None:
+        print_planned_run(planning.run)
+    print_placement(planning.replica.placement)
+    for outcome in planning.outcomes:
+        click.echo(describe_outcome(outcome))
+    for note in planning.replica.notes:
         click.echo(f"note: {note}")
-    if out is not None:
-        click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
+
+
+def _print_planning_json(planning: _Planning) -> None:
+    """Print the placement as its file has it; with more to say, an object with the placement in it."""
+    from ...partition.placement.placement_file import to_json
+    from ..report.whole_run import write_planning
+
+    if planning.run is None and not planning.outcomes:
+        click.echo(to_json(planning.replica.placement), nl=False)
+        return
+    click.echo(write_planning(planning.replica.placement, planning.run, planning.outcomes), nl=False)
+
+
+def _print_difference(difference: "PlacementDifference", as_json: bool) -> None:
+    from ..report.compare_placements import describe_difference, to_plain
+
+    if as_json:
+        print_json(to_plain(difference))
+        return
+    for line in describe_difference(difference):
+        click.echo(line)
 
 
 @click.command("show")

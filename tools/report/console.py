@@ -76,6 +76,10 @@ def print_placement(placement: Placement, *, console: Console | None = None) -> 
     step = f"step of {placement.batch} samples {format_seconds(predicted.step_s)}, on one machine {one}"
     console.print(Text(placement.verdict, style="bold"))
     console.print(Text(f"{placement.model}: {step} (predicted)"))
+    if predicted.least_s > 0 and len(placement.machines) > 1:
+        over = format_percent(predicted.step_s / predicted.least_s - 1)
+        least = f"at best {format_seconds(predicted.least_s)}, if nothing were sent and no machine waited"
+        console.print(Text(f"{least}; this plan is {over} above that"))
     if placement.leaf_modules:
         console.print(Text(f"leaf modules: {', '.join(placement.leaf_modules)}"))
     console.print()

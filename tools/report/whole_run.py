@@ -1,14 +1,20 @@
 """The plan of a whole run for people and for programs: the splits of the machines, the chosen one, and its command."""
 
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from ...partition.placement.placement_file import Placement
 from ...partition.placement.placement_file import to_json as placement_to_json
 from ...partition.whole_run.run_split import RunSplit
 from ..strict_json import to_json
 from ..units import format_count, format_number, format_percent, format_seconds
 from ..whole_run.plan_task_run import PlannedRun
+from ..whole_run.what_if import Outcome
 from .console import make_console, print_columns
 
 MAX_SPLITS = 8  # that are printed
@@ -73,8 +79,25 @@ def _format_split(split: RunSplit, best: float, *, chosen: bool) -> tuple[str, .
     )
 
 
-def write_planned_run(planned: PlannedRun) -> str:
-    """Return the plan of a run as JSON: splits, the chosen one, the command, and the placement of a replica."""
+def describe_outcome(outcome: Outcome) -> str:
+    """Return what a change of the machines would give, in a sentence."""
+    if outcome.failure:
+        return f"with {outcome.words}: no plan ({outcome.failure})"
+    speed = f"{format_count(outcome.samples_per_s)} samples/s"
+    return f"with {outcome.words}: {speed}, {outcome.ratio:.2f} times as many as now"
+
+
+def write_planning(placement: Placement, planned: PlannedRun | None, outcomes: Sequence[Outcome]) -> str:
+    """Return a plan as JSON: that of the run, if there is one, changes that were tried, and a replica's placement."""
+    run = {} if planned is None else _describe_run_plainly(planned)
+    tried = [dataclasses.asdict(outcome) for outcome in outcomes]
+    return (
+        to_json({**run, "what_if": tried, "placement": msgspec.json.decode(placement_to_json(placement))}, indent=2)
+        + "\n"
+    )
+
+
+def _describe_run_plainly(planned: PlannedRun) -> dict[str, Any]:
     run = planned.run
     splits = [
         {
@@ -91,19 +114,12 @@ def write_planned_run(planned: PlannedRun) -> str:
         }
         for split in run.splits
     ]
-    return (
-        to_json(
-            {
-                "method": planned.method.name,
-                "verdict": describe_run(planned),
-                "command": planned.command,
-                "one_process_samples_per_s": run.one_process,
-                "chosen": run.splits.index(run.chosen),
-                "splits": splits,
-                "rejected": list(run.rejected),
-                "placement": msgspec.json.decode(placement_to_json(planned.placement)),
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    return {
+        "method": planned.method.name,
+        "verdict": describe_run(planned),
+        "command": planned.command,
+        "one_process_samples_per_s": run.one_process,
+        "chosen": run.splits.index(run.chosen),
+        "splits": splits,
+        "rejected": list(run.rejected),
+    }

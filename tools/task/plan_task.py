@@ -25,6 +25,7 @@ from .plan_request import PlanRequest
 
 if TYPE_CHECKING:
     from ...models.task import Data, Task
+    from ...partition.cluster.machines import Cluster
     from ..samples.dataset_samples import Samples
     from ..samples.part_samples import PartSamples
 
@@ -54,12 +55,15 @@ class PlannedTask:
     notes: tuple[str, ...]
 
 
-def plan_task(capture: CapturedTask, spec: TaskSpec, request: PlanRequest) -> PlannedTask:
+def plan_task(
+    capture: CapturedTask, spec: TaskSpec, request: PlanRequest, cluster: "Cluster | None" = None
+) -> PlannedTask:
     """Return the best placement of a captured task, whose batch is a micro-batch.
 
-    For several machines, a task with recurrent nets is captured in their unrolled form as well.
+    cluster: the machines to plan for, by default those of the request. For several machines, a task with recurrent nets
+    is captured in their unrolled form as well.
     """
-    cluster = request.load_cluster()
+    cluster = request.load_cluster() if cluster is None else cluster
     other = capture_unrolled(capture, spec) if len(cluster) > 1 else None
     placement = plan_placement(
         capture.train,

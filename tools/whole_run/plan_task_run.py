@@ -37,13 +37,20 @@ class PlannedRun:
 
 
 def plan_task_run(
-    capture: CapturedTask, spec: TaskSpec, request: PlanRequest, method: AnyMethod, *, method_text: str
+    capture: CapturedTask,
+    spec: TaskSpec,
+    request: PlanRequest,
+    method: AnyMethod,
+    *,
+    method_text: str,
+    cluster: Cluster | None = None,
 ) -> PlannedRun:
-    """Plan the run of a captured task, whose batch is a micro-batch, over all machines of the request's cluster.
+    """Plan the run of a captured task, whose batch is a micro-batch, over all machines of a cluster.
 
-    method_text: the method as the user wrote it. Raises Infeasible where nothing fits in memory.
+    method_text: the method as the user wrote it. cluster: by default that of the request. Raises Infeasible where
+    nothing fits in memory.
     """
-    cluster = request.load_cluster()
+    cluster = request.load_cluster() if cluster is None else cluster
     other = capture_unrolled(capture, spec) if len(cluster) > 1 else None
     unrolled = None if other is None or not other.unrolled else other.train
     choices: dict[int, FormChoice] = {}
