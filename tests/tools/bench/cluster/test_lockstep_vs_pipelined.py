@@ -102,7 +102,7 @@ def test_a_pace_is_what_the_simulator_reckons_with_for_each_segment() -> None:
     cluster = Cluster((like, Machine("n", 2e8)), 1e8)
     ready = capture_task(SMALL)
     winner = find_plan(ready.train, cluster).winner
-    paces = compute_paces(winner.dataflow, cluster)
+    paces = compute_paces(winner.dataflow, winner.cluster)
     compiled = programs(winner.dataflow, training=True)
     assert [len(pace) for pace in paces] == [len(program.segments) for program in compiled]
     for machine, pace in enumerate(paces):
