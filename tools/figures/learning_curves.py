@@ -169,7 +169,8 @@ def _render_chart(
 ) -> str:
     width = 320.0 if narrow else 540.0
     labels = [f"{label}: {end}" if end else label for (label, _), end in zip(lines, ends, strict=True)]
-    key, top = _render_key(labels, 8.0 if narrow else _LEFT, width)
+    targets = [f"target {axes[1].show(goal)}" for goal in goals]
+    key, top = _render_key(labels, targets, 8.0 if narrow else _LEFT, width)
     bottom = top + _HEIGHT - 90
     across, up = axes
 
@@ -181,7 +182,6 @@ def _render_chart(
     for goal in goals:
         y = spot((across.low, goal))[1]
         out.append(element("path", d=f"M{_LEFT:.0f} {y:.1f}H{width - _RIGHT:.0f}", cls="goal"))
-        out.append(text_line(_LEFT + 4, y - 4, f"target {up.show(goal)}", "muted small"))
     out.append(key)
     for i, (label, line) in enumerate(lines):
         if line:
@@ -200,13 +200,16 @@ def _render_line(i: int, label: str, points: list[Point], value: str) -> str:
     return item(f"{label}: ends at {value}", path, dot, data_row=label)
 
 
-def _render_key(labels: Sequence[str], left: float, width: float) -> tuple[str, float]:
+def _render_key(labels: Sequence[str], targets: Sequence[str], left: float, width: float) -> tuple[str, float]:
     """Render the lines' names with where they end, as many lines each as that needs; return them and what is below."""
     out, y = list[str](), 18.0
-    for i, label in enumerate(labels):
-        dashes = _DASHES[i % len(_DASHES)]
+    for i, label in enumerate([*labels, *targets]):
         line = f"M{left:.0f} {y - 4:.0f}h26"
-        out.append(element("path", d=line, cls=f"curve c{i % SERIES_COLOURS}", stroke_dasharray=dashes))
+        if i < len(labels):
+            dashes = _DASHES[i % len(_DASHES)]
+            out.append(element("path", d=line, cls=f"curve c{i % SERIES_COLOURS}", stroke_dasharray=dashes))
+        else:
+            out.append(element("path", d=line, cls="goal"))
         for part in wrap_text(label, width - left - 40, 12.5):
             out.append(text_line(left + 34, y, fit_text(part, width - left - 40, 12.5)))
             y += 16
