@@ -59,7 +59,7 @@ class Sandblaster(Method, frozen=True, tag="sandblaster"):
 
     pushes_gradients: ClassVar[bool] = False
 
-    iterations: int = 20
+    iterations: int = 200
     evaluations: int = 0
     solver: str = "lbfgs"
     history: int = 10
