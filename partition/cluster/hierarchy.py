@@ -8,20 +8,22 @@ groups; cards of different speeds do not.
 import itertools
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import networkx as nx
 
-from .machines import Cluster, Machine
+from .machines import Cluster
 
 MIN_RATIO = 1.5  # of the bandwidths inside and between groups; below it all machines are equally near
 
 
-def find_hosts(cluster: Cluster) -> list[list[int]]:
+@lru_cache(maxsize=64)
+def find_hosts(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
     """Return groups of machines with faster links inside than between, each in rising order; one if there are none.
 
     Of several levels, as hosts in racks, these are the groups of the outermost.
     """
-    return _split(cluster, range(len(cluster))) if cluster.links else [list(range(len(cluster)))]
+    return _split(cluster, range(len(cluster))) if cluster.links else (tuple(range(len(cluster))),)
 
 
 def order_machines(cluster: Cluster) -> list[int]:
@@ -32,31 +34,45 @@ def order_machines(cluster: Cluster) -> list[int]:
     return _order(cluster, range(len(cluster)))
 
 
+def choose_machines(cluster: Cluster, count: int, keep: Sequence[int] = ()) -> list[int]:
+    """Choose so many machines, in rising order: those to keep, then the fastest; of machines alike, near ones."""
+    place = {number: i for i, number in enumerate(order_machines(cluster))}
+    others = [n for n in range(len(cluster)) if n not in keep]
+    others.sort(key=lambda n: (-cluster.machines[n].flops_per_s, -cluster.machines[n].memory_bytes, place[n]))
+    return sorted([*keep, *others[: max(0, count - len(keep))]])
+
+
 def _order(cluster: Cluster, numbers: Sequence[int]) -> list[int]:
-    groups = _split(cluster, numbers) if cluster.links else []
+    groups = _split(cluster, numbers) if cluster.links else ()
     if len(groups) < 2 or len(groups) == len(numbers):
-        return sorted(numbers, key=lambda n: _sort_key(cluster.machines[n]))
+        return sorted(numbers, key=lambda n: _sort_key(cluster, n))
     ordered = [_order(cluster, group) for group in groups]
     ordered.sort(
         key=lambda group: (
             -sum(cluster.machines[n].flops_per_s for n in group),
-            [_sort_key(cluster.machines[n]) for n in group],
+            [_sort_key(cluster, n) for n in group],
         )
     )
     return [*itertools.chain(*ordered)]
 
 
-def _sort_key(machine: Machine) -> tuple[object, ...]:
-    """Faster and larger machines first; then by name."""
-    cards = (machine.bandwidth_in or 0.0, machine.bandwidth_out or 0.0)
-    name = [(not part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", machine.name)]
-    return (-machine.flops_per_s, -machine.memory_bytes, -machine.memory_bandwidth, -min(cards), -max(cards), name)
+def _sort_key(cluster: Cluster, number: int) -> tuple[object, ...]:
+    """Faster and larger machines first, then those with faster cards; then by name."""
+    machine, cards = cluster.machines[number], (cluster.bandwidth_in(number), cluster.bandwidth_out(number))
+    parts = [part for part in re.split(r"([0-9]+)", machine.name) if part]
+    digits = [part.lstrip("0") for part in parts]
+    name = [
+        (False, len(number), number) if part[0] in "0123456789" else (True, 0, part)
+        for part, number in zip(parts, digits, strict=True)
+    ]
+    speeds = (-machine.flops_per_s, -machine.memory_bytes, -machine.memory_bandwidth)
+    return (*speeds, -min(cards), -max(cards), machine.latency_s or 0.0, name, machine.name)
 
 
-def _split(cluster: Cluster, numbers: Sequence[int]) -> list[list[int]]:
+def _split(cluster: Cluster, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Split machines where their slowest links are taken away; one group where all are about equally fast."""
     pairs = {
-        (a, b): min(cluster.bandwidth_between(a, b), cluster.bandwidth_between(b, a))
+        (a, b): min(_link_bandwidth(cluster, a, b), _link_bandwidth(cluster, b, a))
         for a, b in itertools.combinations(numbers, 2)
     }
     for slow, fast in itertools.pairwise(sorted(set(pairs.values()))):
@@ -65,7 +81,13 @@ def _split(cluster: Cluster, numbers: Sequence[int]) -> list[list[int]]:
         near: nx.Graph[int] = nx.Graph()
         near.add_nodes_from(numbers)
         near.add_edges_from(pair for pair, bandwidth in pairs.items() if bandwidth >= fast)
-        groups = sorted(sorted(group) for group in nx.connected_components(near))
+        groups = sorted(tuple(sorted(group)) for group in nx.connected_components(near))
         if len(groups) > 1:
-            return groups
-    return [sorted(numbers)]
+            return tuple(groups)
+    return (tuple(sorted(numbers)),)
+
+
+def _link_bandwidth(cluster: Cluster, source: int, target: int) -> float:
+    """Return what a pair's link carries, or where it has none the cluster's cards, whatever the pair's own are."""
+    link = cluster.link(source, target)
+    return cluster.bandwidth if link is None else link.bandwidth

@@ -155,7 +155,7 @@ class LayoutTraffic:
                 _busiest_seconds(size * mates, self.inside_host),
                 _busiest_seconds(size * apart, self.between_hosts),
             )
-            messages = (size * (mates | apart) > 0).sum(axis=1).max(axis=1)
+            messages = (size * (mates | apart) > 0).sum(axis=1).max(axis=1) * (2 if info.gradient else 1)
             rows.append(self._weigh(near_s, far_s, info) + self.weights.latency * self.message_s * messages)
         return np.stack(rows)
 

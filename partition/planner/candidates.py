@@ -3,6 +3,7 @@
 mesh AxB                 the best layouts on a mesh of the machines (layout_search.py)
 mesh AxB by bytes        the same where bytes count four times
 mesh AxB by memory       the same with shares by the machines' memory
+mesh AxB, hosts alike    the same chosen as if machines of several hosts were as near as those of one
 mesh AxB, whole apart    operators that cannot be cut on a machine each, the others on the mesh (whole_operators.py)
 stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own
 wavefront SxAxB/W        layers of recurrent nets on S meshes, in waves W products deep (wavefront.py)
@@ -10,6 +11,7 @@ slices                   every layer cut along its hidden units
 stages, even stages      contiguous stages by dynamic programming, with and without traffic
 tiles AxB                image rows and columns along a grid
 metis AXES               METIS on the graph of blocks along a set of axes (cut_axes.py)
+metis AXES, slowest first  the same with unlike machines in the reverse order
 metis levels AXES        the same with every level of the model balanced
 kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 """
@@ -21,6 +23,7 @@ from functools import partial
 
 from ...errors import Infeasible
 from ..cluster.cost_model import CostModel
+from ..cluster.hierarchy import find_hosts
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, PlacedBox, colocate_overwriters, find_partial_ops, fuse_boxes, one_machine_cut
 from ..ir.graph import Graph
@@ -113,6 +116,13 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
         )
         if _memory_differs(problem.cluster):
             yield f"mesh {format_shape(shape)} by memory", partial(_by_memory, problem, shape, costs)
+    if len(find_hosts(problem.cluster)) > 1:
+        alike = replace(problem.cluster, links=())
+        for (weights, how), shape in itertools.product(
+            ((EQUAL_WEIGHTS, ""), (BYTES_FIRST, " by bytes")), mesh_shapes(len(machines))
+        ):
+            make = partial(_on_mesh, problem, [(machines, shape)], costs, weights, reckoned_on=alike)
+            yield f"mesh {format_shape(shape)}{how}, hosts alike", make
     apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins)
     for shape in mesh_shapes_of(problem.cluster) if apart else ():
         fixed = replace(problem, pins={**apart, **problem.pins})
@@ -133,6 +143,9 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
         yield f"tiles {format_shape(shape)}", partial(_tiles, problem, shape)
     for axes in cut_axis_sets(problem.graph, len(machines)):
         yield f"metis {axes.name}", partial(_by_metis, problem, axes, levels=False)
+        if _speeds_differ(problem.cluster):
+            backwards = partial(_by_metis, problem, axes, levels=False, slowest_first=True)
+            yield f"metis {axes.name}, slowest first", backwards
         if axes.axes and axes.parts <= len(machines):
             yield f"metis levels {axes.name}", partial(_by_metis, problem, axes, levels=True)
             yield f"kahypar {axes.name}", partial(_by_kahypar, problem, axes)
@@ -167,8 +180,13 @@ def _on_mesh(
     groups: Sequence[tuple[Sequence[int], tuple[int, ...]]],
     costs: CostModel,
     weights: TrafficWeights = EQUAL_WEIGHTS,
+    *,
+    reckoned_on: Cluster | None = None,
 ) -> CutOrReason:
-    """The best layouts, the operators in as many stages as there are groups of machines."""
+    """The best layouts, the operators in as many stages as there are groups of machines.
+
+    reckoned_on: the same machines on another network, which the layouts are chosen for.
+    """
     graph, cluster = problem.graph, problem.cluster
     meshes = [mesh_of_machines(cluster, machines, shape) for machines, shape in groups]
     stages = contiguous_stages(graph, cluster, [sum(mesh.speeds) for mesh in meshes])
@@ -176,7 +194,7 @@ def _on_mesh(
         return f"{len(graph.ops)} operators for {len(groups)} stages"
     mesh_of = {op.name: meshes[stage] for op, stage in zip(graph.ops, stages, strict=True)}
     mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
-    return search_layouts(graph, cluster, lambda op: mesh_of[op.name], weights=weights, costs=costs)
+    return search_layouts(graph, reckoned_on or cluster, lambda op: mesh_of[op.name], weights=weights, costs=costs)
 
 
 def _wavefront(
@@ -191,6 +209,10 @@ def _wavefront(
     mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
     boxes, folds = search_layouts(graph, cluster, lambda op: mesh_of.get(op.name, every), costs=costs)
     return boxes, folds, wave
+
+
+def _speeds_differ(cluster: Cluster) -> bool:
+    return len({machine.flops_per_s for machine in cluster.machines}) > 1
 
 
 def _memory_differs(cluster: Cluster) -> bool:
@@ -218,8 +240,11 @@ def _contiguous(problem: PlanningProblem, *, traffic: bool) -> CutOrReason:
     return {op.name: [(op.nest.box, stage)] for op, stage in zip(graph.ops, stages, strict=True)}, {}
 
 
-def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool) -> CutOrReason:
-    """METIS' cut of the block graph; with `levels`, the work of every level is balanced on its own."""
+def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool, slowest_first: bool = False) -> CutOrReason:
+    """METIS' cut of the block graph; with `levels`, the work of every level is balanced on its own.
+
+    slowest_first: give METIS the machines in the reverse order, by which it bisects them in other ways.
+    """
     graph, cluster = problem.graph, problem.cluster
     limit = MAX_LEVEL_BLOCKS if levels else MAX_BLOCKS
     try:
@@ -228,6 +253,10 @@ def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool) -> CutOr
             return f"{len(vertices)} blocks; it takes {len(cluster)} to {limit}"
         block_graph = build_block_graph(vertices)
         shares = [machine.flops_per_s for machine in cluster.machines]
+        if slowest_first:
+            backwards = partition_metis(block_graph, len(cluster), seed=problem.seed, shares=shares[::-1])
+            part_of = [len(cluster) - 1 - part for part in backwards]
+            return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
         if not levels:
             part_of = partition_metis(block_graph, len(cluster), seed=problem.seed, shares=shares)
             return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..dataflow.cut import Cut, PlacedBox, colocate_overwriters, find_partial_ops, fuse_boxes
 from ..ir.graph import Graph, Op
 from ..layouts.device_mesh import DeviceMesh, Layout, enumerate_layouts
-from ..layouts.layout_search import mesh_of_machines, mesh_shapes
+from ..layouts.layout_search import mesh_of_machines, mesh_shapes_of
 from ..layouts.standard_cuts import boxes_of_layout
 from .plan import PlanningProblem
 
@@ -55,7 +55,7 @@ def _apply_move(problem: PlanningProblem, cut: Cut, move: Move) -> Cut:
 def _enumerate_moves(problem: PlanningProblem) -> Iterator[Move]:
     """Other boxes for the operators, those with most work first, one move of each in turn."""
     graph = problem.graph
-    meshes = [mesh_of_machines(problem.cluster, problem.machines, shape) for shape in mesh_shapes(len(problem.cluster))]
+    meshes = [mesh_of_machines(problem.cluster, problem.machines, shape) for shape in mesh_shapes_of(problem.cluster)]
     heavy = sorted((op for op in graph.ops if op.name not in problem.pins), key=lambda op: (-op.flops, op.name))
     pending = deque(_operator_moves(graph, op, meshes, problem) for op in heavy)
     while pending:  # in turn, so that a small budget reaches all heavy operators

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...errors import Infeasible, UsageError
 from ..cluster.cost_model import CostModel
-from ..cluster.hierarchy import order_machines
+from ..cluster.hierarchy import choose_machines, order_machines
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, one_machine_cut
 from ..dataflow.dataflow import lower_cut
@@ -54,14 +54,13 @@ def find_plan(
     """Score all candidates and choose the best; the arguments are those of `PlanningOptions`.
 
     The machines are taken in an order that does not depend on that in the cluster (`order_machines`), in which the plan
-    numbers them. Where no candidate uses every machine, some are left out, and the result says so. Raises UsageError
-    where an option is wrong, Infeasible where there is no plan of the kind that is asked for, or none fits in memory.
+    and pins number them. Where no candidate uses every machine, some are left out, and the result says so. Raises
+    UsageError where an option is wrong, Infeasible where there is no plan of the kind that is asked for, or none fits
+    in memory.
     """
     _check_options(objective, micro_batches)
-    order = order_machines(cluster)
-    number = {before: after for after, before in enumerate(order)}
-    resolved = {op: number[machine] for op, machine in resolve_pins(graph, cluster, pins).items()}
-    problem = PlanningProblem(graph, cluster.select(order), seed, micro_batches, resolved)
+    ordered = cluster.select(order_machines(cluster))
+    problem = PlanningProblem(graph, ordered, seed, micro_batches, resolve_pins(graph, ordered, pins))
     return _PlanSearch(problem, prefix=candidates, fewer=fewer, objective=objective).run()
 
 
@@ -86,7 +85,7 @@ class _PlanSearch:
     def run(self) -> PlanningResult:
         """Score everything, and choose."""
         cluster = self.problem.cluster
-        (fastest,) = _fastest_machines(cluster, 1)
+        (fastest,) = choose_machines(cluster, 1)
         one_machine = self._score_one_machine(fastest)
         if len(cluster) == 1:
             self.plans = [one_machine]
@@ -137,7 +136,7 @@ class _PlanSearch:
     def _score_single_machines(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
         """One machine: the pinned one, else the fastest, and the largest too where that has too little memory."""
         cluster = self.problem.cluster
-        (fastest,) = _fastest_machines(cluster, 1)
+        (fastest,) = choose_machines(cluster, 1)
         largest = max(range(len(cluster)), key=lambda n: cluster.machines[n].memory_bytes)
         for number in pinned or ([fastest] if one_machine.fits else dict.fromkeys([fastest, largest])):
             self.plans.append(one_machine if number == fastest else self._score_one_machine(number))
@@ -148,7 +147,7 @@ class _PlanSearch:
     def _smaller_problem(self, count: int) -> PlanningProblem:
         """The same problem for `count` machines: those with pins, and the fastest of the others."""
         problem = self.problem
-        numbers = _fastest_machines(problem.cluster, count, keep=sorted(set(problem.pins.values())))
+        numbers = choose_machines(problem.cluster, count, keep=sorted(set(problem.pins.values())))
         pins = {op: numbers.index(machine) for op, machine in problem.pins.items()}
         return replace(problem, cluster=problem.cluster.select(numbers), pins=pins)
 
@@ -219,13 +218,6 @@ def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used:
 
 def _have_same_cut(plan: ScoredPlan, other: ScoredPlan) -> bool:
     return plan.cluster == other.cluster and plan.dataflow.cut == other.dataflow.cut
-
-
-def _fastest_machines(cluster: Cluster, count: int, keep: Sequence[int] = ()) -> list[int]:
-    """Numbers of `count` machines, in order: those to keep, then the fastest."""
-    others = [n for n in range(len(cluster)) if n not in keep]
-    others.sort(key=lambda n: (-cluster.machines[n].flops_per_s, -cluster.machines[n].memory_bytes, n))
-    return sorted([*keep, *others[: max(0, count - len(keep))]])
 
 
 def _smaller_counts(low: int, high: int) -> Iterator[int]:

@@ -23,13 +23,19 @@ UPDATE_PASSES = 5  # over the bytes of a push at its shard: gradient, parameter 
 class Exchange:
     """How often a replica exchanges all its parameters with shards, in times a step.
 
-    overlaps: whether a replica computes meanwhile. lock_step: whether all replicas wait for each other.
+    overlaps: whether a replica computes meanwhile. lock_step: whether all replicas wait for each other and exchange at
+    once; backups: the slowest that they do not wait for, whose steps are lost. bounded: whether no replica takes more
+    steps than the others in the long run. ring: whether replicas exchange among themselves, without shards: one alone
+    has nothing to exchange.
     """
 
     pushes: float = 1.0
     fetches: float = 1.0
     overlaps: bool = False
     lock_step: bool = False
+    backups: int = 0
+    bounded: bool = False
+    ring: bool = False
 
 
 def count_push_bytes(

@@ -10,16 +10,17 @@ machines, or more replicas of it train side by side.
    many replicas push side by side is worth less than steps one after the other. One process without shards counts too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...errors import Infeasible
-from ..cluster.hierarchy import order_machines
+from ...errors import Infeasible, UsageError
+from ..cluster.hierarchy import choose_machines, order_machines
 from ..cluster.machines import Cluster
 from ..planner.plan import PlanningResult
 from .exchange import Exchange
 from .run_split import RunSplit, predict_split
 
+UNSUITED = ("E202", "E205")  # errors of options that other numbers of machines may suit: kinds of candidates, pins
 TOLERANCE = 1.05  # splits that are slower by less are as fast as the fastest, as far as can be predicted
 
 
@@ -43,41 +44,67 @@ def plan_run(
 ) -> RunPlan:
     """Plan a run over the machines of a cluster.
 
-    plan_replica: plans one replica over all machines of the cluster that it is given; Infeasible where it cannot.
-    batch: samples of a replica's step. Raises Infeasible where no split fits.
+    plan_replica: plans one replica over all machines of the cluster that it is given; Infeasible where it cannot, or
+    UsageError of an option that these machines do not suit. batch: samples of a replica's step. Raises the error of the
+    last width where no width has a plan, Infeasible where no split fits.
     """
     ordered = cluster.select(order_machines(cluster))
-    splits, rejected = list[RunSplit](), list[str]()
+    results, rejected = list[PlanningResult](), list[str]()
+    splits, failure = list[RunSplit](), None
     for width in list_widths(len(cluster)):
         try:
-            result = plan_replica(ordered.select(range(width)))
-        except Infeasible as error:
-            rejected.append(f"{width} machines each: {error.facts}")
+            result = plan_replica(ordered.select(choose_machines(ordered, width)))
+        except (Infeasible, UsageError) as error:
+            if isinstance(error, UsageError) and error.code not in UNSUITED:
+                raise
+            rejected.append(f"{_count_each(width)}: {error.facts}")
+            failure = error
             continue
+        results.append(result)
         if result.shortage:
-            rejected.append(f"{width} machines each: {result.shortage}")
-            continue
-        for replicas in list_replicas(len(cluster) // width):
-            ways = [
-                predict_split(ordered, result, exchange, replicas=replicas, shards=shards, batch=batch)
-                for shards in sorted({width, replicas * width})
-            ]
-            splits.append(max(ways, key=lambda split: (not split.shortage, split.samples_per_s, -split.shards)))
+            rejected.append(f"{_count_each(width)}: {result.shortage}")
+        else:
+            splits += _predict_splits(ordered, result, exchange, batch)
+    if failure is not None and not results:
+        raise failure
     fitting = [split for split in splits if not split.shortage]
     if not fitting:
         reasons = "; ".join([*rejected, *dict.fromkeys(split.shortage for split in splits)])
         raise Infeasible("E404", f"no split of the machines fits in memory ({reasons})", fix="more machines or memory")
-    one_machine = fitting[0].result.one_machine
-    one_process = batch / one_machine.simulation.step_s
+    one_process = batch / min(result.one_machine.simulation.step_s for result in results)
+    return _choose(splits, fitting, one_process, tuple(rejected))
+
+
+def _count_each(width: int) -> str:
+    return "1 machine each" if width == 1 else f"{width} machines each"
+
+
+def _predict_splits(cluster: Cluster, result: PlanningResult, exchange: Exchange, batch: int) -> Iterator[RunSplit]:
+    """Yield a split for each number of replicas of a plan, with the better number of shards."""
+    width = len(result.winner.cluster)
+    for replicas in list_replicas(len(cluster) // width):
+        if replicas <= exchange.backups:
+            continue
+        counts = {replicas * width} if exchange.ring else {width, replicas * width}
+        ways = [
+            predict_split(cluster, result, exchange, replicas=replicas, shards=shards, batch=batch)
+            for shards in sorted(counts)
+        ]
+        yield max(ways, key=lambda split: (not split.shortage, split.samples_per_s, -split.shards))
+
+
+def _choose(
+    splits: Sequence[RunSplit], fitting: Sequence[RunSplit], one_process: float, rejected: tuple[str, ...]
+) -> RunPlan:
+    """Choose the split with the fewest replicas of those about as fast as the fastest, if they pay."""
     best = max(split.samples_per_s for split in fitting)
-    alone = next((split for split in fitting if split.machines == 1), None)
-    pays = alone is None or best > one_process * TOLERANCE
-    close = (
-        [split for split in fitting if split.samples_per_s >= best / TOLERANCE] if pays or alone is None else [alone]
-    )
-    chosen = min(close, key=lambda split: (split.replicas, split.machines, -split.samples_per_s))
+    alone = min(fitting, key=lambda split: (split.machines, split.replicas))
+    fits_alone = alone.machines == 1
+    least = max(best / TOLERANCE, one_process * TOLERANCE if fits_alone else 0.0)
+    close = [split for split in fitting if split.samples_per_s >= least]
+    chosen = min(close or [alone], key=lambda split: (split.replicas, split.machines, -split.samples_per_s))
     ranked = sorted(splits, key=lambda split: (split.shortage != "", -split.samples_per_s))
-    return RunPlan(tuple(ranked), chosen, tuple(rejected), one_process, pays)
+    return RunPlan(tuple(ranked), chosen, rejected, one_process, bool(close))
 
 
 def list_widths(count: int) -> Iterator[int]:

@@ -69,14 +69,17 @@ class _Prediction:
     shards: int
 
     def run(self, batch: int) -> RunSplit:
+        exchange, counted = self.exchange, self.replicas - self.exchange.backups
         compute = [self._step_seconds(replica) for replica in range(self.replicas)]
         pushed = [self._pushed(replica) for replica in range(self.replicas)]
-        if self.exchange.lock_step:
-            compute = [max(compute)] * self.replicas
+        if exchange.lock_step:
+            compute = [sorted(compute)[counted - 1]] * self.replicas
             pushed_at_once = [sum(pushed[1:], start=pushed[0])] * self.replicas
         else:
             pushed_at_once = pushed
         seconds = [self._add_exchange(*pair) for pair in zip(compute, pushed_at_once, strict=True)]
+        if exchange.bounded:
+            seconds = [max(seconds)] * self.replicas
         load = np.zeros((len(self.cluster), len(self.cluster)))
         for replica, push in enumerate(pushed):
             load += self._sent_a_step(replica, push) / seconds[replica]
@@ -93,14 +96,21 @@ class _Prediction:
             batch,
             step_s,
             computing * step_s,
-            rate * batch,
+            rate * batch * counted / self.replicas,
             busiest if slowdown > 1 else limit,
             self._find_shortage(),
         )
 
+    @cached_property
+    def _first_machines(self) -> list[int]:
+        """The machines of replica 0, where its plan says."""
+        numbers = {machine.name: number for number, machine in enumerate(self.cluster.machines)}
+        return [numbers[machine.name] for machine in self.result.winner.cluster.machines]
+
     def _machines_of(self, replica: int) -> list[int]:
-        count = len(self.result.winner.cluster)
-        return [(replica * count + machine) % len(self.cluster) for machine in range(count)]
+        """The machines of a replica: those that follow on the machines of the one before, as in a run."""
+        first = self._first_machines
+        return [(machine + replica * len(first)) % len(self.cluster) for machine in first]
 
     @property
     def _shard_machines(self) -> list[int]:
@@ -128,6 +138,8 @@ class _Prediction:
         return out
 
     def _pushed(self, replica: int) -> Floats:
+        if self.exchange.ring and self.replicas == 1:
+            return np.zeros((len(self.cluster), len(self.cluster)))
         return count_push_bytes(
             self._parameter_bytes, self._machines_of(replica), self._shard_machines, len(self.cluster)
         )

@@ -24,7 +24,8 @@ def print_planned_run(planned: PlannedRun, *, console: Console | None = None) ->
     """Print what to do with the machines, and how fast the other splits would be."""
     console = console or make_console()
     console.print(Text(describe_run(planned), style="bold"))
-    console.print(Text(f"\n  {planned.command}\n"), soft_wrap=True)
+    command = f"  {planned.command}\n" if planned.run.pays else ""
+    console.print(Text(f"\n{command}"), soft_wrap=True)
     run = planned.run
     columns = (
         "  replicas",
@@ -53,7 +54,8 @@ def describe_run(planned: PlannedRun) -> str:
     run, chosen, method = planned.run, planned.run.chosen, planned.method.name
     one_process = format_count(run.one_process)
     if not run.pays:
-        return f"One process: {one_process} samples/s; no split of {planned.available} machines by {method} is faster."
+        machines = format_number(planned.available, "machine")
+        return f"One process: {one_process} samples/s; no split of {machines} by {method} is faster."
     replicas = f"{format_number(chosen.replicas, 'replica')} of {format_number(chosen.machines_each, 'machine')}"
     idle = planned.available - chosen.machines
     left = f" {format_number(idle, 'machine')} would add nothing." if idle else ""

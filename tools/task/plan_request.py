@@ -17,7 +17,7 @@ class PlanRequest:
     """What the planner is asked for.
 
     machines: all of them are used; max_machines: as many of these are used as pay. cluster: the file that describes
-    them, of which the first are taken, or all where no number is given. The rest is as in `partition.planner`.
+    them, of which the fastest are taken, or all where no number is given. The rest is as in `partition.planner`.
     UsageError where `machines` and `max_machines` are both given.
     """
 
@@ -37,16 +37,17 @@ class PlanRequest:
     def load_cluster(self) -> "Cluster":
         """Return the machines to plan for; UsageError or BadInput where there are none such."""
         from ...partition.cluster.cluster_file import load
-        from ...partition.cluster.hierarchy import order_machines
+        from ...partition.cluster.hierarchy import choose_machines, order_machines
         from ...partition.cluster.machines import uniform_cluster
 
         count = self.machines if self.max_machines is None else self.max_machines
         if self.cluster is None:
             return uniform_cluster(DEFAULT_MACHINES if count is None else count)
         cluster = load(self.cluster)
+        cluster = cluster.select(order_machines(cluster))
         if count is None:
             return cluster
         if not 1 <= count <= len(cluster):
             facts = f"{count} machines; {self.cluster} describes {len(cluster)}"
             raise UsageError("E201", facts, fix=f"--machines {len(cluster)}")
-        return cluster.select(order_machines(cluster)[:count])
+        return cluster.select(choose_machines(cluster, count))

@@ -1,8 +1,11 @@
 """Plans a whole run of a task: how many replicas, of how many machines each."""
 
+import re
 import shlex
 from dataclasses import dataclass
 
+from ...errors import UsageError
+from ...partition.cluster.hierarchy import find_hosts, order_machines
 from ...partition.cluster.machines import Cluster
 from ...partition.placement.from_plan import find_choice, placement_of_choice
 from ...partition.placement.placement_file import Placement
@@ -10,6 +13,9 @@ from ...partition.planner.forms import FormChoice
 from ...partition.planner.plan import PlanningResult
 from ...partition.whole_run.run_planner import RunPlan, plan_run
 from ...ps.methods.registry import AnyMethod
+from ..config.option import options_of
+from ..config.option_conflicts import ONE_HOST
+from ..config.run_config import RunConfig
 from ..task.capture_task import CapturedTask, capture_unrolled
 from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
@@ -51,9 +57,12 @@ def plan_task_run(
     nothing fits in memory.
     """
     cluster = request.load_cluster() if cluster is None else cluster
+    _refuse_several_hosts(method, cluster)
+    exchange, batch = find_exchange(method), capture.batch * request.micro_batches
     other = capture_unrolled(capture, spec) if len(cluster) > 1 else None
     unrolled = None if other is None or not other.unrolled else other.train
     choices: dict[int, FormChoice] = {}
+    pins = [_name_machine(pin, cluster) for pin in request.pins]
 
     def plan_replica(machines: Cluster) -> PlanningResult:
         choice = find_choice(
@@ -63,31 +72,54 @@ def plan_task_run(
             seed=request.seed,
             candidates=request.candidates if len(machines) > 1 else "",
             objective=request.objective,
-            pins=request.pins,
+            pins=pins,
             micro_batches=request.micro_batches,
         )
         choices[len(machines)] = choice
         return choice.result
 
-    run = plan_run(cluster, find_exchange(method), plan_replica, batch=capture.batch * request.micro_batches)
+    run = plan_run(cluster, exchange, plan_replica, batch=batch)
     choice = choices[run.chosen.machines_each]
     replica = complete_placement(placement_of_choice(choice, model=spec.model), capture, other, spec)
-    command = write_command(spec, request, run, method_text)
+    shards = None if exchange.ring or run.chosen.shards == run.chosen.machines_each else run.chosen.shards
+    command = write_command(spec, request, run, method_text, shards)
     return PlannedRun(method, run, replica, len(cluster), command)
 
 
-def write_command(spec: TaskSpec, request: PlanRequest, run: RunPlan, method: str) -> str:
-    """Return the command that trains as planned."""
+def _refuse_several_hosts(method: AnyMethod, cluster: Cluster) -> None:
+    """Raise UsageError for a method of one host where machines are on several: they have addresses, or slower links."""
+    several = any(machine.address for machine in cluster.machines) or len(find_hosts(cluster)) > 1
+    if method.name in ONE_HOST and several:
+        facts = f"method {method.name} does not go over several machines"
+        raise UsageError("E269", facts, fix="--method downpour, or a cluster of one host")
+
+
+def _name_machine(pin: str, cluster: Cluster) -> str:
+    """Return a pin with its machine's name in place of a number, as it is numbered in a plan of all machines."""
+    glob, _, machine = pin.rpartition("=")
+    names = [one.name for one in cluster.select(order_machines(cluster)).machines]
+    if machine in names or not re.fullmatch(r"[0-9]{1,9}", machine) or int(machine) >= len(names):
+        return pin
+    return f"{glob}={names[int(machine)]}"
+
+
+def write_command(spec: TaskSpec, request: PlanRequest, run: RunPlan, method: str, shards: int | None) -> str:
+    """Return the command that trains as planned, with every option of the plan. shards: None for the default."""
     chosen = run.chosen
     words = ["cutset", "train", spec.model, "--method", method, "--replicas", str(chosen.replicas)]
-    words += ["--machines", str(chosen.machines_each)]
-    if chosen.shards != chosen.machines_each:
-        words += ["--shards", str(chosen.shards)]
+    words += ["--machines", str(chosen.machines_each), *([] if shards is None else ["--shards", str(shards)])]
     if request.cluster is not None:
         reachable = all(machine.address for machine in request.load_cluster().machines)
         words += ["--on", f"ssh:{request.cluster}"] if reachable else ["--cluster", str(request.cluster)]
-    if request.micro_batches > 1:
-        words += ["--micro-batches", str(request.micro_batches)]
-    if spec.batch:
-        words += ["--batch", str(spec.batch)]
+    for one, declared in options_of(RunConfig):
+        source = next((place for place in (spec, request) if hasattr(place, one.name)), None)
+        if source is None or one.name in ("machines", "max_machines", "cluster"):
+            continue
+        value = getattr(source, one.name)
+        if value is True:
+            words.append(declared.flag)
+        elif isinstance(value, tuple):
+            words += [word for each in value for word in (declared.flag, str(each))]
+        elif value not in (None, "", False, one.default):
+            words += [declared.flag, str(value)]
     return shlex.join(words)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.partition.cluster.hierarchy import find_hosts, order_machines
+from cutset.partition.cluster.hierarchy import choose_machines, find_hosts, order_machines
 from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
 
 
@@ -23,24 +23,24 @@ def names_in_order(cluster: Cluster) -> list[str]:
 
 
 def test_fast_links_make_hosts() -> None:
-    assert find_hosts(on_hosts([0, 1, 0, 1, 2])) == [[0, 2], [1, 3], [4]]
-    assert find_hosts(uniform_cluster(3)) == [[0, 1, 2]]
-    assert find_hosts(on_hosts([0, 0, 1, 1], fast=1.2)) == [[0, 1, 2, 3]], "hardly faster"
+    assert find_hosts(on_hosts([0, 1, 0, 1, 2])) == ((0, 2), (1, 3), (4,))
+    assert find_hosts(uniform_cluster(3)) == ((0, 1, 2),)
+    assert find_hosts(on_hosts([0, 0, 1, 1], fast=1.2)) == ((0, 1, 2, 3),), "hardly faster"
 
 
 def test_slow_links_between_make_hosts_too() -> None:
     pairs = [p for p in itertools.permutations(range(4), 2) if p[0] % 2 != p[1] % 2]
     cluster = Cluster(uniform_cluster(4).machines, 10.0, 0.0, tuple(NetworkLink(*p, 1.0, 0.0) for p in pairs))
-    assert find_hosts(cluster) == [[0, 2], [1, 3]]
+    assert find_hosts(cluster) == ((0, 2), (1, 3))
 
 
 def test_cards_of_unlike_speed_make_no_hosts() -> None:
     machines = (Machine("a"), Machine("b"), Machine("c", bandwidth_in=1.0))
-    assert find_hosts(Cluster(machines, 10.0, 0.0)) == [[0, 1, 2]]
+    assert find_hosts(Cluster(machines, 10.0, 0.0)) == ((0, 1, 2),)
 
 
 def test_one_way_of_a_pair_does_not_make_it_near() -> None:
-    assert find_hosts(Cluster(uniform_cluster(3).machines, 1.0, 0.0, (NetworkLink(0, 1, 9.0, 0.0),))) == [[0, 1, 2]]
+    assert find_hosts(Cluster(uniform_cluster(3).machines, 1.0, 0.0, (NetworkLink(0, 1, 9.0, 0.0),))) == ((0, 1, 2),)
 
 
 def test_numbers_in_names_are_numbers() -> None:
@@ -88,3 +88,27 @@ def test_of_machines_alike_the_lesser_is_last(change: dict[str, float]) -> None:
     machines = tuple(replace(m, bandwidth_in=2.0, bandwidth_out=2.0) for m in machines)
     lesser = replace(machines[0], **change)  # type: ignore[arg-type]
     assert names_in_order(Cluster((lesser, *machines[1:]))) == ["machine 1", "machine 2", "machine 0"]
+
+
+def test_a_slow_card_does_not_take_a_machine_off_its_host() -> None:
+    cluster = on_hosts([0, 0, 1, 2], fast=10.0)
+    machines = tuple(replace(m, bandwidth_in=0.1) if i == 3 else m for i, m in enumerate(cluster.machines))
+    assert find_hosts(replace(cluster, machines=machines)) == ((0, 1), (2,), (3,))
+
+
+def test_a_card_of_its_own_is_compared_with_the_clusters() -> None:
+    cluster = Cluster((Machine("a", bandwidth_in=0.5), Machine("b")), 1.0, 0.0)
+    assert names_in_order(cluster) == ["b", "a"], "the first has the slower card"
+
+
+@pytest.mark.parametrize("name", ["1\N{SUPERSCRIPT TWO}", "9" * 5000, "", "\N{ARABIC-INDIC DIGIT THREE}"])
+def test_any_name_has_a_place(name: str) -> None:
+    cluster = Cluster((Machine("m 1"), Machine(name), Machine("2")))
+    assert sorted(order_machines(cluster)) == [0, 1, 2]
+
+
+def test_the_fastest_are_chosen_and_of_machines_alike_near_ones() -> None:
+    cluster = on_hosts([0, 1, 0, 1, 2], speeds=[1.0, 1.0, 1.0, 1.0, 3.0])
+    assert choose_machines(cluster, 1) == [4]
+    assert choose_machines(cluster, 3) == [0, 2, 4]
+    assert choose_machines(cluster, 2, keep=[3]) == [3, 4]

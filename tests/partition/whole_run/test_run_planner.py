@@ -8,7 +8,7 @@ from example_graphs import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutset.errors import Infeasible
+from cutset.errors import Infeasible, UsageError
 from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
 from cutset.partition.ir.graph import Graph
 from cutset.partition.planner.plan import PlanningResult
@@ -121,7 +121,7 @@ def test_a_model_that_needs_several_machines_gets_them() -> None:
     found = plan(small, Exchange(1 / 10, 1 / 10))
     assert found.chosen.machines_each > 1
     assert found.chosen.shortage == ""
-    assert any(reason.startswith("1 machines each: no plan fits in memory") for reason in found.rejected)
+    assert any(reason.startswith("1 machine each: no plan fits in memory") for reason in found.rejected)
 
 
 def test_a_fast_network_gets_a_cut_a_slow_one_replicas() -> None:
@@ -140,7 +140,7 @@ def test_where_exchanging_costs_all_one_process_is_best() -> None:
 
 def test_where_nothing_fits_the_machines_are_named() -> None:
     cluster = replace(uniform_cluster(2), machines=tuple(Machine(f"m {i}", memory_bytes=10) for i in range(2)))
-    with pytest.raises(Infeasible, match="no split of the machines fits in memory"):
+    with pytest.raises(Infeasible, match="no plan fits in memory"):
         plan(cluster, Exchange())
 
 
@@ -158,3 +158,55 @@ def test_what_is_tried() -> None:
     assert list(list_widths(7)) == [1, 2, 3, 4, 6, 7]
     assert list(list_replicas(7)) == [1, 2, 4, 7]
     assert math.prod(list_replicas(1)) == 1
+
+
+def test_replicas_of_backups_are_not_waited_for_and_do_not_count() -> None:
+    cluster = cluster_of(1e6, 1e6, 1e5)
+    step = one_machine_plan(cluster).winner.simulation.step_s
+    found = predict(cluster, Exchange(0.0, 0.0, lock_step=True, backups=1), 3)
+    assert found.samples_per_s == pytest.approx(2 * BATCH / step)
+    assert all(split.replicas > 1 for split in plan(cluster, Exchange(lock_step=True, backups=1)).splits)
+
+
+def test_bounded_replicas_take_as_many_steps_as_the_slowest() -> None:
+    cluster = cluster_of(1e6, 5e5)
+    step = one_machine_plan(cluster).winner.simulation.step_s
+    assert predict(cluster, Exchange(0.0, 0.0, bounded=True), 2).samples_per_s == pytest.approx(2 * BATCH / (2 * step))
+
+
+def test_one_replica_of_a_ring_has_nothing_to_exchange() -> None:
+    cluster = cluster_of(1e6, 1e6)
+    alone = predict(cluster, Exchange(lock_step=True, ring=True), 1, shards=2)
+    assert alone.step_s == pytest.approx(one_machine_plan(cluster).winner.simulation.step_s)
+    assert predict(cluster, Exchange(lock_step=True, ring=True), 2, shards=2).step_s > alone.step_s
+
+
+def test_one_process_is_on_the_fastest_machine_wherever_it_is() -> None:
+    """Four machines of one host are faster together than the quick one of another."""
+    links = tuple(NetworkLink(a, b, 1e9, 0.0) for a in range(4) for b in range(4) if a != b)
+    cluster = replace(cluster_of(1e6, 1e6, 1e6, 1e6, 3e6, bandwidth=1e7), links=links)
+    found = plan(cluster, Exchange())
+    quick = one_machine_plan(cluster.select([4])).winner.simulation.step_s
+    assert found.one_process == pytest.approx(BATCH / quick)
+    alone = next(split for split in found.splits if split.machines == 1)
+    assert alone.compute_s == pytest.approx(quick)
+
+
+def test_widths_that_an_option_does_not_suit_are_left_out() -> None:
+    cluster = cluster_of(*[1e6] * 4)
+
+    def plan_pinned(machines: Cluster) -> PlanningResult:
+        return find_plan(GRAPH, machines, pins=["linear_1=m 1"])
+
+    found = plan_run(cluster, Exchange(), plan_pinned, batch=BATCH)
+    assert found.chosen.machines_each > 1
+    assert found.rejected[0].startswith("1 machine each: pin 'linear_1=m 1' names no machine")
+    with pytest.raises(UsageError, match="matches"):
+        plan_run(cluster, Exchange(), lambda machines: find_plan(GRAPH, machines, pins=["nothing=m 1"]), batch=BATCH)
+
+
+def test_what_is_chosen_pays() -> None:
+    """Of splits that are about as fast as the best, none is taken that is hardly faster than one process."""
+    for bandwidth in (1e5, 2e5, 4e5, 1e6, 3e6):
+        found = plan(cluster_of(*[1e6] * 4, bandwidth=bandwidth), Exchange())
+        assert found.pays == (found.chosen.samples_per_s >= found.one_process * 1.05 - 1e-9), bandwidth

@@ -12,9 +12,10 @@ from cutset.tools.whole_run.find_exchange import find_exchange
     [
         ("downpour", Exchange()),
         ("downpour:fetch=4,push=2,overlap=true", Exchange(1 / 2, 1 / 4, overlaps=True)),
-        ("ssp", Exchange()),
+        ("ssp", Exchange(bounded=True)),
         ("sync", Exchange(lock_step=True)),
-        ("allreduce", Exchange(lock_step=True)),
+        ("allreduce", Exchange(lock_step=True, ring=True)),
+        ("sync:backups=1", Exchange(lock_step=True, backups=1)),
         ("averaging:every=5", Exchange(1 / 5, 1 / 5, lock_step=True)),
         ("diloco:every=10,overlap=true", Exchange(1 / 10, 1 / 10, overlaps=True, lock_step=True)),
         ("easgd:every=4", Exchange(1 / 4, 1 / 4)),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from cutset.errors import UsageError
 from cutset.partition.placement.placement_file import Placement
 from cutset.ps.methods.registry import parse_method
 from cutset.tools.commands.cli import cli
@@ -85,3 +86,35 @@ def test_the_table_has_the_chosen_split(tmp_path: Path) -> None:
 def test_options_that_exclude_each_other() -> None:
     result = CliRunner().invoke(cli, ["plan", TASK, "--max-machines", "4", "--method", "sync"])
     assert "--max-machines has no effect with --method" in str(result.exception)
+
+
+@pytest.mark.parametrize("method", ["hogwild", "allreduce", "sandblaster"])
+def test_methods_of_one_host_are_not_planned_over_several(tmp_path: Path, method: str) -> None:
+    text = CLUSTER.format(bandwidth="1 Gbit/s", memory="1 GB").replace("count = 4\n", 'address = "me@desk"\n')
+    (tmp_path / "reached.toml").write_text(text + text[text.index("[[machine]]") :].replace('"desk"', '"shelf"'))
+    with pytest.raises(UsageError, match="does not go over several machines") as caught:
+        plan_by(method, tmp_path / "reached.toml")
+    assert caught.value.code == "E269"
+
+
+def test_machines_that_ssh_reaches_are_named_as_its_engine(tmp_path: Path) -> None:
+    text = CLUSTER.format(bandwidth="10 Gbit/s", memory="1 GB").replace("count = 4\n", 'address = "me@desk"\n')
+    path = tmp_path / "reached.toml"
+    path.write_text(text + text[text.index("[[machine]]") :].replace('"desk"', '"shelf"'))
+    assert f"--on ssh:{path}" in plan_by("downpour:fetch=8,push=8", path).command
+
+
+def test_the_command_has_every_option_of_the_plan(tmp_path: Path) -> None:
+    spec = TaskSpec(TASK, batch=40, autocast="bfloat16", leaf_modules=("0",))
+    request = PlanRequest(cluster=write_cluster(tmp_path), pins=("2=1",), micro_batches=2, objective="memory", seed=3)
+    method = parse_method("downpour")
+    capture = capture_task(msgspec.structs.replace(spec, batch=20))
+    planned = plan_task_run(capture, spec, request, method, method_text="downpour")
+    words = shlex.split(planned.command)
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options.pop("--cluster").endswith("cluster.toml")
+    assert {"--replicas", "--machines"} <= options.keys()
+    kept = ("--batch", "--autocast", "--leaf-modules", "--pin", "--micro-batches", "--objective", "--seed")
+    assert [options[name] for name in kept] == ["40", "bfloat16", "0", "2=1", "2", "memory", "3"]
+    assert planned.run.chosen.machines_each > 1, "the pinned machine is the second"
+    assert planned.run.rejected[0].startswith("1 machine each: pin '2=desk 1'")
