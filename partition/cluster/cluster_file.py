@@ -1,6 +1,6 @@
 """`cluster.toml`: the machines to plan for, as a file. `cutset probe` writes one; a person may, too.
 
-    [network]                         # between any two machines, each way; of each machine, also where a host has several
+    [network]                         # between any two machines, each way; each has a card of its own
     bandwidth = "1 Gbit/s"
     latency = "0.2 ms"
 

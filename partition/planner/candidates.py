@@ -11,7 +11,6 @@ slices                   every layer cut along its hidden units
 stages, even stages      contiguous stages by dynamic programming, with and without traffic
 tiles AxB                image rows and columns along a grid
 metis AXES               METIS on the graph of blocks along a set of axes (cut_axes.py)
-metis AXES, slowest first  the same with unlike machines in the reverse order
 metis levels AXES        the same with every level of the model balanced
 kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 """
@@ -143,9 +142,6 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
         yield f"tiles {format_shape(shape)}", partial(_tiles, problem, shape)
     for axes in cut_axis_sets(problem.graph, len(machines)):
         yield f"metis {axes.name}", partial(_by_metis, problem, axes, levels=False)
-        if _speeds_differ(problem.cluster):
-            backwards = partial(_by_metis, problem, axes, levels=False, slowest_first=True)
-            yield f"metis {axes.name}, slowest first", backwards
         if axes.axes and axes.parts <= len(machines):
             yield f"metis levels {axes.name}", partial(_by_metis, problem, axes, levels=True)
             yield f"kahypar {axes.name}", partial(_by_kahypar, problem, axes)
@@ -211,10 +207,6 @@ def _wavefront(
     return boxes, folds, wave
 
 
-def _speeds_differ(cluster: Cluster) -> bool:
-    return len({machine.flops_per_s for machine in cluster.machines}) > 1
-
-
 def _memory_differs(cluster: Cluster) -> bool:
     """Whether some machines have less memory for their speed than others, so that shares by speed may not fit."""
     ratios = [machine.memory_bytes / machine.flops_per_s for machine in cluster.machines]
@@ -240,11 +232,8 @@ def _contiguous(problem: PlanningProblem, *, traffic: bool) -> CutOrReason:
     return {op.name: [(op.nest.box, stage)] for op, stage in zip(graph.ops, stages, strict=True)}, {}
 
 
-def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool, slowest_first: bool = False) -> CutOrReason:
-    """METIS' cut of the block graph; with `levels`, the work of every level is balanced on its own.
-
-    slowest_first: give METIS the machines in the reverse order, by which it bisects them in other ways.
-    """
+def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool) -> CutOrReason:
+    """METIS' cut of the block graph; with `levels`, the work of every level is balanced on its own."""
     graph, cluster = problem.graph, problem.cluster
     limit = MAX_LEVEL_BLOCKS if levels else MAX_BLOCKS
     try:
@@ -253,10 +242,6 @@ def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool, slowest_
             return f"{len(vertices)} blocks; it takes {len(cluster)} to {limit}"
         block_graph = build_block_graph(vertices)
         shares = [machine.flops_per_s for machine in cluster.machines]
-        if slowest_first:
-            backwards = partition_metis(block_graph, len(cluster), seed=problem.seed, shares=shares[::-1])
-            part_of = [len(cluster) - 1 - part for part in backwards]
-            return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
         if not levels:
             part_of = partition_metis(block_graph, len(cluster), seed=problem.seed, shares=shares)
             return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)

@@ -55,7 +55,12 @@ def _apply_move(problem: PlanningProblem, cut: Cut, move: Move) -> Cut:
 def _enumerate_moves(problem: PlanningProblem) -> Iterator[Move]:
     """Other boxes for the operators, those with most work first, one move of each in turn."""
     graph = problem.graph
-    meshes = [mesh_of_machines(problem.cluster, problem.machines, shape) for shape in mesh_shapes_of(problem.cluster)]
+    cluster, machines = problem.cluster, problem.machines
+    # Parts go to machines in order, so unlike machines in the reverse order make other cuts.
+    orders = (
+        [machines, machines[::-1]] if len({machine.flops_per_s for machine in cluster.machines}) > 1 else [machines]
+    )
+    meshes = [mesh_of_machines(cluster, order, shape) for order in orders for shape in mesh_shapes_of(cluster)]
     heavy = sorted((op for op in graph.ops if op.name not in problem.pins), key=lambda op: (-op.flops, op.name))
     pending = deque(_operator_moves(graph, op, meshes, problem) for op in heavy)
     while pending:  # in turn, so that a small budget reaches all heavy operators
