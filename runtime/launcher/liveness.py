@@ -305,7 +305,7 @@ class LivenessMonitor:
             still_s = now - member.progress_at
             if member.reports_progress and still_s > self.limits.progress_s:
                 facts = f"{member.name} lives but is stuck: no progress for {still_s:.0f} s, {member.last_progress()}"
-                fix = "raise the limit where a step may take longer than this"
+                fix = "see where its log ends; a step that takes longer needs a smaller --batch, or more --machines"
                 self._lose(member.group, ProcessLost("E607", facts, fix=fix))
 
 
