@@ -16,7 +16,7 @@ class Kept:
 kept = Kept()
 asked = threading.Event()
 atexit.register(print, "atexit")
-threading.Thread(target=lambda: (asked.wait(), print("thread"))).start()
+threading.Thread(target=lambda: (asked.wait(), sys.stdout.write("thread\\n"))).start()
 threading.Timer(0.0, asked.set).start()
 ctypes.CDLL(None).printf(b"C\\n")
 end_process(int(sys.argv[1]))

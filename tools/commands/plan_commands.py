@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..report.compare_placements import PlacementDifference
     from ..task.plan_task import PlannedTask
     from ..whole_run.plan_task_run import PlannedRun
-    from ..whole_run.what_if import Outcome
+    from ..whole_run.what_if import ChangeEffect
 
 PLAN_EXAMPLES = """\b
 Examples:
@@ -90,7 +90,7 @@ class _Planning:
 
     replica: "PlannedTask"
     run: "PlannedRun | None"
-    outcomes: "Sequence[Outcome]"
+    outcomes: "Sequence[ChangeEffect]"
 
 
 def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:

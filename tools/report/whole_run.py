@@ -14,7 +14,7 @@ from ...partition.whole_run.run_split import RunSplit
 from ..strict_json import to_json
 from ..units import format_count, format_number, format_percent, format_seconds
 from ..whole_run.plan_task_run import PlannedRun
-from ..whole_run.what_if import Outcome
+from ..whole_run.what_if import ChangeEffect
 from .console import make_console, print_columns
 
 MAX_SPLITS = 8  # that are printed
@@ -81,7 +81,7 @@ def _format_split(split: RunSplit, best: float, *, chosen: bool) -> tuple[str, .
     )
 
 
-def describe_outcome(outcome: Outcome) -> str:
+def describe_outcome(outcome: ChangeEffect) -> str:
     """Return what a change of the machines would give, in a sentence."""
     if outcome.failure:
         return f"with {outcome.words}: no plan ({outcome.failure})"
@@ -89,7 +89,7 @@ def describe_outcome(outcome: Outcome) -> str:
     return f"with {outcome.words}: {speed}, {outcome.ratio:.2f} times as many as now"
 
 
-def write_planning(placement: Placement, planned: PlannedRun | None, outcomes: Sequence[Outcome]) -> str:
+def write_planning(placement: Placement, planned: PlannedRun | None, outcomes: Sequence[ChangeEffect]) -> str:
     """Return a plan as JSON: that of the run, if there is one, changes that were tried, and a replica's placement."""
     run = {} if planned is None else _describe_run_plainly(planned)
     tried = [dataclasses.asdict(outcome) for outcome in outcomes]

@@ -10,7 +10,7 @@ from ...partition.cluster.quantities import Bandwidth
 
 
 @dataclass(frozen=True)
-class Change:
+class ClusterChange:
     """A change of a cluster, in words."""
 
     words: str
@@ -18,7 +18,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChangeEffect:
     """What a change gives: samples/s, and beside that of the plan as it is. failure: why there is no plan, if so."""
 
     words: str
@@ -27,15 +27,15 @@ class Outcome:
     failure: str = ""
 
 
-def list_changes(cluster: Cluster, *, faster_network: str | None, add_machine: bool) -> Iterator[Change]:
+def list_changes(cluster: Cluster, *, faster_network: str | None, add_machine: bool) -> Iterator[ClusterChange]:
     """Yield the changes that are asked for. UsageError where the network's speed cannot be read."""
     if faster_network is not None:
         bandwidth = read_bandwidth(faster_network)
-        yield Change(f"a network of {Bandwidth.format(bandwidth)}", speed_up_network(cluster, bandwidth))
+        yield ClusterChange(f"a network of {Bandwidth.format(bandwidth)}", speed_up_network(cluster, bandwidth))
     if add_machine:
         best = cluster.machines[order_machines(cluster)[0]]
         more = replace(best, name=f"one more {best.name}", address="")
-        yield Change(f"one more machine like {best.name}", replace(cluster, machines=(*cluster.machines, more)))
+        yield ClusterChange(f"one more machine like {best.name}", replace(cluster, machines=(*cluster.machines, more)))
 
 
 def read_bandwidth(text: str) -> float:
@@ -63,13 +63,13 @@ def speed_up_network(cluster: Cluster, bandwidth: float) -> Cluster:
 
 
 def try_changes(
-    changes: Sequence[Change], measure: Callable[[Cluster], float], samples_per_s: float
-) -> Iterator[Outcome]:
+    changes: Sequence[ClusterChange], measure: Callable[[Cluster], float], samples_per_s: float
+) -> Iterator[ChangeEffect]:
     """Yield what each change gives. measure: plans for a cluster and returns samples/s; samples_per_s: as it is."""
     for change in changes:
         try:
             found = measure(change.cluster)
         except Infeasible as error:
-            yield Outcome(change.words, 0.0, 0.0, error.facts)
+            yield ChangeEffect(change.words, 0.0, 0.0, error.facts)
         else:
-            yield Outcome(change.words, found, found / samples_per_s)
+            yield ChangeEffect(change.words, found, found / samples_per_s)

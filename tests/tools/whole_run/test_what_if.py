@@ -6,7 +6,7 @@ import pytest
 
 from cutset.errors import Infeasible, UsageError
 from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink
-from cutset.tools.whole_run.what_if import Outcome, list_changes, read_bandwidth, speed_up_network, try_changes
+from cutset.tools.whole_run.what_if import ChangeEffect, list_changes, read_bandwidth, speed_up_network, try_changes
 
 CLUSTER = Cluster(
     (Machine("slow", 1e9, address="user@slow"), Machine("quick", 9e9, bandwidth_out=2e6, address="user@quick")),
@@ -53,7 +53,7 @@ def test_outcomes_are_beside_the_plan_as_it_is() -> None:
         return 30.0
 
     faster, more = try_changes(changes, measure, 20.0)
-    assert faster == Outcome("a network of 125 MB/s", 30.0, 1.5)
+    assert faster == ChangeEffect("a network of 125 MB/s", 30.0, 1.5)
     assert more.failure == "too large"
 
 
