@@ -54,7 +54,7 @@ MEANINGS: Mapping[str, str] = {
     "E244": "A Linux program that emulated clusters need is missing.",
     "E245": "Emulated clusters need root rights.",
     "E246": "This system does not support emulated clusters.",
-    "E247": "The rate of the emulated network cannot be read.",
+    "E247": "The rate of a network, emulated or planned for, cannot be read.",
     "E248": "The speed of the emulated machines cannot be read.",
     "E249": "The list of micro-batch counts of a benchmark cannot be read.",
     "E250": "The number of parameter server shards is not at least 1.",

@@ -66,7 +66,8 @@ def _sort_key(cluster: Cluster, number: int) -> tuple[object, ...]:
         for part, number in zip(parts, digits, strict=True)
     ]
     speeds = (-machine.flops_per_s, -machine.memory_bytes, -machine.memory_bandwidth)
-    return (*speeds, -min(cards), -max(cards), machine.latency_s or 0.0, name, machine.name)
+    latency_s = cluster.latency_s if machine.latency_s is None else machine.latency_s
+    return (*speeds, -min(cards), -max(cards), latency_s, name, machine.name)
 
 
 def _split(cluster: Cluster, numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:

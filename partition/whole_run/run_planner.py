@@ -28,14 +28,14 @@ TOLERANCE = 1.05  # splits that are slower by less are as fast as the fastest, a
 class RunPlan:
     """All splits that were predicted, the fastest first; the chosen one; and why some widths have none, in words.
 
-    one_process: samples/s of one process without shards, on the fastest machine, whether it fits in its memory or not.
-    pays: whether the chosen split is faster than that, or the model does not fit there.
+    one_process: samples/s of one process without shards on the fastest machine; None where it has too little memory.
+    pays: whether the chosen split is faster than that, if there is one.
     """
 
     splits: tuple[RunSplit, ...]
     chosen: RunSplit
     rejected: tuple[str, ...]
-    one_process: float
+    one_process: float | None
     pays: bool
 
 
@@ -71,7 +71,8 @@ def plan_run(
     if not fitting:
         reasons = "; ".join([*rejected, *dict.fromkeys(split.shortage for split in splits)])
         raise Infeasible("E404", f"no split of the machines fits in memory ({reasons})", fix="more machines or memory")
-    one_process = batch / min(result.one_machine.simulation.step_s for result in results)
+    alone = [result.one_machine for result in results if result.one_machine.fits]
+    one_process = batch / min(plan.simulation.step_s for plan in alone) if alone else None
     return _choose(splits, fitting, one_process, tuple(rejected))
 
 
@@ -94,13 +95,12 @@ def _predict_splits(cluster: Cluster, result: PlanningResult, exchange: Exchange
 
 
 def _choose(
-    splits: Sequence[RunSplit], fitting: Sequence[RunSplit], one_process: float, rejected: tuple[str, ...]
+    splits: Sequence[RunSplit], fitting: Sequence[RunSplit], one_process: float | None, rejected: tuple[str, ...]
 ) -> RunPlan:
     """Choose the split with the fewest replicas of those about as fast as the fastest, if they pay."""
     best = max(split.samples_per_s for split in fitting)
     alone = min(fitting, key=lambda split: (split.machines, split.replicas))
-    fits_alone = alone.machines == 1
-    least = max(best / TOLERANCE, one_process * TOLERANCE if fits_alone else 0.0)
+    least = max(best / TOLERANCE, (one_process or 0.0) * TOLERANCE)
     close = [split for split in fitting if split.samples_per_s >= least]
     chosen = min(close or [alone], key=lambda split: (split.replicas, split.machines, -split.samples_per_s))
     ranked = sorted(splits, key=lambda split: (split.shortage != "", -split.samples_per_s))

@@ -172,7 +172,7 @@ class _Prediction:
             needed[machine] += SHARD_COPIES * sum(self._parameter_bytes) / self.shards
         for spec, size in zip(self.cluster.machines, needed, strict=True):
             if size > spec.memory_bytes:
-                return f"{spec.name} has {spec.memory_bytes} bytes, and its workers and shards need {size:.0f}"
+                return f"{spec.name} has {spec.memory_bytes:,} bytes, and its workers and shards need {size:,.0f}"
         return ""
 
 

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +73,14 @@ def plan(task: str, diff: Path | None, out: Path | None, as_json: bool, **option
     placement = planning.replica.placement
     if out is not None:
         write_output(out, to_json(placement), PLACEMENT)
+    difference = None if earlier is None else compare_placements(earlier, placement)
     if as_json:
-        _print_planning_json(planning)
+        _print_planning_json(planning, difference)
         return
     _print_planning(planning)
-    if earlier is not None:
+    if difference is not None:
         click.echo(f"\nbeside {diff}:")
-        _print_difference(compare_placements(earlier, placement), as_json=False)
+        _print_difference(difference, as_json=False)
     if out is not None:
         click.echo(f"\nwritten to {out}; look at it with: cutset show {out}")
 
@@ -90,7 +91,7 @@ class _Planning:
 
     replica: "PlannedTask"
     run: "PlannedRun | None"
-    outcomes: "Sequence[ChangeEffect]"
+    effects: "Sequence[ChangeEffect]"
 
 
 def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
@@ -99,7 +100,7 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
     from ..task.capture_task import capture_task
     from ..task.load_task import load_task
     from ..task.plan_task import micro_batch_spec, plan_task
-    from ..whole_run.plan_task_run import plan_task_run
+    from ..whole_run.plan_task_run import name_pins, plan_task_run
     from ..whole_run.what_if import list_changes, try_changes
 
     spec, request, text = read_task_spec(task, options), read_plan_request(options), options["method"]
@@ -107,6 +108,7 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
     if method is not None and request.max_machines is not None:
         raise refuse_both("--max-machines", "--method, which leaves machines out by itself")
     cluster = request.load_cluster()  # so that errors in the machines are reported before the model is captured
+    request = replace(request, pins=name_pins(request.pins, cluster))  # whose numbers change with the machines
     wanted = {name: options[name] for name in ("faster_network", "add_machine")}
     changes = list(list_changes(cluster, **wanted))
     with keep_stdout(as_json):
@@ -132,26 +134,32 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
 
 def _print_planning(planning: _Planning) -> None:
     from ..report.console import print_placement
-    from ..report.whole_run import describe_outcome, print_planned_run
+    from ..report.whole_run import describe_effect, print_planned_run
 
     if planning.run is not None:
         print_planned_run(planning.run)
     print_placement(planning.replica.placement)
-    for outcome in planning.outcomes:
-        click.echo(describe_outcome(outcome))
+    for effect in planning.effects:
+        click.echo(describe_effect(effect))
     for note in planning.replica.notes:
         click.echo(f"note: {note}")
 
 
-def _print_planning_json(planning: _Planning) -> None:
+def _print_planning_json(planning: _Planning, difference: "PlacementDifference | None") -> None:
     """Print the placement as its file has it; with more to say, an object with the placement in it."""
-    from ...partition.placement.placement_file import to_json
-    from ..report.whole_run import write_planning
+    import msgspec
 
-    if planning.run is None and not planning.outcomes:
-        click.echo(to_json(planning.replica.placement), nl=False)
+    from ...partition.placement.placement_file import to_json
+    from ..report import compare_placements, whole_run
+
+    placement = to_json(planning.replica.placement)
+    if planning.run is None and not planning.effects and difference is None:
+        click.echo(placement, nl=False)
         return
-    click.echo(write_planning(planning.replica.placement, planning.run, planning.outcomes), nl=False)
+    plain = whole_run.to_plain(planning.run, planning.effects)
+    if difference is not None:
+        plain["difference"] = compare_placements.to_plain(difference)
+    print_json({**plain, "placement": msgspec.json.decode(placement)}, indent=2)
 
 
 def _print_difference(difference: "PlacementDifference", as_json: bool) -> None:

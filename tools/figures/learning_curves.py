@@ -82,7 +82,6 @@ def render_test_loss_curves(result: Mapping[str, Any], *, standalone: bool = Tru
         lines,
         axes=(x, y),
         ends=ends,
-        goals=[],
         standalone=standalone,
         narrow=narrow,
     )
@@ -134,7 +133,6 @@ def render_loss_curves(result: Mapping[str, Any], *, standalone: bool = True, na
         lines,
         axes=(x, y),
         ends=ends,
-        goals=[],
         standalone=standalone,
         narrow=narrow,
     )
@@ -163,9 +161,9 @@ def _render_chart(
     *,
     axes: tuple[ChartAxis, ChartAxis],
     ends: list[str],
-    goals: list[float],
     standalone: bool,
     narrow: bool,
+    goals: Sequence[float] = (),
 ) -> str:
     width = 320.0 if narrow else 540.0
     labels = [f"{label}: {end}" if end else label for (label, _), end in zip(lines, ends, strict=True)]

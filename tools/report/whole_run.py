@@ -4,14 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from ...partition.placement.placement_file import Placement
-from ...partition.placement.placement_file import to_json as placement_to_json
+from ...partition.whole_run.run_planner import TOLERANCE, RunPlan
 from ...partition.whole_run.run_split import RunSplit
-from ..strict_json import to_json
 from ..units import format_count, format_number, format_percent, format_seconds
 from ..whole_run.plan_task_run import PlannedRun
 from ..whole_run.what_if import ChangeEffect
@@ -42,8 +39,7 @@ def print_planned_run(planned: PlannedRun, *, console: Console | None = None) ->
     if run.chosen not in run.splits[:MAX_SPLITS]:
         rows.append(_format_split(run.chosen, best, chosen=True))
     print_columns(console, columns, rows, right=[False, *[True] * 6, False])
-    hidden = len(run.splits) - len(rows)
-    console.print(Text(f"* chosen: the fewest replicas of the splits within 5 % of the best{_count_hidden(hidden)}"))
+    console.print(Text(f"* chosen: {_describe_choice(run)}{_count_hidden(len(run.splits) - len(rows))}"))
     if run.rejected:
         console.print(Text(f"Rejected: {'; '.join(run.rejected)}"))
     console.print(Text("\nThe plan of a replica:"))
@@ -52,16 +48,24 @@ def print_planned_run(planned: PlannedRun, *, console: Console | None = None) ->
 def describe_run(planned: PlannedRun) -> str:
     """Return the verdict in a sentence or two."""
     run, chosen, method = planned.run, planned.run.chosen, planned.method.name
-    one_process = format_count(run.one_process)
     if not run.pays:
         machines = format_number(planned.available, "machine")
-        return f"One process: {one_process} samples/s; no split of {machines} by {method} is faster."
+        speed = f"{format_count(run.one_process)} samples/s"
+        return f"One process: {speed}; no split of {machines} by {method} is faster."
     replicas = f"{format_number(chosen.replicas, 'replica')} of {format_number(chosen.machines_each, 'machine')}"
     idle = planned.available - chosen.machines
     left = f" {format_number(idle, 'machine')} would add nothing." if idle else ""
-    ratio = f"{chosen.samples_per_s / run.one_process:.2f} times one process"
+    ratio = "the model is too large for one machine"
+    if run.one_process is not None:
+        ratio = f"{chosen.samples_per_s / run.one_process:.2f} times one process"
     speed = f"{format_count(chosen.samples_per_s)} samples/s, {ratio}"
     return f"{replicas} by {method}: {speed}, limited by {chosen.limit}.{left}"
+
+
+def _describe_choice(run: RunPlan) -> str:
+    if not run.pays:
+        return "the fewest machines"
+    return f"the fewest replicas of the splits within {format_percent(TOLERANCE - 1)} of the best"
 
 
 def _count_hidden(hidden: int) -> str:
@@ -81,22 +85,18 @@ def _format_split(split: RunSplit, best: float, *, chosen: bool) -> tuple[str, .
     )
 
 
-def describe_outcome(outcome: ChangeEffect) -> str:
+def describe_effect(effect: ChangeEffect) -> str:
     """Return what a change of the machines would give, in a sentence."""
-    if outcome.failure:
-        return f"with {outcome.words}: no plan ({outcome.failure})"
-    speed = f"{format_count(outcome.samples_per_s)} samples/s"
-    return f"with {outcome.words}: {speed}, {outcome.ratio:.2f} times as many as now"
+    if effect.failure:
+        return f"with {effect.words}: no plan ({effect.failure})"
+    speed = f"{format_count(effect.samples_per_s)} samples/s"
+    return f"with {effect.words}: {speed}, {effect.ratio:.2f} times as many as now"
 
 
-def write_planning(placement: Placement, planned: PlannedRun | None, outcomes: Sequence[ChangeEffect]) -> str:
-    """Return a plan as JSON: that of the run, if there is one, changes that were tried, and a replica's placement."""
+def to_plain(planned: PlannedRun | None, effects: Sequence[ChangeEffect]) -> dict[str, Any]:
+    """Return the plan of a run, if there is one, and the changes that were tried, as plain data."""
     run = {} if planned is None else _describe_run_plainly(planned)
-    tried = [dataclasses.asdict(outcome) for outcome in outcomes]
-    return (
-        to_json({**run, "what_if": tried, "placement": msgspec.json.decode(placement_to_json(placement))}, indent=2)
-        + "\n"
-    )
+    return {**run, "what_if": [dataclasses.asdict(effect) for effect in effects]}
 
 
 def _describe_run_plainly(planned: PlannedRun) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import UsageError
@@ -11,6 +12,7 @@ from ...partition.placement.from_plan import find_choice, placement_of_choice
 from ...partition.placement.placement_file import Placement
 from ...partition.planner.forms import FormChoice
 from ...partition.planner.plan import PlanningResult
+from ...partition.whole_run.exchange import Exchange
 from ...partition.whole_run.run_planner import RunPlan, plan_run
 from ...ps.methods.registry import AnyMethod
 from ..config.option import options_of
@@ -57,12 +59,12 @@ def plan_task_run(
     nothing fits in memory.
     """
     cluster = request.load_cluster() if cluster is None else cluster
-    _refuse_several_hosts(method, cluster)
     exchange, batch = find_exchange(method), capture.batch * request.micro_batches
+    _refuse(method, exchange, cluster)
     other = capture_unrolled(capture, spec) if len(cluster) > 1 else None
     unrolled = None if other is None or not other.unrolled else other.train
     choices: dict[int, FormChoice] = {}
-    pins = [_name_machine(pin, cluster) for pin in request.pins]
+    pins = name_pins(request.pins, cluster)
 
     def plan_replica(machines: Cluster) -> PlanningResult:
         choice = find_choice(
@@ -86,21 +88,26 @@ def plan_task_run(
     return PlannedRun(method, run, replica, len(cluster), command)
 
 
-def _refuse_several_hosts(method: AnyMethod, cluster: Cluster) -> None:
-    """Raise UsageError for a method of one host where machines are on several: they have addresses, or slower links."""
+def _refuse(method: AnyMethod, exchange: Exchange, cluster: Cluster) -> None:
+    """Raise UsageError for a method of one host where machines are on several, and for more backups than replicas."""
     several = any(machine.address for machine in cluster.machines) or len(find_hosts(cluster)) > 1
     if method.name in ONE_HOST and several:
         facts = f"method {method.name} does not go over several machines"
         raise UsageError("E269", facts, fix="--method downpour, or a cluster of one host")
+    if exchange.backups >= len(cluster):
+        facts = f"{exchange.backups} backups among {len(cluster)} replicas leave none whose gradients count"
+        raise UsageError("E263", facts, fix="fewer backups, or more machines")
 
 
-def _name_machine(pin: str, cluster: Cluster) -> str:
-    """Return a pin with its machine's name in place of a number, as it is numbered in a plan of all machines."""
-    glob, _, machine = pin.rpartition("=")
-    names = [one.name for one in cluster.select(order_machines(cluster)).machines]
-    if machine in names or not re.fullmatch(r"[0-9]{1,9}", machine) or int(machine) >= len(names):
-        return pin
-    return f"{glob}={names[int(machine)]}"
+def name_pins(pins: Sequence[str], cluster: Cluster) -> tuple[str, ...]:
+    """Return pins with machines' names in place of numbers, as a plan of all machines of the cluster numbers them."""
+    names = [machine.name for machine in cluster.select(order_machines(cluster)).machines]
+    named = list[str]()
+    for pin in pins:
+        glob, _, machine = pin.rpartition("=")
+        is_number = machine not in names and re.fullmatch(r"[0-9]{1,9}", machine) and int(machine) < len(names)
+        named.append(f"{glob}={names[int(machine)]}" if is_number else pin)
+    return tuple(named)
 
 
 def write_command(spec: TaskSpec, request: PlanRequest, run: RunPlan, method: str, shards: int | None) -> str:

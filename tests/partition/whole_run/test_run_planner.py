@@ -121,6 +121,8 @@ def test_a_model_that_needs_several_machines_gets_them() -> None:
     found = plan(small, Exchange(1 / 10, 1 / 10))
     assert found.chosen.machines_each > 1
     assert found.chosen.shortage == ""
+    assert found.one_process is None
+    assert found.pays
     assert any(reason.startswith("1 machine each: no plan fits in memory") for reason in found.rejected)
 
 
@@ -210,3 +212,12 @@ def test_what_is_chosen_pays() -> None:
     for bandwidth in (1e5, 2e5, 4e5, 1e6, 3e6):
         found = plan(cluster_of(*[1e6] * 4, bandwidth=bandwidth), Exchange())
         assert found.pays == (found.chosen.samples_per_s >= found.one_process * 1.05 - 1e-9), bandwidth
+
+
+def test_backups_do_not_hide_that_one_process_is_faster() -> None:
+    """No split has one machine, and yet the model fits on one."""
+    found = plan(cluster_of(*[1e7] * 3, bandwidth=10.0), Exchange(lock_step=True, backups=1))
+    assert all(split.replicas > 1 for split in found.splits)
+    assert found.one_process is not None
+    assert found.chosen.samples_per_s < found.one_process
+    assert not found.pays

@@ -57,6 +57,9 @@ def test_files_are_compared_without_planning(files: tuple[Path, Path]) -> None:
 def test_a_new_plan_is_compared_with_a_file(files: tuple[Path, Path]) -> None:
     lines = run("plan", TASK, "--machines", "2", "--diff", files[0]).splitlines()
     assert lines[-1] == "every operator is divided in the same way"
+    found = json.loads(run("plan", TASK, "--machines", "2", "--diff", files[0], "--json"))
+    assert found["difference"]["operators"] == []
+    assert found["difference"]["step_s"][1] == found["placement"]["predicted"]["step_s"]
 
 
 def test_placements_of_two_models_are_not_compared(files: tuple[Path, Path], tmp_path: Path) -> None:

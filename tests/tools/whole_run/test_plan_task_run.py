@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cutset.errors import UsageError
+from cutset.partition.cluster.hierarchy import order_machines
 from cutset.partition.placement.placement_file import Placement
 from cutset.ps.methods.registry import parse_method
 from cutset.tools.commands.cli import cli
@@ -16,7 +17,8 @@ from cutset.tools.report.whole_run import describe_run
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.plan_request import PlanRequest
-from cutset.tools.whole_run.plan_task_run import PlannedRun, plan_task_run
+from cutset.tools.whole_run.plan_task_run import PlannedRun, name_pins, plan_task_run
+from cutset.tools.whole_run.what_if import list_changes
 
 CLUSTER = """
 [network]
@@ -118,3 +120,28 @@ def test_the_command_has_every_option_of_the_plan(tmp_path: Path) -> None:
     assert [options[name] for name in kept] == ["40", "bfloat16", "0", "2=1", "2", "memory", "3"]
     assert planned.run.chosen.machines_each > 1, "the pinned machine is the second"
     assert planned.run.rejected[0].startswith("1 machine each: pin '2=desk 1'")
+
+
+def test_more_backups_than_replicas(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave none whose gradients count") as caught:
+        plan_by("sync:backups=4", write_cluster(tmp_path))
+    assert caught.value.code == "E263"
+
+
+def test_a_model_that_is_too_large_for_one_machine_is_compared_with_none(tmp_path: Path) -> None:
+    planned = plan_by("downpour:fetch=8,push=8", write_cluster(tmp_path, memory="160 kB"))
+    assert planned.run.chosen.machines_each > 1
+    assert "the model is too large for one machine" in describe_run(planned)
+
+
+def test_a_pin_keeps_its_machine_where_one_is_added(tmp_path: Path) -> None:
+    """The one more machine is first in the order of names; without names the pin would mean another one."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER.format(bandwidth="10 Gbit/s", memory="1 GB").replace('"desk"', '"z"').replace("4", "2"))
+    cluster = PlanRequest(cluster=path).load_cluster()
+    (change,) = list_changes(cluster, faster_network=None, add_machine=True)
+    assert next(change.cluster.machines[n].name for n in order_machines(change.cluster)) == "one more z 0"
+    assert name_pins(["2=1", "0=z 0", "1=9"], cluster) == ("2=z 1", "0=z 0", "1=9")
+    arguments = ["plan", TASK, "--cluster", str(path), "--pin", "2=1", "--add-machine", "--json"]
+    found = json.loads(CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout)
+    assert found["what_if"][0]["failure"] == ""
