@@ -37,7 +37,7 @@ GATED = """
 
         def forward(self, x):
             self.calls += self.training and x.sum() > 0
-            if self.calls == 200:
+            if self.training and self.calls == 200:  # an evaluation may follow before the next step
                 gate = os.open(Path(__file__).with_name("gate"), os.O_RDONLY)
                 os.read(gate, 1)
                 os.close(gate)

@@ -83,14 +83,16 @@ class ScaleRequests:
             return None
         self._next_poll_s = self._clock() + POLL_S
         path = self._folder / REQUEST_FILE
+        taken = path.with_suffix(".taken")  # what is requested from now on is another request
         try:
-            request = _read_request(path)
+            path.rename(taken)
+            request = _read_request(taken)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
             self._on_notice(f"{path} is ignored: {error}")
             request = None
-        path.unlink(missing_ok=True)
+        taken.unlink(missing_ok=True)
         return None if request is None else request.replicas
 
     def _release(self) -> None:

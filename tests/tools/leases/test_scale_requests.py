@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from cutset.errors import UsageError
+from cutset.tools.leases import scale_requests
 from cutset.tools.leases.scale_requests import (
     LIMITS_FILE,
     POLL_S,
     REQUEST_FILE,
     ScaleLimits,
+    ScaleRequest,
     ScaleRequests,
     request_replicas,
 )
@@ -55,6 +57,24 @@ def test_a_request_is_taken_once(tmp_path: Path) -> None:
         assert run.take_request() == 5
     assert list(tmp_path.iterdir()) == []
     assert notices == []
+
+
+def test_a_request_made_while_another_is_read_is_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, read = Clock(), scale_requests._read_request
+
+    def read_slowly(path: Path) -> ScaleRequest:
+        request = read(path)
+        monkeypatch.undo()
+        request_replicas(tmp_path, 5)
+        return request
+
+    with open_requests(tmp_path, [], clock) as run:
+        run.publish_limits(ScaleLimits("downpour", 2, 8))
+        request_replicas(tmp_path, 4)
+        monkeypatch.setattr(scale_requests, "_read_request", read_slowly)
+        assert run.take_request() == 4
+        clock.now += POLL_S
+        assert run.take_request() == 5
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
