@@ -23,7 +23,7 @@ from cutset.models.task import Task
 from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.cluster.machines import uniform_cluster
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement, load

@@ -20,7 +20,7 @@ from cutset.errors import CutsetError
 from cutset.models.task import Data
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.cut import Cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.ps.client.client import Client
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.training_loop import TrainingLoop

@@ -27,7 +27,7 @@ from zoo import CASES, MORE_CASES
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import find_partial_ops, one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.to_cut import cut_from_placement
 from cutset.runtime.replica.replica import Replica

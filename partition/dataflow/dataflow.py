@@ -1,33 +1,23 @@
-"""Lowers a cut to what each machine computes, holds, sends and receives: the `Dataflow`, with exact halos.
-
-As in parallel sparse matrix-vector products there are two kinds of exchange (Catalyurek and Aykanat, IEEE TPDS 1999,
-section 3; DistBelief, Dean et al., NIPS 2012, section 3 and figure 1, shows both):
-
-expand: a region of a tensor goes from its owner to each other machine that reads it, once.
-fold: partial sums go to the owner of the sum; those of one machine are added before they are sent.
-
-The backward pass is the transpose: gradients of what was expanded are folded, and the other way round.
+"""`Dataflow`: what each machine computes, holds, sends and receives in a step of a cut model.
 
 An instruction's stage is the number of exchanges before it, counted wave by wave (see waves.py). The instructions of
 one machine and stage, a segment, run without waiting for any other machine, and all that they send to one machine is
 one message, an edge.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from ..ir.box import Box, as_array, cover, fuse, hull, intersect, overlaps, volume
-from ..ir.graph import STATE_KINDS, Graph, Op, is_partial, output_box, read_box
-from . import reduction_split
-from .cut import Cut, PlacedBox, assign_fold_owners
-from .waves import find_waves
+import msgspec
+
+from ..ir.box import Box, volume
+from ..ir.graph import Graph
+from .cut import Cut
 
 RUN, SUM = "run", "sum"
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """A box of a tensor on a machine.
 
     maker: the instruction that computes it; -1 for state and for copies of what other machines have.
@@ -41,8 +31,7 @@ class Piece:
     origin: int = -1  # the piece of another machine that this one is a copy of
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(msgspec.Struct, frozen=True, gc=False):
     """An operand of an instruction.
 
     box: what it needs of the tensor, None for nothing. sources: the local pieces that hold this box.
@@ -54,8 +43,7 @@ class Read:
     sources: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(msgspec.Struct, frozen=True, gc=False):
     """One box of an operator (kind "run"), or the addition of partial results (kind "sum"), on one machine."""
 
     index: int
@@ -68,8 +56,7 @@ class Instruction:
     stage: int = 0
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(msgspec.Struct, frozen=True, gc=False):
     """All pieces that one segment sends to one machine, as one message.
 
     pairs: (piece at the source, its copy at the target).
@@ -102,231 +89,24 @@ class Dataflow:
 
     def bytes(self, edge: Edge) -> int:
         """Bytes that an edge sends forward."""
-        return sum(self.piece_bytes(copy) for _, copy in edge.pairs)
+        sizes = self._piece_bytes
+        return sum([sizes[copy] for _, copy in edge.pairs])
+
+    def gradient_bytes(self, edge: Edge) -> int:
+        """Bytes of the gradients that go back over an edge."""
+        pieces, tensors, sizes = self.pieces, self.graph.tensors, self._piece_bytes
+        return sum([sizes[copy] for _, copy in edge.pairs if tensors[pieces[copy].tensor].gradient])
 
     def piece_bytes(self, index: int) -> int:
         """Bytes of a piece."""
-        piece = self.pieces[index]
-        return volume(piece.box) * self.graph.tensors[piece.tensor].element_bytes
+        return self._piece_bytes[index]
+
+    @cached_property
+    def _piece_bytes(self) -> list[int]:
+        tensors = self.graph.tensors
+        return [volume(piece.box) * tensors[piece.tensor].element_bytes for piece in self.pieces]
 
     @property
     def bytes_forward(self) -> int:
         """Bytes over the network in a forward pass, parameters that several machines use included."""
         return sum(self.bytes(edge) for edge in (*self.edges, *self.shared_edges))
-
-
-def lower_cut(graph: Graph, cut: Cut) -> Dataflow:
-    """Lower a cut, whose boxes must cover every operator (see `check_cut`)."""
-    cut = assign_fold_owners(graph, cut)
-    split_graph, split_cut = reduction_split.split_reductions(graph, cut)
-    out = _Builder(Dataflow(graph, split_graph, cut), split_cut)
-    for op in split_graph.ops:
-        out.add(op)
-    out.place_state()
-    out.connect()
-    return out.finish()
-
-
-class _Builder:
-    def __init__(self, empty: Dataflow, cut: Cut) -> None:
-        self.dataflow, self.graph, self.cut = empty, empty.graph, cut
-        self.complete_pieces: dict[str, list[int]] = defaultdict(list)  # complete pieces of a value, all machines
-        self.needs: dict[tuple[str, int], list[Box]] = defaultdict(list)  # boxes of a tensor that a machine reads
-        self.copies: dict[tuple[int, Box, int], int] = {}  # (piece, box, machine) -> its copy there
-
-    def piece(self, tensor: str, box: Box, machine: int, maker: int, origin: int = -1) -> int:
-        self.dataflow.pieces.append(Piece(len(self.dataflow.pieces), tensor, box, machine, maker, origin))
-        return len(self.dataflow.pieces) - 1
-
-    def add(self, op: Op) -> None:
-        """Add one instruction for each box, then the additions that complete partial results (fold)."""
-        partial: list[int] = []
-        folded = op.name in self.cut.folds and any(is_partial(op.nest, box) for box, _ in self.cut.boxes[op.name])
-        for box, machine in sorted(self.cut.boxes[op.name], key=lambda placed_box: (placed_box[1], placed_box[0])):
-            index = len(self.dataflow.instructions)
-            makes = []
-            for name in op.outputs:
-                piece = self.piece(name, output_box(op, self.graph.tensors[name], box), machine, index)
-                makes.append(piece)
-                (partial if folded else self.complete_pieces[name]).append(piece)
-            operands = tuple(self._operand(op, i, box, machine) for i in range(len(op.nest.operands)))
-            self.dataflow.instructions.append(Instruction(index, op.name, RUN, box, machine, operands, tuple(makes)))
-        if folded:
-            for box, machine in self.cut.folds[op.name]:
-                self.complete_pieces[op.outputs[0]].append(self._fold(op, box, machine, partial))
-
-    def _operand(self, op: Op, position: int, box: Box, machine: int) -> Read:
-        operand = op.nest.operands[position]
-        info = self.graph.tensors[operand.tensor]
-        region = read_box(op.nest, operand, box, info.extents)
-        if region is not None and info.kind in ("value", *STATE_KINDS):
-            self.needs[operand.tensor, machine].append(region)
-        return Read(operand.argument, operand.tensor, region)
-
-    def _fold(self, op: Op, box: Box, owner: int, partial: Sequence[int]) -> int:
-        """Add the partial sums of `box`: first those of each machine, then, at the owner, one for each machine."""
-        parts: dict[int, list[int]] = defaultdict(list)
-        for index in partial:
-            if intersect(self.dataflow.pieces[index].box, box) is not None:
-                parts[self.dataflow.pieces[index].machine].append(index)
-        arrived = []
-        for machine, local in sorted(parts.items()):
-            common = [self._common(index, box) for index in local]
-            if len(local) > 1 and machine != owner:
-                local = [self._sum(op, hull(common), machine, local)]
-                common = [self.dataflow.pieces[local[0]].box]
-            if machine != owner:
-                local = [self.copy(local[0], common[0], owner)]
-            arrived += local
-        return self._sum(op, box, owner, arrived)
-
-    def _common(self, index: int, box: Box) -> Box:
-        common = intersect(self.dataflow.pieces[index].box, box)
-        assert common is not None
-        return common
-
-    def _sum(self, op: Op, box: Box, machine: int, sources: Sequence[int]) -> int:
-        index = len(self.dataflow.instructions)
-        total = self.piece(op.outputs[0], box, machine, index)
-        read = Read("", op.outputs[0], box, tuple(sources))
-        self.dataflow.instructions.append(Instruction(index, op.name, SUM, box, machine, (read,), (total,)))
-        return total
-
-    def copy(self, origin: int, box: Box, machine: int) -> int:
-        """The copy of a box of a piece on another machine, made once."""
-        key = (origin, box, machine)
-        if key not in self.copies:
-            self.copies[key] = self.piece(self.dataflow.pieces[origin].tensor, box, machine, -1, origin)
-        return self.copies[key]
-
-    # State -------------------------------------------------------------------------------------------------------
-
-    def place_state(self) -> None:
-        """Give every region of state one owner: its only reader, else the reader that owns least so far."""
-        owned = [0] * self.cut.machines
-        owners: dict[str, list[PlacedBox]] = {}
-        for info in self.graph.states:
-            owner_boxes = list(self.cut.owners.get(info.name) or self._owners(info.name, owned))
-            owners[info.name] = owner_boxes
-            for box, machine in owner_boxes:
-                owned[machine] += volume(box)
-                self.complete_pieces[info.name].append(self.piece(info.name, box, machine, -1))
-        self.dataflow.cut = replace(self.dataflow.cut, owners=owners)
-
-    def _owners(self, name: str, owned: Sequence[int]) -> list[PlacedBox]:
-        users = [m for m in range(self.cut.machines) if (name, m) in self.needs]
-        if len(users) <= 1:
-            return [(self.graph.tensors[name].box, (users or [0])[0])]
-        load = list(owned)
-        cells: dict[int, list[Box]] = defaultdict(list)
-        for box, sharing in _cells(self.graph.tensors[name].box, {m: self.needs[name, m] for m in users}):
-            machine = min(sharing or users, key=lambda m: (load[m], m))
-            load[machine] += volume(box)
-            cells[machine].append(box)
-        return [(box, machine) for machine in sorted(cells) for box in fuse(cells[machine])]
-
-    # Connections -------------------------------------------------------------------------------------------------
-
-    def connect(self) -> None:
-        """Expand: copy to each machine what it reads of others' pieces, once, and give every read its local pieces."""
-        local_pieces: dict[tuple[str, int], list[int]] = defaultdict(list)
-        boxes = {
-            tensor: as_array([self.dataflow.pieces[i].box for i in pieces])
-            for tensor, pieces in self.complete_pieces.items()
-        }
-        for (tensor, machine), regions in self.needs.items():
-            read_boxes = cover(regions)
-            pieces, points = self.complete_pieces[tensor], overlaps(boxes[tensor], as_array(read_boxes))
-            shared = points.sum(axis=1)
-            for row, index in enumerate(pieces):
-                if self.dataflow.pieces[index].machine == machine:
-                    local_pieces[tensor, machine].append(index)
-                elif shared[row]:
-                    box = self.dataflow.pieces[index].box
-                    hits = [intersect(box, read_boxes[column]) for column in points[row].nonzero()[0].tolist()]
-                    local_pieces[tensor, machine] += [
-                        self.copy(index, box, machine) for box in fuse(hit for hit in hits if hit is not None)
-                    ]
-        for i, instruction in enumerate(self.dataflow.instructions):
-            if instruction.kind == RUN:
-                reads = tuple(self._locate(read, local_pieces, instruction.machine) for read in instruction.reads)
-                self.dataflow.instructions[i] = replace(instruction, reads=reads)
-
-    def _locate(self, read: Read, local_pieces: dict[tuple[str, int], list[int]], machine: int) -> Read:
-        if read.box is None or (read.tensor, machine) not in local_pieces:
-            return read
-        hits = [
-            i
-            for i in local_pieces[read.tensor, machine]
-            if intersect(self.dataflow.pieces[i].box, read.box) is not None
-        ]
-        return replace(read, sources=tuple(hits))
-
-    # Stages and edges --------------------------------------------------------------------------------------------
-
-    def finish(self) -> Dataflow:
-        out, stages = self.dataflow, self._number_stages()
-        out.instructions = [replace(i, stage=stage) for i, stage in zip(out.instructions, stages, strict=True)]
-        groups: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
-        shared: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
-        for piece in out.pieces:
-            if piece.origin < 0:
-                continue
-            source = out.pieces[piece.origin]
-            stage = stages[source.maker] if source.maker >= 0 else -1
-            (shared if stage < 0 else groups)[source.machine, stage, piece.machine].append((piece.origin, piece.index))
-        out.results = [index for name in self.graph.results for index in self.complete_pieces[name]]
-        out.edges = _edges(groups)
-        out.shared_edges = _edges(shared)
-        return out
-
-    def _number_stages(self) -> list[int]:
-        """The stage of each instruction: how many exchanges are before it, those of earlier waves first."""
-        waves = find_waves(self.graph, self.cut.wave)
-        overwritten = self.graph.overwritten
-        reached: list[tuple[int, int]] = []  # (wave, exchanges within it) by instruction
-        touched: dict[tuple[str, int], tuple[int, int]] = {}  # that of the last instruction that touched a buffer
-        for instruction in self.dataflow.instructions:
-            ready = [self._ready(source, reached) for read in instruction.reads for source in read.sources]
-            buffers = [(r.tensor, instruction.machine) for r in instruction.reads if r.tensor in overwritten]
-            earlier = [touched[buffer] for buffer in buffers if buffer in touched]
-            reached.append(max([(waves[instruction.op], 0), *ready, *earlier]))
-            touched.update(dict.fromkeys(buffers, reached[-1]))
-        number = {key: stage for stage, key in enumerate(sorted(set(reached)))}
-        return [number[key] for key in reached]
-
-    def _ready(self, source: int, reached: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        piece = self.dataflow.pieces[source]
-        if piece.origin < 0:
-            return reached[piece.maker] if piece.maker >= 0 else (0, 0)
-        maker = self.dataflow.pieces[piece.origin].maker
-        return (reached[maker][0], reached[maker][1] + 1) if maker >= 0 else (0, 0)
-
-
-def _edges(groups: dict[tuple[int, int, int], list[tuple[int, int]]]) -> list[Edge]:
-    ordered = sorted(groups.items(), key=lambda item: (item[0][1], item[0][0], item[0][2]))
-    return [Edge(i, source, stage, target, tuple(pairs)) for i, ((source, stage, target), pairs) in enumerate(ordered)]
-
-
-def _cells(whole_box: Box, needs: dict[int, list[Box]]) -> list[tuple[Box, tuple[int, ...]]]:
-    """Regions that the same machines read, with these machines; regions that none reads are included."""
-    parts: list[tuple[Box, tuple[int, ...]]] = [(whole_box, ())]
-    for machine, regions in sorted(needs.items()):
-        for region in cover(regions):
-            parts = [out for part in parts for out in _mark(part, region, machine)]
-    return parts
-
-
-def _mark(part: tuple[Box, tuple[int, ...]], region: Box, machine: int) -> list[tuple[Box, tuple[int, ...]]]:
-    """Split a part into what lies in `region`, which `machine` reads too, and the rest."""
-    box, readers = part
-    common = intersect(box, region)
-    if common is None:
-        return [part]
-    out, rest = [], list(box)
-    for axis, ((start, stop), (low, high)) in enumerate(zip(box, common, strict=True)):
-        for interval in ((start, low), (high, stop)):
-            if interval[0] < interval[1]:
-                out.append(((*rest[:axis], interval, *rest[axis + 1 :]), readers))
-        rest[axis] = (low, high)
-    return [*out, (tuple(rest), (*readers, machine))]

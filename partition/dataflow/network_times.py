@@ -1,6 +1,23 @@
 """`NetworkTimes`: when messages leave and land, one after the other on each network card and link."""
 
+from dataclasses import dataclass
+
 from ..cluster.machines import Cluster
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What a message from one machine to another passes: the cards of both ends, and how fast each and all are.
+
+    sends, receives: numbers of the cards. Bandwidths are in bytes/s.
+    """
+
+    sends: int
+    receives: int
+    bandwidth_out: float
+    bandwidth_in: float
+    bandwidth: float
+    latency_s: float
 
 
 class NetworkTimes:
@@ -12,25 +29,33 @@ class NetworkTimes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._sends_free, self._receives_free = dict[object, float](), dict[object, float]()
+        self._ways: dict[tuple[int, int], _Way] = {}
+        self._sends_free, self._receives_free = [0.0] * len(cluster), [0.0] * len(cluster)
 
     def send(self, source: int, target: int, size: int, ready_s: float) -> tuple[float, float]:
         """Return when the first byte of a message leaves, and when it is at the target."""
-        cluster = self._cluster
-        linked = cluster.link(source, target) is not None
-        card = (source, target) if linked else source
-        begin_s = max(ready_s, self._sends_free.get(card, 0.0))
-        bandwidth = cluster.bandwidth_between(source, target) if linked else cluster.bandwidth_out(source)
-        self._sends_free[card] = begin_s + size / bandwidth
-        return begin_s, begin_s + cluster.latency_between(source, target)
+        way = self._ways.get((source, target)) or self._find_way(source, target)
+        begin_s = max(ready_s, self._sends_free[way.sends])
+        self._sends_free[way.sends] = begin_s + size / way.bandwidth_out
+        return begin_s, begin_s + way.latency_s
 
     def receive(self, source: int, target: int, size: int, first_s: float) -> float:
         """Return when the last byte of a message is there, whose first byte is at the target's card."""
-        cluster = self._cluster
-        linked = cluster.link(source, target) is not None
-        card = (source, target) if linked else target
-        through_s = size / cluster.bandwidth_between(source, target)
-        card_s = through_s if linked else size / cluster.bandwidth_in(target)
-        landed_s = max(max(first_s, self._receives_free.get(card, 0.0)) + card_s, first_s + through_s)
-        self._receives_free[card] = landed_s
+        way = self._ways.get((source, target)) or self._find_way(source, target)
+        card_s = max(first_s, self._receives_free[way.receives]) + size / way.bandwidth_in
+        landed_s = self._receives_free[way.receives] = max(card_s, first_s + size / way.bandwidth)
         return landed_s
+
+    def _find_way(self, source: int, target: int) -> _Way:
+        cluster = self._cluster
+        bandwidth, latency_s = cluster.bandwidth_between(source, target), cluster.latency_between(source, target)
+        if cluster.link(source, target) is None:
+            out, in_ = cluster.bandwidth_out(source), cluster.bandwidth_in(target)
+            way = _Way(source, target, out, in_, bandwidth, latency_s)
+        else:
+            own = len(self._sends_free)
+            self._sends_free.append(0.0)
+            self._receives_free += [0.0] * (len(self._sends_free) - len(self._receives_free))
+            way = _Way(own, own, bandwidth, bandwidth, bandwidth, latency_s)
+        self._ways[source, target] = way
+        return way

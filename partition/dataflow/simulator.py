@@ -13,25 +13,27 @@ backward pass sends each gradient back the way its tensor came.
 """
 
 import heapq
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
-from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, sum_seconds
+import msgspec
+
+from ..cluster.cost_model import CostModel
 from ..cluster.machines import Cluster
 from ..ir.box import volume
 from ..ir.graph import Op
-from .dataflow import RUN, Dataflow, Edge, Instruction
+from .dataflow import RUN, Dataflow, Instruction
+from .machine_schedules import MachineSchedule, make_schedules
 from .memory_model import peak_memory
 from .network_times import NetworkTimes
 from .reduction_split import split_operators
 
-FORWARD, BACKWARD, SEND = "forward", "backward", "send"
+SEND = "send"
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True, gc=False):
     """An interval of the timeline in which a machine computes or sends."""
 
     machine: int
@@ -68,7 +70,7 @@ def simulate(
     costs = costs or CostModel(dataflow.model.tensors)
     if dataflow.graph is not dataflow.model:
         costs = CostModel(dataflow.graph.tensors, costs, split_operators(dataflow.graph))
-    roles = _machine_schedules(dataflow, cluster, costs, slowdown or [1.0] * len(cluster), micro_batches)
+    roles = make_schedules(dataflow, cluster, costs, slowdown or [1.0] * len(cluster), micro_batches)
     timeline = _StepSimulation(roles, dataflow, cluster, micro_batches).run()
     busy = [0.0] * len(cluster)
     for activity in timeline:
@@ -94,152 +96,10 @@ def _flops(op: Op, instruction: Instruction, costs: CostModel) -> float:
     return work.flops + work.backward_flops
 
 
-# What each machine does --------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Send:
-    """A message that leaves when a segment ends. wakes: position of the segment that waits for it at the target."""
-
-    target: int
-    bytes: int
-    wakes: int
-
-
-@dataclass
-class _Segment:
-    """One segment in one direction. waits: messages that it needs for each micro-batch."""
-
-    label: str
-    kind: str
-    seconds: float
-    waits: int = 0
-    sends: list[_Send] = field(default_factory=list)
-
-
-@dataclass
-class _MachineSchedule:
-    """A machine's segments: forward in order, then backward in reverse."""
-
-    segments: list[_Segment]
-    at: dict[int, int]  # stage -> position of its forward
-
-    def forward(self, stage: int) -> int:
-        return self.at[stage]
-
-    def backward(self, stage: int) -> int:
-        return len(self.segments) - 1 - self.at[stage]
-
-
-def _machine_schedules(
-    dataflow: Dataflow, cluster: Cluster, costs: CostModel, slowdown: Sequence[float], micro_batches: int
-) -> list[_MachineSchedule]:
-    """The segments of a step and the messages between them; backward is the mirror image of forward."""
-    seconds = segment_seconds(dataflow, cluster, costs)
-    roles = []
-    for machine, spec in enumerate(cluster.machines):
-        stages = sorted(stage for m, stage in seconds if m == machine)
-        forward, backward = list[_Segment](), list[_Segment]()
-        for stage in stages:
-            ahead, back = seconds[machine, stage]
-            slow = slowdown[machine]
-            forward.append(_Segment(f"forward {stage}", FORWARD, slow * (spec.segment_s + ahead)))
-            backward.append(_Segment(f"backward {stage}", BACKWARD, slow * (spec.segment_back_s + back)))
-        roles.append(_MachineSchedule([*forward, *reversed(backward)], {stage: i for i, stage in enumerate(stages)}))
-    readers = _first_readers(dataflow)
-    for edge in dataflow.edges:
-        first = readers[edge.index]
-        _connect(roles, edge.source, edge.target, dataflow.bytes(edge), FORWARD, (edge.stage, first))
-        back = gradient_bytes(dataflow, edge)
-        if back:
-            _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
-    for machine, spec in enumerate(cluster.machines):
-        for segment in roles[machine].segments:
-            segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
-    _add_shared_state(dataflow, cluster, roles, micro_batches)
-    return roles
-
-
-def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[_MachineSchedule], micro_batches: int) -> None:
-    """Add what machines do besides: draw dropout masks for each micro-batch, exchange shared state once a step."""
-    tensors = dataflow.graph.tensors
-    mask_names: dict[int, set[str]] = defaultdict(set)
-    for i in dataflow.instructions:
-        mask_names[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "random")
-    for machine, spec in enumerate(cluster.machines):
-        segments = roles[machine].segments
-        if not segments:
-            continue
-        shared = [edge for edge in dataflow.shared_edges if machine in (edge.source, edge.target)]
-        messages_s = spec.message_s / micro_batches
-        segments[0].seconds += mask_seconds(dataflow.graph, mask_names[machine], spec) + messages_s * len(shared)
-        segments[-1].seconds += messages_s * sum(gradient_bytes(dataflow, edge) > 0 for edge in shared)
-
-
-def _connect(
-    roles: list[_MachineSchedule], source: int, target: int, size: int, kind: str, stages: tuple[int, int]
-) -> None:
-    left, right = roles[source], roles[target]
-    if kind == FORWARD:
-        begin, end = left.forward(stages[0]), right.forward(stages[1])
-    else:
-        begin, end = left.backward(stages[0]), right.backward(stages[1])
-    left.segments[begin].sends.append(_Send(target, size, end))
-    right.segments[end].waits += 1
-
-
-def _first_readers(dataflow: Dataflow) -> dict[int, int]:
-    """The earliest stage that reads each edge at its target."""
-    edge_of = {copy: e.index for e in dataflow.edges for _, copy in e.pairs}
-    readers: dict[int, int] = {}
-    for i in dataflow.instructions:
-        for edge in {edge_of[s] for read in i.reads for s in read.sources if s in edge_of}:
-            readers[edge] = min(readers.get(edge, i.stage), i.stage)
-    return readers
-
-
-def segment_seconds(
-    dataflow: Dataflow, cluster: Cluster, costs: CostModel
-) -> dict[tuple[int, int], tuple[float, float]]:
-    """Forward and backward seconds of each segment, by (machine, stage)."""
-    out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    ops, tensors = {op.name: op for op in dataflow.graph.ops}, dataflow.graph.tensors
-    waiting = {machine for edge in (*dataflow.edges, *dataflow.shared_edges) for machine in (edge.source, edge.target)}
-    for i in dataflow.instructions:
-        machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
-        if i.kind == RUN:
-            work = costs.work(ops[i.op], i.box)
-            parts = [work.seconds(machine)]
-            if i.machine in waiting and machine.cold:
-                ahead, back = work.starts(machine)
-                parts.append((machine.cold * ahead, machine.cold * back))
-            parts += [
-                gather_seconds(r.box, len(r.sources), machine, element_bytes=tensors[r.tensor].element_bytes)
-                for r in i.reads
-                if r.box is not None and len(r.sources) > 1
-            ]
-        else:
-            (read,) = i.reads
-            parts = [sum_seconds(i.box, len(read.sources), machine, element_bytes=tensors[read.tensor].element_bytes)]
-        for forward, backward in parts:
-            total[0] += forward
-            total[1] += backward + (forward if (i.machine, i.stage) in dataflow.cut.recomputed else 0.0)
-    return {key: (forward, backward) for key, (forward, backward) in out.items()}
-
-
-def gradient_bytes(dataflow: Dataflow, edge: Edge) -> int:
-    """Bytes of the gradients that go back over an edge."""
-    tensors = dataflow.graph.tensors
-    return sum(dataflow.piece_bytes(copy) for _, copy in edge.pairs if tensors[dataflow.pieces[copy].tensor].gradient)
-
-
-# The clock ---------------------------------------------------------------------------------------------------------
-
 START, ARRIVED, DONE, FOLDED, COMES = "start", "arrived", "done", "folded", "comes"
 
 
-@dataclass(frozen=True)
-class _Message:
+class _Message(NamedTuple):
     """A message on its way. begin_s: when its first byte leaves. what, position, micro: of the event when it landed."""
 
     source: int
@@ -254,7 +114,7 @@ class _Message:
 class _StepSimulation:
     """The event loop of a step. An event is (time, number, kind, machine, position, micro-batch)."""
 
-    def __init__(self, roles: list[_MachineSchedule], dataflow: Dataflow, cluster: Cluster, micro_batches: int) -> None:
+    def __init__(self, roles: list[MachineSchedule], dataflow: Dataflow, cluster: Cluster, micro_batches: int) -> None:
         self.roles, self.dataflow, self.cluster, self.micro_batches = roles, dataflow, cluster, micro_batches
         self.max_in_flight = len(cluster)
         count = len(roles)
@@ -264,9 +124,13 @@ class _StepSimulation:
         self.network = NetworkTimes(cluster)
         self.messages: list[_Message] = []
         self.busy = [False] * count
-        self.shared_edges = [
-            sum(e.target == m for e in dataflow.shared_edges) for m in range(count)
-        ]  # still to arrive before the step
+        self.shared_edges = [0] * count  # still to arrive before the step
+        self.shared_back: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # (source, bytes) of gradients
+        for edge in dataflow.shared_edges:
+            self.shared_edges[edge.target] += 1
+            back = dataflow.gradient_bytes(edge)
+            if back:
+                self.shared_back[edge.target].append((edge.source, back))
         self.progress = [[0] * micro_batches for _ in range(count)]
         self.oldest = [0] * count
         self.missing = [[[s.waits for s in role.segments] for _ in range(micro_batches)] for role in roles]
@@ -286,7 +150,9 @@ class _StepSimulation:
                 self._done(machine, position, micro, time)
             elif what == COMES:
                 self._receive(self.messages[position], time)
-            self._next(machine, time)
+                continue
+            if not self.busy[machine]:
+                self._next(machine, time)
         return self.timeline
 
     def _at(self, time: float, what: str, machine: int, position: int = 0, micro: int = 0) -> None:
@@ -295,7 +161,7 @@ class _StepSimulation:
 
     def _next(self, machine: int, now: float) -> None:
         """Start the most urgent segment whose inputs are there."""
-        if self.busy[machine] or self.shared_edges[machine]:
+        if self.shared_edges[machine]:
             return
         progress, missing, segments = self.progress[machine], self.missing[machine], self.roles[machine].segments
         for micro in self._by_urgency(machine):
@@ -312,6 +178,8 @@ class _StepSimulation:
     def _by_urgency(self, machine: int) -> list[int]:
         """Micro-batches that may run, 1F1B: backward before forward, the oldest first, none ahead of an older one."""
         first = self.oldest[machine]
+        if self.micro_batches == 1:
+            return [first] if not first else []
         active = list(range(first, min(first + self.max_in_flight, self.micro_batches)))
         progress, half = self.progress[machine], len(self.roles[machine].segments) // 2
         allowed = active[:1] + [m for before, m in pairwise(active) if progress[m] < progress[before]]
@@ -326,10 +194,8 @@ class _StepSimulation:
         while self.oldest[machine] < self.micro_batches and self._complete(machine, self.oldest[machine]):
             self.oldest[machine] += 1
         if self.oldest[machine] == self.micro_batches and micro == self.micro_batches - 1:
-            for edge in self.dataflow.shared_edges:
-                back = gradient_bytes(self.dataflow, edge) if edge.target == machine else 0
-                if back:
-                    self._send(machine, edge.source, back, now, FOLDED)
+            for source, size in self.shared_back[machine]:
+                self._send(machine, source, size, now, FOLDED)
 
     def _complete(self, machine: int, micro: int) -> bool:
         return self.progress[machine][micro] == len(self.roles[machine].segments)

@@ -126,12 +126,32 @@ def as_array(boxes: Sequence[Box]) -> Ints:
     return np.array(boxes, dtype=np.int64).reshape(len(boxes), len(boxes[0]) if boxes else 0, 2)
 
 
+def as_box(intervals: Sequence[Sequence[int]]) -> Box:
+    """Return a box of one element of an array of boxes, as `tolist` gives it."""
+    return tuple([(start, stop) for start, stop in intervals])
+
+
+def intersections(a: Ints, b: Ints) -> Ints:
+    """Return the common points of every box of `a` with every box of `b`, as int64 [len(a), len(b), rank, 2].
+
+    Where they have none, the start of some interval is not below its stop.
+    """
+    low = np.maximum(a[:, None, :, 0], b[None, :, :, 0])
+    high = np.minimum(a[:, None, :, 1], b[None, :, :, 1])
+    return np.stack([low, high], axis=-1)
+
+
+def are_boxes(intersected: Ints) -> npt.NDArray[np.bool_]:
+    """Return which elements of what `intersections` gives have any points: bool [len(a), len(b)]."""
+    found: npt.NDArray[np.bool_] = np.all(intersected[..., 0] < intersected[..., 1], axis=-1)
+    return found
+
+
 def overlaps(a: Sequence[Box] | Ints, b: Sequence[Box] | Ints) -> Ints:
     """Return how many points every box of `a` shares with every box of `b`, as int64 [len(a), len(b)]."""
     if not len(a) or not len(b):
         return np.zeros((len(a), len(b)), dtype=np.int64)
     left, right = (boxes if isinstance(boxes, np.ndarray) else as_array(boxes) for boxes in (a, b))
-    low = np.maximum(left[:, None, :, 0], right[None, :, :, 0])
-    high = np.minimum(left[:, None, :, 1], right[None, :, :, 1])
-    points: Ints = np.clip(high - low, 0, None).prod(axis=-1, dtype=np.int64)
+    common = intersections(left, right)
+    points: Ints = np.clip(common[..., 1] - common[..., 0], 0, None).prod(axis=-1, dtype=np.int64)
     return points

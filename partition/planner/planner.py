@@ -15,7 +15,7 @@ from ..cluster.cost_model import CostModel
 from ..cluster.hierarchy import choose_machines, order_machines
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, one_machine_cut
-from ..dataflow.dataflow import lower_cut
+from ..dataflow.lowering import lower_cut
 from ..dataflow.memory_model import recompute_to_fit
 from ..dataflow.simulator import simulate
 from ..ir.graph import Graph

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..cluster.machines import Cluster, Machine
 from ..dataflow.dataflow import Dataflow
-from ..dataflow.simulator import gradient_bytes, simulate
+from ..dataflow.simulator import simulate
 from ..ir.box import volume
 from ..planner.plan import PlanningResult
 from .exchange import Exchange, Floats, count_push_bytes, occupy_network, time_fetch, time_push
@@ -157,7 +157,7 @@ class _Prediction:
         for edges, times in ((self._dataflow.edges, micro_batches), (self._dataflow.shared_edges, 1)):
             for edge in edges:
                 out[on[edge.source], on[edge.target]] += times * self._dataflow.bytes(edge)
-                out[on[edge.target], on[edge.source]] += times * gradient_bytes(self._dataflow, edge)
+                out[on[edge.target], on[edge.source]] += times * self._dataflow.gradient_bytes(edge)
         return out
 
     def _find_shortage(self) -> str:

@@ -18,7 +18,7 @@ from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters, fuse_boxes, one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.autocast import autocast_context
 from cutset.partition.ir.box import Interval, slices
 from cutset.partition.ir.graph import Graph, LoopInfo

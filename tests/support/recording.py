@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cutting import Subject, finest_cut, load, subject
 
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import Program, programs
 from cutset.runtime.worker.trace import Span

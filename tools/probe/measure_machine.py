@@ -12,7 +12,7 @@ import msgspec
 from ...partition.cluster.cost_model import CostModel
 from ...partition.cluster.machines import Cluster, Machine, uniform_cluster
 from ...partition.dataflow.cut import one_machine_cut
-from ...partition.dataflow.dataflow import lower_cut
+from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
 from ...runtime.engines.reachability import launcher_address
 from ...runtime.hosts.host import Host, LocalHost, Role

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...models.tasks.locally_connected import LocallyConnected2d
 from ...partition.capture.export import capture
 from ...partition.dataflow.cut import Cut
-from ...partition.dataflow.dataflow import lower_cut
+from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
 from ...runtime.worker.program import Program, programs
 

@@ -13,7 +13,7 @@ from ...partition.capture.export import capture, collect_state
 from ...partition.capture.leaf_search import capture_by_leaf_modules
 from ...partition.cluster.machines import Cluster, uniform_cluster
 from ...partition.dataflow.carried_cut import carry_cut
-from ...partition.dataflow.dataflow import lower_cut
+from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import BadInput, UsageError
 from ...partition.dataflow.carried_cut import carry_cut
 from ...partition.dataflow.cut import Cut
-from ...partition.dataflow.dataflow import lower_cut
+from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement

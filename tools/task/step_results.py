@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...models.task import Data
 from ...partition.capture.export import collect_state
 from ...partition.dataflow.cut import one_machine_cut
-from ...partition.dataflow.dataflow import lower_cut
+from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.graph import Graph
 from ...runtime.replica.replica import Replica

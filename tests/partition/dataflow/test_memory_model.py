@@ -10,7 +10,8 @@ from torch import nn
 from cutset.errors import Infeasible
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import uniform_cluster
-from cutset.partition.dataflow.dataflow import Dataflow, lower_cut
+from cutset.partition.dataflow.dataflow import Dataflow
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.memory_model import peak_memory, recompute_to_fit, state_bytes
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement

@@ -6,7 +6,7 @@ from torch import nn
 
 from cutset.partition.capture.export import capture
 from cutset.partition.dataflow.cut import Cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.pipeline_depth import needs_backpressure, pipeline_depths
 
 

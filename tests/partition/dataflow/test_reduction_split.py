@@ -15,7 +15,7 @@ from cutset.models.task import Data
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.cut import Cut, assign_fold_owners, check_cut, one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.reduction_split import _summary_slots, split_reductions
 from cutset.partition.ir.box import intersect
 from cutset.partition.ir.graph import Graph

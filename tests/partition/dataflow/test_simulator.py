@@ -8,7 +8,7 @@ from example_graphs import chain
 
 from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.simulator import simulate
 from cutset.partition.ir.graph import Graph
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from example_graphs import chain
 
 from cutset.partition.dataflow.cut import Cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.waves import find_depths, find_waves
 
 GRAPH = chain(4, 4, 4, 4, 4)

@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 
 from cutset.partition.ir.box import (
     Box,
+    are_boxes,
+    as_array,
+    as_box,
     cells,
     cover,
     fuse,
     hull,
     intersect,
+    intersections,
     overlaps,
     relative,
     sizes,
@@ -66,6 +70,17 @@ def test_overlaps_counts_common_points(a: list[Box], b: list[Box]) -> None:
     assert counted.shape == (len(a), len(b))
     for i, j in itertools.product(range(len(a)), range(len(b))):
         assert counted[i, j] == len(points(a[i]) & points(b[j]))
+
+
+@given(st.lists(boxes_2d, min_size=1, max_size=4), st.lists(boxes_2d, min_size=1, max_size=4))
+def test_intersections_are_the_common_points(a: list[Box], b: list[Box]) -> None:
+    common = intersections(as_array(a), as_array(b))
+    found = are_boxes(common)
+    for i, j in itertools.product(range(len(a)), range(len(b))):
+        both = points(a[i]) & points(b[j])
+        assert found[i, j] == bool(both)
+        if both:
+            assert points(as_box(common[i, j].tolist())) == both
 
 
 def test_overlaps_of_scalars_is_one_point() -> None:

@@ -15,7 +15,7 @@ from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.simulator import simulate
 from cutset.partition.ir.graph import Graph
 from cutset.partition.layouts.device_mesh import DeviceMesh

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, PlacedBox, check_cut
-from cutset.partition.dataflow.dataflow import RUN, Dataflow, lower_cut
+from cutset.partition.dataflow.dataflow import RUN, Dataflow
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph, Op, Operand, TensorInfo
 from cutset.partition.layouts.layout_search import mesh_of_machines
 from cutset.partition.layouts.layout_space import LayoutSpace, input_regions, layout_space, output_regions

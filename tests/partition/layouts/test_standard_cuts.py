@@ -7,7 +7,7 @@ from example_graphs import chain, conv_line
 
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import Cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.layouts.layout_search import mesh_of_machines
 from cutset.partition.layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
 

@@ -10,7 +10,7 @@ from weighted_graphs import transformer
 
 from cutset.errors import Infeasible
 from cutset.partition.dataflow.cut import Cut, fuse_boxes
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
 from cutset.partition.mincut.block_graph import boxes_by_operator, build_block_graph
 from cutset.partition.mincut.block_hypergraph import build_block_hypergraph, build_hypergraph

@@ -14,7 +14,7 @@ from weighted_graphs import transformer, weighted
 
 from cutset.errors import Infeasible
 from cutset.partition.dataflow.cut import Cut, fuse_boxes
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.mincut import metis as metis_module
 from cutset.partition.mincut.balance import part_capacity, part_loads
 from cutset.partition.mincut.block_graph import boxes_by_operator, build_block_graph, level_groups

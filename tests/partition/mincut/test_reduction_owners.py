@@ -7,7 +7,7 @@ from example_graphs import chain, mlp_block
 from weighted_graphs import transformer
 
 from cutset.partition.dataflow.cut import Cut, check_cut, find_partial_ops, fuse_boxes
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
 from cutset.partition.mincut.block_graph import boxes_by_operator
 from cutset.partition.mincut.blocks import split_into_blocks

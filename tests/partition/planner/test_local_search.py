@@ -9,7 +9,7 @@ from torch import nn
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, check_cut, colocate_overwriters
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.simulator import simulate
 from cutset.partition.ir.graph import Graph
 from cutset.partition.planner import local_search

@@ -10,7 +10,7 @@ from random_nets import random_graph
 from cutset.errors import BadInput, Infeasible, UsageError
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, check_cut, one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.simulator import Simulation, simulate
 from cutset.partition.ir.box import volume
 from cutset.partition.ir.graph import Graph

@@ -9,8 +9,9 @@ from example_graphs import chain
 from recurrent_nets import unrolled
 
 from cutset.partition.cluster.machines import Cluster, uniform_cluster
-from cutset.partition.dataflow.dataflow import lower_cut
-from cutset.partition.dataflow.simulator import FORWARD, simulate
+from cutset.partition.dataflow.lowering import lower_cut
+from cutset.partition.dataflow.machine_schedules import FORWARD
+from cutset.partition.dataflow.simulator import simulate
 from cutset.partition.ir.graph import Graph
 from cutset.partition.planner.candidates import candidate_names
 from cutset.partition.planner.plan import Candidate, PlanningProblem

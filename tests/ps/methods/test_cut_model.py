@@ -8,7 +8,7 @@ from torch import nn
 from cutset.models.task import Data
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.cut import Cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.ps.checkpoint.manifest import Manifest
 from cutset.ps.checkpoint.read_checkpoint import load_checkpoint
 from cutset.ps.checkpoint.write_checkpoint import write_manifest, write_shard

@@ -16,7 +16,7 @@ from cutset.errors import BadInput, NetworkError, ProcessLost
 from cutset.models.task import Data
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.channel.faults import Disconnect, DropMessage, Fault, Kill, Reorder
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import Program, programs

@@ -11,7 +11,7 @@ from spectral_models import SPECTRAL
 
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.cut import one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.operators.step_module import StepModule
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.dropout_masks import mask_seed

@@ -7,7 +7,7 @@ from torch import nn
 
 from cutset.partition.capture.export import capture
 from cutset.partition.dataflow.cut import one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.worker.dropout_masks import mask_seed, sample_masks
 from cutset.runtime.worker.program import Program, programs
 

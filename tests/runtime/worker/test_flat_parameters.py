@@ -5,7 +5,7 @@ from cutting import finest_cut, subject
 
 from cutset.partition.capture.export import collect_state
 from cutset.partition.dataflow.carried_cut import carry_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.box import slices
 from cutset.runtime.worker.flat_parameters import FlatParameters
 from cutset.runtime.worker.program import Program, programs

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from cutset.partition.capture.export import capture
 from cutset.partition.dataflow.cut import one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.operators.step_module import StepModule
 from cutset.runtime.worker.leaf_modules import LeafModules
 from cutset.runtime.worker.program import Program, programs

@@ -11,7 +11,7 @@ from zoo import CASES, MORE_CASES
 
 from cutset.partition.capture.export import capture
 from cutset.partition.dataflow.cut import one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.box import volume
 from cutset.runtime.worker.program import Program, TransferEdge, programs
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from marking import with_slow
 
 from cutset.errors import UsageError
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.worker.program import programs
 from cutset.runtime.worker.schedule import (
     NAMES,

@@ -8,7 +8,7 @@ from cutset.errors import BadInput
 from cutset.models.task import Data
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.flat_parameters import FlatParameters

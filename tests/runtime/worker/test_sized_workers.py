@@ -12,7 +12,7 @@ from cutset.errors import BadInput
 from cutset.models.task import Data
 from cutset.partition.capture.export import capture, collect_state
 from cutset.partition.dataflow.carried_cut import carry_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.worker.program import Program, programs

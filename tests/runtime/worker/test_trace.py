@@ -3,7 +3,7 @@
 import pytest
 from cutting import STEP, finest_cut, load, subject
 
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import programs
 from cutset.runtime.worker.trace import Span, Trace, warm_steps

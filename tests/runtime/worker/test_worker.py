@@ -15,7 +15,7 @@ from cutset.models.task import Data
 from cutset.partition.cluster.machines import uniform_cluster
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.cut import Cut, one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
 from cutset.runtime.channel.faults import Delay, Fault
 from cutset.runtime.channel.mailbox import Mailbox

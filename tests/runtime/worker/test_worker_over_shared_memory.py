@@ -16,7 +16,7 @@ from zoo import Case
 
 from cutset.models.task import Data
 from cutset.partition.cluster.machines import uniform_cluster
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.channel.curve import make_keys
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.zmq_channel import ZmqChannel

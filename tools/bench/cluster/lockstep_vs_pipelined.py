@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from ....partition.cluster.cost_model import CostModel
 from ....partition.cluster.machines import Cluster, Machine
 from ....partition.dataflow.dataflow import Dataflow
-from ....partition.dataflow.simulator import Simulation, gradient_bytes, segment_seconds
+from ....partition.dataflow.machine_schedules import segment_seconds
+from ....partition.dataflow.simulator import Simulation
 from ....partition.placement.from_plan import placement_of_plan
 from ....partition.placement.placement_file import Placement
 from ....partition.planner.plan import PlanningResult, ScoredPlan
@@ -232,9 +233,9 @@ def compute_paces(dataflow: Dataflow, cluster: Cluster) -> list[Pace]:
 
 def count_step_bytes(dataflow: Dataflow, micro_batches: int) -> int:
     """Sum the bytes of a step between machines: activations and their gradients, and shared state once."""
-    edges = sum(dataflow.bytes(edge) + gradient_bytes(dataflow, edge) for edge in dataflow.edges)
+    edges = sum(dataflow.bytes(edge) + dataflow.gradient_bytes(edge) for edge in dataflow.edges)
     return micro_batches * edges + sum(
-        dataflow.bytes(edge) + gradient_bytes(dataflow, edge) for edge in dataflow.shared_edges
+        dataflow.bytes(edge) + dataflow.gradient_bytes(edge) for edge in dataflow.shared_edges
     )
 
 

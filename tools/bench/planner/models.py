@@ -11,7 +11,7 @@ from ....models.tasks.locally_connected import LocallyConnected2d
 from ....partition.capture.export import capture
 from ....partition.cluster.machines import Cluster, uniform_cluster
 from ....partition.dataflow.cut import Cut, PlacedBox, colocate_overwriters, fuse_boxes
-from ....partition.dataflow.dataflow import lower_cut
+from ....partition.dataflow.lowering import lower_cut
 from ....partition.ir.graph import Graph
 from ....partition.layouts.layout_search import mesh_of_machines, mesh_shapes
 from ....partition.layouts.standard_cuts import slice_layers, tile_images

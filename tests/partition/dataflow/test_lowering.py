@@ -6,7 +6,8 @@ import pytest
 from example_graphs import chain, conv_line, mlp_block
 
 from cutset.partition.dataflow.cut import Cut, PlacedBox, one_machine_cut
-from cutset.partition.dataflow.dataflow import Dataflow, lower_cut
+from cutset.partition.dataflow.dataflow import Dataflow
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.box import split_evenly
 from cutset.partition.ir.graph import Graph
 

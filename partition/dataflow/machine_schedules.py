@@ -1,0 +1,150 @@
+"""What each machine does in a step: its segments, forward in order and backward in reverse, and the messages between.
+
+The backward pass sends each gradient back the way its tensor came.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, sum_seconds
+from ..cluster.machines import Cluster
+from .dataflow import RUN, Dataflow
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+@dataclass
+class Send:
+    """A message that leaves when a segment ends. wakes: position of the segment that waits for it at the target."""
+
+    target: int
+    bytes: int
+    wakes: int
+
+
+@dataclass
+class TimedSegment:
+    """One segment in one direction. waits: messages that it needs for each micro-batch."""
+
+    label: str
+    kind: str
+    seconds: float
+    waits: int = 0
+    sends: list[Send] = field(default_factory=list)
+
+
+@dataclass
+class MachineSchedule:
+    """A machine's segments: forward in order, then backward in reverse."""
+
+    segments: list[TimedSegment]
+    at: dict[int, int]  # stage -> position of its forward
+
+    def forward(self, stage: int) -> int:
+        return self.at[stage]
+
+    def backward(self, stage: int) -> int:
+        return len(self.segments) - 1 - self.at[stage]
+
+
+def make_schedules(
+    dataflow: Dataflow, cluster: Cluster, costs: CostModel, slowdown: Sequence[float], micro_batches: int
+) -> list[MachineSchedule]:
+    """The segments of a step and the messages between them; backward is the mirror image of forward."""
+    seconds = segment_seconds(dataflow, cluster, costs)
+    roles = []
+    stages_of: list[list[int]] = [[] for _ in cluster.machines]
+    for machine, stage in sorted(seconds):
+        stages_of[machine].append(stage)
+    for machine, (spec, stages) in enumerate(zip(cluster.machines, stages_of, strict=True)):
+        forward, backward = list[TimedSegment](), list[TimedSegment]()
+        for stage in stages:
+            ahead, back = seconds[machine, stage]
+            slow = slowdown[machine]
+            forward.append(TimedSegment(f"forward {stage}", FORWARD, slow * (spec.segment_s + ahead)))
+            backward.append(TimedSegment(f"backward {stage}", BACKWARD, slow * (spec.segment_back_s + back)))
+        roles.append(MachineSchedule([*forward, *reversed(backward)], {stage: i for i, stage in enumerate(stages)}))
+    readers = _first_readers(dataflow)
+    for edge in dataflow.edges:
+        first = readers[edge.index]
+        _connect(roles, edge.source, edge.target, dataflow.bytes(edge), FORWARD, (edge.stage, first))
+        back = dataflow.gradient_bytes(edge)
+        if back:
+            _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
+    for machine, spec in enumerate(cluster.machines):
+        for segment in roles[machine].segments:
+            segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
+    _add_shared_state(dataflow, cluster, roles, micro_batches)
+    return roles
+
+
+def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[MachineSchedule], micro_batches: int) -> None:
+    """Add what machines do besides: draw dropout masks for each micro-batch, exchange shared state once a step."""
+    tensors = dataflow.graph.tensors
+    mask_names: dict[int, set[str]] = defaultdict(set)
+    for i in dataflow.instructions:
+        mask_names[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "random")
+    ahead, back = Counter[int](), Counter[int]()
+    for edge in dataflow.shared_edges:
+        ends = (edge.source, edge.target)
+        ahead.update(ends)
+        back.update(ends if dataflow.gradient_bytes(edge) else ())
+    for machine, spec in enumerate(cluster.machines):
+        segments = roles[machine].segments
+        if not segments:
+            continue
+        messages_s = spec.message_s / micro_batches
+        segments[0].seconds += mask_seconds(dataflow.graph, mask_names[machine], spec) + messages_s * ahead[machine]
+        segments[-1].seconds += messages_s * back[machine]
+
+
+def _connect(
+    roles: list[MachineSchedule], source: int, target: int, size: int, kind: str, stages: tuple[int, int]
+) -> None:
+    left, right = roles[source], roles[target]
+    if kind == FORWARD:
+        begin, end = left.forward(stages[0]), right.forward(stages[1])
+    else:
+        begin, end = left.backward(stages[0]), right.backward(stages[1])
+    left.segments[begin].sends.append(Send(target, size, end))
+    right.segments[end].waits += 1
+
+
+def _first_readers(dataflow: Dataflow) -> dict[int, int]:
+    """The earliest stage that reads each edge at its target."""
+    edge_of = {copy: e.index for e in dataflow.edges for _, copy in e.pairs}
+    readers: dict[int, int] = {}
+    for i in dataflow.instructions:
+        for edge in {edge_of[s] for read in i.reads for s in read.sources if s in edge_of}:
+            readers[edge] = min(readers.get(edge, i.stage), i.stage)
+    return readers
+
+
+def segment_seconds(
+    dataflow: Dataflow, cluster: Cluster, costs: CostModel
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Forward and backward seconds of each segment, by (machine, stage)."""
+    out: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    ops, tensors = {op.name: op for op in dataflow.graph.ops}, dataflow.graph.tensors
+    waiting = {machine for edge in (*dataflow.edges, *dataflow.shared_edges) for machine in (edge.source, edge.target)}
+    for i in dataflow.instructions:
+        machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
+        if i.kind == RUN:
+            work = costs.work(ops[i.op], i.box)
+            parts = [work.seconds(machine)]
+            if i.machine in waiting and machine.cold:
+                ahead, back = work.starts(machine)
+                parts.append((machine.cold * ahead, machine.cold * back))
+            parts += [
+                gather_seconds(r.box, len(r.sources), machine, element_bytes=tensors[r.tensor].element_bytes)
+                for r in i.reads
+                if r.box is not None and len(r.sources) > 1
+            ]
+        else:
+            (read,) = i.reads
+            parts = [sum_seconds(i.box, len(read.sources), machine, element_bytes=tensors[read.tensor].element_bytes)]
+        for forward, backward in parts:
+            total[0] += forward
+            total[1] += backward + (forward if (i.machine, i.stage) in dataflow.cut.recomputed else 0.0)
+    return {key: (forward, backward) for key, (forward, backward) in out.items()}

@@ -1,0 +1,66 @@
+"""What machines wait for and send in a step, against the edges of the dataflow."""
+
+from collections import Counter
+
+import pytest
+from example_graphs import chain
+
+from cutset.partition.cluster.cost_model import CostModel
+from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.cut import Cut
+from cutset.partition.dataflow.dataflow import Dataflow
+from cutset.partition.dataflow.lowering import lower_cut
+from cutset.partition.dataflow.machine_schedules import BACKWARD, FORWARD, make_schedules
+from cutset.partition.ir.box import split_evenly
+
+MACHINES = 3
+
+
+def sliced() -> Dataflow:
+    """Three layers, each cut along its outputs, so that every layer reads all of the one before."""
+    graph = chain(12, 12, 12, 12, batch=4)
+    boxes = {}
+    for op in graph.ops:
+        parts = split_evenly(op.nest.loops[-1].size, MACHINES) if op.sharding_rule == "aten.linear" else []
+        at = 1 if parts else 0
+        boxes[op.name] = [
+            ((*op.nest.box[:at], part, *op.nest.box[at + 1 :]), machine) for machine, part in enumerate(parts)
+        ] or [(op.nest.box, 0)]
+    return lower_cut(graph, Cut(MACHINES, boxes))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_every_edge_is_sent_once_each_way(micro_batches: int) -> None:
+    dataflow = sliced()
+    costs = CostModel(dataflow.graph.tensors)
+    schedules = make_schedules(dataflow, uniform_cluster(MACHINES), costs, [1.0] * MACHINES, micro_batches)
+    sent = {FORWARD: Counter[tuple[int, int]](), BACKWARD: Counter[tuple[int, int]]()}
+    for machine, schedule in enumerate(schedules):
+        for segment in schedule.segments:
+            for send in segment.sends:
+                sent[segment.kind][machine, send.target] += send.bytes
+    expected = Counter[tuple[int, int]]()
+    for edge in dataflow.edges:
+        expected[edge.source, edge.target] += dataflow.bytes(edge)
+    assert sent[FORWARD] == expected
+    assert sent[BACKWARD] == {(target, source): size for (source, target), size in expected.items()}
+    waits = sum(segment.waits for schedule in schedules for segment in schedule.segments)
+    assert waits == 2 * len(dataflow.edges)
+
+
+def test_a_message_wakes_the_segment_that_waits_for_it() -> None:
+    dataflow = sliced()
+    costs = CostModel(dataflow.graph.tensors)
+    schedules = make_schedules(dataflow, uniform_cluster(MACHINES), costs, [1.0] * MACHINES, 1)
+    woken = Counter[tuple[int, int]]()
+    for schedule in schedules:
+        for position, segment in enumerate(schedule.segments):
+            woken.update((send.target, send.wakes) for send in segment.sends)
+            assert segment.kind == (FORWARD if position < len(schedule.segments) / 2 else BACKWARD)
+    waits = {
+        (machine, position): segment.waits
+        for machine, schedule in enumerate(schedules)
+        for position, segment in enumerate(schedule.segments)
+        if segment.waits
+    }
+    assert woken == waits
