@@ -42,7 +42,7 @@ MAX_SPANS = 20_000  # intervals of a timeline; of a longer one the sends are lef
 def placement_of_plan(result: PlanningResult, *, model: str) -> Placement:
     """The placement of a planning result. model: the import string to note in the file."""
     winner, one_machine, problem = result.winner, result.one_machine, result.problem
-    graph, cut, simulation = winner.dataflow.model, winner.dataflow.cut, winner.simulation
+    graph, cut, simulation = winner.graph, winner.cut, winner.simulation
     plans = result.plans if len(result.plans) == 1 else _one_machine_first(one_machine, result.plans)
     return Placement(
         format=FORMAT,
@@ -60,7 +60,7 @@ def placement_of_plan(result: PlanningResult, *, model: str) -> Placement:
             step_s=simulation.step_s,
             one_machine_s=one_machine.simulation.step_s,
             least_s=result.least_s,
-            bytes_forward=winner.dataflow.bytes_forward,
+            bytes_forward=winner.bytes_forward,
             messages_forward=len(winner.dataflow.edges) + len(winner.dataflow.shared_edges),
             traffic=_traffic_by_tensor(winner.dataflow),
             timeline=_timeline(simulation),
@@ -82,16 +82,17 @@ def _versions() -> dict[str, str]:
 
 
 def _one_machine_first(one_machine: ScoredPlan, plans: Sequence[ScoredPlan]) -> list[ScoredPlan]:
-    return [one_machine, *(plan for plan in plans if plan is not one_machine)]
+    alone = one_machine.name, one_machine.cluster
+    return [one_machine, *(plan for plan in plans if (plan.name, plan.cluster) != alone)]
 
 
 def _score(plan: ScoredPlan) -> CandidateScore:
     simulation = plan.simulation
     return CandidateScore(
         plan.name,
-        plan.dataflow.cut.machines,
+        plan.cut.machines,
         simulation.step_s,
-        plan.dataflow.bytes_forward,
+        plan.bytes_forward,
         max(simulation.memory_bytes),
         plan.fits,
         plan.min_load,
@@ -109,7 +110,7 @@ def _timeline(simulation: Simulation) -> list[TimelineSpan]:
 def _machines(winner: ScoredPlan, cluster: Cluster) -> list[MachinePlacement]:
     parameters = Counter[int]()
     for info in winner.dataflow.graph.parameters:
-        for box, machine in winner.dataflow.cut.owners[info.name]:
+        for box, machine in winner.cut.owners[info.name]:
             parameters[machine] += volume(box)
     simulation = winner.simulation
     return [
@@ -121,7 +122,7 @@ def _machines(winner: ScoredPlan, cluster: Cluster) -> list[MachinePlacement]:
             simulation.busy_s[i],
             simulation.memory_bytes[i],
             parameters[i],
-            sorted(stage for machine, stage in winner.dataflow.cut.recomputed if machine == i),
+            sorted(stage for machine, stage in winner.cut.recomputed if machine == i),
         )
         for i, m in enumerate(cluster.machines)
     ]

@@ -33,10 +33,10 @@ def write_verdict(result: PlanningResult) -> str:
 
 def _describe_winner(result: PlanningResult) -> str:
     winner, one_machine = result.winner, result.one_machine
-    machines, seconds, single = winner.dataflow.cut.machines, winner.simulation.step_s, one_machine.simulation.step_s
+    machines, seconds, single = winner.cut.machines, winner.simulation.step_s, one_machine.simulation.step_s
     if machines == 1:
         return f"{_describe_more_machines(result)}One machine: {format_time(seconds)}/step."
-    traffic = f"{format_bytes(winner.dataflow.bytes_forward * result.problem.micro_batches)} forward"
+    traffic = f"{format_bytes(winner.bytes_forward * result.problem.micro_batches)} forward"
     details = f"they send {traffic}{_describe_recomputation(winner)}. {describe_split(winner)}"
     if not one_machine.fits:
         return f"The model does not fit on one machine: {machines} machines {format_time(seconds)}/step; {details}"
@@ -72,7 +72,7 @@ def _describe_more_machines(result: PlanningResult) -> str:
 
 
 def _describe_recomputation(winner: ScoredPlan) -> str:
-    cut = winner.dataflow.cut
+    cut = winner.cut
     if not cut.recomputed:
         return ""
     segments = {(i.machine, i.stage) for i in winner.dataflow.instructions}
@@ -81,7 +81,7 @@ def _describe_recomputation(winner: ScoredPlan) -> str:
 
 def describe_split(plan: ScoredPlan) -> str:
     """Along what most of the work is split, with the field's term for it; "" for one machine."""
-    graph, cut = plan.dataflow.model, plan.dataflow.cut
+    graph, cut = plan.graph, plan.cut
     if cut.machines == 1:
         return ""
     labels = {**dict.fromkeys(unit_axes(graph), UNITS), **dict.fromkeys(spatial_axes(graph), IMAGE)}

@@ -16,7 +16,7 @@ kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -56,18 +56,23 @@ CutMaker = Callable[[], CutOrReason]
 
 
 def propose_candidates(
-    problem: PlanningProblem, costs: CostModel | None = None, *, prefix: str = ""
+    problem: PlanningProblem,
+    costs: CostModel | None = None,
+    *,
+    prefix: str = "",
+    names: Container[str] | None = None,
 ) -> Iterator[Candidate | Rejected]:
     """Yield all candidates in a fixed order; those that cannot be made or leave a machine idle as `Rejected`.
 
-    costs: the cost model of the graph, if there is one already. prefix: only candidates whose name begins so.
+    costs: the cost model of the graph, if there is one already. prefix: only candidates whose name begins so. names:
+    only those of these names.
     """
     count = len(problem.cluster)
     if count == 1:
         yield Candidate("one machine", one_machine_cut(problem.graph))
         return
     for name, make in _makers(problem, costs or CostModel(problem.graph.tensors)):
-        if not name.startswith(prefix):
+        if not name.startswith(prefix) or (names is not None and name not in names):
             continue
         boxes_and_folds = make()
         if isinstance(boxes_and_folds, str):
@@ -84,6 +89,20 @@ def propose_candidates(
 def candidate_names(problem: PlanningProblem) -> list[str]:
     """The names of all candidates that there may be."""
     return [name for name, _ in _makers(problem, CostModel(problem.graph.tensors))]
+
+
+def count_stages(name: str, machines: int) -> int:
+    """Return how many stages a candidate has, by its name; 1 where all machines work on each operator, 0 for waves."""
+    if name.startswith("wavefront"):
+        return 0
+    if name.startswith("stages x mesh "):
+        return int(name.removeprefix("stages x mesh ").partition("x")[0])
+    return machines if name in ("stages", "even stages", "metis layers", "metis levels layers") else 1
+
+
+def cuts_like_blocks_alike(name: str) -> bool:
+    """Return whether a candidate, by its name, cuts the blocks that a graph repeats alike, however many they are."""
+    return not name.startswith(("metis", "kahypar"))
 
 
 def _complete_cut(problem: PlanningProblem, boxes: Boxes, folds: Boxes, wave: int = 0) -> Cut:

@@ -6,12 +6,13 @@ and the winner.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut
 from ..dataflow.dataflow import Dataflow
+from ..dataflow.lowering import lower_cut
 from ..dataflow.simulator import Simulation
 from ..ir.graph import Graph
 
@@ -84,17 +85,66 @@ class Rejected:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """What plans are ranked by. memory_bytes: of the machine that needs most. idle: a machine has next to no work."""
+
+    step_s: float
+    bytes_forward: float
+    memory_bytes: float
+    fits: bool
+    idle: bool
+
+    def extrapolate(self, less: "Figures", more: "Figures", factor: float) -> "Figures":
+        """Add `factor` times what the figures grow by from `less` to `more`."""
+        return Figures(
+            self.step_s + factor * (more.step_s - less.step_s),
+            self.bytes_forward + factor * (more.bytes_forward - less.bytes_forward),
+            self.memory_bytes + factor * (more.memory_bytes - less.memory_bytes),
+            self.fits and more.fits,
+            self.idle and more.idle,
+        )
+
+    def scale(self, factor: float) -> "Figures":
+        """Return figures as many times as large."""
+        return Figures(
+            self.step_s * factor, self.bytes_forward * factor, self.memory_bytes * factor, self.fits, self.idle
+        )
+
+    def rank(self, objective: str, *, all_used: bool, machines: int, name: str) -> Rank:
+        """The sort key: the best plan has the smallest, and of equal plans that with fewer machines.
+
+        all_used: whether nearly idle machines count against the plan.
+        """
+        seconds, sent, memory = self.step_s, self.bytes_forward, self.memory_bytes
+        order = {TIME: (seconds, sent, memory), BYTES: (sent, seconds, memory), MEMORY: (memory, seconds, sent)}
+        return (not self.fits, all_used and self.idle, *order[objective], machines, name)
+
+
+@dataclass(frozen=True)
 class ScoredPlan:
     """A cut and its predicted cost.
 
     cluster: the machines that it uses. min_load: work of the least loaded machine, as a fraction of its even share.
+    lowered: the dataflow, None where it was dropped to save memory, and the simulation's timeline with it.
     """
 
     name: str
-    dataflow: Dataflow
+    graph: Graph
+    cut: Cut
     cluster: Cluster
     simulation: Simulation
+    bytes_forward: int
     min_load: float
+    lowered: Dataflow | None = field(repr=False, compare=False)
+
+    @property
+    def dataflow(self) -> Dataflow:
+        """What every machine does in a step; lowered anew where it was dropped."""
+        return lower_cut(self.graph, self.cut) if self.lowered is None else self.lowered
+
+    def without_details(self) -> "ScoredPlan":
+        """Return the plan without its dataflow and timeline, the large parts of it."""
+        return replace(self, lowered=None, simulation=replace(self.simulation, timeline=()))
 
     @property
     def searched(self) -> bool:
@@ -121,16 +171,16 @@ class ScoredPlan:
         pairs = zip(self.simulation.memory_bytes, self.cluster.machines, strict=True)
         return max(needed / machine.memory_bytes for needed, machine in pairs)
 
-    def rank(self, objective: str, *, all_used: bool) -> Rank:
-        """The sort key of a plan: the best plan has the smallest, and of equal plans that with fewer machines.
+    @property
+    def figures(self) -> Figures:
+        """What it is ranked by."""
+        simulation = self.simulation
+        sent, memory = float(self.bytes_forward), float(max(simulation.memory_bytes))
+        return Figures(simulation.step_s, sent, memory, self.fits, self.min_load < FAIR_SHARE)
 
-        all_used: whether nearly idle machines count against the plan.
-        """
-        seconds, sent = self.simulation.step_s, float(self.dataflow.bytes_forward)
-        memory = float(max(self.simulation.memory_bytes))
-        order = {TIME: (seconds, sent, memory), BYTES: (sent, seconds, memory), MEMORY: (memory, seconds, sent)}
-        idle = all_used and self.min_load < FAIR_SHARE
-        return (not self.fits, idle, *order[objective], len(self.cluster), self.name)
+    def rank(self, objective: str, *, all_used: bool) -> Rank:
+        """The sort key of a plan, see `Figures.rank`."""
+        return self.figures.rank(objective, all_used=all_used, machines=len(self.cluster), name=self.name)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Finds a plan: every candidate is lowered and simulated, and the best one that fits in memory wins.
 
 1. Make the candidates for all machines and, where some may stay idle or must, for fewer of them (candidates.py).
-2. Lower each to what every machine computes and sends, and simulate a step of it.
+2. Lower each to what every machine computes and sends, and simulate a step of it; of a large graph that repeats blocks
+   only those that are best by estimates (estimates.py).
 3. Improve the best few by local search (local_search.py).
 4. Choose: plans that fit in memory and use every machine come first, then the objective decides.
 """
@@ -11,15 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...errors import Infeasible, UsageError
-from ..cluster.cost_model import CostModel
 from ..cluster.hierarchy import choose_machines, order_machines
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, one_machine_cut
-from ..dataflow.lowering import lower_cut
-from ..dataflow.memory_model import recompute_to_fit
-from ..dataflow.simulator import simulate
 from ..ir.graph import Graph
 from .candidates import candidate_names, max_machines, propose_candidates
+from .estimates import CandidateEstimates, Estimate
 from .local_search import improve_cut
 from .lower_bound import bound_step_seconds
 from .pins import resolve_pins
@@ -34,8 +32,10 @@ from .plan import (
     Rejected,
     ScoredPlan,
 )
+from .plan_scorer import PlanScorer
 
 LOCAL_SEARCH_STARTS = 2  # candidates that local search starts from
+LOCAL_SEARCH_RANGE = 3.0  # times the best plan's seconds; worse candidates do not become the best
 # The simulator is less exact than this, so of plans as close to the fastest the one that sends fewest bytes is better.
 TIME_TOLERANCE = 1.03
 
@@ -77,7 +77,7 @@ class _PlanSearch:
 
     def __init__(self, problem: PlanningProblem, *, prefix: str, fewer: bool, objective: str) -> None:
         self.problem, self.prefix, self.fewer, self.objective = problem, prefix, fewer, objective
-        self.costs = CostModel(problem.graph.tensors)
+        self.scorer = PlanScorer(problem.graph, problem.micro_batches)
         self.plans: list[ScoredPlan] = []
         self.rejected: list[Rejected] = []
         self.shortage = ""
@@ -94,10 +94,12 @@ class _PlanSearch:
         winner = choose_best(self.plans, self.objective, all_used=not self.fewer)
         if not winner.fits:
             raise _memory_error(min(self.plans, key=lambda plan: plan.memory_pressure))
+        if winner.lowered is None:  # another candidate has the same cut
+            winner = self.scorer.simulate(winner.name, winner.cut, winner.cluster)
         plans, rejected = tuple(self.plans), tuple(self.rejected)
         result = PlanningResult(self.problem, self.objective, winner, one_machine, plans, rejected, self.shortage)
         micro_batches = self.problem.micro_batches
-        least_s = bound_step_seconds(self.problem.graph, cluster, self.costs, micro_batches=micro_batches)
+        least_s = bound_step_seconds(self.problem.graph, cluster, self.scorer.costs, micro_batches=micro_batches)
         return replace(result, least_s=least_s)
 
     def _rank(self, plan: ScoredPlan) -> Rank:
@@ -118,8 +120,10 @@ class _PlanSearch:
         self._require_plans()
         if not self.prefix:
             best = sorted(self.plans, key=self._rank)[:LOCAL_SEARCH_STARTS]
+            limit_s = LOCAL_SEARCH_RANGE * best[0].simulation.step_s
             for i, start in enumerate(best):
-                if not any(_have_same_cut(start, other) for other in best[:i]):  # it would find the same
+                known = any(_have_same_cut(start, other) for other in best[:i])  # it would find the same
+                if start.simulation.step_s <= limit_s and not known:
                     self._search_locally(start)
 
     def _leave_machines_out(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
@@ -139,10 +143,12 @@ class _PlanSearch:
         (fastest,) = choose_machines(cluster, 1)
         largest = max(range(len(cluster)), key=lambda n: cluster.machines[n].memory_bytes)
         for number in pinned or ([fastest] if one_machine.fits else dict.fromkeys([fastest, largest])):
-            self.plans.append(one_machine if number == fastest else self._score_one_machine(number))
+            self._add(one_machine if number == fastest else self._score_one_machine(number))
 
     def _score_one_machine(self, machine: int) -> ScoredPlan:
-        return self.score("one machine", one_machine_cut(self.problem.graph), self.problem.cluster.select([machine]))
+        return self.scorer.score(
+            "one machine", one_machine_cut(self.problem.graph), self.problem.cluster.select([machine])
+        )
 
     def _smaller_problem(self, count: int) -> PlanningProblem:
         """The same problem for `count` machines: those with pins, and the fastest of the others."""
@@ -152,11 +158,45 @@ class _PlanSearch:
         return replace(problem, cluster=problem.cluster.select(numbers), pins=pins)
 
     def _score_candidates(self, problem: PlanningProblem) -> None:
-        for candidate in propose_candidates(problem, self.costs, prefix=self.prefix):
+        """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates."""
+        estimates = CandidateEstimates(problem, prefix=self.prefix)
+        names = [name for name in candidate_names(problem) if name.startswith(self.prefix)]
+        estimated = sorted(estimates.estimate_all(names), key=self._rank_estimate)
+        self.rejected += estimates.rejected
+        self._score_in_full(problem, estimates.in_full)
+        chosen, scored = list[Estimate](), list[ScoredPlan]()
+        for estimate in estimated:
+            better = not scored or self._rank_estimate(estimate) < min(self._rank(plan) for plan in scored)
+            if better and all(estimate.plan.cut != other.plan.cut for other in chosen):
+                chosen.append(estimate)
+                scored += self._score_in_full(problem, [estimate.plan.name])
+            else:
+                self.rejected.append(Rejected(estimate.plan.name, estimate.describe()))
+
+    def _score_in_full(self, problem: PlanningProblem, names: Sequence[str]) -> list[ScoredPlan]:
+        """Score the candidates of these names on the whole graph."""
+        plans = list[ScoredPlan]()
+        for candidate in propose_candidates(problem, self.scorer.costs, prefix=self.prefix, names=names):
             if isinstance(candidate, Candidate):
-                self.plans.append(self.score(candidate.name, candidate.cut, problem.cluster))
+                plans.append(self._add(self.scorer.score(candidate.name, candidate.cut, problem.cluster)))
             else:
                 self.rejected.append(candidate)
+        return plans
+
+    def _add(self, plan: ScoredPlan) -> ScoredPlan:
+        """Add a plan; those that will not be chosen lose their details, as they take much memory."""
+        self.plans.append(plan)
+        best = min(self.plans, key=self._rank)
+        limit_s = TIME_TOLERANCE * best.simulation.step_s
+        self.plans = [
+            other if other is best or other.simulation.step_s <= limit_s else other.without_details()
+            for other in self.plans
+        ]
+        return plan
+
+    def _rank_estimate(self, estimate: Estimate) -> Rank:
+        machines, name = len(estimate.plan.cluster), estimate.plan.name
+        return estimate.figures.rank(self.objective, all_used=not self.fewer, machines=machines, name=name)
 
     def _require_plans(self) -> None:
         if self.plans:
@@ -178,24 +218,13 @@ class _PlanSearch:
             return
 
         def rank(cut: Cut) -> Rank:
-            return self._rank(self.score("", cut, start.cluster))
+            return self._rank(self.scorer.simulate("", cut, start.cluster))
 
         whole = start.cluster is self.problem.cluster
         problem = self.problem if whole else self._smaller_problem(len(start.cluster))
-        better = improve_cut(problem, start.dataflow.cut, rank)
+        better = improve_cut(problem, start.cut, rank)
         if better is not None:
-            self.plans.append(self.score(f"{start.name}{LOCAL_SEARCH_SUFFIX}", better, start.cluster))
-
-    def score(self, name: str, cut: Cut, cluster: Cluster) -> ScoredPlan:
-        """Lower a cut, recompute where memory asks for it, and simulate a step."""
-        micro_batches = self.problem.micro_batches
-        lowered = lower_cut(self.problem.graph, cut)
-        dataflow = recompute_to_fit(lowered, cluster, in_flight=min(micro_batches, len(cluster)))
-        simulation = simulate(dataflow, cluster, micro_batches=micro_batches, costs=self.costs)
-        total, speed = sum(simulation.flops), sum(m.flops_per_s for m in cluster.machines)
-        even = [total * m.flops_per_s / speed for m in cluster.machines]  # share of the work by speed
-        min_load = min((flops / e for flops, e in zip(simulation.flops, even, strict=True) if e), default=1.0)
-        return ScoredPlan(name, dataflow, cluster, simulation, min_load)
+            self._add(self.scorer.score(f"{start.name}{LOCAL_SEARCH_SUFFIX}", better, start.cluster))
 
 
 def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used: bool = True) -> ScoredPlan:
@@ -213,11 +242,11 @@ def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used:
     regular = (p.simulation.step_s for p in valid if not p.searched)
     limit = min(best.simulation.step_s * TIME_TOLERANCE, min(regular, default=math.inf))
     close = [plan for plan in valid if plan.simulation.step_s <= limit]
-    return min(close, key=lambda p: (p.dataflow.bytes_forward, p.simulation.step_s, len(p.cluster), p.name))
+    return min(close, key=lambda p: (p.bytes_forward, p.simulation.step_s, len(p.cluster), p.name))
 
 
 def _have_same_cut(plan: ScoredPlan, other: ScoredPlan) -> bool:
-    return plan.cluster == other.cluster and plan.dataflow.cut == other.dataflow.cut
+    return plan.cluster == other.cluster and plan.cut == other.cut
 
 
 def _smaller_counts(low: int, high: int) -> Iterator[int]:
@@ -241,7 +270,8 @@ def _memory_error(nearest: ScoredPlan) -> Infeasible:
 
 def _largest_piece(nearest: ScoredPlan, machine: int) -> str:
     """The largest piece that a machine would have to hold, in words."""
-    held = [(nearest.dataflow.piece_bytes(p.index), p) for p in nearest.dataflow.pieces if p.machine == machine]
+    dataflow = nearest.dataflow
+    held = [(dataflow.piece_bytes(p.index), p) for p in dataflow.pieces if p.machine == machine]
     if not held:
         return ""
     size, piece = max(held, key=lambda item: (item[0], -item[1].index))

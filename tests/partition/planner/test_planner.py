@@ -165,9 +165,9 @@ def scored(name: str, seconds: float, sends: int, *, machines: int = 2, share: f
     boxes = {op.name: [(op.nest.box, min(i, sends) % 2)] for i, op in enumerate(LAYERS.ops)}
     found = lower_cut(LAYERS, Cut(machines, boxes))
     assert found.bytes_forward == sends * 4 * 8 * 4
-    return ScoredPlan(
-        name, found, uniform_cluster(machines), Simulation(seconds, (1.0,) * machines, (), (0,) * machines, ()), share
-    )
+    simulation = Simulation(seconds, (1.0,) * machines, (), (0,) * machines, ())
+    cluster = uniform_cluster(machines)
+    return ScoredPlan(name, LAYERS, found.cut, cluster, simulation, found.bytes_forward, share, found)
 
 
 def chosen(*plans: ScoredPlan, objective: str = "time", all_used: bool = True) -> str:

@@ -17,6 +17,10 @@ from .options import json_option, print_progress
     help="Published graphs: dnn-partitioning JSON, PipeDream profiles (*graph.txt), METIS *.graph, hMETIS *.hgr.",
 )
 @click.option("--measure", is_flag=True, help="Probe this machine, train on two workers, and compare with predictions.")
+@click.option("--scale", is_flag=True, help="Measure how long plans of large nets for many machines take.")
+@click.option(
+    "--svg", type=PathOption(may_be_folder=False), help="With --scale: write the picture of time against machines."
+)
 @click.option("--seeds", type=click.IntRange(min=0), default=30, show_default=True, help="Number of random nets.")
 @click.option(
     "--machines",
@@ -32,6 +36,8 @@ from .options import json_option, print_progress
 def plan_bench_command(
     graphs: tuple[Path, ...],
     measure: bool,
+    scale: bool,
+    svg: Path | None,
     seeds: int,
     machines: int | None,
     seed: int,
@@ -42,14 +48,19 @@ def plan_bench_command(
     """Compare our plans with those that others make.
 
     By default: simulates plans for the bundled tasks, for nets whose good cuts are known, and for random nets. With
-    --measure: compares predicted steps, after a probe, with steps that two worker processes really take. With --graphs:
+    --measure: compares predicted steps, after a probe, with steps that two worker processes really take. With
+    --scale: plans large nets for many machines, which takes some minutes, and prints what that took. With --graphs:
     plans published graphs and compares with the results published for them, which are never used to find ours. The
     objective of a row is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or
     transfer for PipeDream, and the weight of what is cut for METIS and hMETIS.
     """
     if more and not graphs:
         raise click.UsageError(f"{more[0]} needs --graphs: cutset bench plan --graphs {more[0]}")
-    if measure:
+    if svg is not None and not scale:
+        raise click.UsageError(f"--svg needs --scale: cutset bench plan --scale --svg {svg}")
+    if scale:
+        _measure_planning(svg, as_json=as_json)
+    elif measure:
         _measure_predictions(as_json=as_json)
     elif graphs:
         _plan_graphs((*graphs, *more), machines, seed, limit, as_json=as_json)
@@ -85,3 +96,19 @@ def _measure_predictions(*, as_json: bool) -> None:
     from ..planner.prediction import measure_predictions, tabulate
 
     show_tables(tabulate(measure_predictions(probe(2).cluster, print_progress)), as_json=as_json)
+
+
+def _measure_planning(svg: Path | None, *, as_json: bool) -> None:
+    from ...output_file import PICTURE, check_output, write_output
+    from ..bench_table import show_tables
+    from ..planner.planning_time import measure_planning, tabulate
+    from ..planner.planning_time_svg import render_planning_time
+
+    if svg is not None:
+        check_output(svg, PICTURE)
+    rows = measure_planning(print_progress)
+    if svg is not None:
+        write_output(svg, render_planning_time(rows), PICTURE)
+    show_tables(tabulate(rows), as_json=as_json)
+    if svg is not None:
+        click.echo(f"written to {svg}", err=as_json)

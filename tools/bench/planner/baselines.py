@@ -67,7 +67,7 @@ def _compare(subject: PlanSubject) -> PlanComparison:
     return PlanComparison(
         subject.name,
         subject.machines,
-        result.winner.dataflow.cut.machines,
+        result.winner.cut.machines,
         result.winner.name,
         result.winner.simulation.step_s,
         result.one_machine.simulation.step_s,

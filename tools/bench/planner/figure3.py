@@ -237,7 +237,7 @@ def simulate_curve(
         cluster = assumed.cluster(count)
         winner = alone if count == 1 else find_plan(graph, cluster, seed=assumed.seed, candidates=candidates).winner
         step_s = single_s if count == 1 else _mean_step_s(winner.dataflow, cluster, assumed, costs)
-        quiet_s, sent = winner.simulation.step_s, winner.dataflow.bytes_forward
+        quiet_s, sent = winner.simulation.step_s, winner.bytes_forward
         yield SpeedupPoint(task, count, step_s, quiet_s, single_s / step_s, winner.name, sent, winner.min_load)
 
 

@@ -1,0 +1,94 @@
+"""What candidates cost by shorter graphs, against their simulation on the whole graph."""
+
+import pytest
+import torch
+from example_graphs import Mlp
+from torch import nn
+
+from cutset.partition.capture.export import capture
+from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
+from cutset.partition.dataflow.simulator import Simulation
+from cutset.partition.ir.graph import Graph
+from cutset.partition.planner import estimates, local_search
+from cutset.partition.planner.candidates import candidate_names, count_stages
+from cutset.partition.planner.estimates import CandidateEstimates, shorten_problem
+from cutset.partition.planner.plan import PlanningProblem
+from cutset.partition.planner.planner import find_plan
+
+BLOCKS, WIDTH = 20, 32
+
+
+@pytest.fixture(scope="module")
+def deep() -> Graph:
+    layers = [nn.Linear(WIDTH, WIDTH), *(Mlp(WIDTH, 64) for _ in range(BLOCKS)), nn.Linear(WIDTH, 8)]
+    return capture(nn.Sequential(*layers), lambda y: y.square().mean(), [torch.zeros(64, WIDTH)])[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_local_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts from what was simulated whole, with estimates from fewer plans."""
+    monkeypatch.setattr(local_search, "MAX_TRIALS", 0)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_an_estimate_is_about_what_the_whole_graph_costs(
+    deep: Graph, micro_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    problem = PlanningProblem(deep, uniform_cluster(4), micro_batches=micro_batches)
+    names = [name for name in candidate_names(problem) if name.startswith(("mesh", "slices", "stages x mesh"))]
+    found = CandidateEstimates(problem, prefix="").estimate_all(names)
+    assert len(found) >= 5
+    for estimate in found:
+        whole = find_plan_of(problem, estimate.plan.name)
+        assert estimate.figures.step_s == pytest.approx(whole.step_s, rel=0.05)
+        assert "repeated blocks" in estimate.describe()
+
+
+def find_plan_of(problem: PlanningProblem, name: str) -> Simulation:
+    """The simulation of a candidate on the whole graph, which no estimate takes part in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimates, "MIN_WORK", 10**9)
+        result = find_plan(problem.graph, problem.cluster, candidates=name, micro_batches=problem.micro_batches)
+    return next(plan for plan in result.plans if plan.name == name).simulation
+
+
+@pytest.mark.parametrize("machines", [3, 4])
+@pytest.mark.parametrize("gigabit", [1, 100])
+def test_the_plan_is_as_good_as_without_estimates(
+    deep: Graph, machines: int, gigabit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(uniform_cluster(machines).machines, bandwidth=gigabit * 110e6, latency_s=1e-5)
+    whole = find_plan(deep, cluster)
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    result = find_plan(deep, cluster)
+    assert result.winner.simulation.step_s <= 1.03 * whole.winner.simulation.step_s
+    assert {plan.name for plan in result.plans} < {plan.name for plan in whole.plans}
+    assert any("of its 20 repeated blocks" in one.reason for one in result.rejected)
+
+
+def test_where_memory_is_scarce_a_plan_is_found_all_the_same(deep: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    least = max(find_plan(deep, uniform_cluster(4), objective="memory").winner.simulation.memory_bytes)
+    tight = Cluster(tuple(Machine(f"m{i}", memory_bytes=int(1.02 * least)) for i in range(4)))
+    assert find_plan(deep, tight).winner.fits
+
+
+def test_small_problems_and_pinned_ones_are_planned_whole(deep: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = PlanningProblem(deep, uniform_cluster(4))
+    assert shorten_problem(problem, 1) is None
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    assert shorten_problem(problem, 1) is not None
+    assert shorten_problem(PlanningProblem(deep, uniform_cluster(4), pins={deep.ops[0].name: 1}), 1) is None
+    assert shorten_problem(problem, BLOCKS) is None
+
+
+def test_stages_are_counted_by_the_name(deep: Graph) -> None:
+    problem = PlanningProblem(deep, uniform_cluster(8), micro_batches=4)
+    for name in candidate_names(problem):
+        stages = count_stages(name, 8)
+        if name.startswith("stages x mesh"):
+            shape = [int(size) for size in name.removeprefix("stages x mesh ").split("x")]
+            assert stages == shape[0] > 1
+        else:
+            assert stages == (8 if name in ("stages", "even stages", "metis layers") else 1)
