@@ -15,16 +15,18 @@ So data parallelism, column and row parallelism, tiles of images and of weights 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..cluster.cost_model import CostModel
 from ..cluster.hierarchy import find_hosts
-from ..cluster.machines import Cluster
+from ..cluster.machines import Cluster, Machine
 from ..dataflow.cut import PlacedBox
+from ..ir.box import whole
 from ..ir.graph import STATE_KINDS, Graph, Op, Operand, TensorInfo
 from .device_mesh import DeviceMesh
-from .layout_space import LayoutSpace, Regions, input_regions, layout_space
+from .layout_space import Bools, LayoutSpace, Regions, input_regions, layout_space
 from .resharding_cost import EQUAL_WEIGHTS, Floats, LayoutTraffic, TrafficWeights
 from .variable_elimination import minimise
 
@@ -57,6 +59,9 @@ class _Search:
         self.graph, self.cluster, self.costs = graph, cluster, costs
         self.traffic = LayoutTraffic(cluster, weights)
         self.options = [layout_space(op, mesh_of(op), graph.tensors[op.outputs[0]]) for op in graph.ops]
+        first_alike: dict[Machine, int] = {}
+        nameless = [replace(machine, name="", address="") for machine in cluster.machines]
+        self.kinds = np.array([first_alike.setdefault(machine, n) for n, machine in enumerate(nameless)])
         self.position = {op.name: i for i, op in enumerate(graph.ops)}
 
     def solve(self) -> tuple[dict[str, Sequence[PlacedBox]], dict[str, Sequence[PlacedBox]]]:
@@ -73,11 +78,10 @@ class _Search:
 
     def _alone(self, of: LayoutSpace) -> Floats:
         """Seconds of compute on the slowest machine and of sending parameters: [p]."""
-        out = np.zeros(len(of.layouts))
+        out, active = np.zeros(len(of.layouts)), of.active
         for p in range(len(of.layouts)):
-            out[p] = max(
-                sum(self.costs.seconds(of.op, box, self.cluster.machines[machine])) for box, machine in of.boxes_of(p)
-            )
+            unlike = self._list_unlike_boxes(of, p, active[p])
+            out[p] = max(sum(self.costs.seconds(of.op, box, self.cluster.machines[machine])) for box, machine in unlike)
         if of.op.nest.non_additive:
             out += self.traffic.exchange_summaries(of, self.graph.tensors[of.op.outputs[0]])
         for operand in of.op.nest.operands:
@@ -85,6 +89,14 @@ class _Search:
             if info.kind in STATE_KINDS:
                 out += self.traffic.send_state(of, operand, info)
         return out
+
+    def _list_unlike_boxes(self, of: LayoutSpace, p: int, active: Bools) -> list[PlacedBox]:
+        """One box of each size on each kind of machine, in one layout. active: machines that have a box, [m]."""
+        if not of.layouts[p]:
+            return of.boxes_of(p)
+        lengths = of.boxes[p, active, :, 1] - of.boxes[p, active, :, 0]
+        rows = np.unique(np.column_stack([self.kinds[active], lengths]), axis=0).tolist()
+        return [(whole(sizes), kind) for kind, *sizes in rows]
 
     # Two operators -----------------------------------------------------------------------------------------------
 

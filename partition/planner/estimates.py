@@ -10,9 +10,10 @@ does not fit there. A candidate with stages has as many blocks in each of them, 
 candidate of METIS cuts every graph in its own way; what it costs on the shortest is taken to grow with the FLOPs.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from ..ir.box import volume
 from ..ir.graph import Graph
@@ -22,6 +23,7 @@ from .plan_scorer import PlanScorer
 from .repeated_blocks import find_repeated_blocks, shorten_graph
 
 MIN_WORK = 4_000  # operators times machines; what is less is planned in seconds as it is
+SAME = 0.01  # relative difference of estimates that are taken for the same
 MAX_SHARE = 0.5  # of the operators, in all shorter graphs together
 KEPT = 3  # blocks of the shortest graph at least; layouts near its ends are unlike those in its midst
 
@@ -38,9 +40,14 @@ class Estimate:
     blocks: int
     of: int
 
+    def is_like(self, other: "Estimate") -> bool:
+        """Whether it costs as much as another, so that one of both will do."""
+        pairs = zip(astuple(self.figures), astuple(other.figures), strict=True)
+        return all(math.isclose(mine, its, rel_tol=SAME) for mine, its in pairs)
+
     def describe(self) -> str:
         """Say what it costs, and by what that is known."""
-        return f"about {1e3 * self.figures.step_s:.3g} ms/step, by {self.blocks} of its {self.of} repeated blocks"
+        return f"about {self.figures.step_s:.3g} s/step, by {self.blocks} of its {self.of} repeated blocks"
 
 
 class CandidateEstimates:

@@ -167,7 +167,7 @@ class _PlanSearch:
         chosen, scored = list[Estimate](), list[ScoredPlan]()
         for estimate in estimated:
             better = not scored or self._rank_estimate(estimate) < min(self._rank(plan) for plan in scored)
-            if better and all(estimate.plan.cut != other.plan.cut for other in chosen):
+            if better and not any(estimate.is_like(other) for other in chosen):
                 chosen.append(estimate)
                 scored += self._score_in_full(problem, [estimate.plan.name])
             else:
