@@ -1,6 +1,6 @@
-"""Mt-KaHyPar, guarded: hypergraph partitioning, whose objective is the traffic itself (see block_hypergraph.py).
+"""Mt-KaHyPar: hypergraph partitioning, whose objective is the traffic itself (see block_hypergraph.py).
 
-It is the extra `kahypar`; where it is not installed the candidate is rejected. (Gottesburen, Heuer, Maas, Sanders and
+(Gottesburen, Heuer, Maas, Sanders and
 Schlag, "Scalable high-quality hypergraph partitioning", ACM TALG 2024; deterministic: Gottesburen and Hamann, 2022.)
 It runs in the calling thread, so that the partition depends on nothing but the arguments.
 """
@@ -31,10 +31,6 @@ from .csr_graph import Floats
 CYCLES = 3  # V-cycles that improve a given start
 
 
-class KahyparUnavailable(Exception):  # noqa: N818 - a reason, not a failure
-    """Mt-KaHyPar is not installed."""
-
-
 def partition_kahypar(
     graph: BlockHypergraph,
     parts: int,
@@ -48,8 +44,8 @@ def partition_kahypar(
     vertex.
 
     Vertices with one anchor (see BlockHypergraph) get one part. shares: each part's fraction of the FLOPs, equal by
-    default. fixed: vertices whose part is given. start: a partition to improve. Raises KahyparUnavailable and
-    Infeasible with fewer vertices than parts.
+    default. fixed: vertices whose part is given. start: a partition to improve. Raises Infeasible with
+    fewer vertices than parts.
     """
     require_vertices(len(graph), parts)
     if parts == 1:
@@ -117,8 +113,6 @@ def _call_kahypar(
 @cache
 def _load_library() -> tuple[Any, Any]:
     """The module and the library object, which can be initialised once in a process."""
-    try:
-        import mtkahypar
-    except ImportError as error:
-        raise KahyparUnavailable("Mt-KaHyPar is not installed; pip install 'cutset[kahypar]'") from error
+    import mtkahypar  # here, as it is a tenth of a second that most commands do not need
+
     return mtkahypar, mtkahypar.initialize(1, print_warnings=False)

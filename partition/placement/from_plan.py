@@ -4,7 +4,6 @@ import platform
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Unpack
 
 import msgspec
@@ -75,9 +74,7 @@ def placement_of_plan(result: PlanningResult, *, model: str) -> Placement:
 
 def _versions() -> dict[str, str]:
     """Versions of everything that a plan depends on."""
-    versions = {name: version(name) for name in ("cutset", "torch", "pymetis")}
-    if find_spec("mtkahypar") is not None:
-        versions["mtkahypar"] = version("mtkahypar")
+    versions = {name: version(name) for name in ("cutset", "torch", "pymetis", "mtkahypar")}
     return versions | {"python": platform.python_version()}
 
 

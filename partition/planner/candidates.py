@@ -33,7 +33,7 @@ from ..mincut.block_graph import boxes_by_operator, build_block_graph, level_gro
 from ..mincut.block_hypergraph import build_block_hypergraph
 from ..mincut.blocks import split_into_blocks
 from ..mincut.cut_axes import CutAxes, paired_axes, spatial_axes, unit_axes
-from ..mincut.kahypar import KahyparUnavailable, partition_kahypar
+from ..mincut.kahypar import partition_kahypar
 from ..mincut.metis import MAX_LEVELS, partition_metis, partition_metis_levels
 from ..mincut.metis_ctypes import MetisUnavailable
 from ..mincut.reduction_owners import reduction_owners
@@ -285,8 +285,8 @@ def _by_kahypar(problem: PlanningProblem, axes: CutAxes) -> CutOrReason:
             build_block_hypergraph(vertices), len(cluster), seed=problem.seed, shares=shares, fixed=fixed
         )
         return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
-    except (Infeasible, KahyparUnavailable) as error:
-        return error.facts if isinstance(error, Infeasible) else str(error)
+    except Infeasible as error:
+        return error.facts
 
 
 def cut_axis_sets(graph: Graph, count: int) -> list[CutAxes]:

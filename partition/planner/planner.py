@@ -166,7 +166,8 @@ class _PlanSearch:
         self._score_in_full(problem, estimates.in_full)
         chosen, scored = list[Estimate](), list[ScoredPlan]()
         for estimate in estimated:
-            better = not scored or self._rank_estimate(estimate) < min(self._rank(plan) for plan in scored)
+            best = min((self._rank(plan) for plan in scored if plan.fits), default=None)
+            better = best is None or self._rank_estimate(estimate) < best
             if better and not any(estimate.is_like(other) for other in chosen):
                 chosen.append(estimate)
                 scored += self._score_in_full(problem, [estimate.plan.name])

@@ -131,7 +131,7 @@ def _find_longest(
     best: RepeatedBlocks | None = None
     for period in range(1, (stop - start) // MIN_BLOCKS + 1):
         for first, length in _runs(kinds[start : stop - period] == kinds[start + period : stop]):
-            if length < (MIN_BLOCKS - 1) * period:
+            if length < max((MIN_BLOCKS - 1) * period, 0 if best is None else best.stop - best.start):
                 continue
             pairs = range(start + first, start + first + length)
             alike = np.array([_come_from_like_places(graph, place, number, number + period) for number in pairs])

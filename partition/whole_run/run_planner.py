@@ -3,7 +3,8 @@
 DistBelief's two dimensions (Dean et al., NIPS 2012, figures 4 and 5) are one search here: a model is cut over more
 machines, or more replicas of it train side by side.
 
-1. Plan a replica for each number of machines that a cluster may be divided by.
+1. Plan a replica for each number of machines that a cluster may be divided by; where shards would not fit beside it,
+   once more with room for them.
 2. For each, predict the run of one, two, four ... and as many replicas as there are machines for, with as many shards
    as a replica has machines, and with one on each machine.
 3. Take the fastest that fits in memory; of those that are about as fast, the one with the fewest replicas, since what
@@ -11,14 +12,15 @@ machines, or more replicas of it train side by side.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import Infeasible, UsageError
 from ..cluster.hierarchy import choose_machines, order_machines
 from ..cluster.machines import Cluster
+from ..ir.box import volume
 from ..planner.plan import PlanningResult
 from .exchange import Exchange
-from .run_split import RunSplit, predict_split
+from .run_split import SHARD_COPIES, RunSplit, predict_split
 
 UNSUITED = ("E202", "E205")  # errors of options that other numbers of machines may suit: kinds of candidates, pins
 TOLERANCE = 1.05  # splits that are slower by less are as fast as the fastest, as far as can be predicted
@@ -63,8 +65,11 @@ def plan_run(
         results.append(result)
         if result.shortage:
             rejected.append(f"{_count_each(width)}: {result.shortage}")
-        else:
-            splits += _predict_splits(ordered, result, exchange, batch)
+            continue
+        found = list(_predict_splits(ordered, result, exchange, batch))
+        if all(split.shortage for split in found):
+            found += _leave_room(ordered, result, exchange, plan_replica, batch)
+        splits += found
     if failure is not None and not results:
         raise failure
     fitting = [split for split in splits if not split.shortage]
@@ -92,6 +97,34 @@ def _predict_splits(cluster: Cluster, result: PlanningResult, exchange: Exchange
             for shards in sorted(counts)
         ]
         yield max(ways, key=lambda split: (not split.shortage, split.samples_per_s, -split.shards))
+
+
+def _leave_room(
+    cluster: Cluster,
+    result: PlanningResult,
+    exchange: Exchange,
+    plan_replica: Callable[[Cluster], PlanningResult],
+    batch: int,
+) -> list[RunSplit]:
+    """Plan a replica again, on machines that have as much memory less as their shards need, and predict its splits.
+
+    With one shard a machine of the replica, where that leaves a plan, else with one on each machine of the cluster.
+    """
+    planned = result.winner.cluster
+    width = len(planned)
+    held = SHARD_COPIES * sum(volume(info.box) * info.element_bytes for info in result.problem.graph.parameters)
+    for shards in (width, len(cluster) // width * width):
+        room = held // shards
+        machines = tuple(replace(m, memory_bytes=m.memory_bytes - room) for m in planned.machines)
+        if exchange.ring or min(machine.memory_bytes for machine in machines) <= 0:
+            continue
+        try:
+            smaller = plan_replica(replace(planned, machines=machines))
+        except Infeasible:
+            continue
+        if not smaller.shortage:
+            return list(_predict_splits(cluster, smaller, exchange, batch))
+    return []
 
 
 def _choose(

@@ -1,7 +1,5 @@
-"""Mt-KaHyPar behind its guards. What needs the package is skipped where the extra `kahypar` is not installed."""
+"""Partitions of Mt-KaHyPar: balanced, as pinned, the same every time, and never worse than where they start."""
 
-import builtins
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,16 +13,12 @@ from hypothesis import strategies as st
 from weighted_graphs import transformer
 
 from cutset.errors import Infeasible
-from cutset.partition.mincut import kahypar as kahypar_module
 from cutset.partition.mincut.block_graph import build_block_graph
 from cutset.partition.mincut.block_hypergraph import BlockHypergraph, build_block_hypergraph, build_hypergraph
 from cutset.partition.mincut.blocks import split_into_blocks
 from cutset.partition.mincut.cut_axes import CutAxes, paired_axes, unit_axes
-from cutset.partition.mincut.kahypar import KahyparUnavailable, partition_kahypar
+from cutset.partition.mincut.kahypar import partition_kahypar
 from cutset.partition.mincut.metis import partition_metis
-
-installed = importlib.util.find_spec("mtkahypar") is not None
-needs_kahypar = pytest.mark.skipif(not installed, reason="the extra `kahypar` is not installed")
 
 
 def line(count: int, flops: float = 1.0, size: float = 10.0) -> BlockHypergraph:
@@ -34,7 +28,6 @@ def line(count: int, flops: float = 1.0, size: float = 10.0) -> BlockHypergraph:
     return build_hypergraph(np.full(count, flops), net, pin, np.full(max(0, count - 2), size))
 
 
-@needs_kahypar
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
 def test_a_line_is_cut_in_pieces(parts: int) -> None:
     part_of = np.array(partition_kahypar(line(64), parts, seed=0))
@@ -42,13 +35,11 @@ def test_a_line_is_cut_in_pieces(parts: int) -> None:
     assert line(64).sent_bytes(part_of) <= 2 * 10 * (parts - 1) * 1.5
 
 
-@needs_kahypar
 def test_shares_are_followed() -> None:
     part_of = partition_kahypar(line(100), 2, seed=0, shares=[0.8, 0.2])
     assert 76 <= part_of.count(0) <= 84
 
 
-@needs_kahypar
 def test_fixed_vertices_stay() -> None:
     fixed = {0: 1, 1: 1, 63: 0, 30: 2}
     part_of = partition_kahypar(line(64), 3, seed=0, fixed=fixed)
@@ -56,7 +47,6 @@ def test_fixed_vertices_stay() -> None:
     assert set(part_of) == {0, 1, 2}
 
 
-@needs_kahypar
 def test_a_fixed_vertex_leaves_its_home() -> None:
     given_nets = line(20)
     anchor = np.arange(20)
@@ -68,7 +58,6 @@ def test_a_fixed_vertex_leaves_its_home() -> None:
     assert (fixed[4], fixed[5], fixed[6]) == (0, 1, 0)
 
 
-@needs_kahypar
 def test_a_start_is_improved() -> None:
     joined = line(60)
     start = [v % 2 for v in range(60)]
@@ -78,7 +67,6 @@ def test_a_start_is_improved() -> None:
     assert joined.sent_bytes(partition_kahypar(joined, 2, seed=0, start=best)) <= joined.sent_bytes(best)
 
 
-@needs_kahypar
 @pytest.mark.parametrize("kind", ["slices", "pairs"])
 def test_it_sends_no_more_than_metis(kind: str) -> None:
     graph = chain(96, 128, 128, 128, batch=8) if kind == "slices" else transformer(1, width=32, heads=8, tokens=32)
@@ -106,7 +94,6 @@ def questions(draw: st.DrawFn) -> tuple[BlockHypergraph, int, dict[int, int], li
     return joined, parts, fixed if draw(st.booleans()) else {}, shares
 
 
-@needs_kahypar
 @settings(max_examples=40, deadline=None)
 @given(questions())
 def test_whatever_goes_in_no_part_is_empty_and_what_is_fixed_stays(problem: tuple) -> None:
@@ -118,7 +105,6 @@ def test_whatever_goes_in_no_part_is_empty_and_what_is_fixed_stays(problem: tupl
         assert set(part_of) == set(range(parts))
 
 
-@needs_kahypar
 def test_other_processes_find_the_same_and_print_nothing_else() -> None:
     code = (
         "import json, numpy as np\n"
@@ -137,7 +123,6 @@ def test_other_processes_find_the_same_and_print_nothing_else() -> None:
     assert done.stderr == ""
 
 
-@needs_kahypar
 def test_it_leaves_the_process_its_cores() -> None:
     before = os.sched_getaffinity(0)
     partition_kahypar(line(16), 2, seed=0)
@@ -147,17 +132,3 @@ def test_it_leaves_the_process_its_cores() -> None:
 def test_fewer_vertices_than_parts_is_said() -> None:
     with pytest.raises(Infeasible, match="4 parts of a graph of 3 blocks"):
         partition_kahypar(line(3), 4, seed=0)
-
-
-def test_a_missing_package_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: object) -> object:
-        if name == "mtkahypar":
-            raise ImportError(name)
-        return real(name, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(kahypar_module, "_load_library", kahypar_module._load_library.__wrapped__)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(KahyparUnavailable, match=r"pip install 'cutset\[kahypar\]'"):
-        partition_kahypar(line(8), 2, seed=0)

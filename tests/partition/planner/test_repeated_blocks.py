@@ -127,6 +127,13 @@ def test_blocks_of_two_kinds_are_found_apart() -> None:
     assert [op.target for op in shorter.ops] == [op.target for op in real.ops]
 
 
+def test_few_small_repeats_do_not_hide_a_larger_one() -> None:
+    few = [nn.Sequential(*(nn.Tanh() for _ in range(5)))]
+    found = find_repeated_blocks(graph_of(Stack(*few, *alternating(5))))
+    assert [blocks.count for blocks in found] == [5, 5]
+    assert found[0].period == 1
+
+
 def test_blocks_may_share_their_weights() -> None:
     graph = graph_of(Shared(*mlps(1)))
     (blocks,) = find_repeated_blocks(graph)

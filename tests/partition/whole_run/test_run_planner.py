@@ -126,6 +126,21 @@ def test_a_model_that_needs_several_machines_gets_them() -> None:
     assert any(reason.startswith("1 machine each: no plan fits in memory") for reason in found.rejected)
 
 
+def test_a_replica_leaves_room_for_its_shards() -> None:
+    """The fastest plan gives the fast machine most of the model, and shards would not fit beside it."""
+    graph = chain(64, 64, 64, 64, 64, batch=8)
+    parameters = 4 * sum(math.prod(info.shape) for info in graph.parameters)
+    memory_bytes = int(3.2 * parameters)
+    roomy = cluster_of(3e6, 1e6, bandwidth=1e7)
+    cluster = replace(roomy, machines=tuple(replace(m, memory_bytes=memory_bytes) for m in roomy.machines))
+    fastest = find_plan(graph, cluster).winner.simulation
+    assert max(fastest.memory_bytes) + parameters > memory_bytes
+    found = plan_run(cluster, Exchange(1 / 10, 1 / 10), lambda machines: find_plan(graph, machines), batch=8)
+    assert found.chosen.machines_each == 2
+    assert found.chosen.shortage == ""
+    assert max(found.chosen.result.winner.simulation.memory_bytes) + parameters <= memory_bytes
+
+
 def test_a_fast_network_gets_a_cut_a_slow_one_replicas() -> None:
     fast, slow = (
         plan(cluster_of(*[1e6] * 4, bandwidth=bandwidth), Exchange(1 / 100, 1 / 100)).chosen

@@ -31,8 +31,8 @@ def _transformer(layers: int) -> tuple[str, str]:
 CASES: tuple[tuple[tuple[str, str], tuple[int, ...]], ...] = (
     (_transformer(2), (4, 16, 64)),
     (_transformer(12), (4, 16, 64)),
-    (_transformer(96), (4, 16, 64)),
-    (("local_1700m", "cutset.models:local_1700m"), (4, 32, 128, 512)),
+    (_transformer(96), (32, 64)),
+    (("local_1700m", "cutset.models:local_1700m"), (8, 32, 128, 512)),
 )
 
 
