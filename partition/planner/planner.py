@@ -34,6 +34,7 @@ from .plan import (
 )
 from .plan_scorer import PlanScorer
 
+NEAREST = 2  # candidates simulated whole though by their estimates they do not fit, where none else does
 LOCAL_SEARCH_STARTS = 2  # candidates that local search starts from
 LOCAL_SEARCH_RANGE = 3.0  # times the best plan's seconds; worse candidates do not become the best
 # The simulator is less exact than this, so of plans as close to the fastest the one that sends fewest bytes is better.
@@ -164,11 +165,14 @@ class _PlanSearch:
         estimated = sorted(estimates.estimate_all(names), key=self._rank_estimate)
         self.rejected += estimates.rejected
         self._score_in_full(problem, estimates.in_full)
+        too_large = sorted((e for e in estimated if not e.figures.fits), key=lambda e: e.figures.memory_bytes)
+        nearest = too_large[:NEAREST]
         chosen, scored = list[Estimate](), list[ScoredPlan]()
-        for estimate in estimated:
+        for estimate in (*(e for e in estimated if e.figures.fits), *too_large):
             best = min((self._rank(plan) for plan in scored if plan.fits), default=None)
             better = best is None or self._rank_estimate(estimate) < best
-            if better and not any(estimate.is_like(other) for other in chosen):
+            is_tried = estimate.figures.fits or estimate in nearest
+            if is_tried and better and not any(estimate.is_like(other) for other in chosen):
                 chosen.append(estimate)
                 scored += self._score_in_full(problem, [estimate.plan.name])
             else:

@@ -5,14 +5,17 @@ import torch
 from example_graphs import Mlp
 from torch import nn
 
+from cutset.errors import Infeasible
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
+from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.simulator import Simulation
 from cutset.partition.ir.graph import Graph
-from cutset.partition.planner import estimates, local_search
+from cutset.partition.planner import estimates, local_search, planner
 from cutset.partition.planner.candidates import candidate_names, count_stages
 from cutset.partition.planner.estimates import CandidateEstimates, shorten_problem
-from cutset.partition.planner.plan import PlanningProblem
+from cutset.partition.planner.plan import PlanningProblem, ScoredPlan
+from cutset.partition.planner.plan_scorer import PlanScorer
 from cutset.partition.planner.planner import find_plan
 
 BLOCKS, WIDTH = 20, 32
@@ -92,3 +95,21 @@ def test_stages_are_counted_by_the_name(deep: Graph) -> None:
             assert stages == shape[0] > 1
         else:
             assert stages == (8 if name in ("stages", "even stages", "metis layers") else 1)
+
+
+def test_where_nothing_fits_few_candidates_are_simulated_whole(deep: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    tiny = Cluster(tuple(Machine(f"m{i}", memory_bytes=1000) for i in range(4)))
+    whole, score = list[str](), PlanScorer.score
+
+    def count_whole(scorer: PlanScorer, name: str, cut: Cut, cluster: Cluster) -> ScoredPlan:
+        plan = score(scorer, name, cut, cluster)
+        if plan.graph is deep:
+            whole.append(name)
+        return plan
+
+    monkeypatch.setattr(PlanScorer, "score", count_whole)
+    with pytest.raises(Infeasible, match="no plan fits in memory"):
+        find_plan(deep, tiny)
+    estimated = [name for name in whole if count_stages(name, 4) == 1 and name != "one machine"]
+    assert len(estimated) == planner.NEAREST
