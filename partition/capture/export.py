@@ -20,6 +20,7 @@ from ...errors import BadInput, CutsetError
 from ..draft.axis_inference import build_graph
 from ..draft.draft import Draft, draft_tensor
 from ..ir.empty_copy import empty_copy, empty_like
+from ..ir.garbage import leave_garbage
 from ..ir.graph import Graph
 from ..ir.output_layout import OutputLayout, describe_output
 from ..operators.generator_state import thread_generator_state
@@ -36,7 +37,7 @@ from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_h
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
 from .lowering import Lowering
-from .traced_code import keep_quiet, leave_garbage, refuse_scripted_modules, run_as_traced
+from .traced_code import keep_quiet, refuse_scripted_modules, run_as_traced
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
 
 TENSOR_KINDS = {

@@ -1,7 +1,6 @@
 """How the code of a step is run while it is traced: what a trace cannot see is put into words that it can."""
 
 import contextlib
-import gc
 import logging
 import warnings
 from collections.abc import Iterator
@@ -72,15 +71,3 @@ def keep_quiet() -> Iterator[None]:
             yield
     finally:
         log.disabled = before
-
-
-@contextlib.contextmanager
-def leave_garbage() -> Iterator[None]:
-    """Collect no garbage: that runs code of anyone, as of weak references, and takes a fifth of the time of a trace."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

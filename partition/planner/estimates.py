@@ -43,7 +43,7 @@ class Estimate:
     def is_like(self, other: "Estimate") -> bool:
         """Whether it costs as much as another, so that one of both will do."""
         pairs = zip(astuple(self.figures), astuple(other.figures), strict=True)
-        return all(math.isclose(mine, its, rel_tol=SAME) for mine, its in pairs)
+        return all(math.isclose(own, others, rel_tol=SAME) for own, others in pairs)
 
     def describe(self) -> str:
         """Say what it costs, and by what that is known."""

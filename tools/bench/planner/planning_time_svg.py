@@ -9,7 +9,7 @@ from ...figures.theme import SERIES_COLOURS
 from ...units import format_seconds
 from .planning_time import PlanningTime
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP = 640.0, 320.0, 56.0, 40.0, 24.0
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP = 640.0, 320.0, 64.0, 40.0, 24.0
 _DASHES = (None, "7 4", "2 4", "10 3 2 3")
 
 
@@ -52,7 +52,7 @@ def _render_grid(counts: Sequence[int], decades: Sequence[int], place: Callable[
     for decade in decades:
         x, y = place(counts[0], 10.0**decade)
         out.append(element("path", d=f"M{x:.0f} {y:.1f}H{_WIDTH - _RIGHT:.0f}", cls="rule"))
-        out.append(text_line(x - 8, y + 4, format_seconds(10.0**decade), "muted small end"))
+        out.append(text_line(x - 8, y + 4, f"{10.0**decade:g} s", "muted small end"))
     for count in counts:
         x, y = place(count, 10.0 ** decades[0])
         out.append(text_line(x, y + 16, str(count), "muted small mid"))
