@@ -273,6 +273,10 @@ class Client:
         counts["bytes_out"] = counts.get("bytes_out", 0) + bytes_out
         counts["messages_out"] = counts.get("messages_out", 0) + messages_out
 
+    def collect_acknowledgements(self) -> None:
+        """Handle the acknowledgements that have arrived, without waiting, so that their pushes cost no more memory."""
+        self._sessions.collect_arrived()
+
     def drain(self) -> None:
         """Wait until everything that was put or pushed is acknowledged."""
         self._await(lambda: [session for session in self._sessions if session.is_unacknowledged])

@@ -16,7 +16,7 @@ from pathlib import Path
 import simulate  # first, as it replaces the clock
 from processes import SimChannel, SimHost, install_processes
 from workload import install_workload
-from world import Task, World
+from world import FaultyWorld, Task
 
 from cutset.runtime.channel.message import LAUNCHER, Message
 
@@ -34,7 +34,7 @@ class LauncherMeter:
         messages: while they train.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FaultyWorld) -> None:
         self.start_s = self.training_s = 0.0
         self.messages = 0
         self._world = world
@@ -85,7 +85,7 @@ def main() -> int:
         every=0,
         faults=tuple(losses),
     )
-    world = World(plan.seed)
+    world = FaultyWorld(plan.seed)
     meter = LauncherMeter(world)
     meter.install()
     with tempfile.TemporaryDirectory(prefix="fleet-") as out:

@@ -11,7 +11,7 @@ Launcher, supervisors, shards, clients and methods are the real ones; processes,
 import sys
 from pathlib import Path
 
-from world import World, enter, install_clock, leave
+from world import FaultyWorld, enter, install_clock, leave
 
 from cutset.tools.run_listener import RunListener
 
@@ -97,10 +97,12 @@ def draw(seed: int) -> Plan:
     )
 
 
-def run(plan: Plan, out: Path, *, faults: bool, hosts: Sequence[SimHost] = (), world: World | None = None) -> Outcome:
+def run(
+    plan: Plan, out: Path, *, faults: bool, hosts: Sequence[SimHost] = (), world: FaultyWorld | None = None
+) -> Outcome:
     """Run a plan, on one host where none are given; CutsetError or StandstillError if it does not end well."""
     outcome = Outcome()
-    world = world or World(plan.seed)
+    world = world or FaultyWorld(plan.seed)
     enter(world)
     SimProcess.all.clear()
     job = make_job(
@@ -144,7 +146,7 @@ def run(plan: Plan, out: Path, *, faults: bool, hosts: Sequence[SimHost] = (), w
     return outcome
 
 
-def happening(what: str, world: World, hosts: Sequence[SimHost]) -> Callable[[], None]:
+def happening(what: str, world: FaultyWorld, hosts: Sequence[SimHost]) -> Callable[[], None]:
     """Return what lets a fault happen: to roles that are there then, or, as "lose m0007", to a host."""
     if what.startswith("lose "):
         return next(host.lose for host in hosts if what == f"lose {host.name}")

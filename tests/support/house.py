@@ -57,7 +57,7 @@ tools/task tools/unfinished
 tools/config
 tools/job
 tools/evaluation tools/exchange tools/probe tools/hosts tools/leases tools/whole_run
-tools/doctor tools/selection tools/replica
+tools/doctor tools/selection tools/replica tools/virtual_time
 tools/scripts
 tools/training
 tools/sandblaster
