@@ -57,10 +57,11 @@ tools/task tools/unfinished
 tools/config
 tools/job
 tools/evaluation tools/exchange tools/probe tools/hosts tools/leases tools/whole_run
-tools/doctor tools/selection tools/replica tools/virtual_time
+tools/doctor tools/selection tools/replica
 tools/scripts
 tools/training
 tools/sandblaster
+tools/virtual_time
 tools/analysis
 tools/figures
 tools/report tools/tracking

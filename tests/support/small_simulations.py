@@ -10,7 +10,8 @@ from cutset.models.task import Data, Task
 from cutset.tools.virtual_time.machines import SimulatedMachines
 from cutset.tools.virtual_time.replica import SharedModel
 from cutset.tools.virtual_time.results import SimulatedRun, SimulationSpec
-from cutset.tools.virtual_time.simulation import Simulation, SplitSamples
+from cutset.tools.virtual_time.samples import SplitSamples
+from cutset.tools.virtual_time.simulation import Simulation
 
 SAMPLES, INPUTS, BATCH = 512, 8, 16
 

@@ -16,29 +16,23 @@ from ...ps.server.shard import Shard
 from ...ps.slices.slicing import count_shards
 from ...ps.slices.staleness import merge_histograms
 from ...runtime.channel.mailbox import Mailbox
-from ..samples.dataset_samples import Samples
 from ..samples.sample_loader import make_stream
 from .network import VirtualChannel, VirtualNetwork
 from .replica import NumberedBatch, SharedModel
 from .results import Point, SimulatedRun, SimulationSpec
 from .roles import Assign, ReplicaRole, divide_parameters, make_shard, take_turns
+from .samples import SplitSamples
 from .shard_queue import ShardQueue
 from .world import Task, World
 
 FOREVER_S = math.inf
 
 
-class SplitSamples:
-    """The samples of a task that a simulation uses. seen: those of the training samples that tests look at."""
-
-    def __init__(self, train: Samples, test: Samples, *, most: int = 10_000) -> None:
-        self.train, self.test = train, test
-        numbers = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:most]
-        self.seen = train.rows(numbers.sort().values)
-
-
 class Simulation:
-    """One run. on_point: is called with each point of the learning curve."""
+    """One run.
+
+    on_point: is called with each point of the learning curve; on_batch: with the number of batches computed so far.
+    """
 
     def __init__(
         self,
@@ -47,9 +41,10 @@ class Simulation:
         samples: SplitSamples,
         *,
         on_point: Callable[[Point], object] = lambda point: None,
+        on_batch: Callable[[int], object] = lambda batches: None,
     ) -> None:
         self.spec, self.world = spec, World(spec.seed)
-        self._model, self._samples, self._on_point = model, samples, on_point
+        self._model, self._samples, self._on_point, self._on_batch = model, samples, on_point, on_batch
         self._method = spec.read_method()
         self._method.check(spec.read_optimizer(), spec.replicas, spec.steps if spec.takes_turns else spec.batches)
         self._network = VirtualNetwork(self.world, spec.machines.latency_s)
@@ -135,6 +130,7 @@ class Simulation:
 
     def _finish_step(self) -> None:
         self._computed += 1
+        self._on_batch(self._computed)
         if self._computed >= self._next_point():
             self._record()
 

@@ -1,0 +1,136 @@
+"""The runs of a figure, each in a process of its own, some at a time; a figure that was stopped goes on where it was.
+
+A run that has ended is a file in the folder of the figure, named by its setting; it counts for the same setting of the
+same task alone.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ....errors import UsageError
+from ....ps.methods.registry import parse_method
+from ....ps.methods.sandblaster import Sandblaster
+from ....runtime.channel.channel import Channel
+from ....runtime.hosts.heartbeat import RoleProgress
+from ....runtime.hosts.host import Role
+from ....runtime.launcher.launcher import Launcher
+from ....whole_file import write_whole
+from ...task.load_task import TaskSpec, load_task
+from ...virtual_time.replica import SharedModel
+from ...virtual_time.results import SimulatedRun, SimulationSpec
+from ...virtual_time.samples import read_samples_of
+from ...virtual_time.sandblaster import IterationScore, run_sandblaster
+from ...virtual_time.simulation import Simulation
+
+ENTRY = f"{__name__}:run_curve"
+VERSION = 1  # of what a run computes: runs of an older one are run again
+Tell = Callable[[str], None]
+
+
+class CurveSetup(msgspec.Struct, frozen=True):
+    """A run: of replicas in virtual time, or by a batch method for its numbers alone.
+
+    batch_method: as on the command line; its seed and number of samples are the task's.
+    """
+
+    task: TaskSpec
+    spec: SimulationSpec | None = None
+    batch_method: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What tells this run from others."""
+        text = msgspec.json.encode([VERSION, msgspec.to_builtins(self)])
+        return hashlib.sha256(text).hexdigest()[:16]
+
+
+class CurveResult(msgspec.Struct, frozen=True):
+    """What came of a run; one of both is there. cpu_s: that it took. peak_bytes: of memory."""
+
+    run: SimulatedRun | None = None
+    scores: list[IterationScore] = []
+    cpu_s: float = 0.0
+    peak_bytes: int = 0
+
+
+def run_curves(setups: Mapping[str, CurveSetup], folder: Path, *, jobs: int, tell: Tell) -> dict[str, CurveResult]:
+    """Return the results by name, of files where there are some, otherwise of runs, `jobs` of them at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = {name: found for name, setup in setups.items() if (found := _read(folder, setup)) is not None}
+    if results:
+        tell(f"{len(results)} of {len(setups)} runs are there already, in {folder}")
+    waiting = {name: setup for name, setup in setups.items() if name not in results}
+    for name, value in _run_all(waiting, jobs):
+        results[name] = msgspec.convert(value, CurveResult)
+        write_whole(_path(folder, setups[name]), msgspec.json.encode(results[name]).decode())
+        tell(f"{name}: {_describe(results[name])}")
+    return {name: results[name] for name in setups}
+
+
+def _run_all(setups: Mapping[str, CurveSetup], jobs: int) -> Iterator[tuple[str, Any]]:
+    """Run all; yield each name with the plain value of its result as it ends."""
+    names = {f"run-{number}": name for number, name in enumerate(setups)}
+    roles = [Role(role, ENTRY, msgspec.to_builtins(setups[name])) for role, name in names.items()]
+    if not roles:
+        return
+    now, later = roles[:jobs], roles[jobs:]
+    with Launcher(now, job=f"curves-{uuid.uuid4().hex[:12]}") as launcher:
+        launcher.start()
+        for message in launcher.events():
+            if message.kind == "finished":
+                if later:
+                    launcher.add([later.pop(0)])
+                yield names[message.sender], message.body["value"]
+
+
+def run_curve(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Be one run."""
+    import resource
+    import time
+
+    config = msgspec.convert(setup, CurveSetup)
+    task = load_task(config.task)
+    samples, begin_s = read_samples_of(task), time.process_time()
+
+    def count(done: int) -> None:
+        progress.value = done
+
+    result = CurveResult()
+    if config.spec is not None:
+        model = SharedModel(task, seed=config.spec.seed)
+        result = CurveResult(run=Simulation(config.spec, model, samples, on_batch=count).run())
+    else:
+        method = parse_method(config.batch_method)
+        if not isinstance(method, Sandblaster):
+            raise UsageError("E286", f"{config.batch_method} is no batch method", fix="sandblaster")
+        result = CurveResult(scores=run_sandblaster(method, SharedModel(task, seed=0), samples, on_portion=count))
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    result = msgspec.structs.replace(result, cpu_s=time.process_time() - begin_s, peak_bytes=usage)
+    plain: dict[str, Any] = msgspec.to_builtins(result)
+    return plain
+
+
+def _path(folder: Path, setup: CurveSetup) -> Path:
+    return folder / f"run-{setup.digest}.json"
+
+
+def _read(folder: Path, setup: CurveSetup) -> CurveResult | None:
+    """Return the result of a run that has ended; None where there is none, or its file is no such result."""
+    try:
+        return msgspec.json.decode(_path(folder, setup).read_bytes(), type=CurveResult)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _describe(result: CurveResult) -> str:
+    if result.run is None:
+        last = result.scores[-1]
+        return f"{last.test_accuracy or 0:.2%} after {last.evaluations} evaluations; {result.cpu_s:.0f} s of CPU"
+    run = result.run
+    end = f"stopped, {run.failure}" if run.failure else f"{run.points[-1].test_accuracy or 0:.2%}"
+    return f"{end} after {run.seconds:.0f} simulated s; {result.cpu_s:.0f} s of CPU"
