@@ -14,7 +14,9 @@ from ..partition.placement.placement_file import BEGINNING
 from ..whole_file import write_whole
 
 CLUSTER_MARK, TABLE_MARK = "# Measured by cutset probe", "<!-- Made by cutset bench -->"
+FIGURE_DATA_MARK = "figure of cutset bench"
 PLACEMENT, PAGE, PICTURE, CLUSTER, TABLE = "placement", "page", "picture", "cluster file", "table"  # kinds of files
+FIGURE_DATA = "figure's data"
 
 _BEGINNINGS = {
     PLACEMENT: BEGINNING,
@@ -22,6 +24,7 @@ _BEGINNINGS = {
     PICTURE: re.compile(rb'<svg [^>]*data-maker="cutset"'),
     CLUSTER: re.compile(re.escape(CLUSTER_MARK.encode())),
     TABLE: re.compile(re.escape(TABLE_MARK.encode())),
+    FIGURE_DATA: re.compile(rb'\{\s*"' + re.escape(FIGURE_DATA_MARK.encode())),
 }
 _BEGINNING_BYTES = 4096
 

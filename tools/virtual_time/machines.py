@@ -34,11 +34,11 @@ class SimulatedMachines(msgspec.Struct, frozen=True):
         for field, least in (("step_s", 0.0), ("bandwidth", 0.0), ("shard_bandwidth", 0.0), ("service_bandwidth", 0.0)):
             if not getattr(self, field) > least:
                 raise UsageError(
-                    "E287", f"simulated machines with {field} {getattr(self, field)}", fix="a number above 0"
+                    "E241", f"simulated machines with {field} {getattr(self, field)}", fix="a number above 0"
                 )
         for field in ("spread", "machine_spread", "latency_s", "message_s", "stragglers"):
             if not 0 <= getattr(self, field) < math.inf:
-                raise UsageError("E287", f"simulated machines with {field} {getattr(self, field)}", fix="0 or more")
+                raise UsageError("E241", f"simulated machines with {field} {getattr(self, field)}", fix="0 or more")
 
     def service_s(self, message: Message) -> float:
         """Return the seconds that a message keeps a shard busy."""

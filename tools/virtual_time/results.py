@@ -61,7 +61,7 @@ class SimulationSpec(msgspec.Struct, frozen=True):
         """Return the method. Raises UsageError for one that cannot be simulated so."""
         method = parse_method(self.method)
         if method.name in UNSIMULATED:
-            raise UsageError("E247", f"method {method.name} is not simulated by its replicas", fix="--method sync")
+            raise UsageError("E286", f"method {method.name} is not simulated by its replicas", fix="--method sync")
         return method
 
     @property

@@ -2,10 +2,12 @@
 
 import click
 
+from .against_real import against_real_command
 from .channel import channel_command
 from .cluster import cluster_command
 from .data import data_command
 from .figure3 import figure3_command
+from .figure4 import figure4_command
 from .memory import memory_command
 from .methods import methods_bench_command
 from .optimizers import optimizers_command
@@ -20,10 +22,12 @@ def bench() -> None:
 
 
 for _command in (
+    against_real_command,
     channel_command,
     cluster_command,
     data_command,
     figure3_command,
+    figure4_command,
     memory_command,
     methods_bench_command,
     optimizers_command,

@@ -1,0 +1,172 @@
+"""How near simulated runs are to real ones: methods and settings, each once by processes and once in virtual time.
+
+Staleness, and the time to an accuracy, are compared. The processes' steps take the seconds that are drawn for the
+simulation; what a message takes between processes is measured first, with one replica.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ...task.load_task import TaskSpec, load_task
+from ...units import format_seconds
+from ...virtual_time.machines import SimulatedMachines
+from ...virtual_time.replica import SharedModel
+from ...virtual_time.results import SimulatedRun, SimulationSpec
+from ...virtual_time.samples import SplitSamples, read_samples_of
+from ...virtual_time.simulation import Simulation
+from ..bench_table import BenchTable, Column
+from .real_replicas import run_real
+
+BATCH = 128
+CALIBRATION_STEPS = 40
+ACCURACY = 0.9
+
+
+class ComparedMethod(msgspec.Struct, frozen=True):
+    """A method with its optimizer, and after how many batches of all replicas it has surely reached the accuracy."""
+
+    method: str
+    optimizer: str
+    lr: float
+    batches: int
+
+
+class ComparedSetting(msgspec.Struct, frozen=True):
+    """Replicas, of which the first may be slow. spread: of the logarithm of a step's seconds."""
+
+    name: str
+    replicas: int
+    spread: float
+    slowdown: float = 1.0
+
+
+METHODS = (
+    ComparedMethod("downpour", "sgd", 0.1, 480),
+    ComparedMethod("downpour:fetch=2,push=2", "adagrad", 0.01, 400),
+    ComparedMethod("ssp:staleness=2", "sgd", 0.1, 480),
+    ComparedMethod("averaging:every=5", "sgd", 0.2, 800),
+)
+SETTINGS = (
+    ComparedSetting("2 even replicas", 2, 0.3),
+    ComparedSetting("4 uneven replicas", 4, 0.5),
+    ComparedSetting("3 replicas, one 2 x slower", 3, 0.3, 2.0),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run by processes and the same in virtual time."""
+
+    setting: str
+    method: str
+    real: SimulatedRun
+    simulated: SimulatedRun
+
+    @property
+    def staleness(self) -> tuple[float, float]:
+        """The mean staleness, real and simulated."""
+        return self.real.staleness["mean"] or 0.0, self.simulated.staleness["mean"] or 0.0
+
+    @property
+    def to_accuracy(self) -> tuple[float | None, float | None]:
+        """The seconds to the accuracy, real and simulated."""
+        return self.real.seconds_to(ACCURACY), self.simulated.seconds_to(ACCURACY)
+
+    @property
+    def overlap(self) -> float:
+        """The part of the pushes on which both histograms of the staleness agree."""
+        counts = [dict(run.staleness["histogram"]) for run in (self.real, self.simulated)]
+        totals = [sum(count.values()) or 1 for count in counts]
+        taus = {*counts[0], *counts[1]}
+        return sum(min(count.get(tau, 0) / total for count, total in zip(counts, totals, strict=True)) for tau in taus)
+
+
+class Comparer:
+    """Compares runs of a task. step_s: the mean of a step's seconds, more than it takes to compute one."""
+
+    def __init__(self, task: TaskSpec, *, step_s: float) -> None:
+        loaded = load_task(task)
+        self._task, self._step_s = task, step_s
+        self._model, self._samples = SharedModel(loaded, seed=0), read_samples_of(loaded)
+        self.message_s = self._measure_message()
+
+    def compare(self, setting: ComparedSetting, method: ComparedMethod) -> Comparison:
+        """Run both."""
+        machines = SimulatedMachines(
+            step_s=self._step_s,
+            spread=setting.spread,
+            stragglers=int(setting.slowdown > 1),
+            slowdown=setting.slowdown,
+            latency_s=self.message_s,
+        )
+        spec = self._make_spec(method, setting.replicas, machines, method.batches)
+        mean_s = self._step_s * method.batches / setting.replicas
+        real = run_real(self._task, spec, test_every_s=mean_s / 60)
+        return Comparison(setting.name, method.method, real, self._simulate(spec))
+
+    def _measure_message(self) -> float:
+        """Return the seconds of half an exchange with a shard: what a lone replica waits for, beside the start."""
+        machines = SimulatedMachines(step_s=self._step_s)
+        spec = self._make_spec(METHODS[0], 1, machines, CALIBRATION_STEPS)
+        real = run_real(self._task, spec, test_every_s=10.0)
+        return real.waiting * real.seconds / CALIBRATION_STEPS / 2
+
+    def _make_spec(
+        self, method: ComparedMethod, replicas: int, machines: SimulatedMachines, batches: int
+    ) -> SimulationSpec:
+        return SimulationSpec(
+            method.method,
+            method.optimizer,
+            method.lr,
+            BATCH,
+            BATCH * batches,
+            replicas,
+            machines=machines,
+            points=60,
+            turns=True,
+        )
+
+    def _simulate(self, spec: SimulationSpec) -> SimulatedRun:
+        samples = SplitSamples(self._samples.train, self._samples.test)
+        return Simulation(spec, self._model, samples).run()
+
+
+def compare_all(
+    task: TaskSpec,
+    *,
+    step_s: float,
+    settings: Sequence[ComparedSetting] = SETTINGS,
+    methods: Sequence[ComparedMethod] = METHODS,
+    tell: Callable[[str], None],
+) -> list[Comparison]:
+    """Compare all methods in all settings."""
+    comparer, results = Comparer(task, step_s=step_s), list[Comparison]()
+    tell(f"half an exchange with a shard takes {format_seconds(comparer.message_s)}")
+    for setting in settings:
+        for method in methods:
+            results.append(comparer.compare(setting, method))
+            real, simulated = results[-1].to_accuracy
+            tell(f"{setting.name}, {method.method}: {format_seconds(real)}, simulated {format_seconds(simulated)}")
+    return results
+
+
+def tabulate(results: Sequence[Comparison]) -> BenchTable[Comparison]:
+    """Return the table of the comparisons."""
+    columns: tuple[Column[Comparison], ...] = (
+        Column("replicas", "setting", align="left"),
+        Column("method", "method", align="left"),
+        Column("staleness", "staleness_real", "{:.2f}".format, lambda row: row.staleness[0]),
+        Column("simulated", "staleness_simulated", "{:.2f}".format, lambda row: row.staleness[1]),
+        Column("histograms agree", "overlap", "{:.0%}".format),
+        Column(f"to {ACCURACY:.0%}", "seconds_real", format_seconds, lambda row: row.to_accuracy[0]),
+        Column("simulated", "seconds_simulated", format_seconds, lambda row: row.to_accuracy[1]),
+        Column("differ by", "difference", "{:+.0%}".format, _find_difference),
+    )
+    return BenchTable(columns, results)
+
+
+def _find_difference(row: Comparison) -> float | None:
+    real, simulated = row.to_accuracy
+    return None if real is None or simulated is None else simulated / real - 1
