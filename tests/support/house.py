@@ -71,6 +71,7 @@ tools/python
 tools/bench
 tools/bench/device_placement/graphs
 tools/bench/*
+tools/bench/virtual_time
 tools/bench/commands
 tools/commands
 api

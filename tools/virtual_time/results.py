@@ -57,6 +57,11 @@ class SimulationSpec(msgspec.Struct, frozen=True):
         """Steps of each replica, if all make the same number."""
         return max(1, self.batches // self.replicas)
 
+    def check(self) -> None:
+        """Raise UsageError where such a run cannot be."""
+        steps = self.steps if self.takes_turns else self.batches
+        self.read_method().check(self.read_optimizer(), self.replicas, steps)
+
     def read_method(self) -> AnyMethod:
         """Return the method. Raises UsageError for one that cannot be simulated so."""
         method = parse_method(self.method)

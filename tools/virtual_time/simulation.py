@@ -45,8 +45,8 @@ class Simulation:
     ) -> None:
         self.spec, self.world = spec, World(spec.seed)
         self._model, self._samples, self._on_point, self._on_batch = model, samples, on_point, on_batch
+        spec.check()
         self._method = spec.read_method()
-        self._method.check(spec.read_optimizer(), spec.replicas, spec.steps if spec.takes_turns else spec.batches)
         self._network = VirtualNetwork(self.world, spec.machines.latency_s)
         self._slices = divide_parameters(spec, model.initial.numel())
         self._shards: list[Shard] = []

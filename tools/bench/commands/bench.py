@@ -2,18 +2,19 @@
 
 import click
 
-from .against_real import against_real_command
 from .channel import channel_command
 from .cluster import cluster_command
 from .data import data_command
 from .figure3 import figure3_command
 from .figure4 import figure4_command
+from .figure5 import figure5_command
 from .memory import memory_command
 from .methods import methods_bench_command
 from .optimizers import optimizers_command
 from .plan import plan_bench_command
 from .ps import ps_command
 from .stragglers import stragglers_command
+from .virtual_runs import against_real_command, simulate_command
 
 
 @click.group()
@@ -28,11 +29,13 @@ for _command in (
     data_command,
     figure3_command,
     figure4_command,
+    figure5_command,
     memory_command,
     methods_bench_command,
     optimizers_command,
     plan_bench_command,
     ps_command,
+    simulate_command,
     stragglers_command,
 ):
     bench.add_command(_command)

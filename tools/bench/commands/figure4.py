@@ -1,10 +1,14 @@
 """`cutset bench figure4`: DistBelief's figure 4 as a table, as data and as a picture."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .options import assumed_options, figure_folder_option, jobs_option, json_option, print_progress
+
+if TYPE_CHECKING:
+    from ..virtual_time.assumptions import Assumptions
 
 
 @click.command("figure4")
@@ -37,13 +41,7 @@ def figure4_command(
     target: float,
     curves: tuple[str, ...],
     seed: int,
-    step: float,
-    spread: float,
-    machine_spread: float,
-    bandwidth: float,
-    latency: float,
-    stragglers: float,
-    slowdown: float,
+    assumed: "Assumptions",
     jobs: int,
     out: Path,
     as_json: bool,
@@ -55,13 +53,11 @@ def figure4_command(
     the same command goes on.
     """
     from ...task.load_task import TaskSpec
-    from ..virtual_time.assumptions import Assumptions
     from ..virtual_time.figure4 import Figure4Request, simulate_figure4, tabulate
     from ..virtual_time.figure4_svg import render_figure4
     from ..virtual_time.figure_folder import check_folder, write_figure
 
     folder = check_folder(out, "figure4")
-    assumed = Assumptions(step, spread, machine_spread, bandwidth, latency, stragglers=stragglers, slowdown=slowdown)
     request = Figure4Request(
         TaskSpec(task, data),
         assumed,

@@ -1,6 +1,7 @@
 """The options that several commands of `cutset bench` share."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -40,26 +41,28 @@ def figure_folder_option(command: F) -> F:
     return click.option("-o", "--out", type=kind, required=True, metavar="FOLDER", help=help)(command)
 
 
-def assumed_options(command: F) -> F:
-    """Add what is assumed of simulated machines."""
-    amount = click.FloatRange(min=0)
-    positive = click.FloatRange(min=0, min_open=True)
-    for option in (
-        click.option("--slowdown", type=positive, default=5.0, show_default=True, help="How much slower those are."),
-        click.option("--stragglers", type=click.FloatRange(0, 1), default=0.0, help="The part of slow machines."),
-        click.option("--latency", type=amount, default=2e-4, show_default=True, help="Seconds that a message travels."),
-        click.option("--bandwidth", type=positive, default=110e6, show_default=True, help="Bytes/s of a card."),
-        click.option(
-            "--machine-spread",
-            type=amount,
-            default=0.1,
-            show_default=True,
-            help="Spread of the logarithm of a machine's pace.",
-        ),
-        click.option(
-            "--spread", type=amount, default=0.3, show_default=True, help="Spread of the logarithm of a step's seconds."
-        ),
-        click.option("--step", type=positive, default=1.0, show_default=True, help="Seconds that a batch takes."),
+def assumed_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what is assumed of simulated machines; the command gets it as `assumed`, an `Assumptions`."""
+    fields = ("step", "spread", "machine_spread", "bandwidth", "latency", "stragglers", "slowdown")
+
+    @wraps(command)
+    def call(**options: Any) -> None:
+        from ..virtual_time.assumptions import Assumptions
+
+        step, spread, machine_spread, bandwidth, latency, stragglers, slowdown = (options.pop(name) for name in fields)
+        slow = {"stragglers": stragglers, "slowdown": slowdown}
+        command(assumed=Assumptions(step, spread, machine_spread, bandwidth, latency, **slow), **options)
+
+    amount, positive = click.FloatRange(min=0), click.FloatRange(min=0, min_open=True)
+    spreads = "Spread of the logarithm of {}."
+    for name, kind, default, help in (
+        ("--slowdown", positive, 5.0, "How much slower those are."),
+        ("--stragglers", click.FloatRange(0, 1), 0.0, "The part of slow machines."),
+        ("--latency", amount, 2e-4, "Seconds that a message travels."),
+        ("--bandwidth", positive, 110e6, "Bytes/s of a card, each way."),
+        ("--machine-spread", amount, 0.1, spreads.format("a machine's pace")),
+        ("--spread", amount, 0.3, spreads.format("a step's seconds")),
+        ("--step", positive, 1.0, "Seconds that a machine computes a batch."),
     ):
-        command = option(command)
-    return command
+        call = click.option(name, type=kind, default=default, show_default=True, help=help)(call)
+    return call

@@ -77,10 +77,15 @@ class Comparison:
     @property
     def overlap(self) -> float:
         """The part of the pushes on which both histograms of the staleness agree."""
-        counts = [dict(run.staleness["histogram"]) for run in (self.real, self.simulated)]
-        totals = [sum(count.values()) or 1 for count in counts]
-        taus = {*counts[0], *counts[1]}
-        return sum(min(count.get(tau, 0) / total for count, total in zip(counts, totals, strict=True)) for tau in taus)
+        real, simulated = (_read_parts(run) for run in (self.real, self.simulated))
+        return sum(min(part, simulated.get(tau, 0.0)) for tau, part in real.items())
+
+
+def _read_parts(run: SimulatedRun) -> dict[int, float]:
+    """Return by staleness which part of the pushes had it."""
+    counts: dict[int, int] = dict(run.staleness["histogram"])
+    pushes = sum(counts.values()) or 1
+    return {tau: count / pushes for tau, count in counts.items()}
 
 
 class Comparer:
@@ -111,7 +116,8 @@ class Comparer:
         machines = SimulatedMachines(step_s=self._step_s)
         spec = self._make_spec(METHODS[0], 1, machines, CALIBRATION_STEPS)
         real = run_real(self._task, spec, test_every_s=10.0)
-        return real.waiting * real.seconds / CALIBRATION_STEPS / 2
+        waited_s: float = real.waiting * real.seconds
+        return waited_s / CALIBRATION_STEPS / 2
 
     def _make_spec(
         self, method: ComparedMethod, replicas: int, machines: SimulatedMachines, batches: int

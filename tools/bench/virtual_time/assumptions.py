@@ -4,8 +4,10 @@ import os
 from dataclasses import dataclass
 
 from ....errors import UsageError
+from ....models.task import Task
 from ...units import format_bytes, format_seconds
 from ...virtual_time.machines import SimulatedMachines
+from ...virtual_time.replica import SharedModel
 from ...virtual_time.results import SimulationSpec
 
 REAL = "Real: data, gradients, parameters, methods, clients and shards' updates."
@@ -61,6 +63,12 @@ class Assumptions:
             f"{format_bytes(parameters)} of parameters over cards of {self.bandwidth / 1e6:g} MB/s,"
             f" {format_seconds(self.latency_s)} a message, a shard for every {REPLICAS_PER_SHARD} replicas.",
         ]
+
+    def check_task_memory(self, spec: SimulationSpec, task: Task) -> int:
+        """Check as `check_memory`; return the bytes of the parameters of a task."""
+        parameters = SharedModel(task, seed=0).initial.nbytes
+        self.check_memory(spec, parameters)
+        return parameters
 
     def check_memory(self, spec: SimulationSpec, parameters: int) -> None:
         """Raise UsageError where a run of so many bytes of parameters needs more memory than this machine has."""

@@ -16,13 +16,14 @@ from ....errors import UsageError
 from ....ps.methods.registry import parse_method
 from ....ps.methods.sandblaster import Sandblaster
 from ....runtime.channel.channel import Channel
+from ....runtime.channel.message import LAUNCHER, Message
 from ....runtime.hosts.heartbeat import RoleProgress
 from ....runtime.hosts.host import Role
 from ....runtime.launcher.launcher import Launcher
 from ....whole_file import write_whole
 from ...task.load_task import TaskSpec, load_task
 from ...virtual_time.replica import SharedModel
-from ...virtual_time.results import SimulatedRun, SimulationSpec
+from ...virtual_time.results import Point, SimulatedRun, SimulationSpec
 from ...virtual_time.samples import read_samples_of
 from ...virtual_time.sandblaster import IterationScore, run_sandblaster
 from ...virtual_time.simulation import Simulation
@@ -72,6 +73,20 @@ def run_curves(setups: Mapping[str, CurveSetup], folder: Path, *, jobs: int, tel
     return {name: results[name] for name in setups}
 
 
+def run_one(setup: CurveSetup, tell: Callable[[Point], object]) -> CurveResult:
+    """Run one in a process of its own. tell: is called with each point of the curve as it is reached."""
+    role = Role("run-0", ENTRY, msgspec.to_builtins(setup))
+    result = CurveResult()
+    with Launcher([role], job=f"curve-{uuid.uuid4().hex[:12]}") as launcher:
+        launcher.start()
+        for message in launcher.events():
+            if message.kind == "point":
+                tell(msgspec.convert(message.body, Point))
+            elif message.kind == "finished":
+                result = msgspec.convert(message.body["value"], CurveResult)
+    return result
+
+
 def _run_all(setups: Mapping[str, CurveSetup], jobs: int) -> Iterator[tuple[str, Any]]:
     """Run all; yield each name with the plain value of its result as it ends."""
     names = {f"run-{number}": name for number, name in enumerate(setups)}
@@ -100,10 +115,13 @@ def run_curve(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     def count(done: int) -> None:
         progress.value = done
 
+    def show(point: Point) -> None:
+        channel.send(LAUNCHER, Message("point", body=msgspec.to_builtins(point)))
+
     result = CurveResult()
     if config.spec is not None:
         model = SharedModel(task, seed=config.spec.seed)
-        result = CurveResult(run=Simulation(config.spec, model, samples, on_batch=count).run())
+        result = CurveResult(run=Simulation(config.spec, model, samples, on_point=show, on_batch=count).run())
     else:
         method = parse_method(config.batch_method)
         if not isinstance(method, Sandblaster):
