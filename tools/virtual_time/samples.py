@@ -12,9 +12,9 @@ MAX_SEEN = 10_000
 class SplitSamples:
     """The samples of a task that a simulation uses. seen: those of the training samples that tests look at."""
 
-    def __init__(self, train: Samples, test: Samples) -> None:
+    def __init__(self, train: Samples, test: Samples, *, most: int = MAX_SEEN) -> None:
         self.train, self.test = train, test
-        numbers = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:MAX_SEEN]
+        numbers = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:most]
         self.seen = train.rows(numbers.sort().values)
 
 

@@ -91,9 +91,9 @@ def _read_parts(run: SimulatedRun) -> dict[int, float]:
 class Comparer:
     """Compares runs of a task. step_s: the mean of a step's seconds, more than it takes to compute one."""
 
-    def __init__(self, task: TaskSpec, *, step_s: float) -> None:
+    def __init__(self, task: TaskSpec, *, step_s: float, batch: int = BATCH) -> None:
         loaded = load_task(task)
-        self._task, self._step_s = task, step_s
+        self._task, self._step_s, self._batch = task, step_s, batch
         self._model, self._samples = SharedModel(loaded, seed=0), read_samples_of(loaded)
         self.message_s = self._measure_message()
 
@@ -108,7 +108,7 @@ class Comparer:
         )
         spec = self._make_spec(method, setting.replicas, machines, method.batches)
         mean_s = self._step_s * method.batches / setting.replicas
-        real = run_real(self._task, spec, test_every_s=mean_s / 60)
+        real = run_real(self._task, spec, test_every_s=mean_s / 40)
         return Comparison(setting.name, method.method, real, self._simulate(spec))
 
     def _measure_message(self) -> float:
@@ -126,16 +126,16 @@ class Comparer:
             method.method,
             method.optimizer,
             method.lr,
-            BATCH,
-            BATCH * batches,
+            self._batch,
+            self._batch * batches,
             replicas,
             machines=machines,
-            points=60,
+            points=40,
             turns=True,
         )
 
     def _simulate(self, spec: SimulationSpec) -> SimulatedRun:
-        samples = SplitSamples(self._samples.train, self._samples.test)
+        samples = SplitSamples(self._samples.train, self._samples.test, most=100)
         return Simulation(spec, self._model, samples).run()
 
 
