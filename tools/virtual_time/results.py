@@ -43,7 +43,7 @@ class SimulationSpec(msgspec.Struct, frozen=True):
     machines: SimulatedMachines = SimulatedMachines()
     seconds: float = math.inf
     target: float | None = None
-    points: int = 30
+    points: int = 24
     losses: tuple[tuple[float, int], ...] = ()
     turns: bool = False
 

@@ -6,7 +6,7 @@ from ...models.task import Task
 from ..samples.dataset_samples import Samples
 from ..samples.read_samples import read_split
 
-MAX_SEEN = 10_000
+MAX_SEEN = 5_000
 
 
 class SplitSamples:

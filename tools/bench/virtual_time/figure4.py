@@ -46,19 +46,21 @@ SETTINGS = (
     CurveSetting("one process, SGD", "sync", "sgd", count=ONE),
     CurveSetting("one process, Adagrad", "sync", "adagrad", count=ONE, adaptive=True),
     CurveSetting("Downpour SGD", "downpour", "sgd"),
+    CurveSetting("Downpour SGD, lower rate", "downpour", "sgd", 0.3),
     CurveSetting("Downpour Adagrad", "downpour", "adagrad", adaptive=True),
+    CurveSetting("Downpour Adagrad, lower rate", "downpour", "adagrad", 0.25, adaptive=True),
     CurveSetting("Downpour Adagrad, warm start", "downpour:warm_start=100", "adagrad", adaptive=True),
-    CurveSetting("Downpour Adagrad, many", "downpour:warm_start=100", "adagrad", 0.1, MANY, adaptive=True, epochs=2.0),
-    CurveSetting("SSP", "ssp:staleness=3", "sgd"),
+    CurveSetting("Downpour Adagrad, many", "downpour:warm_start=200", "adagrad", 0.05, MANY, adaptive=True, epochs=2.0),
+    CurveSetting("SSP", "ssp:staleness=3", "sgd", 0.3),
     CurveSetting("sync", "sync", "sgd", 4.0),
     CurveSetting("sync, 2 backups", "sync:backups=2", "sgd", 4.0),
     CurveSetting("averaging", "averaging:every=10", "sgd", 2.0),
     CurveSetting("EASGD", "easgd:every=4", "sgd", 2.0),
     CurveSetting("DiLoCo", "diloco:every=10", "adamw", 0.01),
-    CurveSetting("DC-ASGD", "downpour", "dc-asgd-c"),
-    CurveSetting("AdaDelay", "downpour", "adadelay:beta=50", 50.0),
-    CurveSetting("SGD over staleness", "downpour", "sgd/tau", 10.0),
-    CurveSetting("Hogwild!", "hogwild", "sgd"),
+    CurveSetting("DC-ASGD", "downpour", "dc-asgd-c", 0.3),
+    CurveSetting("AdaDelay", "downpour", "adadelay:beta=50", 20.0),
+    CurveSetting("SGD over staleness", "downpour", "sgd/tau", 5.0),
+    CurveSetting("Hogwild!", "hogwild", "sgd", 0.3),
 )
 
 
@@ -68,13 +70,13 @@ class Figure4Request:
 
     task: TaskSpec
     assumed: Assumptions
-    epochs: float = 6.0
+    epochs: float = 5.0
     some: int = 20
     many: int = 200
     batch: int = 2000
     lr: float = 0.1
     adaptive_lr: float = 0.02
-    iterations: int = 60
+    iterations: int = 50
     target: float = 0.95
     seed: int = 0
     names: Sequence[str] = ()
