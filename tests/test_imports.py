@@ -11,7 +11,18 @@ from house import FOLDERS, Module, read_modules
 pytestmark = pytest.mark.xdist_group("sources")  # which are parsed once
 
 ANYTHING_BUT_ZMQ = {
-    *("click", "msgspec", "networkx", "numpy", "prometheus_client", "pymetis", "rich", "safetensors", "torch"),
+    *(
+        "click",
+        "greenlet",
+        "msgspec",
+        "networkx",
+        "numpy",
+        "prometheus_client",
+        "pymetis",
+        "rich",
+        "safetensors",
+        "torch",
+    ),
 }
 
 # folder -> (folders of ours, packages of others) that it may import, beside itself, the ground floor and the standard

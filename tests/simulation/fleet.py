@@ -16,7 +16,7 @@ from pathlib import Path
 import simulate  # first, as it replaces the clock
 from processes import SimChannel, SimHost, install_processes
 from workload import install_workload
-from world import FaultyWorld, Task
+from world import FaultyWorld, VirtualTask
 
 from cutset.runtime.channel.message import LAUNCHER, Message
 
@@ -41,9 +41,9 @@ class LauncherMeter:
 
     def install(self) -> None:
         """Measure every turn of the launcher from now on."""
-        resume, take = Task._resume, SimChannel._take
+        resume, take = VirtualTask._resume, SimChannel._take
 
-        def resume_measured(task: Task, waits: int) -> None:
+        def resume_measured(task: VirtualTask, waits: int) -> None:
             began_s = time.process_time()
             resume(task, waits)
             if task.name == LAUNCHER:
@@ -53,7 +53,7 @@ class LauncherMeter:
             self.messages += channel.name == LAUNCHER and self._world.now > START_S
             take(channel, message)
 
-        Task._resume = resume_measured  # type: ignore[method-assign]
+        VirtualTask._resume = resume_measured  # type: ignore[method-assign]
         SimChannel._take = take_counted  # type: ignore[method-assign]
 
     def _count(self, seconds: float) -> None:

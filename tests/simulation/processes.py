@@ -10,7 +10,7 @@ import msgspec
 import torch
 from greenlet import GreenletExit
 from torch import Tensor
-from world import Task, present
+from world import VirtualTask, present
 
 from cutset.ps.checkpoint import snapshot, streamed_safetensors
 from cutset.ps.checkpoint import write_checkpoint as writing
@@ -89,7 +89,7 @@ class SimChannel:
         self._owner.block(timeout_s)
 
     @cached_property
-    def _owner(self) -> Task:
+    def _owner(self) -> VirtualTask:
         return next(task for task in self._world.tasks.values() if task.name == self.name and not task.dead)
 
 
@@ -105,12 +105,12 @@ class SimProcess:
         self.ends: SimEnds | None = None  # who waits for its end
         self._code: int | None = None
         self._world = present()
-        self._task: Task | None = None
+        self._task: VirtualTask | None = None
         self.all.append(self)
 
     def begin(self, assignment: Assignment) -> None:
         """Run the role."""
-        self._task = Task(self._world, self.name, lambda: self._run(assignment))
+        self._task = VirtualTask(self._world, self.name, lambda: self._run(assignment))
         self._task.begin(self._world.chance.uniform(0.3, 2.0))
 
     def returncode(self) -> int | None:

@@ -32,7 +32,7 @@ import torch  # noqa: E402
 from processes import SimHost, SimProcess, break_connection, install_processes  # noqa: E402
 from torch import Tensor  # noqa: E402
 from workload import METHODS, install_workload, make_job  # noqa: E402
-from world import Task  # noqa: E402
+from world import VirtualTask  # noqa: E402
 
 from cutset.ps.checkpoint.manifest import ShardFile  # noqa: E402
 from cutset.ps.checkpoint.shard_file import read_shard  # noqa: E402
@@ -127,7 +127,7 @@ def run(
             results.append(error)
         outcome.lost = [record["role"] for record in supervisor.restarts]
 
-    Task(world, "launcher", launch).begin()
+    VirtualTask(world, "launcher", launch).begin()
     if faults:
         for when, what in plan.faults:
             world.at(when, happening(what, world, hosts))

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cutset.tools.virtual_time.world import Task, World
+from cutset.tools.virtual_time.world import VirtualTask, World
 
 LIMIT_S = 1800.0  # of virtual time; a run that takes longer stands still
 
-__all__ = ["FaultyWorld", "Task", "enter", "install_clock", "leave", "present"]
+__all__ = ["FaultyWorld", "VirtualTask", "enter", "install_clock", "leave", "present"]
 
 
 class FaultyWorld(World):

@@ -11,7 +11,7 @@ from cutset.tools.virtual_time.machines import SimulatedMachines
 from cutset.tools.virtual_time.replica import SharedModel
 from cutset.tools.virtual_time.results import SimulatedRun, SimulationSpec
 from cutset.tools.virtual_time.samples import SplitSamples
-from cutset.tools.virtual_time.simulation import Simulation
+from cutset.tools.virtual_time.virtual_run import VirtualRun
 
 SAMPLES, INPUTS, BATCH = 512, 8, 16
 
@@ -60,4 +60,4 @@ def make_spec(method: str = "downpour", **options: Any) -> SimulationSpec:
 
 def simulate(method: str = "downpour", **options: Any) -> SimulatedRun:
     """Run a simulation."""
-    return Simulation(make_spec(method, **options), make_model(), make_samples()).run()
+    return VirtualRun(make_spec(method, **options), make_model(), make_samples()).run()

@@ -1,4 +1,4 @@
 """Training in virtual time: the real methods, clients and shards, driven by a clock that jumps from event to event.
 
-Its nouns: `World` (the clock and its tasks), `VirtualNetwork`, `ShardQueue`, `SharedModel`, `Replica`, `Simulation`.
+Its nouns: `World` (the clock and its tasks), `VirtualNetwork`, `ShardQueue`, `SharedModel`, `VirtualReplica`, `VirtualRun`.
 """

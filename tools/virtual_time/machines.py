@@ -1,4 +1,4 @@
-"""`SimulatedMachines`: how fast machines compute and send in virtual time, and `StepTimes`, what one replica draws."""
+"""`SimulatedMachines`: how fast machines compute and send, and `StepDurations`: what one replica draws of that."""
 
 import math
 import random
@@ -45,7 +45,7 @@ class SimulatedMachines(msgspec.Struct, frozen=True):
         return self.message_s + message.bytes / self.service_bandwidth
 
 
-class StepTimes:
+class StepDurations:
     """Draws the seconds of a replica's steps: log-normal, with the mean that is asked for.
 
     Each replica has a generator of its own, so what it draws depends on the seed and its number alone.

@@ -1,4 +1,4 @@
-"""`SharedModel`, on which all replicas of a simulation compute, and `Replica`: one of them, with parameters of its own.
+"""`SharedModel`, on which all replicas of a run compute, and `VirtualReplica`: one of them, with its own parameters.
 
 The model exists once: before a step it is given the replica's parameters and the memory for its gradient. A gradient
 has memory only from the step that computes it to the push that gives it away, since a thousand replicas wait most of
@@ -107,7 +107,7 @@ class NumberedBatch:
         return self._samples.rows(self._stream.indices(self.number))
 
 
-class Replica:
+class VirtualReplica:
     """One replica's parameters and gradients: what a `TrainingLoop` trains.
 
     draw: returns the seconds of a step. clock, sleep: of the world that it lives in. early: whether the gradient is

@@ -10,8 +10,8 @@ from ...ps.server.shard import Shard
 from ...ps.slices.slicing import ParameterSlice, slice_parameters, slices_of_shard
 from ...runtime.channel.mailbox import Mailbox
 from ..samples.dataset_samples import Samples
-from .machines import StepTimes
-from .replica import NumberedBatch, Replica, SharedModel
+from .machines import StepDurations
+from .replica import NumberedBatch, SharedModel, VirtualReplica
 from .results import SimulationSpec
 
 Assign = Callable[[int], NumberedBatch | None]
@@ -55,11 +55,11 @@ class ReplicaRole:
         sleep: Callable[[float], object],
         early: bool,
     ) -> None:
-        """For `early` see `Replica`."""
+        """For `early` see `VirtualReplica`."""
         self.method, self.optimizer = spec.read_method(), spec.read_optimizer()
         self._spec, self._clock = spec, clock
-        times = StepTimes(spec.machines, number, spec.seed)
-        self.replica = Replica(model, number, times.draw, clock=clock, sleep=sleep, early=early)
+        times = StepDurations(spec.machines, number, spec.seed)
+        self.replica = VirtualReplica(model, number, times.draw, clock=clock, sleep=sleep, early=early)
         self.client: Client | None = None
 
     def train(

@@ -26,13 +26,13 @@ from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import LAUNCHER, Message
 from ...runtime.worker.flat_gradient import FlatGradient
 from ..sandblaster.roles import PortionData
-from .machines import SimulatedMachines, StepTimes
+from .machines import SimulatedMachines, StepDurations
 from .network import VirtualChannel, VirtualNetwork
 from .replica import SharedModel
 from .results import Point
 from .samples import SplitSamples
 from .shard_queue import ShardQueue
-from .world import Task, World
+from .world import VirtualTask, World
 
 PORTION = 250  # samples that are computed at once
 
@@ -89,7 +89,7 @@ def run_sandblaster(
             flat = FlatGradient(gradient)
             GradientWorker(mailbox, slices, values, flat, compute, portions, coordinator="coordinator").run()
 
-        task = Task(world, "worker-0.0", work)
+        task = VirtualTask(world, "worker-0.0", work)
         task.begin()
         for peer, message in coordinator.start():
             network.send("coordinator", peer, message)
@@ -123,7 +123,7 @@ def time_iterations(
     scores: list[IterationScore], work: BatchWork, machines: SimulatedMachines, replicas: int, *, seed: int = 0
 ) -> list[Point]:
     """Return the scores as a learning curve: with the seconds that so many replicas would take."""
-    times = [StepTimes(machines, replica, seed) for replica in range(replicas)]
+    times = [StepDurations(machines, replica, seed) for replica in range(replicas)]
     vectors_s = work.vectors * work.parameters / machines.service_bandwidth + 4 * machines.latency_s
     seconds, evaluations, points = 0.0, 0, list[Point]()
     for score in scores:
@@ -144,7 +144,7 @@ def time_iterations(
     return points
 
 
-def time_evaluation(work: BatchWork, machines: SimulatedMachines, times: list[StepTimes]) -> float:
+def time_evaluation(work: BatchWork, machines: SimulatedMachines, times: list[StepDurations]) -> float:
     """Return the seconds of one evaluation: fetching the point, all groups of portions, and pushing the sums."""
     replicas = len(times)
     groups = max(1, min(GROUPS_PER_REPLICA * replicas, work.samples))

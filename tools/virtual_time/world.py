@@ -18,7 +18,7 @@ class StandstillError(AssertionError):
     """Raised when a run does not end."""
 
 
-class Task:
+class VirtualTask:
     """Something that waits now and then. stopped: it does not go on, though it may be woken; dead: never again."""
 
     def __init__(self, world: "World", name: str, run: Callable[[], object]) -> None:
@@ -70,7 +70,7 @@ class World:
         self.now, self.limit_s = 0.0, limit_s
         self.chance = random.Random(seed)
         self.hub = cast(greenlet, getcurrent())
-        self.tasks: dict[greenlet, Task] = {}
+        self.tasks: dict[greenlet, VirtualTask] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
@@ -79,7 +79,7 @@ class World:
         return self.now
 
     @property
-    def present_task(self) -> Task:
+    def present_task(self) -> VirtualTask:
         """The task that runs."""
         return self.tasks[cast(greenlet, getcurrent())]
 

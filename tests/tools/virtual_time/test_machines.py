@@ -6,11 +6,11 @@ import statistics
 import pytest
 
 from cutset.errors import UsageError
-from cutset.tools.virtual_time.machines import SimulatedMachines, StepTimes
+from cutset.tools.virtual_time.machines import SimulatedMachines, StepDurations
 
 
 def draw(machines: SimulatedMachines, replica: int, count: int = 4000, seed: int = 0) -> list[float]:
-    times = StepTimes(machines, replica, seed)
+    times = StepDurations(machines, replica, seed)
     return [times.draw() for _ in range(count)]
 
 

@@ -8,7 +8,7 @@ import torch
 from cutset.runtime.channel.channel import SilenceError
 from cutset.runtime.channel.message import Message
 from cutset.tools.virtual_time.network import VirtualChannel, VirtualNetwork
-from cutset.tools.virtual_time.world import Task, World
+from cutset.tools.virtual_time.world import VirtualTask, World
 
 MEGABYTE = torch.zeros(250_000)
 
@@ -87,7 +87,7 @@ def test_channels_wait_for_messages_and_give_up_in_virtual_time() -> None:
     def speak() -> None:
         VirtualChannel("b", network).send("a", Message("word"))
 
-    tasks = [Task(world, "listener", listen), Task(world, "speaker", speak)]
+    tasks = [VirtualTask(world, "listener", listen), VirtualTask(world, "speaker", speak)]
     for task in tasks:
         task.begin()
     world.run(lambda: all(task.has_ended for task in tasks))
@@ -105,6 +105,6 @@ def test_borrowed_tensors_are_copied_where_they_will_be_written_again(copies: bo
         channel.send("b", Message("values", tensors=(values,), borrowed=True))
         values.fill_(1.0)
 
-    Task(world, "speaker", speak).begin()
+    VirtualTask(world, "speaker", speak).begin()
     world.run(lambda: bool(got))
     assert got[0].tensors[0].tolist() == ([0.0] * 3 if copies else [1.0] * 3)

@@ -7,7 +7,7 @@ import torch
 from small_simulations import make_model, make_samples
 
 from cutset.ps.methods.sandblaster import Sandblaster
-from cutset.tools.virtual_time.machines import SimulatedMachines, StepTimes
+from cutset.tools.virtual_time.machines import SimulatedMachines, StepDurations
 from cutset.tools.virtual_time.sandblaster import (
     BatchWork,
     IterationScore,
@@ -59,7 +59,7 @@ def test_more_replicas_take_less_time_until_the_exchange_takes_all_of_it() -> No
 def test_a_straggler_costs_little_as_portions_are_small_and_late_ones_are_done_twice() -> None:
     def time_with(slowdown: float) -> float:
         machines = SimulatedMachines(step_s=1.0, stragglers=1, slowdown=slowdown)
-        return time_evaluation(WORK, machines, [StepTimes(machines, replica, 0) for replica in range(8)])
+        return time_evaluation(WORK, machines, [StepDurations(machines, replica, 0) for replica in range(8)])
 
     assert time_with(1.0) == pytest.approx(1024 / 16 / 8, rel=0.01)
     assert time_with(10.0) < 1.25 * time_with(1.0)

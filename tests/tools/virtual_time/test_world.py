@@ -2,7 +2,7 @@
 
 import pytest
 
-from cutset.tools.virtual_time.world import StandstillError, Task, World
+from cutset.tools.virtual_time.world import StandstillError, VirtualTask, World
 
 
 def test_tasks_wait_in_virtual_time() -> None:
@@ -13,7 +13,9 @@ def test_tasks_wait_in_virtual_time() -> None:
             world.sleep(pause_s)
             seen.append((name, world.now))
 
-    tasks = [Task(world, name, lambda name=name, s=s: run(name, s)) for name, s in (("slow", 5.0), ("fast", 2.0))]
+    tasks = [
+        VirtualTask(world, name, lambda name=name, s=s: run(name, s)) for name, s in (("slow", 5.0), ("fast", 2.0))
+    ]
     for task in tasks:
         task.begin()
     world.run(lambda: all(task.has_ended for task in tasks))
@@ -22,7 +24,7 @@ def test_tasks_wait_in_virtual_time() -> None:
 
 def test_a_task_that_is_woken_early_sleeps_on() -> None:
     world = World(0)
-    task = Task(world, "sleeper", lambda: world.sleep(3.0))
+    task = VirtualTask(world, "sleeper", lambda: world.sleep(3.0))
     task.begin()
     world.at(1.0, task.wake)
     world.run(lambda: task.has_ended)
@@ -31,7 +33,7 @@ def test_a_task_that_is_woken_early_sleeps_on() -> None:
 
 def test_a_stopped_task_goes_on_when_it_may() -> None:
     world = World(0)
-    task = Task(world, "sleeper", lambda: world.sleep(3.0))
+    task = VirtualTask(world, "sleeper", lambda: world.sleep(3.0))
     task.begin()
 
     def stop() -> None:
@@ -63,6 +65,6 @@ def test_an_error_in_a_task_is_that_of_the_run() -> None:
         world.sleep(1.0)
         raise ValueError("what went wrong")
 
-    Task(world, "failing", fail).begin()
+    VirtualTask(world, "failing", fail).begin()
     with pytest.raises(ValueError, match="what went wrong"):
         world.run(lambda: False)

@@ -15,7 +15,7 @@ from ...virtual_time.machines import SimulatedMachines
 from ...virtual_time.replica import SharedModel
 from ...virtual_time.results import SimulatedRun, SimulationSpec
 from ...virtual_time.samples import SplitSamples, read_samples_of
-from ...virtual_time.simulation import Simulation
+from ...virtual_time.virtual_run import VirtualRun
 from ..bench_table import BenchTable, Column
 from .real_replicas import run_real
 
@@ -136,7 +136,7 @@ class Comparer:
 
     def _simulate(self, spec: SimulationSpec) -> SimulatedRun:
         samples = SplitSamples(self._samples.train, self._samples.test, most=100)
-        return Simulation(spec, self._model, samples).run()
+        return VirtualRun(spec, self._model, samples).run()
 
 
 def compare_all(

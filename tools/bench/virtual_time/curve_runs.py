@@ -26,7 +26,7 @@ from ...virtual_time.replica import SharedModel
 from ...virtual_time.results import Point, SimulatedRun, SimulationSpec
 from ...virtual_time.samples import read_samples_of
 from ...virtual_time.sandblaster import IterationScore, run_sandblaster
-from ...virtual_time.simulation import Simulation
+from ...virtual_time.virtual_run import VirtualRun
 
 ENTRY = f"{__name__}:run_curve"
 VERSION = 1  # of what a run computes: runs of an older one are run again
@@ -121,7 +121,7 @@ def run_curve(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     result = CurveResult()
     if config.spec is not None:
         model = SharedModel(task, seed=config.spec.seed)
-        result = CurveResult(run=Simulation(config.spec, model, samples, on_point=show, on_batch=count).run())
+        result = CurveResult(run=VirtualRun(config.spec, model, samples, on_point=show, on_batch=count).run())
     else:
         method = parse_method(config.batch_method)
         if not isinstance(method, Sandblaster):

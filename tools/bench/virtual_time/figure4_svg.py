@@ -6,7 +6,7 @@ from ...figures.svg import render_figure
 from ...units import format_percent, format_seconds
 from ...virtual_time.results import Point
 from .figure4 import Curve, Figure4
-from .time_chart import HEIGHT, WIDTH, Line, find_times, render_key, render_notes, render_panel
+from .time_chart import HEIGHT, WIDTH, ChartCurve, find_times, render_key, render_notes, render_panel
 
 
 def render_figure4(figure: Figure4, *, standalone: bool = True) -> str:
@@ -28,9 +28,9 @@ def render_figure4(figure: Figure4, *, standalone: bool = True) -> str:
     return render_figure("figure4", title, description, size=(width, bottom), body=body, standalone=standalone)
 
 
-def _make_line(number: int, curve: Curve, read: Callable[[Point], float | None]) -> Line:
+def _make_line(number: int, curve: Curve, read: Callable[[Point], float | None]) -> ChartCurve:
     points = [(point.seconds, value) for point in curve.points if (value := read(point)) is not None]
-    return Line(number, _describe(curve), [point for point in points if point[0] > 0])
+    return ChartCurve(number, _describe(curve), [point for point in points if point[0] > 0])
 
 
 def _describe(curve: Curve) -> str:

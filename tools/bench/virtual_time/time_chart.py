@@ -28,7 +28,7 @@ class LogAxis:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartCurve:
     """A curve: its place in the key, and its points, which have positive times."""
 
     number: int
@@ -36,7 +36,7 @@ class Line:
     points: Sequence[Point]
 
 
-def find_times(lines: Sequence[Line]) -> LogAxis:
+def find_times(lines: Sequence[ChartCurve]) -> LogAxis:
     """Return an axis on which all points lie but those of the first hundredth of the shortest curve."""
     ends = [x for line in lines for x, _ in line.points[-1:]]
     starts = [x for line in lines for x, _ in line.points if x > 0]
@@ -45,7 +45,7 @@ def find_times(lines: Sequence[Line]) -> LogAxis:
 
 def render_panel(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChartCurve],
     across: LogAxis,
     up: tuple[float, float],
     *,
@@ -96,7 +96,7 @@ def _choose_marks(low: float, high: float) -> list[float]:
     return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _render_line(line: Line, spots: Sequence[Point]) -> str:
+def _render_line(line: ChartCurve, spots: Sequence[Point]) -> str:
     if not spots:
         return ""
     d = "M" + "L".join(f"{format_number(x)} {format_number(y)}" for x, y in spots)

@@ -16,7 +16,7 @@ from cutset.tools.virtual_time.replica import SharedModel
 from cutset.tools.virtual_time.results import SimulatedRun, SimulationSpec
 from cutset.tools.virtual_time.samples import SplitSamples, read_samples_of
 from cutset.tools.virtual_time.sandblaster import BatchWork, run_sandblaster, time_iterations
-from cutset.tools.virtual_time.simulation import Simulation
+from cutset.tools.virtual_time.virtual_run import VirtualRun
 
 pytestmark = pytest.mark.run
 MACHINES = SimulatedMachines(step_s=1.0, spread=0.3, machine_spread=0.1)
@@ -38,7 +38,7 @@ def simulate(
     model, samples = make_model()
     count = EPOCHS * len(samples.train)
     spec = SimulationSpec(method, optimizer, lr, BATCH, count, replicas, machines=MACHINES, points=20, losses=losses)
-    return Simulation(spec, model, samples).run()
+    return VirtualRun(spec, model, samples).run()
 
 
 def end_of(run: SimulatedRun) -> float:
@@ -103,5 +103,5 @@ def test_backups_hide_stragglers_in_lock_step() -> None:
     slow = SimulatedMachines(step_s=1.0, spread=0.3, stragglers=1, slowdown=5.0)
     count = 2 * len(samples.train)
     specs = [SimulationSpec(f"sync:backups={n}", "adagrad", 0.02, BATCH, count, 8, machines=slow) for n in (0, 1)]
-    without, hidden = (Simulation(spec, model, samples).run().seconds for spec in specs)
+    without, hidden = (VirtualRun(spec, model, samples).run().seconds for spec in specs)
     assert hidden < without / 2

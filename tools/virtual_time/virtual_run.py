@@ -1,4 +1,4 @@
-"""`Simulation`: a training run in virtual time. Method, clients, shards and gradients are real; machines are simulated.
+"""`VirtualRun`: training in virtual time. Method, clients, shards and gradients are real; machines are simulated.
 
 A replica is a task that runs `Method.train`; between the parameters and the gradient of a step it waits for as long as
 the simulated machine would compute. Shards are queues. Nothing is restarted: a replica that is lost stays lost.
@@ -23,12 +23,12 @@ from .results import Point, SimulatedRun, SimulationSpec
 from .roles import Assign, ReplicaRole, divide_parameters, make_shard, take_turns
 from .samples import SplitSamples
 from .shard_queue import ShardQueue
-from .world import Task, World
+from .world import VirtualTask, World
 
 FOREVER_S = math.inf
 
 
-class Simulation:
+class VirtualRun:
     """One run.
 
     on_point: is called with each point of the learning curve; on_batch: with the number of batches computed so far.
@@ -55,7 +55,7 @@ class Simulation:
         self._leased = self._computed = 0  # batches of all replicas together
         self._points: list[Point] = []
         self._roles: list[ReplicaRole] = []
-        self._tasks: list[Task] = []
+        self._tasks: list[VirtualTask] = []
         self._is_over = False
 
     def run(self) -> SimulatedRun:
@@ -91,7 +91,7 @@ class Simulation:
             self._shards.append(shard)
             self._queues.append(queue)
         for number in range(spec.replicas):
-            task = Task(self.world, f"worker-{number}.0", partial(self._train, number))
+            task = VirtualTask(self.world, f"worker-{number}.0", partial(self._train, number))
             task.begin()
             self._tasks.append(task)
         for seconds, number in spec.losses:

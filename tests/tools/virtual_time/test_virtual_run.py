@@ -7,7 +7,7 @@ from small_simulations import BATCH, make_model, make_samples, make_spec, simula
 from cutset.errors import UsageError
 from cutset.models.sample_stream import SampleStream
 from cutset.tools.virtual_time.machines import SimulatedMachines
-from cutset.tools.virtual_time.simulation import Simulation
+from cutset.tools.virtual_time.virtual_run import VirtualRun
 
 EVEN = SimulatedMachines(step_s=2.0)  # that all take the same time, and a network without any
 ALL = ["downpour", "downpour:fetch=2,push=4", "downpour:overlap=true", "ssp:staleness=1", "sync", "sync:backups=1"]
@@ -36,14 +36,14 @@ def test_every_method_learns_and_a_seed_gives_the_same_run_again(method: str) ->
 
 
 def test_one_replica_takes_the_steps_of_one_process() -> None:
-    run = Simulation(make_spec(replicas=1, machines=EVEN), make_model(), make_samples())
+    run = VirtualRun(make_spec(replicas=1, machines=EVEN), make_model(), make_samples())
     result = run.run()
     assert result.seconds == pytest.approx(64 * 2.0)
     assert torch.allclose(run.read_values(), train_alone(64, BATCH, 0.1), atol=1e-6)
 
 
 def test_synchronous_replicas_take_the_steps_of_one_process_with_a_larger_batch() -> None:
-    run = Simulation(make_spec("sync", machines=EVEN), make_model(), make_samples())
+    run = VirtualRun(make_spec("sync", machines=EVEN), make_model(), make_samples())
     result = run.run()
     assert result.seconds == pytest.approx(16 * 2.0)
     assert result.updates == 16
