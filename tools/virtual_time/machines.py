@@ -9,14 +9,15 @@ from ...errors import UsageError
 from ...runtime.channel.message import Message
 
 
-class SimulatedMachines(msgspec.Struct, frozen=True):
+class SimulatedMachines(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is assumed of the machines.
 
     step_s: that a replica computes one batch, on average. spread: of the logarithm of a step's seconds, from step to
     step. machine_spread: the same from machine to machine, each of which keeps its pace. stragglers: the first replicas
     that are slower than the others, by `slowdown`. bandwidth: bytes/s of a replica's card, each way; shard_bandwidth:
     of a shard's. latency_s: that a message travels. message_s: that a message costs a shard, and service_bandwidth
-    bytes/s that it handles besides.
+    bytes/s that it handles besides. recorded_s: by replica, what its steps took elsewhere, one after the other; where
+    that is given nothing is drawn.
     """
 
     step_s: float = 1.0
@@ -29,6 +30,7 @@ class SimulatedMachines(msgspec.Struct, frozen=True):
     latency_s: float = 0.0
     message_s: float = 0.0
     service_bandwidth: float = math.inf
+    recorded_s: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for field, least in (("step_s", 0.0), ("bandwidth", 0.0), ("shard_bandwidth", 0.0), ("service_bandwidth", 0.0)):
@@ -52,6 +54,7 @@ class StepDurations:
     """
 
     def __init__(self, machines: SimulatedMachines, replica: int, seed: int) -> None:
+        self._recorded = iter(machines.recorded_s[replica]) if machines.recorded_s else None
         self._chance = random.Random(f"step times {seed} {replica}")
         self._spread = machines.spread
         pace = _draw_log_normal(self._chance, machines.machine_spread)
@@ -59,6 +62,9 @@ class StepDurations:
 
     def draw(self, steps: float = 1.0) -> float:
         """Return the seconds of a step, or of a part of one."""
+        recorded_s = None if self._recorded is None else next(self._recorded, None)
+        if recorded_s is not None:
+            return recorded_s
         return self._mean_s * steps * _draw_log_normal(self._chance, self._spread)
 
 

@@ -112,7 +112,7 @@ class VirtualReplica:
 
     draw: returns the seconds of a step. clock, sleep: of the world that it lives in. early: whether the gradient is
     computed as the step begins, not when it ends; the parameters differ where others change them meanwhile.
-    before_step: is called before each step.
+    before_step: is called before each step. step_s: what each step took.
     """
 
     def __init__(
@@ -125,7 +125,8 @@ class VirtualReplica:
         sleep: Callable[[float], object],
         early: bool = False,
     ) -> None:
-        self.number, self.steps = number, 0
+        self.number = number
+        self.step_s: list[float] = []
         self.values = model.initial.clone()
         self.gradient = PassingGradient(self.values.numel(), self.values.dtype)
         self.before_step: Callable[[], object] = lambda: None
@@ -144,10 +145,11 @@ class VirtualReplica:
     def step(self, batch: NumberedBatch, step: int) -> float:
         """Add the gradient of the batch's mean loss; return the loss."""
         self.before_step()
-        ends_s = self._clock() + self._draw()
+        began_s = self._clock()
+        ends_s = began_s + self._draw()
         loss = self._compute(batch, step) if self._early else None
         self._sleep(max(0.0, ends_s - self._clock()))
-        self.steps += 1
+        self.step_s.append(self._clock() - began_s)
         return self._compute(batch, step) if loss is None else loss
 
     def _compute(self, batch: NumberedBatch, step: int) -> float:

@@ -24,7 +24,7 @@ class Point(msgspec.Struct, frozen=True):
     train_loss: float | None
 
 
-class SimulationSpec(msgspec.Struct, frozen=True):
+class SimulationSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """A training run in virtual time.
 
     method, optimizer: as on the command line. samples: that all replicas compute together. seconds: of virtual time, at
@@ -83,7 +83,8 @@ class SimulatedRun(msgspec.Struct, frozen=True):
     """What came of a simulation.
 
     failure: why it ended early, "" if it did not. steps: of each replica. staleness: as `merge_histograms` has it.
-    waiting: the fraction of their time that replicas waited for shards. shards_busy: of the busiest shard.
+    waiting: the fraction of their time that replicas waited for shards. shards_busy: of the busiest shard. step_s: of a
+    run by processes, by replica, what its steps took.
     """
 
     points: list[Point]
@@ -95,6 +96,7 @@ class SimulatedRun(msgspec.Struct, frozen=True):
     bytes_sent: int
     waiting: float
     shards_busy: float
+    step_s: list[list[float]] = []
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Return when the test accuracy first reached this, between two points by a straight line; None if never."""

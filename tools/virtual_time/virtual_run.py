@@ -177,7 +177,7 @@ class VirtualRun:
             points=self._points,
             seconds=seconds,
             failure=reason,
-            steps=[role.replica.steps for role in self._roles],
+            steps=[len(role.replica.step_s) for role in self._roles],
             updates=min((part["version"] or 0 for part in slices), default=0),
             staleness=merge_histograms(counts for part in slices for counts in part["staleness"].values()),
             bytes_sent=self._network.bytes_sent,

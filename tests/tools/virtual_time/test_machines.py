@@ -47,3 +47,9 @@ def test_what_a_replica_draws_depends_on_the_seed_and_its_number() -> None:
 def test_machines_that_cannot_be_are_refused(field: str) -> None:
     with pytest.raises(UsageError, match=field):
         SimulatedMachines(**{field: -1.0})
+
+
+def test_steps_may_be_those_of_another_run() -> None:
+    machines = SimulatedMachines(recorded_s=((1.5, 2.5), (7.0,)))
+    assert draw(machines, 0, 2) == [1.5, 2.5]
+    assert draw(machines, 1, 2) == [7.0, 1.0]  # then they are drawn again

@@ -1,7 +1,8 @@
 """How near simulated runs are to real ones: methods and settings, each once by processes and once in virtual time.
 
-Staleness, and the time to an accuracy, are compared. The processes' steps take the seconds that are drawn for the
-simulation; what a message takes between processes is measured first, with one replica.
+Staleness, and the time to an accuracy, are compared. The processes' steps take the seconds that are drawn, or longer
+where the machine is busy; those of the simulation take as long as the processes' did. What a message takes between
+processes is measured first, with one replica.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ import msgspec
 
 from ...task.load_task import TaskSpec, load_task
 from ...units import format_seconds
-from ...virtual_time.machines import SimulatedMachines
+from ...virtual_time.machines import SimulatedMachines, StepDurations
 from ...virtual_time.replica import SharedModel
 from ...virtual_time.results import SimulatedRun, SimulationSpec
 from ...virtual_time.samples import SplitSamples, read_samples_of
@@ -57,12 +58,13 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run by processes and the same in virtual time."""
+    """A run by processes and the same in virtual time. late: how much longer than drawn the processes' steps took."""
 
     setting: str
     method: str
     real: SimulatedRun
     simulated: SimulatedRun
+    late: float
 
     @property
     def staleness(self) -> tuple[float, float]:
@@ -109,7 +111,13 @@ class Comparer:
         spec = self._make_spec(method, setting.replicas, machines, method.batches)
         mean_s = self._step_s * method.batches / setting.replicas
         real = run_real(self._task, spec, test_every_s=mean_s / 40)
-        return Comparison(setting.name, method.method, real, self._simulate(spec))
+        recorded = msgspec.structs.replace(machines, recorded_s=tuple(map(tuple, real.step_s)))
+        simulated = self._simulate(msgspec.structs.replace(spec, machines=recorded))
+        drawn_s = 0.0
+        for number, taken_s in enumerate(real.step_s):
+            durations = StepDurations(machines, number, spec.seed)
+            drawn_s += sum(durations.draw() for _ in taken_s)
+        return Comparison(setting.name, method.method, real, simulated, sum(map(sum, real.step_s)) / drawn_s - 1)
 
     def _measure_message(self) -> float:
         """Return the seconds of half an exchange with a shard: what a lone replica waits for, beside the start."""
@@ -168,6 +176,7 @@ def tabulate(results: Sequence[Comparison]) -> BenchTable[Comparison]:
         Column("histograms agree", "overlap", "{:.0%}".format),
         Column(f"to {ACCURACY:.0%}", "seconds_real", format_seconds, lambda row: row.to_accuracy[0]),
         Column("simulated", "seconds_simulated", format_seconds, lambda row: row.to_accuracy[1]),
+        Column("steps late", "late", "{:.0%}".format),
         Column("differ by", "difference", "{:+.0%}".format, _find_difference),
     )
     return BenchTable(columns, results)

@@ -33,7 +33,7 @@ VERSION = 1  # of what a run computes: runs of an older one are run again
 Tell = Callable[[str], None]
 
 
-class CurveSetup(msgspec.Struct, frozen=True):
+class CurveSetup(msgspec.Struct, frozen=True, omit_defaults=True):
     """A run: of replicas in virtual time, or by a batch method for its numbers alone.
 
     batch_method: as on the command line; its seed and number of samples are the task's.

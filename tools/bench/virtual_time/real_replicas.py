@@ -82,12 +82,13 @@ def _summarize(values: dict[str, Any], workers: list[str], shards: list[str]) ->
         points=msgspec.convert(values["tester"], list[Point]),
         seconds=seconds,
         failure="",
-        steps=[replica["steps"] for replica in replicas],
+        steps=[len(replica["step_s"]) for replica in replicas],
         updates=min(part["version"] or 0 for part in slices),
         staleness=merge_histograms(counts for part in slices for counts in part["staleness"].values()),
         bytes_sent=sum(part["bytes_in"] + part["bytes_out"] for part in slices),
         waiting=sum(replica["waited_s"] for replica in replicas) / (seconds * len(replicas)),
         shards_busy=0.0,
+        step_s=[replica["step_s"] for replica in replicas],
     )
 
 
@@ -124,7 +125,7 @@ def run_replica(channel: Channel, setup: Any, progress: RoleProgress) -> dict[st
     slices = divide_parameters(spec, model.initial.numel())
     assign = take_turns(spec, number, samples, stream)
     role.train(mailbox, slices, assign, on_step=count_step, retransmit_s=15.0, ready=get_ready)
-    return {"seconds": time.perf_counter() - began, "steps": steps, "waited_s": role.waited_s()}
+    return {"seconds": time.perf_counter() - began, "step_s": role.replica.step_s, "waited_s": role.waited_s()}
 
 
 def run_tester(channel: Channel, setup: Any, progress: RoleProgress) -> list[dict[str, Any]]:
