@@ -1,5 +1,7 @@
 """Whole runs in virtual time: what they compute, how long it takes, and that it can be repeated."""
 
+import gc
+
 import pytest
 import torch
 from small_simulations import BATCH, make_model, make_samples, make_spec, simulate
@@ -104,3 +106,20 @@ def test_methods_without_shards_are_not_simulated_so(method: str) -> None:
 def test_a_method_that_does_not_fit_its_optimizer_is_refused() -> None:
     with pytest.raises(UsageError, match="compensates"):
         simulate("sync", optimizer="dc-asgd-c")
+
+
+def test_many_replicas_cost_little_more_than_their_parameters() -> None:
+    """A replica that waits has neither a gradient nor a push of its own."""
+    model, replicas, counts = make_model(), 100, list[int]()
+
+    def count(point: object) -> None:
+        whole = {
+            tensor.untyped_storage().data_ptr()
+            for tensor in gc.get_objects()
+            if type(tensor) is torch.Tensor and tensor.untyped_storage().nbytes() == model.initial.nbytes
+        }
+        counts.append(len(whole))
+
+    spec = make_spec(optimizer="adagrad", lr=0.001, replicas=replicas, samples=400 * BATCH)
+    VirtualRun(spec, model, make_samples(), on_point=count).run()
+    assert replicas < max(counts) < 1.6 * replicas  # all push at about the same time, and what is on its way counts
