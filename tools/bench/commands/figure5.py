@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 @click.command("figure5")
 @click.argument("task", default="cutset.models:mnist")
 @click.option("--data", help="The samples, as mnist:DIR.")
-@click.option("--replicas", default="2,4,8,16,32,64", show_default=True, help="Numbers of Downpour's replicas.")
+@click.option("--replicas", default="2,8,32,100", show_default=True, help="Numbers of Downpour's replicas.")
 @click.option("--batch-replicas", default="8,32,128,512,2000", show_default=True, help="Those of Sandblaster.")
 @click.option("--cores", type=click.IntRange(min=1), default=4, show_default=True, help="Cores of a machine.")
 @click.option("--epochs", type=click.FloatRange(min=0, min_open=True), default=8.0, show_default=True, help="At most.")
-@click.option("--iterations", type=click.IntRange(min=1), default=60, show_default=True, help="Of Sandblaster.")
+@click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Of Sandblaster.")
 @click.option("--lr", type=float, default=0.1, show_default=True, help="The rate of SGD in one process.")
 @click.option("--adaptive-lr", type=float, default=0.02, show_default=True, help="The rate of Adagrad in one process.")
 @click.option("--target", type=click.FloatRange(0, 1), default=0.95, show_default=True, help="The test accuracy.")
@@ -49,7 +49,7 @@ def figure5_command(
 
     Parameters, gradients, methods, clients and shards are real; how long steps, messages and shards take is simulated.
     A replica is as many machines as the planner finds worth it. Writes figure5.svg, figure5.md and figure5.json to the
-    folder of -o, with a file for each run: where it was stopped, the same command goes on.
+    folder of -o, which may be that of figure4, with a file for each run: a figure that was stopped goes on.
     """
     from ...task.load_task import TaskSpec
     from ..virtual_time.figure5 import Figure5Request, simulate_figure5, tabulate

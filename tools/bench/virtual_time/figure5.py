@@ -5,6 +5,7 @@ finds worth it: its step on 1, 2, 4 and 8 machines is that of the planner's own 
 more such replicas, Sandblaster too, and one replica alone is cut over more and more machines.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,20 +31,20 @@ CUT, SGD, ADAGRAD, BATCH = "one replica, cut", "Downpour SGD", "Downpour Adagrad
 
 @dataclass(frozen=True)
 class Figure5Request:
-    """What is asked for. replicas: their numbers. cores: of a machine. lr, adaptive_lr: as in one process.
+    """What is asked for. replicas: their numbers. cores: of a machine. epochs: that a run gives up after.
 
-    epochs: that a run gives up after.
+    lr, adaptive_lr: of one process; n replicas have these over the root of n, as at the same rate many are unstable.
     """
 
     task: TaskSpec
     assumed: Assumptions
-    replicas: Sequence[int] = (2, 4, 8, 16, 32, 64)
+    replicas: Sequence[int] = (2, 8, 32, 100)
     batch_replicas: Sequence[int] = (8, 32, 128, 512, 2000)
     cores: int = 4
     lr: float = 0.1
     adaptive_lr: float = 0.02
     epochs: float = 8.0
-    iterations: int = 60
+    iterations: int = 50
     target: float = 0.95
     seed: int = 0
 
@@ -92,7 +93,8 @@ def simulate_figure5(request: Figure5Request, folder: Path, *, jobs: int, tell: 
     setups = {CUT: CurveSetup(request.task, _make_spec(request, request.assumed, "sync", "sgd", request.lr, 1, count))}
     for replicas in request.replicas:
         for name, optimizer, lr in ((SGD, "sgd", request.lr), (ADAGRAD, "adagrad", request.adaptive_lr)):
-            spec = _make_spec(request, wide, "downpour", optimizer, lr, replicas, count)
+            rate = round(lr / math.sqrt(replicas), 5)
+            spec = _make_spec(request, wide, "downpour", optimizer, rate, replicas, count)
             request.assumed.check_memory(spec, size)
             setups[f"{name}, {replicas}"] = CurveSetup(request.task, spec)
     setups[BATCH] = CurveSetup(request.task, batch_method=f"sandblaster:iterations={request.iterations}")
