@@ -14,7 +14,7 @@ from .optimizers import optimizers_command
 from .plan import plan_bench_command
 from .ps import ps_command
 from .stragglers import stragglers_command
-from .virtual_runs import against_real_command, simulate_command
+from .virtual_runs import against_real_command, method_map_command, simulate_command
 
 
 @click.group()
@@ -31,6 +31,7 @@ for _command in (
     figure4_command,
     figure5_command,
     memory_command,
+    method_map_command,
     methods_bench_command,
     optimizers_command,
     plan_bench_command,

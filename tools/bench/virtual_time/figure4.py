@@ -29,7 +29,8 @@ ONE, SOME, MANY = "one", "some", "many"  # how many replicas a setting has
 class CurveSetting(msgspec.Struct, frozen=True):
     """A curve. rate: times the rate of the user for this kind of optimizer. count: ONE, SOME or MANY replicas.
 
-    adaptive: whether the rate is that of Adagrad, not that of SGD. epochs: times those of the user.
+    adaptive: whether the rate is that of Adagrad, not that of SGD. epochs: times those of the user. warm_start: pushes
+    of the first replica before the others begin, a tenth of all at most.
     """
 
     name: str
@@ -39,6 +40,7 @@ class CurveSetting(msgspec.Struct, frozen=True):
     count: str = SOME
     adaptive: bool = False
     epochs: float = 1.0
+    warm_start: int = 0
 
 
 SANDBLASTER = "Sandblaster L-BFGS"
@@ -49,8 +51,9 @@ SETTINGS = (
     CurveSetting("Downpour SGD, lower rate", "downpour", "sgd", 0.3),
     CurveSetting("Downpour Adagrad", "downpour", "adagrad", adaptive=True),
     CurveSetting("Downpour Adagrad, lower rate", "downpour", "adagrad", 0.25, adaptive=True),
-    CurveSetting("Downpour Adagrad, warm start", "downpour:warm_start=100", "adagrad", adaptive=True),
-    CurveSetting("Downpour Adagrad, many", "downpour:warm_start=200", "adagrad", 0.05, MANY, adaptive=True, epochs=2.0),
+    CurveSetting("Downpour Adagrad, warm start", "downpour", "adagrad", adaptive=True, warm_start=100),
+    CurveSetting("Downpour Adagrad, many", "downpour", "adagrad", 0.05, MANY, True, epochs=2.0, warm_start=200),
+    CurveSetting("Downpour Adam over staleness, many", "downpour", "adam/tau", 0.15, MANY, True, warm_start=200),
     CurveSetting("SSP", "ssp:staleness=3", "sgd", 0.3),
     CurveSetting("sync", "sync", "sgd", 4.0),
     CurveSetting("sync, 2 backups", "sync:backups=2", "sgd", 4.0),
@@ -161,9 +164,9 @@ def _make_setup(request: Figure4Request, setting: CurveSetting, batch: int, coun
     if setting.count == ONE:
         machines = SimulatedMachines(step_s=machines.step_s, spread=machines.spread)
     samples = int(setting.epochs * request.epochs * count)
-    spec = SimulationSpec(
-        setting.method, setting.optimizer, lr, batch, samples, replicas, seed=request.seed, machines=machines
-    )
+    warm_start = min(setting.warm_start, samples // batch // 10)
+    method = f"{setting.method}:warm_start={warm_start}" if warm_start else setting.method
+    spec = SimulationSpec(method, setting.optimizer, lr, batch, samples, replicas, seed=request.seed, machines=machines)
     return CurveSetup(request.task, spec)
 
 
