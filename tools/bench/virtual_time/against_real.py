@@ -44,10 +44,10 @@ class ComparedSetting(msgspec.Struct, frozen=True):
 
 
 METHODS = (
-    ComparedMethod("downpour", "sgd", 0.1, 480),
-    ComparedMethod("downpour:fetch=2,push=2", "adagrad", 0.01, 400),
-    ComparedMethod("ssp:staleness=2", "sgd", 0.1, 480),
-    ComparedMethod("averaging:every=5", "sgd", 0.2, 800),
+    ComparedMethod("downpour", "sgd", 0.1, 420),
+    ComparedMethod("downpour:fetch=2,push=2", "adagrad", 0.01, 340),
+    ComparedMethod("ssp:staleness=2", "sgd", 0.1, 420),
+    ComparedMethod("averaging:every=5", "sgd", 0.2, 720),
 )
 SETTINGS = (
     ComparedSetting("2 even replicas", 2, 0.3),
@@ -120,12 +120,11 @@ class Comparer:
         return Comparison(setting.name, method.method, real, simulated, sum(map(sum, real.step_s)) / drawn_s - 1)
 
     def _measure_message(self) -> float:
-        """Return the seconds of half an exchange with a shard: what a lone replica waits for, beside the start."""
+        """Return half of what a lone replica needs for a step beside the step: to send, to wait, to take in values."""
         machines = SimulatedMachines(step_s=self._step_s)
         spec = self._make_spec(METHODS[0], 1, machines, CALIBRATION_STEPS)
         real = run_real(self._task, spec, test_every_s=10.0)
-        waited_s: float = real.waiting * real.seconds
-        return waited_s / CALIBRATION_STEPS / 2
+        return (real.seconds - sum(real.step_s[0])) / CALIBRATION_STEPS / 2
 
     def _make_spec(
         self, method: ComparedMethod, replicas: int, machines: SimulatedMachines, batches: int
