@@ -48,7 +48,7 @@ MEANINGS: Mapping[str, str] = {
     "E238": "The method keeps no state on the shards that could be averaged.",
     "E239": "A run or a file lacks the weights or the optimizer state that are asked for.",
     "E240": "A number in the settings of the plan benchmark is out of range.",
-    "E241": "The machines of a benchmark are wrong: a list or number cannot be, or they need more memory than there is.",
+    "E241": "The machines of a benchmark are wrong: a list or a number, or they need more memory than there is.",
     "E242": "The number of emulated machines is out of range.",
     "E243": "All subnets for emulated clusters are in use.",
     "E244": "A Linux program that emulated clusters need is missing.",
