@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 import cutset
 from cutset.ps.methods.registry import METHODS
@@ -21,7 +20,7 @@ from cutset.ps.optimizers.schedule import SCHEDULES
 from cutset.ps.slices.compression import COMPRESSIONS
 from cutset.tools.commands.cli import COMMANDS as COMMANDS_BY_PURPOSE
 from cutset.tools.commands.cli import cli
-from cutset.tools.commands.methods_command import WHEN
+from cutset.tools.commands.methods_command import WHEN, list_options
 from cutset.tools.config.option import Option, first_type, options_of
 from cutset.tools.config.run_config import RunConfig
 
@@ -112,12 +111,12 @@ def _code(names: str) -> str:
 
 def _describe_kind(name: str, kind: type[Any]) -> str:
     """Return the section of a method or the like: what it is, when it pays, its options with their defaults."""
-    fields = [one for one in msgspec.structs.fields(kind) if one.name != "lr"]
-    given = ",".join(f"{one.name}={'VALUE' if one.required else one.default}" for one in fields)
+    options = list_options(kind)
+    given = ",".join(f"{name}={default}" for name, default in options.items())
     text = f"`{name}{':' if given else ''}{given}`"
     if getattr(cutset, kind.__name__, None) is kind:
         text += f", in Python `cutset.{kind.__name__}`"
-    return f"### {name}\n\n{text}\n\n{render_docstring(kind, [one.name for one in fields])}"
+    return f"### {name}\n\n{text}\n\n{render_docstring(kind, list(options))}"
 
 
 # Commands -------------------------------------------------------------------------------------------------------------

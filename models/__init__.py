@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .tasks.logistic import logistic
     from .tasks.mnist import mnist, mnist_conv, mnist_softmax
     from .tasks.resnet import resnet
-    from .tasks.speech import speech
+    from .tasks.speech import fsdd, speech
     from .tasks.transformer import transformer
     from .tasks.word2vec import word2vec
     from .tasks.word_vectors import WordVectors
@@ -32,6 +32,7 @@ _HOME = {
     "digits_large": "tasks.digits",
     "digits_local": "tasks.digits",
     "digits_softmax": "tasks.digits",
+    "fsdd": "tasks.speech",
     "local_1700m": "tasks.distbelief_images",
     "local_330m": "tasks.distbelief_images",
     "local_80m": "tasks.distbelief_images",
@@ -59,6 +60,7 @@ __all__ = [
     "digits_large",
     "digits_local",
     "digits_softmax",
+    "fsdd",
     "local_80m",
     "local_330m",
     "local_1700m",

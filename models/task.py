@@ -106,6 +106,8 @@ class Task:
     parts: into how many an IterableDataset is divided, by default 8; runs that resume need the same number. samples:
         that an epoch of it has, where it has no len().
     batch: samples of a step and replica, unless the command line names another number.
+    epochs: passes over the training samples that it takes to learn them well, unless the command line names another
+        number.
     leaf_modules: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside
         is not traced and may branch on data.
     """
@@ -122,6 +124,7 @@ class Task:
     parts: int | None = None
     samples: int | None = None
     batch: int = 32
+    epochs: int = 1
     leaf_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -134,8 +137,9 @@ class Task:
         for name, value in (("parts", self.parts), ("samples", self.samples)):
             if value is not None and value < 1:
                 raise TaskError(f"task {self.name!r} has {name}={value}", fix="give 1 or more, or leave it out")
-        if self.batch < 1:
-            raise TaskError(f"task {self.name!r} has batch {self.batch}", fix="give a batch of at least 1")
+        for name, value in (("batch", self.batch), ("epochs", self.epochs)):
+            if value < 1:
+                raise TaskError(f"task {self.name!r} has {name}={value}", fix=f"give {name}=1 or more")
 
     def list_readers(self) -> list[Callable[..., Any]]:
         """Return whatever reads all that the model gives in evaluation, called as `reader(outputs, *targets)`."""

@@ -26,16 +26,16 @@ LARGE = 24  # rows and columns of enlarged images
 
 
 def digits() -> Task:
-    """Train a 64-128-64-10 perceptron. 30 epochs of SGD at 0.1 or Adagrad at 0.02 reach about 97.5 % test accuracy."""
-    return _task("digits", mlp, (64,))
+    """Train a 64-128-64-10 perceptron. 50 epochs of SGD at 0.1 or Adagrad at 0.02 reach about 97.5 % test accuracy."""
+    return _task("digits", mlp, (64,), epochs=50)
 
 
 def digits_local() -> Task:
     """Train two locally connected layers and a linear one, a small relative of DistBelief's image nets.
 
-    20 epochs of Adagrad at 0.05 or 40 of SGD at 0.2 reach about 98 % test accuracy.
+    40 epochs of Adagrad at 0.02 or of SGD at 0.2 reach about 98 % test accuracy.
     """
-    return _task("digits_local", local_net, (1, 8, 8))
+    return _task("digits_local", local_net, (1, 8, 8), epochs=40)
 
 
 def digits_large() -> Task:
@@ -43,7 +43,7 @@ def digits_large() -> Task:
 
     10 epochs of Adagrad at 0.02 reach about 98 % test accuracy.
     """
-    return replace(_task("digits_large", large_net, (1, LARGE, LARGE)), batch=64)
+    return replace(_task("digits_large", large_net, (1, LARGE, LARGE), epochs=10), batch=64)
 
 
 def digits_softmax(double: bool = False) -> Task:
@@ -51,7 +51,7 @@ def digits_softmax(double: bool = False) -> Task:
 
     double: compute in float64 instead of float32.
     """
-    task = _task("digits_softmax", softmax, (64,))
+    task = _task("digits_softmax", softmax, (64,), epochs=50)
     return to_float64(task) if double else task
 
 
@@ -89,7 +89,7 @@ def large_net() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(maps[-1] * sizes[-1] ** 2, 10))
 
 
-def _task(name: str, model: Callable[[], nn.Module], shape: tuple[int, ...]) -> Task:
+def _task(name: str, model: Callable[[], nn.Module], shape: tuple[int, ...], *, epochs: int) -> Task:
     """Return a task on the digits. shape: that of one image, as the model takes it."""
     return Task(
         name=name,
@@ -98,6 +98,7 @@ def _task(name: str, model: Callable[[], nn.Module], shape: tuple[int, ...]) -> 
         example=make_example_batches((shape,), classes=10),
         data=lambda split: _read(split, shape),
         batch=20,
+        epochs=epochs,
     )
 
 

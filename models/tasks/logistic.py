@@ -83,6 +83,7 @@ def logistic(
         data=_reader(files, features, entries),
         correct=count_correct,
         batch=32,
+        epochs=5,
     )
     return to_float64(task) if double else task
 

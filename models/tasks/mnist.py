@@ -17,12 +17,12 @@ def mnist(data: str | None = None) -> Task:
     5 epochs of Adagrad at 0.02 reach about 98 % test accuracy, 5 of SGD at 0.1 reach 96.7 %. data: "mnist:DIR"; without
     it the task can be planned but not trained.
     """
-    return _task("mnist", mlp, data)
+    return _task("mnist", mlp, data, epochs=5)
 
 
 def mnist_conv(data: str | None = None) -> Task:
     """Train two convolutions with pooling and two linear layers, like LeNet-5 (LeCun, 1998). data: "mnist:DIR"."""
-    return _task("mnist_conv", lenet, data)
+    return _task("mnist_conv", lenet, data, epochs=3)
 
 
 def mnist_softmax(data: str | None = None, double: bool = False) -> Task:
@@ -30,7 +30,7 @@ def mnist_softmax(data: str | None = None, double: bool = False) -> Task:
 
     data: "mnist:DIR". double: compute in float64 instead of float32.
     """
-    task = _task("mnist_softmax", softmax, data)
+    task = _task("mnist_softmax", softmax, data, epochs=5)
     return to_float64(task) if double else task
 
 
@@ -67,7 +67,7 @@ def lenet() -> nn.Module:
     )
 
 
-def _task(name: str, model: Callable[[], nn.Module], data: str | None) -> Task:
+def _task(name: str, model: Callable[[], nn.Module], data: str | None, *, epochs: int) -> Task:
     return Task(
         name=name,
         model=model,
@@ -75,6 +75,7 @@ def _task(name: str, model: Callable[[], nn.Module], data: str | None) -> Task:
         example=make_example_batches(((1, 28, 28),), classes=10),
         data=_nowhere(name) if data is None else open_data(data),
         batch=128,
+        epochs=epochs,
     )
 
 

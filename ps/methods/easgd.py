@@ -24,6 +24,9 @@ class EASGD(Method, frozen=True, tag="easgd"):
     every: steps between two exchanges with the centre, τ of the paper. alpha: the moving rate α, how far a replica
     moves towards the centre, and the centre towards it; 0 for the paper's 0.9 / replicas.
 
+    The centre takes no steps of its own, and slows replicas down. So without --lr the optimizer's own rate is
+    multiplied by (replicas + 1) / replicas.
+
     The centre is what is tested at the end and saved. Each replica has its own parameters and optimizer state; a
     replica that was started again begins at the centre, with a new state.
     """
@@ -45,6 +48,14 @@ class EASGD(Method, frozen=True, tag="easgd"):
     def push_period(self) -> int:
         """Steps between two exchanges."""
         return self.every
+
+    def scale_default_rate(self, replicas: int) -> float:
+        """Return (p + 1) / p for p replicas: they draw a centre along that takes no steps of its own.
+
+        In each exchange all replicas together move back by what the centre moves forward. So their steps of size s move
+        the p + 1 of them by p s / (p + 1) each, whatever α and τ are.
+        """
+        return (replicas + 1) / replicas
 
     def count_updates(self, steps: int, replicas: int) -> int:
         """Return one update for each exchange."""

@@ -52,6 +52,10 @@ class Method(msgspec.Struct, frozen=True):
         """Steps of a replica between two pushes; checkpoints are written after a multiple of them."""
         return 1
 
+    def scale_default_rate(self, replicas: int) -> float:
+        """Return by what an optimizer's own rate is multiplied, where the user names none."""
+        return 1.0
+
     def local_rate(self, optimizer: AnyOptimizer) -> float:
         """Return the rate of the plain SGD step that a worker takes with each gradient it pushes; 0 for none."""
         return 0.0

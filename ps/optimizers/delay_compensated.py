@@ -27,6 +27,11 @@ class AdaDelay(Optimizer, frozen=True, tag="adadelay"):
         super().__post_init__()
         self.demand_not_below("beta")
 
+    @property
+    def default_lr(self) -> float:
+        """The first steps are of half of it, the thousandth of a thirtieth."""
+        return 1.0
+
     def rate(self, update: Update) -> float:
         """Return lr / (beta + sqrt(t + tau)), the paper's alpha(t, tau)."""
         return self.lr / (self.beta + math.sqrt(update.number + update.tau))
@@ -46,6 +51,11 @@ class _Compensated(Optimizer, frozen=True):
 
     lr: float
     compensates_delay: ClassVar[bool] = True
+
+    @property
+    def default_lr(self) -> float:
+        """That of plain SGD."""
+        return 0.1
 
     @property
     def needs_every_fetch(self) -> bool:

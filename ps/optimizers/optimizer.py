@@ -42,6 +42,11 @@ class Optimizer(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
     @property
+    def default_lr(self) -> float:
+        """The learning rate where the user names none, with which most models learn something."""
+        return 0.001
+
+    @property
     def name(self) -> str:
         """The name on the command line."""
         return str(self.__struct_config__.tag)

@@ -35,6 +35,11 @@ class Scaled(Optimizer, frozen=True, tag="scaled"):
         return self.inner.lr
 
     @property
+    def default_lr(self) -> float:
+        """That of the inner optimizer."""
+        return self.inner.default_lr
+
+    @property
     def needs_every_fetch(self) -> bool:
         """Whether the inner optimizer needs it."""
         return self.inner.needs_every_fetch
@@ -102,13 +107,17 @@ class Scheduled(Optimizer, frozen=True, tag="scheduled"):
         self.inner.on_fetch(value, state, replica)
 
     def _at(self, update: Update) -> "PlainOptimizer | Scaled":
-        rate = self.lr * max(LEAST, self.schedule.factor(update.progress))
-        if isinstance(self.inner, Scaled):
-            return Scaled(msgspec.structs.replace(self.inner.inner, lr=rate))
-        return msgspec.structs.replace(self.inner, lr=rate)
+        return at_rate(self.inner, self.lr * max(LEAST, self.schedule.factor(update.progress)))
 
 
 RatedOptimizer = PlainOptimizer | Scaled | Scheduled
+
+
+def at_rate(optimizer: PlainOptimizer | Scaled, lr: float) -> PlainOptimizer | Scaled:
+    """Return an optimizer at another rate."""
+    if isinstance(optimizer, Scaled):
+        return Scaled(msgspec.structs.replace(optimizer.inner, lr=lr))
+    return msgspec.structs.replace(optimizer, lr=lr)
 
 
 def divide_by_staleness(optimizer: RatedOptimizer) -> RatedOptimizer:

@@ -31,6 +31,11 @@ class SGD(Optimizer, frozen=True, tag="sgd"):
             raise UsageError("E255", facts, fix="--optimizer sgd:momentum=0.9,nesterov=true")
 
     @property
+    def default_lr(self) -> float:
+        """A tenth, and less with momentum, which adds up steps in one direction to 1 / (1 - momentum) of them."""
+        return round(0.1 * (1 - self.momentum), 6)
+
+    @property
     def local_rate(self) -> float:
         """The worker takes the shard's step itself if that depends on the gradient alone."""
         return 0.0 if self.momentum or self.weight_decay else self.lr
@@ -55,6 +60,11 @@ class Add(Optimizer, frozen=True, tag="add"):
 
     lr: float = 1.0
 
+    @property
+    def default_lr(self) -> float:
+        """What is pushed counts in full."""
+        return 1.0
+
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
         """Update in one pass."""
         value.add_(gradient, alpha=self.lr)
@@ -73,6 +83,11 @@ class Adagrad(Optimizer, frozen=True, tag="adagrad"):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.demand_not_below("local_rate")
+
+    @property
+    def default_lr(self) -> float:
+        """The first step changes each parameter by this, and later ones by less."""
+        return 0.02
 
     def init_state(self, value: Tensor) -> dict[str, Tensor]:
         """Return sum, of the squared gradients.
@@ -102,6 +117,11 @@ class TorchAdagrad(Optimizer, frozen=True, tag="adagrad-torch"):
         self.demand_above("eps")
         self.demand_fraction("weight_decay")
         self.demand_not_below("initial", "lr_decay")
+
+    @property
+    def default_lr(self) -> float:
+        """That of `Adagrad`."""
+        return 0.02
 
     def rate(self, update: Update) -> float:
         """Return the rate, which falls with every update by `lr_decay`."""

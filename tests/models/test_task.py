@@ -1,5 +1,7 @@
 """`Task` and `Data`."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -50,8 +52,13 @@ def test_a_model_that_is_no_module_is_refused():
 
 
 def test_an_empty_batch_is_refused():
-    with pytest.raises(TaskError, match="batch 0"):
+    with pytest.raises(TaskError, match="batch=0"):
         make_task(batch=0)
+
+
+def test_no_epochs_are_refused():
+    with pytest.raises(TaskError, match="epochs=0"):
+        replace(make_task(), epochs=0)
 
 
 def test_example_fits_the_model_and_the_loss():

@@ -263,7 +263,7 @@ def _list_settings(job: Job) -> dict[str, Any]:
         "optimizer": str(job.optimizer),
         **_list_effective_settings(job),
         "compression of pushes": "none" if job.compression is None else str(job.compression),
-        "epochs": job.config.epochs,
+        "epochs": job.training.epochs,
         "batch": job.training.batch,
         "steps per replica": "as long as there are samples" if job.training.is_open_ended else job.training.steps,
         "seed": job.config.seed,

@@ -9,12 +9,12 @@ from ...errors import UsageError
 from ...ps.methods.method import Method
 from ...ps.methods.registry import AnyMethod, parse_method
 from ...ps.optimizers.optimizer import Optimizer
-from ...ps.optimizers.rates import RatedOptimizer, Scaled, Scheduled
+from ...ps.optimizers.rates import RatedOptimizer, Scaled, Scheduled, at_rate
 from ...ps.optimizers.registry import parse_optimizer
 from ...ps.optimizers.schedule import AnySchedule, Schedule, parse_schedule
 from ...ps.slices.compression import AnyCompression, Compression, parse_compression
 from .option import MAX_WHOLE
-from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER
+from .option_values import DEFAULT_OPTIMIZER
 
 MAX_LR = torch.finfo(torch.float32).max
 
@@ -29,9 +29,13 @@ def method_of(choice: str | AnyMethod) -> AnyMethod:
 
 
 def optimizer_of(
-    choice: str | RatedOptimizer | None, lr: float | None, schedule: str | AnySchedule | None = None
+    choice: str | RatedOptimizer | None,
+    lr: float | None,
+    schedule: str | AnySchedule | None = None,
+    *,
+    times: float = 1.0,
 ) -> RatedOptimizer:
-    """Return the optimizer of a config at the learning rate `lr`, or at one that follows a schedule.
+    """Return the optimizer of a config at the rate `lr`, by default `times` its own, or at one that follows a schedule.
 
     UsageError if there is no such optimizer, if it sets a learning rate itself and `lr` is given too, or if the rate is
     too large for float32.
@@ -44,7 +48,9 @@ def optimizer_of(
         )
     optimizer: RatedOptimizer
     if choice is None or isinstance(choice, str):
-        optimizer = parse_optimizer(choice or DEFAULT_OPTIMIZER, DEFAULT_LR if lr is None else lr)
+        optimizer = parse_optimizer(choice or DEFAULT_OPTIMIZER, 1.0 if lr is None else lr)
+        if lr is None and not own_rate:
+            optimizer = at_rate(optimizer, optimizer.default_lr * times)
     else:
         _expect(choice, Optimizer, "optimizer", DEFAULT_OPTIMIZER)
         optimizer = choice

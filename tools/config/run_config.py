@@ -20,7 +20,7 @@ from ..task.plan_request import PlanRequest
 from .engine_name import FORMS, check_engine, check_ports, parse_engine
 from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
 from .option_conflicts import refuse_conflicts
-from .option_values import DEFAULT_LR, DEFAULT_OPTIMIZER, RETRY_SCALED, STOP
+from .option_values import DEFAULT_OPTIMIZER, RETRY_SCALED, STOP
 from .parameter_group import Group
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RunConfig:
     data: str | None = option(
         group=TASK,
         metavar="KIND:PATH",
-        help="Data on disk, for tasks that need it: mnist:DIR, libsvm:FILE or text:FILE.",
+        help="Data on disk, for tasks that need it: mnist:DIR, fsdd:DIR, libsvm:FILE or text:FILE.",
     )
     inputs: Sequence[str] = option(
         (), group=TASK, flag="--input", metavar="SHAPE", check=strings,
@@ -121,7 +121,7 @@ class RunConfig:
         shown_default=DEFAULT_OPTIMIZER,
         help="How gradients change parameters, e.g. adam:beta1=0.8. `cutset methods` lists all.",
     )
-    lr: float | None = option(group=TRAINING, shown_default=str(DEFAULT_LR), help="Learning rate.")
+    lr: float | None = option(group=TRAINING, shown_default="the optimizer's own", help="Learning rate.")
     lr_schedule: str | AnySchedule | None = option(
         group=TRAINING,
         metavar="NAME[:OPTION=VALUE,...]",
@@ -142,8 +142,11 @@ class RunConfig:
     clip_norm: float = option(
         0.0, group=TRAINING, check=number(0), help="Clip the global gradient norm to this value; 0 disables."
     )
-    epochs: int = option(
-        1, group=TRAINING, check=whole_number(1), help="Passes over the training data, all replicas together."
+    epochs: int | None = option(
+        group=TRAINING,
+        check=whole_number(1),
+        shown_default="the task's own",
+        help="Passes over the training data, all replicas together.",
     )
     target: float | None = option(
         group=TRAINING,

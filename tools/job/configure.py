@@ -10,7 +10,7 @@ from torch import nn
 
 from ...errors import BadInput, UsageError
 from ...partition.capture.tracing_error import Untraceable
-from ...ps.optimizers.rates import Scheduled
+from ...ps.optimizers.rates import RatedOptimizer, Scheduled
 from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.optimizers.schedule import TabulatedSchedule
 from ...ps.slices.region import Region
@@ -72,7 +72,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     names, resumed = state_names(weights.model), [] if start is None else start.notes
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     groups, ties = config.parameter_groups, list_ties(weights.model)
-    base = optimizer_of(config.optimizer, config.lr, config.lr_schedule)
+    base = _choose_optimizer(config, method)
     optimizer = arrange_groups(base, groups, config.ema, regions, ties)
     demand_average(optimizer, method, config.replicas)
     remarks = count_groups(optimizer, groups, len(plan.spec.frozen))
@@ -106,6 +106,12 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
         None if start is None else start.stream,
         others=plan.others,
     )
+
+
+def _choose_optimizer(config: RunConfig, method: "AnyMethod") -> RatedOptimizer:
+    """Return the optimizer of a run; its rate depends on the method where the user names none."""
+    times = method.scale_default_rate(config.replicas)
+    return optimizer_of(config.optimizer, config.lr, config.lr_schedule, times=times)
 
 
 def choose_shard_count(config: RunConfig, plan: ReplicaPlan) -> int:
@@ -161,15 +167,17 @@ def _make_training_spec(
     config: RunConfig, plan: ReplicaPlan, trial: DryRun, start: ResumeState | None, staged: Path
 ) -> TrainingSpec:
     """Share the samples of all epochs out in whole batches, the steps of each replica."""
-    method, optimizer = method_of(config.method), optimizer_of(config.optimizer, config.lr, config.lr_schedule)
-    steps = config.epochs * trial.samples // plan.batch // config.replicas
+    method = method_of(config.method)
+    optimizer = _choose_optimizer(config, method)
+    epochs = config.epochs or plan.task.epochs
+    steps = epochs * trial.samples // plan.batch // config.replicas
     if trial.parts and not trial.samples:
         _check_open_ended(config, plan, optimizer)
         steps = OPEN_ENDED
     if steps < 1:
         raise UsageError(
             "E223",
-            f"{config.epochs} epochs of {trial.samples} samples have no batch of {plan.batch} for each of "
+            f"{epochs} epochs of {trial.samples} samples have no batch of {plan.batch} for each of "
             f"{config.replicas} replicas",
             fix="fewer --replicas, a smaller --batch, or more --epochs",
         )
@@ -177,7 +185,7 @@ def _make_training_spec(
     check_same_stream(start, trial.parts, plan.batch)
     if start_step >= steps:
         facts = f"the checkpoint was made after {start_step} of {steps} steps of each replica: nothing is left to do"
-        raise UsageError("E284", facts, fix=f"--epochs {config.epochs + 1}, or more")
+        raise UsageError("E284", facts, fix=f"--epochs {epochs + 1}, or more")
     method.check(optimizer, config.replicas, steps)
     check_divergence_policy(config.on_divergence, method, optimizer, config.replicas, steps)
     every, out = parse_interval(config.checkpoint_every, method), config.folder.resolve()
@@ -188,7 +196,7 @@ def _make_training_spec(
         seed=config.seed,
         replicas=config.replicas,
         steps=steps,
-        evaluate_every=config.evaluate_every or (0 if steps == OPEN_ENDED else max(1, steps // config.epochs)),
+        evaluate_every=config.evaluate_every or (0 if steps == OPEN_ENDED else max(1, steps // epochs)),
         folder=str(out),
         schedule=config.schedule,
         clip_norm=config.clip_norm,
@@ -201,7 +209,7 @@ def _make_training_spec(
         samples=trial.samples,
         monitor=_settle_monitor(config, plan, trial, staged),
         parts=trial.parts,
-        epochs=config.epochs,
+        epochs=epochs,
     )
 
 

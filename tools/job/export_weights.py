@@ -40,7 +40,7 @@ def describe_checkpoint(job: "Job", step: int, stream: Position | None = None) -
         stream = StreamPosition(job.training.parts, job.training.batch)
     return {
         "task": job.config.task_name,
-        "epochs": job.config.epochs,
+        "epochs": job.training.epochs,
         "run": job.run,
         "step": step,
         "samples": step * job.replicas * job.training.batch,

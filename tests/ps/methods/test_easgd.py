@@ -71,6 +71,23 @@ def test_the_centre_converges(optimizer):
     assert (values - 1).abs().max() < 0.05
 
 
+class Slope(Regression):
+    """A gradient that is 1 everywhere."""
+
+    def step(self, batch, step):
+        self.gradients.add_(1)
+        return 0.0
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_the_default_rate_makes_up_for_the_centre_that_takes_no_steps(replicas):
+    method, steps = EASGD(every=5), 400
+    rate = RATE * method.scale_default_rate(replicas)
+    workers = [Slope() for _ in range(replicas)]
+    values, _, _ = run(method, SGD(rate), steps=steps, replicas=replicas, shards=1, workers=workers)
+    assert -float(values.mean()) == pytest.approx(RATE * steps, rel=0.05)
+
+
 def test_it_continues_from_the_centre_at_any_step():
     values, statistics, _ = run(EASGD(every=5), SGD(0.02), steps=400, parts=4)
     assert (values - 1).abs().max() < 0.05

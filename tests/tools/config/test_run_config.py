@@ -16,7 +16,8 @@ from cutset.models.task import Task
 from cutset.partition.placement.placement_file import Placement
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.sync import Sync
-from cutset.ps.optimizers.rates import Scaled
+from cutset.ps.optimizers.rates import Scaled, Scheduled
+from cutset.ps.optimizers.schedule import Cosine
 from cutset.ps.optimizers.standard import SGD, Adam
 from cutset.ps.slices.compression import TopK
 from cutset.tools.commands.train_command import train as train_command
@@ -242,8 +243,12 @@ def test_a_config_can_be_changed() -> None:
     assert replace(config, replicas=2) == RunConfig(TASK, method="sync", lr=0.1, replicas=2)
 
 
-def test_the_learning_rate_is_that_of_the_optimizer_or_the_default() -> None:
+def test_the_learning_rate_is_the_users_or_the_optimizers_own() -> None:
     assert optimizer_of(None, None).lr == 0.02
+    assert optimizer_of("adam", None) == Adam(0.001)
+    assert optimizer_of("adam/tau:beta1=0.8", None) == Scaled(Adam(0.001, beta1=0.8))
+    assert optimizer_of("sgd", None, "cosine") == Scheduled(SGD(0.1), Cosine())
+    assert optimizer_of("sgd:momentum=0.9", None) == SGD(0.01, momentum=0.9)
     assert optimizer_of("adam:lr=0.3", None).lr == 0.3
     assert optimizer_of("adam", 0.1) == Adam(0.1)
     assert optimizer_of(Scaled(SGD(0.4)), None) == Scaled(SGD(0.4))

@@ -5,6 +5,7 @@ import click
 from .channel import channel_command
 from .cluster import cluster_command
 from .data import data_command
+from .defaults import defaults_command
 from .figure3 import figure3_command
 from .figure4 import figure4_command
 from .figure5 import figure5_command
@@ -27,6 +28,7 @@ for _command in (
     channel_command,
     cluster_command,
     data_command,
+    defaults_command,
     figure3_command,
     figure4_command,
     figure5_command,

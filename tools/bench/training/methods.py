@@ -153,33 +153,38 @@ class CutsetMethod:
 
     def __init__(self, setting: MethodSetting, data: str, folder: Path) -> None:
         self.name, self.tuning = setting.name, setting.tuning
-        self.settings = f"{setting.method}; {setting.optimizer}, rate {setting.lr:g}"
+        self.settings, self._takes_epochs = setting.method, setting.optimizer != ""
         self._config = RunConfig(
             TASK,
             data=data,
-            batch=BATCH,
             method=setting.method,
-            optimizer=setting.optimizer,
-            lr=setting.lr,
             out=folder,
             replicas=REPLICAS,
             shards=1,
             baseline=setting.baseline,
-            target=TARGET,
         )
+        if self._takes_epochs:
+            self.settings += f"; {setting.optimizer}, rate {setting.lr:g}"
+            rated = replace(self._config, optimizer=setting.optimizer, lr=setting.lr)
+            self._config = replace(rated, batch=BATCH, target=TARGET)
         self.processes = REPLICAS + 1
         self._once: Job | None = None
 
     def learn(self, epochs: int) -> TrainingResult:
-        result = self._run(prepare(replace(self._config, epochs=epochs)), tests=TESTS * epochs)
+        result = self._run(self._prepare(epochs), tests=TESTS * epochs)
         beside = _read_result(result["rows"][0]) if self._config.baseline else None
         return replace(_read_result(result["rows"][-1]), beside=beside)
 
     def measure_speed(self) -> float:
         if self._once is None:
-            self._once = prepare(replace(self._config, baseline=False, epochs=SPEED_EPOCHS))
+            self._once = self._prepare(SPEED_EPOCHS, baseline=False)
         rate: float = self._run(self._once, tests=0)["rows"][-1]["samples_per_s"]
         return rate
+
+    def _prepare(self, epochs: int, **changes: Any) -> Job:
+        """Return the job of so many epochs; a batch method takes the same passes over all samples each time."""
+        config = replace(self._config, **changes)
+        return prepare(replace(config, epochs=epochs) if self._takes_epochs else config)
 
     def _run(self, job: Job, *, tests: int) -> dict[str, Any]:
         every = max(1, job.training.steps // tests) if tests else 0
@@ -189,7 +194,7 @@ class CutsetMethod:
 
 def _read_result(row: dict[str, Any]) -> TrainingResult:
     curve = tuple((int(point["samples"]), float(point["test_accuracy"])) for point in row["curve"])
-    late = row["staleness_mean"], row["staleness_max"]
+    late = row.get("staleness_mean"), row.get("staleness_max")
     return TrainingResult(curve, row["samples_per_s"], *late, row["bytes_per_step"])
 
 

@@ -1,8 +1,8 @@
 """How `cutset bench methods` runs each method: its options, its optimizer, its rate, and how the rate was found.
 
 All train the 784-512-512-10 perceptron on MNIST with batches of 128 and two replicas. A rate that follows from that of
-one process was not tuned. For the others, `tuning` names the rates that were tried in single runs of five epochs, with
-the accuracies reached; one that is within a point of one process was taken.
+one process was not tuned; batch methods have none. For the others, `tuning` names the rates that were tried in single
+runs of five epochs, with the accuracies reached; one that is within a point of one process was taken.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,14 @@ from ....errors import UsageError
 class MethodSetting:
     """One row of the table. method, optimizer: as on the command line. tuning: how the rate was found.
 
+    optimizer: "" of a batch method, which takes passes over all samples, not epochs of batches, and ends by itself.
     baseline: whether to train one process by the same optimizer, too, if comparing with plain SGD is not enough.
     """
 
     name: str
     method: str
-    optimizer: str
-    lr: float
+    optimizer: str = ""
+    lr: float = 0.0
     tuning: str = ""
     baseline: bool = False
 
@@ -50,6 +51,9 @@ SETTINGS = (
     MethodSetting("easgd", "easgd:every=4", "sgd", 0.3, "0.2 (95.9 %), 0.3 (96.8 %)"),
     MethodSetting("diloco", "diloco:every=20", "adamw", 0.001, "AdamW's default", baseline=True),
     MethodSetting("diloco overlapped", "diloco:every=20,overlap=true", "adamw", 0.001, "as diloco"),
+    MethodSetting("sandblaster", "sandblaster:iterations=60"),
+    MethodSetting("OWL-QN", "sandblaster:iterations=60,l1=1e-05"),
+    MethodSetting("conjugate gradients", "sandblaster:solver=cg,iterations=60"),
 )
 
 
