@@ -9,16 +9,23 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .generator_tracking import Unrecordable
-from .init_event import EventExecutor, InitEvent, TensorView
+from .init_event import EventExecutor, InitEvent, TensorView, draws_alike_in_parts
 from .init_recorder import CopyWatch, InitRecorder, Memories, record_initialisers
 
-Sink = Callable[[str, Tensor], None]
+PART = 1 << 24  # elements that are drawn at a time of a tensor that is nothing but drawn
+
+
+class Sink(Protocol):
+    """Takes a value, or the part of its flat elements that begins at `start`."""
+
+    def __call__(self, name: str, value: Tensor, /, *, start: int = 0) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,9 @@ class DeferredModel:
     def replay(self, tensors: Mapping[str, Tensor], sink: Sink) -> None:
         """Compute the values of the wanted tensors of `model`; `sink(name, value)` gets each, in no particular order.
 
-        The value is the sink's only until it returns. Raises Unrecordable where an operator behaves otherwise than it
-        did when it was recorded.
+        A large one that is drawn at random and not changed any more comes in parts, `sink(name, part, start=i)`, and is
+        never whole. The value is the sink's only until it returns. Raises Unrecordable where an operator behaves
+        otherwise than it did when it was recorded.
         """
         names: dict[int, list[tuple[str, TensorView]]] = defaultdict(list)
         for name, tensor in tensors.items():
@@ -53,6 +61,13 @@ class DeferredModel:
         executor, left = EventExecutor(self.nbytes, self.followed), set(names)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             for event, ended in zip(self.events, ends, strict=True):
+                whole = self._find_parted(event, ended, names)
+                if whole is not None:
+                    name, view = whole
+                    for start, part in executor.draw_in_parts(event, view, part=PART):
+                        sink(name, part, start=start)
+                    left.discard(view.memory)
+                    continue
                 executor.execute(event)
                 for number, final in ended:
                     if final:
@@ -62,6 +77,19 @@ class DeferredModel:
             for number in left:  # never written: what plain torch leaves as it finds it is zero here
                 _hand_on(executor, names[number], sink)
                 executor.free(number)
+
+    def _find_parted(
+        self, event: InitEvent, ended: Sequence[tuple[int, bool]], names: Mapping[int, Sequence[tuple[str, TensorView]]]
+    ) -> tuple[str, TensorView] | None:
+        """Return the name and view of a large tensor if the event draws it alone, in parts, and it is final then."""
+        if len(ended) != 1 or not ended[0][1]:
+            return None
+        number = ended[0][0]
+        if len(names[number]) != 1 or event.memories != {number}:
+            return None
+        name, view = names[number][0]
+        large = self.nbytes[number] > PART * view.dtype.itemsize
+        return (name, view) if large and draws_alike_in_parts(event, view, self.nbytes[number]) else None
 
     def _find_last_uses(self, names: Mapping[int, object]) -> list[list[tuple[int, bool]]]:
         """Return for each event the memories whose content is not needed after it, and whether that is a wanted one."""

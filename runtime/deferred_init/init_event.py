@@ -1,6 +1,7 @@
 """`InitEvent`: an operator that made or changed values while a model was recorded; `EventExecutor` runs it for real."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .generator_tracking import DeferredDraw, GeneratorReplay, Unrecordable
+
+PARTS_OF = 16  # numbers that torch draws of a normal distribution at a time
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,25 @@ class InitEvent:
         return {view.memory for view in (*views, *self.makes) if view is not None}
 
 
+def draws_alike_in_parts(event: InitEvent, view: TensorView, nbytes: int) -> bool:
+    """Whether an event fills a memory with numbers that are the same if its flat parts are drawn one after the other.
+
+    torch draws a number of a uniform distribution for each element in turn, and of a normal one for each `PARTS_OF`
+    elements in turn; the last elements, fewer than that, are drawn together with some before them.
+    """
+    (first, *rest), _ = event.args if event.draw is not None else ((None,), {})
+    return (
+        event.op in (torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default)
+        and event.overwrites == view.memory
+        and first == view
+        and not any(isinstance(one, TensorView) for one in rest)
+        and view.offset == 0
+        and view.dtype in (torch.float32, torch.float64)
+        and view.covers(nbytes)
+        and view.stride == torch.empty(view.shape, device="meta").stride()
+    )
+
+
 class EventExecutor:
     """Runs events and holds the memories that they need and leave.
 
@@ -94,6 +116,21 @@ class EventExecutor:
             storage = torch.zeros(self._nbytes[view.memory], dtype=torch.uint8).untyped_storage()
             self._held[view.memory] = storage
         return torch.empty(0, dtype=view.dtype).set_(storage, view.offset, view.shape, view.stride)
+
+    def draw_in_parts(self, event: InitEvent, view: TensorView, *, part: int) -> Iterator[tuple[int, Tensor]]:
+        """Run an event that `draws_alike_in_parts`, and yield the flat elements of its memory from each start.
+
+        part: elements of all parts but the last, which has up to `PARTS_OF` more. The memory is never held.
+        """
+        assert event.draw is not None
+        (_, *bounds), options = event.args
+        size = math.prod(view.shape)
+        with self._generators.replay(event.draw):
+            for start in range(0, max(1, size - PARTS_OF), part):
+                stop = size if start + part >= size - PARTS_OF else start + part
+                values = torch.empty(stop - start, dtype=view.dtype)
+                event.op(values, *bounds, **{name: one for name, one in options.items() if name != "generator"})
+                yield start, values
 
     def free(self, memory: int) -> None:
         """Free a memory."""

@@ -318,3 +318,35 @@ def test_no_more_is_held_than_the_largest_tensor():
     assert sorted(names) == sorted(state(deferred.model))
     assert most == width * width * 4
     assert executions[-1].held_bytes == 0
+
+
+class Drawn(nn.Module):
+    """Tensors that are nothing but drawn, of sizes that parts of 64 do not divide, and others."""
+
+    def __init__(self):
+        super().__init__()
+        self.uniform = nn.Parameter(torch.empty(5, 7, 11))
+        nn.init.uniform_(self.uniform, -0.3, 0.2)
+        self.linear, self.table = nn.Linear(33, 37), nn.Embedding(101, 7)
+        self.normal = nn.Parameter(nn.init.normal_(torch.empty(1003), 1.0, 2.0))
+        self.wide = nn.Parameter(nn.init.normal_(torch.empty(80, dtype=torch.float64)))
+        self.changed = nn.Parameter(nn.init.normal_(torch.empty(900)) * 2)
+        self.turned = nn.Parameter(nn.init.uniform_(torch.empty(20, 50).t()))
+        self.last = nn.Parameter(torch.randn(100))
+
+
+def test_large_tensors_are_drawn_in_parts(monkeypatch):
+    monkeypatch.setattr(module, "PART", 64)
+    deferred, parts = record(seeded(Drawn)), {}
+    deferred.replay(
+        state(deferred.model), lambda name, value, *, start=0: parts.setdefault(name, {}).update({start: value.clone()})
+    )
+    built = state(seeded(Drawn)())
+    assert {name: len(found) for name, found in parts.items() if len(found) > 1} == {
+        "uniform": 6, "linear.weight": 19, "table.weight": 11, "normal": 16,
+    }  # fmt: skip
+    for name, found in parts.items():
+        drawn = torch.cat([found[start].flatten() for start in sorted(found)])
+        assert torch.equal(drawn, built[name].flatten()), name
+        starts = np.cumsum([0, *(len(found[start].flatten()) for start in sorted(found))])
+        assert sorted(found) == starts[:-1].tolist()
