@@ -21,7 +21,7 @@ FOLDERS := models partition ps runtime tools
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test runs slow simulate test-outside sweep engines fuzz chaos lint types format docs clean
+.PHONY: demo test runs slow simulate test-outside sweep engines fuzz chaos endure lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -69,6 +69,11 @@ fuzz: $(STAMP)
 # Processes killed and stopped, links cut and black-holed at random steps of real runs: some minutes
 chaos: $(STAMP)
 	$(VENV)/bin/python -m pytest tests/chaos -rP
+
+# One run of so many minutes, in which replicas and shards are killed and replicas come and go
+MINUTES ?= 10
+endure: $(STAMP)
+	PYTHONPATH=tests/support $(VENV)/bin/python tests/chaos/endure.py $(MINUTES)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

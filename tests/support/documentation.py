@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from places import ROOT
+from takes import write_takes
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND_TIMEOUT_S = 120  # where other processes take the cores
@@ -132,6 +133,7 @@ def set_up(folder: Path) -> None:
         }
         for kind, data in files.items():
             (folder / "mnist" / f"{name}-{kind}.gz").write_bytes(gzip.compress(data))
+    write_takes(folder / "fsdd" / "recordings")
     rows = (f"{draw.choice('+-')}1 {draw.randint(1, 60)}:1 {draw.randint(61, 123)}:1" for _ in range(400))
     (folder / "a9a").write_text("\n".join(rows) + "\n")
     words = ["the", "a", *(f"word{i}" for i in range(30))]
