@@ -10,6 +10,7 @@ from torch import nn
 
 from ...errors import BadInput, UsageError
 from ...partition.capture.tracing_error import Untraceable
+from ...ps.methods.sandblaster import Sandblaster
 from ...ps.optimizers.rates import RatedOptimizer, Scheduled
 from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.optimizers.schedule import TabulatedSchedule
@@ -169,7 +170,8 @@ def _make_training_spec(
     """Share the samples of all epochs out in whole batches, the steps of each replica."""
     method = method_of(config.method)
     optimizer = _choose_optimizer(config, method)
-    epochs = config.epochs or plan.task.epochs
+    own = 1 if isinstance(method, Sandblaster) else plan.task.epochs  # a batch method only asks for one portion
+    epochs = config.epochs or own
     steps = epochs * trial.samples // plan.batch // config.replicas
     if trial.parts and not trial.samples:
         _check_open_ended(config, plan, optimizer)
