@@ -5,12 +5,11 @@ import click
 from .channel import channel_command
 from .cluster import cluster_command
 from .data import data_command
-from .defaults import defaults_command
 from .figure3 import figure3_command
 from .figure4 import figure4_command
 from .figure5 import figure5_command
 from .memory import memory_command
-from .methods import methods_bench_command
+from .methods import defaults_command, methods_bench_command
 from .optimizers import optimizers_command
 from .plan import plan_bench_command
 from .ps import ps_command
