@@ -15,6 +15,7 @@
     flops = "50 GFLOP/s"              # of large matrix products
     memory = "16 GB"
     memory_bandwidth = "10 GB/s"      # this and all below may be left out
+    process_memory = "250 MB"         # which a process takes before it has a part of a model
 
     [machine.costs]                   # what things cost however small they are
     operator = "25 us"                # a box of an operator forward, and
@@ -47,6 +48,11 @@
     bandwidth = "10 Gbit/s"
     latency = "50 us"
 
+    [[shared]]                        # machines that are processes of one host and share its cores
+    machines = ["desk 0", "desk 1"]
+    cores = 2                         # how many of them can compute at once, each at its full speed
+    contention = 1.3                  # so many times as long where all cores are busy; 1 if left out
+
 Numbers without a unit are bytes, bytes/s, seconds and FLOP/s. What is left out is as in `Machine`.
 """
 
@@ -70,12 +76,13 @@ from .cluster_tables import (
     NetworkCardTable,
     NetworkTable,
     RateTable,
+    SharedTable,
     Table,
     decode_tables,
     quantity_fields,
     suggest,
 )
-from .machines import MAX_MACHINES, Cluster, Machine, NetworkLink
+from .machines import MAX_MACHINES, Cluster, Machine, NetworkLink, SharedCores
 from .quantities import Bandwidth, Duration
 
 PROBE = "cutset probe -o cluster.toml"
@@ -116,7 +123,8 @@ def _make_cluster(tables: ClusterTables) -> Cluster:
             raise BadInput("E358", f"network has no {key}", fix=f'{key} = "{quantity.example}"')
     links = {(link.source, link.target): link for link in _make_host_links(tables)}
     links |= {(link.source, link.target): link for link in _make_links(tables.link, [m.name for m in machines])}
-    return Cluster(tuple(machines), links=tuple(links.values()), **network)
+    shared = tuple(_make_shared(tables.shared, [m.name for m in machines]))
+    return Cluster(tuple(machines), links=tuple(links.values()), shared=shared, **network)
 
 
 def _make_machines(tables: Sequence[MachineTable]) -> list[Machine]:
@@ -146,7 +154,10 @@ def _make_machines(tables: Sequence[MachineTable]) -> list[Machine]:
 
 def _make_machine(table: MachineTable) -> Machine:
     stated: dict[str, Any] = {**table.quantities(), **table.costs.quantities(), **table.network.quantities()}
-    machine = Machine(table.name, **{**stated, "memory_bytes": int(table.memory_bytes)})
+    for size in ("memory_bytes", "process_bytes"):
+        if size in stated:
+            stated[size] = int(stated[size])
+    machine = Machine(table.name, **stated)
     machine = replace(machine, address=table.address or "", python=table.python or "")
     rates = msgspec.structs.asdict(table.rates)
     return replace(machine, rates={kind: replace(machine.rate(kind), **rate) for kind, rate in rates.items() if rate})
@@ -186,6 +197,20 @@ def _make_links(tables: Sequence[LinkTable], names: Sequence[str]) -> Iterator[N
         yield NetworkLink(numbers[table.source], numbers[table.target], **table.quantities())
 
 
+def _make_shared(tables: Sequence[SharedTable], names: Sequence[str]) -> Iterator[SharedCores]:
+    numbers = {name: number for number, name in enumerate(names)}
+    places: dict[str, int] = {}  # of the machines that share cores
+    for i, table in enumerate(tables):
+        for name in table.machines:
+            if name not in numbers:
+                raise BadInput("E356", f"shared[{i}].machines {name!r} is no machine", fix=suggest(name, names))
+            if name in places:
+                facts = f"shared[{i}].machines {name!r} is also in shared[{places[name]}]"
+                raise BadInput("E354", facts, fix="leave one of them out")
+            places[name] = i
+        yield SharedCores(tuple(numbers[name] for name in table.machines), table.cores, **table.quantities())
+
+
 # Writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +234,10 @@ def to_toml(cluster: Cluster, *, note: str = "") -> str:
     for link in cluster.links:
         ends = [f"from = {_quote(names[link.source])}", f"to = {_quote(names[link.target])}"]
         lines += ["", "[[link]]", *ends, *_field_lines(link, LinkTable)]
+    for cores in cluster.shared:
+        machines = ", ".join(_quote(names[number]) for number in cores.machines)
+        lines += ["", "[[shared]]", f"machines = [{machines}]", f"cores = {cores.cores}"]
+        lines += _field_lines(cores, SharedTable)
     return "\n".join(lines).strip() + "\n"
 
 
@@ -243,7 +272,7 @@ def _field_lines(value: object, table: type[Table]) -> list[str]:
     lines = []
     for attribute, key, quantity in quantity_fields(table):
         number = getattr(value, attribute)
-        if number is not None:
+        if number is not None and not (attribute == "process_bytes" and not number):
             stated = quantity.format(number)
             lines.append(f"{key} = {_quote(stated) if isinstance(stated, str) else repr(stated)}")
     return lines

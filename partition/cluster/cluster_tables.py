@@ -14,7 +14,7 @@ from msgspec import field
 
 from ...errors import BadInput
 from ..operators.sharding.cost_class import CLASSES
-from .quantities import Bandwidth, Duration, Fraction, Memory, Quantity, Speed
+from .quantities import Bandwidth, Duration, Fraction, Memory, Quantity, Slowdown, Speed
 
 _MAX_SUGGESTIONS = 12
 
@@ -106,6 +106,7 @@ class MachineTable(Table):
     flops_per_s: Speed
     memory_bytes: Memory
     memory_bandwidth: Bandwidth | None = None
+    process_bytes: Memory | None = field(name="process_memory", default=None)
     count: Count = 1
     host: Name | None = None
     address: Address | None = None
@@ -124,12 +125,21 @@ class LinkTable(Table):
     latency_s: Duration
 
 
+class SharedTable(Table):
+    """[[shared]]"""
+
+    machines: list[Name]
+    cores: Count
+    contention: Slowdown | None = None
+
+
 class ClusterTables(Table):
     """The whole file."""
 
     network: NetworkTable = field(default_factory=NetworkTable)
     machine: list[MachineTable] = []
     link: list[LinkTable] = []
+    shared: list[SharedTable] = []
 
 
 def decode_tables(data: Mapping[str, Any]) -> ClusterTables:
@@ -164,6 +174,7 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
     "machine.rates.*": RateTable,
     "machine.network": NetworkCardTable,
     "link": LinkTable,
+    "shared": SharedTable,
 }  # by their place in the file
 _EXAMPLES = {
     **{key: f'{key} = "{Speed.example}"' for key in CLASSES},
@@ -177,6 +188,8 @@ _EXAMPLES = {
     **{key: f"[[{key}]] in double brackets" for key in ("machine", "link")},
     "inside": "[network.inside] with its fields below it",
     "count": "count = 2",
+    "machines": 'machines = ["desk 0", "desk 1"]',
+    "cores": "cores = 2",
     "host": 'host = "left"',
     "address": 'address = "user@lab3"',
     "python": 'python = "/opt/cutset/bin/python"',

@@ -39,6 +39,8 @@ class Machine:
     overhead of a step. cold: by which fraction starting operators takes longer in a step that waits for other machines,
     since other work has had the core meanwhile.
 
+    process_bytes: memory that a worker's process takes before it has a part of a model: Python, torch, what they keep.
+
     bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
 
     address: where ssh finds it, as in "user@lab3"; "" for a machine that is only planned for. python: the interpreter
@@ -57,6 +59,7 @@ class Machine:
     message_s: float = 0.0
     step_s: float = 0.0
     cold: float = 0.0
+    process_bytes: int = 0
     bandwidth_out: float | None = None
     bandwidth_in: float | None = None
     latency_s: float | None = None
@@ -86,16 +89,38 @@ class NetworkLink:
 
 
 @dataclass(frozen=True)
+class SharedCores:
+    """Machines that are processes of one host and share its cores.
+
+    machines: their numbers. cores: how many of them have a core, or cores, of their own while they compute at once.
+    contention: how many times as long a machine computes while all cores are busy as while the others are idle: caches,
+    memory and, of two threads of a core, the core itself are shared, too.
+    """
+
+    machines: tuple[int, ...]
+    cores: int
+    contention: float = 1.0
+
+    def slowdown(self, busy: int) -> float:
+        """How many times as long each of so many machines computes that compute at once."""
+        used = min(busy, self.cores)
+        crowded = (used - 1) / (self.cores - 1) if self.cores > 1 else 1.0
+        return max(1.0, busy / self.cores) * (1.0 + crowded * (self.contention - 1.0) if busy > 1 else 1.0)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Machines, each with a link to a switch: bandwidth each way (bytes/s) and latency of a message (s).
 
-    links: the pairs of machines that have a link of their own, in this direction. The defaults are gigabit Ethernet.
+    links: the pairs of machines that have a link of their own, in this direction. shared: machines that share cores,
+    each at most once. The defaults are gigabit Ethernet.
     """
 
     machines: tuple[Machine, ...]
     bandwidth: float = 110e6
     latency_s: float = 2e-4
     links: tuple[NetworkLink, ...] = ()
+    shared: tuple[SharedCores, ...] = ()
 
     def __len__(self) -> int:
         return len(self.machines)
@@ -108,7 +133,16 @@ class Cluster:
             for link in self.links
             if link.source in position and link.target in position
         )
-        return replace(self, machines=tuple(self.machines[n] for n in numbers), links=links)
+        shared = tuple(
+            replace(cores, machines=tuple(position[machine] for machine in cores.machines if machine in position))
+            for cores in self.shared
+        )
+        return replace(
+            self,
+            machines=tuple(self.machines[n] for n in numbers),
+            links=links,
+            shared=tuple(cores for cores in shared if len(cores.machines) > 1),
+        )
 
     def bandwidth_out(self, machine: int) -> float:
         """Bytes/s that a machine's card sends, to all others together."""

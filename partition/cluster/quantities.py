@@ -121,3 +121,12 @@ class Fraction(Quantity):
     units: ClassVar[Factors] = {}
     written_units = ()
     MINIMUM, MAXIMUM = 0.0, 1e3
+
+
+class Slowdown(Quantity):
+    """How many times as long something takes."""
+
+    label, example = "slowdown", "1.3"
+    units: ClassVar[Factors] = {}
+    written_units = ()
+    MINIMUM, MAXIMUM = 1.0, 1e3

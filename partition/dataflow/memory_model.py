@@ -68,7 +68,8 @@ def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1
     """
     recomputed: set[tuple[int, int]] = set()
     for number, machine in enumerate(_memory_use(dataflow)):
-        available, chosen = cluster.machines[number].memory_bytes, set[int]()
+        spec, chosen = cluster.machines[number], set[int]()
+        available = spec.memory_bytes - spec.process_bytes
         candidates = sorted(
             machine.activation_bytes.keys() - machine.fixed, key=lambda stage: (-machine.activation_bytes[stage], stage)
         )

@@ -8,8 +8,9 @@ The schedule is that of the workers, 1F1B (one forward, one backward; PipeDream,
    ahead of an older one, and no more in flight than there are machines (`max_in_flight`).
 3. The gradients of shared state go back when the last micro-batch is done.
 
-A machine has one network card each way, which messages take in turn; a pair with a link of its own bypasses them. The
-backward pass sends each gradient back the way its tensor came.
+A machine has one network card each way, which messages take in turn; a pair with a link of its own bypasses them. Those
+that share cores slow each other down while they compute (core_times.py). The backward pass sends each gradient back the
+way its tensor came.
 """
 
 import heapq
@@ -24,6 +25,7 @@ from ..cluster.cost_model import CostModel
 from ..cluster.machines import Cluster
 from ..ir.box import volume
 from ..ir.graph import Op
+from .core_times import CoreTimes, Stops
 from .dataflow import RUN, Dataflow, Instruction
 from .machine_schedules import MachineSchedule, make_schedules
 from .memory_model import peak_memory
@@ -76,6 +78,7 @@ def simulate(
     for activity in timeline:
         if activity.kind != SEND:
             busy[activity.machine] += activity.stop_s - activity.start_s
+    held = peak_memory(dataflow, in_flight=min(micro_batches, len(cluster)))
     ops, flops = {op.name: op for op in dataflow.graph.ops}, [0.0] * len(cluster)
     for i in dataflow.instructions:
         flops[i.machine] += micro_batches * _flops(ops[i.op], i, costs)
@@ -83,7 +86,7 @@ def simulate(
         max((a.stop_s for a in timeline), default=0.0) + max(m.step_s for m in cluster.machines),
         tuple(flops),
         tuple(busy),
-        tuple(peak_memory(dataflow, in_flight=min(micro_batches, len(cluster)))),
+        tuple(machine.process_bytes + size for machine, size in zip(cluster.machines, held, strict=False)),
         tuple(timeline),
     )
 
@@ -124,6 +127,9 @@ class _StepSimulation:
         self.network = NetworkTimes(cluster)
         self.messages: list[_Message] = []
         self.busy = [False] * count
+        self.cores = CoreTimes(cluster)
+        self.running: dict[int, tuple[int, int, int]] = {}  # position, micro-batch, place in the timeline
+        self.expected: dict[int, int] = {}  # by machine: the event in which it will be done
         self.shared_edges = [0] * count  # still to arrive before the step
         self.shared_back: list[list[tuple[int, int]]] = [[] for _ in range(count)]  # (source, bytes) of gradients
         for edge in dataflow.shared_edges:
@@ -141,7 +147,9 @@ class _StepSimulation:
         for machine in range(len(self.roles)):
             self._next(machine, 0.0)
         while self.events:
-            time, _, what, machine, position, micro = heapq.heappop(self.events)
+            time, number, what, machine, position, micro = heapq.heappop(self.events)
+            if what == DONE and number != self.expected[machine]:
+                continue
             if what == START:
                 self.shared_edges[machine] -= 1
             elif what == ARRIVED:
@@ -169,11 +177,18 @@ class _StepSimulation:
             if position < len(segments) and not missing[micro][position]:
                 segment = segments[position]
                 self.busy[machine] = True
-                stop = now + segment.seconds
                 label = segment.label if self.micro_batches == 1 else f"{segment.label} of micro-batch {micro}"
-                self.timeline.append(Activity(machine, segment.kind, label, now, stop))
-                self._at(stop, DONE, machine, position, micro)
+                self.running[machine] = (position, micro, len(self.timeline))
+                self.timeline.append(Activity(machine, segment.kind, label, now, now + segment.seconds))
+                self._expect(self.cores.start(machine, segment.seconds, now))
                 return
+
+    def _expect(self, stops: Stops) -> None:
+        """Machines will be done at these moments, and not when they were expected to before."""
+        for machine, stop in stops:
+            position, micro, _ = self.running[machine]
+            self._at(stop, DONE, machine, position, micro)
+            self.expected[machine] = self.number
 
     def _by_urgency(self, machine: int) -> list[int]:
         """Micro-batches that may run, 1F1B: backward before forward, the oldest first, none ahead of an older one."""
@@ -188,6 +203,10 @@ class _StepSimulation:
     def _done(self, machine: int, position: int, micro: int, now: float) -> None:
         role = self.roles[machine]
         self.busy[machine] = False
+        if self.cluster.shared:
+            self._expect(self.cores.finish(machine, now))
+            place = self.running[machine][2]
+            self.timeline[place] = msgspec.structs.replace(self.timeline[place], stop_s=now)
         self.progress[machine][micro] += 1
         for send in role.segments[position].sends:
             self._send(machine, send.target, send.bytes, now, ARRIVED, send.wakes, micro)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from cutset.errors import BadInput
 from cutset.partition.cluster import cluster_file
 from cutset.partition.cluster.cluster_file import load, read, save, to_toml
-from cutset.partition.cluster.machines import MAX_MACHINES, Cluster, Machine, NetworkLink, Rate, uniform_cluster
+from cutset.partition.cluster.machines import (
+    MAX_MACHINES,
+    Cluster,
+    Machine,
+    NetworkLink,
+    Rate,
+    SharedCores,
+    uniform_cluster,
+)
 from cutset.partition.operators.sharding.cost_class import CLASSES
 
 ONE = '[[machine]]\nname = "a"\nflops = "50 GFLOP/s"\nmemory = "16 GB"\n'
@@ -36,6 +44,15 @@ def test_the_documented_example_is_read():
     assert desk.rates["convolution"] == Rate(60e9, 40e9, 50e-6, 20e-6)
     assert (desk.bandwidth_out, desk.bandwidth_in, desk.latency_s) == (12.5e6, 125e6, 5e-3)
     assert cluster.links == (NetworkLink(0, 1, 1.25e9, 50e-6), NetworkLink(1, 0, 2.5e9, 40e-6))
+    assert cluster.shared == (SharedCores((0, 1), 2, 1.3),)
+    assert desk.process_bytes == 250 * 10**6
+
+
+def test_machines_that_share_cores_are_written_and_selected():
+    cluster = replace(uniform_cluster(3), shared=(SharedCores((0, 2), 2, 1.25),))
+    assert read(to_toml(cluster)) == cluster
+    assert cluster.select([2, 0]).shared == (SharedCores((1, 0), 2, 1.25),)
+    assert cluster.select([0, 1]).shared == ()
 
 
 def test_one_machine_needs_no_network():
@@ -169,6 +186,9 @@ def test_a_name_without_letters_stays_as_it_is():
         (TWO + '[[link]]\nfrom = "a 0"\nto = "a 0"\nbandwidth = 1e9\nlatency = 0\n', "E356", "link[0].to 'a 0'"),
         (TWO + '[[link]]\nfrom = "a 0"\nto = "a 1"\nlatency = 0\n', "E358", "link[0] has no bandwidth"),
         (TWO + '[[link]]\nto = "a 1"\nbandwidth = 1e9\nlatency = 0\n', "E358", "link[0] has no from"),
+        (TWO + '[[shared]]\nmachines = ["a 0", "a 2"]\ncores = 1\n', "E356", "shared[0].machines 'a 2'"),
+        (TWO + 2 * '[[shared]]\nmachines = ["a 0"]\ncores = 1\n', "E354", "also in shared[0]"),
+        (TWO + '[[shared]]\nmachines = ["a 0"]\ncores = 1\ncontention = 0.5\n', "E355", "contention 0.5 is too small"),
         (TWO + 2 * '[[link]]\nfrom = "a 0"\nto = "a 1"\nbandwidth = 1e9\nlatency = 0\n', "E354", "link[1]"),
         ("machine = 3\n", "E355", "machine 3 is no list of tables"),
         ('[machine]\nname = "a"\n', "E355", "machine is no list of tables"),
