@@ -27,7 +27,7 @@ from ..task.capture_task import CapturedTask, capture_task
 from ..task.load_task import TaskSpec, build_model
 from ..task.plan_task import compile_programs, load_cut
 from ..tensor_files import save_state
-from .timed_worker import STEP_ENTRY, UNCUT_ENTRY, StepSetup, Times
+from .timed_worker import STEP_ENTRY, UNCUT_ENTRY, StepSetup, WorkerRecord
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,15 @@ class StepTimes:
     """Seconds of each step after the warm-up, in order.
 
     busy_s: the seconds of a median step in which the workers' threads had a core, summed over the workers; of several
-    threads of torch in one worker, one counts.
+    threads of torch in one worker, one counts. bytes_sent: by all workers in a step. before_bytes, peak_bytes: resident
+    memory of each worker before it had a model, and at most.
     """
 
     seconds: tuple[float, ...]
     busy_s: float = 0.0
+    bytes_sent: int = 0
+    before_bytes: tuple[int, ...] = ()
+    peak_bytes: tuple[int, ...] = ()
 
     @property
     def median_s(self) -> float:
@@ -106,11 +110,15 @@ def measure_programs(
             process_placement=process_placement,
             paces=paces,
         )
-        times = _run(roles, process_placement)
-    ends = list(zip(*times, strict=True))
+        return _summarise(_run(roles, process_placement), warm_up)
+
+
+def _summarise(records: Sequence[WorkerRecord], warm_up: int) -> StepTimes:
+    ends = list(zip(*(record.times[warm_up:] for record in records), strict=True))
     took = [max(end for _, end, _ in step) - min(begin for begin, _, _ in step) for step in ends]
     busy = [sum(busy for _, _, busy in step) for step in ends]
-    return StepTimes(tuple(took[warm_up:]), statistics.median(busy[warm_up:]))
+    before, peaks = tuple(r.before_bytes for r in records), tuple(r.peak_bytes for r in records)
+    return StepTimes(tuple(took), statistics.median(busy), sum(r.bytes_sent for r in records), before, peaks)
 
 
 def make_roles(
@@ -140,9 +148,9 @@ def measure_uncut(spec: TaskSpec, ready: CapturedTask, *, steps: int = 200, work
     """Measure the steps of the uncut model in plain torch, with the threads that each of so many workers would have."""
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
         setup = make_setup(spec, ready, Path(folder), steps=WARM_UP + steps)
-        (times,) = _run([_make_role(worker_name(0, 0), UNCUT_ENTRY, setup, workers)], ProcessPlacement())
-    times = times[WARM_UP:]
-    return StepTimes(tuple(end - begin for begin, end, _ in times), statistics.median(busy for *_, busy in times))
+        return _summarise(
+            _run([_make_role(worker_name(0, 0), UNCUT_ENTRY, setup, workers)], ProcessPlacement()), WARM_UP
+        )
 
 
 def make_setup(spec: TaskSpec, ready: CapturedTask, folder: Path, *, steps: int, micro_batches: int = 1) -> StepSetup:
@@ -170,7 +178,7 @@ def _make_role(name: str, entry: str, setup: StepSetup, workers: int) -> Role:
     return Role(name, entry, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
 
 
-def _run(roles: Sequence[Role], process_placement: ProcessPlacement) -> list[Times]:
-    """Run the roles and return their times."""
+def _run(roles: Sequence[Role], process_placement: ProcessPlacement) -> list[WorkerRecord]:
+    """Run the roles and return what they measured."""
     with process_placement.make_launcher(roles, "measure") as launcher:
-        return [msgspec.convert(result, Times) for result in launcher.run()]
+        return [msgspec.convert(result, WorkerRecord) for result in launcher.run()]

@@ -6,6 +6,8 @@ no message of the agreement is in the time of the step.
 
 import os
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +27,19 @@ UNCUT_ENTRY = "cutset.tools.probe.timed_worker:time_uncut_steps"
 LEAD_S = 2e-3  # from the agreement on a moment to the moment: longer than a message takes
 NAP_S = 5e-4  # before the moment, at which who sleeps until then is awake for certain
 
-Times = list[tuple[float, float, float]]
+
+class WorkerRecord(msgspec.Struct, frozen=True):
+    """What one worker measured.
+
+    times: begin and end of every step by the host's clock, and for how long this thread had a core meanwhile.
+    bytes_sent: bytes of the tensors that it sent in the last step. before_bytes, peak_bytes: its resident memory before
+    it had a model, and the most that it had from then on; 0 where the system does not say.
+    """
+
+    times: list[tuple[float, float, float]]
+    bytes_sent: int
+    before_bytes: int
+    peak_bytes: int
 
 
 class StepSetup(msgspec.Struct, frozen=True):
@@ -44,20 +58,49 @@ class StepSetup(msgspec.Struct, frozen=True):
     pace: list[tuple[float, float]] = []
 
 
-def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> Times:
-    """Return begin and end of every step by the host's clock, and for how long this thread had a core meanwhile."""
+class _CountingMailbox(Mailbox):
+    """A mailbox that counts the bytes of the tensors that it sends."""
+
+    bytes_sent = 0
+
+    def send(self, peer: str, message: Message) -> Message:
+        self.bytes_sent += sum(tensor.nbytes for tensor in message.tensors)
+        return super().send(peer, message)
+
+
+def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Time every step of one machine of a cut model; return a `WorkerRecord` as plain data."""
     config = msgspec.convert(setup, StepSetup)
-    worker = make_worker(config, Mailbox(channel))
+    before = restart_peak()
+    mailbox = _CountingMailbox(channel)
+    worker = make_worker(config, mailbox)
     batch = make_batch(config)
-    times = []
+    times, sent = [], 0
     for step in range(config.steps):
         worker.gradients.zero_()
         progress.value = step
-        begin = agree_on_start(worker.mailbox, config.peers, worker.program.machine, step)
-        busy = time.thread_time()
+        begin = agree_on_start(mailbox, config.peers, worker.program.machine, step)
+        busy, sent = time.thread_time(), mailbox.bytes_sent
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
-    return times
+    record = WorkerRecord(times, mailbox.bytes_sent - sent, before, read_memory("VmHWM"))
+    return msgspec.to_builtins(record)  # type: ignore[no-any-return]
+
+
+def restart_peak() -> int:
+    """Forget the peak of this process's memory so far, and return what is resident now."""
+    with suppress(OSError):  # not every container allows it; the peak is then that of the whole process
+        Path("/proc/self/clear_refs").write_text("5")
+    return read_memory("VmRSS")
+
+
+def read_memory(field: str) -> int:
+    """Return a field of /proc/self/status in bytes, 0 where it is not there."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
 
 
 def make_worker(config: StepSetup, mailbox: Mailbox) -> Worker:
@@ -70,11 +113,12 @@ def make_worker(config: StepSetup, mailbox: Mailbox) -> Worker:
     return worker
 
 
-def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> Times:
+def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Return the same of the uncut model, in one process."""
     from ...runtime.worker.uncut_worker import UncutWorker
 
     config = msgspec.convert(setup, StepSetup)
+    before = restart_peak()
     task = load_task(config.spec)
     worker = UncutWorker(build_model(task, seed=0), task.loss, autocast=config.spec.autocast)
     batch = make_batch(config)
@@ -85,7 +129,8 @@ def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> Ti
         begin, busy = time.monotonic(), time.thread_time()
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
-    return times
+    record = WorkerRecord(times, 0, before, read_memory("VmHWM"))
+    return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
 
 def make_batch(config: StepSetup) -> Data:
