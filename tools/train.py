@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from ..ps.methods.sandblaster import Sandblaster
 from ..runtime.launcher.launcher import Route
 from ..whole_file import write_whole
 from .analysis.chrome_trace import make_chrome_trace
+from .analysis.mispredictions import Mispredictions
 from .analysis.recorded_steps import RecordedSpans, find_whole_steps, read_spans
 from .analysis.result import compare_runs
 from .analysis.sandblaster_result import summarize_sandblaster
@@ -19,8 +21,11 @@ from .config.option import takes_options_of
 from .config.run_config import RunConfig
 from .hosts.engine import open_run_hosts, serve_if_member
 from .job.job import Job
-from .job.prepare import prepare_run
+from .job.prepare import prepare, prepare_run
 from .job.process_specs import worker_name
+from .measured.learning import fold_in
+from .measured.saved_probe import make_key, read_saved_probe, save_probe
+from .probe.first_probe import find_machines
 from .report.notebook import RunResult
 from .report.pages import render_run_page
 from .run_folder import REPORT, RESULT, TRACE
@@ -28,6 +33,7 @@ from .run_listener import RunListener
 from .sandblaster.run import run_sandblaster
 from .strict_json import to_json
 from .task.load_task import refuse_while_importing
+from .task.plan_request import HERE
 from .tracking.event_files import EventFiles
 from .tracking.listeners import Listeners
 from .tracking.metrics_file import MetricsFile
@@ -53,7 +59,7 @@ def train(config: RunConfig) -> RunResult:
 
 def train_and_save(config: RunConfig, listener: RunListener | None = None) -> RunResult:
     """Prepare a run, train, and leave the result and its page in the run folder."""
-    with prepare_run(config) as job:
+    with prepare_run(config, partial(prepare, find_machines=find_machines)) as job:
         result = run(job, listener)
         save_result(job, result)
         return RunResult(result, job.placement)
@@ -107,7 +113,24 @@ def _run(job: Job, listener: RunListener, notices: list[str], route: Route | Non
         )
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
     _write_trace(job, steps, notify)
-    return compare_runs(job, baseline, outcome, steps, retry) | {"notices": notices}
+    result = compare_runs(job, baseline, outcome, steps, retry)
+    if job.config.learn:
+        notify(learn_from_run(job, result["measured"]))
+    return result | {"notices": notices}
+
+
+def learn_from_run(job: Job, measured: dict[str, Any] | None) -> str:
+    """Keep what a run has shown of this machine, and say so. measured: as in the result."""
+    found = None if measured is None else measured["mispredicted"]
+    request = job.config.plan_request
+    if found is None or request.source != HERE:
+        return "nothing is learnt of this run: no step of a cut model was recorded that was planned for this machine"
+    saved, _ = read_saved_probe(make_key(job.machines * job.replicas))
+    if saved is None:
+        return "nothing is learnt of this run: nothing is kept of this machine, as cutset plan measures it"
+    wrong = msgspec.convert(found, Mispredictions)
+    note = save_probe(fold_in(saved, wrong.ratios, wrong.link))
+    return note or f"learnt of {len(wrong.classes)} classes of operators and {wrong.messages} messages, for later plans"
 
 
 def _write_trace(job: Job, steps: RecordedSpans, on_notice: Callable[[str], object]) -> None:

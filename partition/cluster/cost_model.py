@@ -8,6 +8,10 @@ The roofline model (Williams, Waterman and Patterson, CACM 2009) with an overhea
 The class of an operator and its FLOPs for each point of the loops (`Signature.work`) stand in its sharding rule.
 Backward computes one gradient for each operand that wants one, and the class says how many FLOPs these take. Costs
 depend on the lengths of a box alone, so they are cached by lengths.
+
+Where an operator was measured on a machine, its times are those of the model, times the ratio of measured and modelled
+time of the whole operator; the model then says only how they change with the size of a box. An operator is known by its
+signature: what it computes, of tensors of which shapes. A class may have a ratio, too, as runs have shown it.
 """
 
 import math
@@ -53,7 +57,7 @@ class Work:
     """The work of a box of an operator: floating-point operations, and bytes read and written.
 
     gradients: how many operands get a gradient in backward. accumulated_bytes: of the gradients of parameters, which
-    are added to those of earlier micro-batches.
+    are added to those of earlier micro-batches. signature: of the operator.
     """
 
     kind: str
@@ -63,9 +67,20 @@ class Work:
     backward_bytes: int
     accumulated_bytes: int
     gradients: int
+    signature: str = ""
 
     def seconds(self, machine: Machine) -> tuple[float, float]:
         """Forward and backward seconds on a machine."""
+        forward, backward = self.modelled_seconds(machine)
+        if not machine.ratios:
+            return forward, backward
+        for name in (self.signature, self.kind):
+            ahead, back = machine.ratios.get(name, (1.0, 1.0))
+            forward, backward = ahead * forward, back * backward
+        return forward, backward
+
+    def modelled_seconds(self, machine: Machine) -> tuple[float, float]:
+        """Forward and backward seconds by the rates of the class alone."""
         bandwidth, rate = machine.memory_bandwidth, machine.rate(self.kind)
         start, backward_start = self.starts(machine)
         forward = max(self.flops / rate.flops_per_s, self.bytes / bandwidth)
@@ -155,6 +170,7 @@ class _OperatorCost:
         self.output = tensors[op.outputs[0]]
         self.operands = [_OperandFootprint(operand, tensors[operand.tensor]) for operand in op.nest.operands]
         self.kind = COPY if is_cast(op, tensors) else class_of(op)
+        self.signature = _sign(op, tensors)
         self.wanted = [reach for reach in self.operands if reach.info.gradient] if self.output.gradient else []
 
     def work(self, lengths: tuple[int, ...]) -> Work:
@@ -164,7 +180,7 @@ class _OperatorCost:
         count = len(self.wanted)
         if self.kind == VIEW:  # backward, what was not read has a gradient of zeros
             spanned = sum(reach.spanned_bytes(lengths) for reach in self.wanted if reach.narrows)
-            return Work(self.kind, 0.0, 0, 0.0, spanned, 0, count)
+            return Work(self.kind, 0.0, 0, 0.0, spanned, 0, count, self.signature)
         if self.kind in (EMBEDDING, COPY):  # as many bytes are read as are written, whatever the operand's size
             read = made // self.output.element_bytes * self.operands[0].info.element_bytes if self.operands else made
         flops = self.op.nest.work * math.prod(lengths)
@@ -172,13 +188,21 @@ class _OperatorCost:
         backward_flops = _BACKWARD_FLOPS.get(self.kind, _backward_as_forward)(heavy) * flops
         backward_bytes = made + read + returned if self.wanted else 0
         added = 3 * sum(reach.bytes(lengths) for reach in self.wanted if reach.info.kind == "parameter")
-        return Work(self.kind, flops, read + made, backward_flops, backward_bytes, added, count)
+        return Work(self.kind, flops, read + made, backward_flops, backward_bytes, added, count, self.signature)
 
     def _output_bytes(self, lengths: tuple[int, ...]) -> int:
         if len(self.op.outputs) == 1:
             return math.prod(lengths[: len(self.output.extents)]) * self.output.element_bytes
         infos = [self.tensors[name] for name in self.op.outputs]  # several outputs are always whole
         return sum(volume(info.box) * info.element_bytes for info in infos)
+
+
+def _sign(op: Op, tensors: Mapping[str, TensorInfo]) -> str:
+    """Return the signature of an operator, which does not depend on names."""
+    infos = [tensors[name] for name in (*op.inputs, *op.outputs)]
+    shapes = " ".join(f"{info.dtype}{info.shape}{'g' * info.gradient}" for info in infos)
+    plain = [value for value in op.arguments.values() if not isinstance(value, dict)]
+    return f"{op.target} {op.sharding_rule} {plain} {op.nest.work:g} {shapes}"
 
 
 def _backward_as_forward(gradients: int) -> float:

@@ -39,6 +39,9 @@ class Machine:
     overhead of a step. cold: by which fraction starting operators takes longer in a step that waits for other machines,
     since other work has had the core meanwhile.
 
+    ratios: of operators that were measured, by signature, and of classes: how many times as long forward and backward
+    take as all this says (cost_model.py).
+
     process_bytes: memory that a worker's process takes before it has a part of a model: Python, torch, what they keep.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
@@ -60,6 +63,7 @@ class Machine:
     step_s: float = 0.0
     cold: float = 0.0
     process_bytes: int = 0
+    ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     bandwidth_out: float | None = None
     bandwidth_in: float | None = None
     latency_s: float | None = None

@@ -52,7 +52,7 @@ ps/server
 ps/sandblaster
 ps/methods
 tools
-tools/samples
+tools/samples tools/measured
 tools/task tools/unfinished
 tools/config
 tools/job

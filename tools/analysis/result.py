@@ -4,18 +4,22 @@ The report (tools/report) and result.json are made from it.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
 import msgspec
 
+from ...errors import CutsetError
+from ...partition.cluster.machines import Cluster
 from ..job.divergence import DivergenceRetry
 from ..job.job import Job
 from ..run_folder import BEST_WEIGHTS
 from ..run_listener import ALONE
+from ..task.plan_request import DESKTOP
 from ..units import describe_processes
 from .bottleneck import describe_explanation, explain_steps
+from .mispredictions import describe_mispredictions, find_mispredictions
 from .recorded_steps import RecordedSpans, measure_typical_step
 from .results_table import (
     SCORES,
@@ -113,7 +117,25 @@ def _measure(job: Job, spans: RecordedSpans) -> dict[str, Any] | None:
         evaluate_every=job.training.evaluate_every,
     )
     findings = [] if explanation is None else describe_explanation(explanation)
-    return {"step": msgspec.to_builtins(step), "time": msgspec.to_builtins(explanation), "findings": findings}
+    cluster = _load_cluster(job)
+    wrong = None if cluster is None else find_mispredictions(job.programs, spans, cluster)
+    if wrong is not None:
+        findings += describe_mispredictions(wrong)
+    return {
+        "step": msgspec.to_builtins(step),
+        "time": msgspec.to_builtins(explanation),
+        "mispredicted": msgspec.to_builtins(wrong),
+        "findings": findings,
+    }
+
+
+def _load_cluster(job: Job) -> Cluster | None:
+    """Return the machines that a run was planned for; None where their constants were not those of real ones."""
+    request = replace(job.config.plan_request, machines=job.machines, max_machines=None)
+    try:
+        return None if request.source == DESKTOP else request.load_cluster()
+    except CutsetError:  # a cluster file that is gone, or has fewer machines
+        return None
 
 
 def _make_row(job: Job, name: str, outcome: dict[str, Any], *, processes: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,16 +88,22 @@ def plan(task: str, diff: Path | None, out: Path | None, as_json: bool, **option
 
 @dataclass(frozen=True)
 class _Planning:
-    """A plan of a replica, that of a whole run if it was asked for, and what changes of the machines would give."""
+    """A plan of a replica, that of a whole run if it was asked for, and what changes of the machines would give.
+
+    confidence: what the predicted step hangs on, in words.
+    """
 
     replica: "PlannedTask"
     run: "PlannedRun | None"
     effects: "Sequence[ChangeEffect]"
+    confidence: str
 
 
 def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
     """Plan a task, and again for each change that is asked for."""
     from ...ps.methods.registry import parse_method
+    from ..probe.confidence import describe_confidence
+    from ..probe.first_probe import find_machines
     from ..task.capture_task import capture_task
     from ..task.load_task import load_task
     from ..task.plan_task import micro_batch_spec, plan_task
@@ -110,10 +117,13 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
     cluster = request.load_cluster()  # so that errors in the machines are reported before the model is captured
     request = replace(request, pins=name_pins(request.pins, cluster))  # whose numbers change with the machines
     wanted = {name: options[name] for name in ("faster_network", "add_machine")}
-    changes = list(list_changes(cluster, **wanted))
+    list(list_changes(cluster, **wanted))  # so are those in the changes
     with keep_stdout(as_json):
         loaded = load_task(spec)
-        capture = capture_task(micro_batch_spec(spec, loaded, request.micro_batches), loaded)
+        micro_spec = micro_batch_spec(spec, loaded, request.micro_batches)
+        capture = capture_task(micro_spec, loaded)
+        cluster = find_machines(capture, micro_spec, request, partial(click.echo, err=True)) or cluster
+        changes = list(list_changes(cluster, **wanted))
 
         def plan_for(machines: "Cluster") -> "tuple[PlannedRun | None, PlannedTask]":
             if method is None:
@@ -129,7 +139,8 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
 
         run, replica = plan_for(cluster)
         now = run.run.chosen.samples_per_s if run else replica.placement.samples / replica.placement.predicted.step_s
-        return _Planning(replica, run, tuple(try_changes(changes, measure, now)))
+        confidence = describe_confidence(replica, cluster, request)
+        return _Planning(replica, run, tuple(try_changes(changes, measure, now)), confidence)
 
 
 def _print_planning(planning: _Planning) -> None:
@@ -143,6 +154,8 @@ def _print_planning(planning: _Planning) -> None:
         click.echo(describe_effect(effect))
     for note in planning.replica.notes:
         click.echo(f"note: {note}")
+    if planning.confidence:
+        click.echo(planning.confidence)
 
 
 def _print_planning_json(planning: _Planning, difference: "PlacementDifference | None") -> None:

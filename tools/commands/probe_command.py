@@ -35,12 +35,14 @@ def probe(out: Path, machines: int, name: str, engine: str | None, as_json: bool
 
     The file describes machines like this one, for `cutset plan --cluster`. Probing takes about 20 seconds. It measures
     the speed of each class of operators, the cost of starting an operator, and the cost of a message between two
-    workers on this machine. Run it on an idle machine.
+    workers on this machine. Run it on an idle machine. What it finds is kept, too: plans for this machine use it from
+    then on, where they would have measured it quickly by themselves.
 
     With --on every machine of the engine is measured, one after the other, and its link to the next one, as the roles
     of a run have it; addresses are those of the engine's file.
     """
     from ...partition.cluster.cluster_file import to_toml
+    from ..probe.first_probe import save, summarise
     from ..probe.measure_machine import probe as measure
     from ..report.probe_report import print_probed
 
@@ -49,6 +51,7 @@ def probe(out: Path, machines: int, name: str, engine: str | None, as_json: bool
         _probe_engine(engine, out, machines, as_json=as_json)
         return
     probed = measure(machines, name=name)
+    save(summarise(probed), partial(click.echo, err=True))
     write_output(out, to_toml(probed.cluster, note=_note(probed)), CLUSTER)
     if as_json:
         print_json(probed.to_dict(), indent=1)

@@ -1,6 +1,7 @@
 """The commands `cutset train` and `cutset demo`."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +94,14 @@ def _describe_gain(result: dict[str, Any]) -> str:
 def _train(config: RunConfig, *, as_json: bool) -> dict[str, Any]:
     """Load, capture, plan and configure (`prepare_run`), then run and report; return the result, if it is here."""
     from ..hosts.engine import serve_if_member
-    from ..job.prepare import prepare_run
+    from ..job.prepare import prepare, prepare_run
+    from ..probe.first_probe import find_machines
     from ..report.console import print_result
     from ..train import run, save_result
 
     if serve_if_member(config.on):
         return {}
-    with keep_stdout(as_json), prepare_run(config) as job:
+    with keep_stdout(as_json), prepare_run(config, partial(prepare, find_machines=find_machines)) as job:
         if not as_json:
             _announce(job)
         with _ProgressLines() as lines:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..path_option import require_path, require_utf8
 from ..task.factory_name import name_factory
 from ..task.load_task import TaskSpec
-from ..task.plan_request import PlanRequest
+from ..task.plan_request import DESKTOP, PlanRequest
 from .engine_name import FORMS, check_engine, check_ports, parse_engine
 from .option import Option, first_type, fraction, number, one_of, option, option_of, strings, whole_number
 from .option_conflicts import refuse_conflicts
@@ -86,9 +86,10 @@ class RunConfig:
     )
     cluster: Path | str | None = option(
         group=PLAN,
-        metavar="FILE",
-        shown_default="identical machines on gigabit Ethernet",
-        help="Cluster file with the machines and links, as `cutset probe` writes it.",
+        metavar="FILE|here|desktop",
+        shown_default="here, or $CUTSET_CLUSTER",
+        help="Cluster file with the machines and links, as `cutset probe` writes it; here: processes of this machine, "
+        "which is measured once; desktop: desktops on gigabit Ethernet, by constants.",
     )
     placement: Path | str | Placement | None = option(
         group=PLAN, metavar="FILE", help="Use this placement instead of planning one."
@@ -236,6 +237,11 @@ class RunConfig:
         group=FOLDER,
         help="Also write losses and scores as TensorBoard's events, into tensorboard of the folder.",
     )
+    learn: bool = option(
+        False,
+        group=FOLDER,
+        help="Keep what steps took longer than predicted, or less, for later plans for processes of this machine.",
+    )
     overwrite: bool = option(
         False, group=FOLDER, help="Remove the run that --out holds, once this one is ready to start; no other files."
     )
@@ -332,7 +338,7 @@ class RunConfig:
         names_machines = any(value is not None for value in (self.machines, self.max_machines, self.cluster))
         cluster = None if self.cluster is None else Path(self.cluster)
         if self.on is not None:
-            cluster = parse_engine(self.on).cluster
+            cluster = parse_engine(self.on).cluster or Path(DESKTOP)
         return PlanRequest(
             machines=self.machines if names_machines else 1,
             max_machines=self.max_machines,
@@ -342,4 +348,5 @@ class RunConfig:
             pins=tuple(self.pins),
             micro_batches=self.micro_batches,
             seed=self.seed,
+            replicas=self.replicas,
         )

@@ -3,7 +3,7 @@
 What of a run can go wrong before a process is started goes wrong here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from ...errors import CheckpointError, UsageError
+from ...partition.cluster.machines import Cluster
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.placement_file import load as load_placement
 from ...ps.methods.sandblaster import Sandblaster
@@ -22,19 +23,24 @@ from ..config.run_config import RunConfig
 from ..open_files import allow_open_files
 from ..run_folder import stage_files
 from ..samples.read_samples import read_split
+from ..task.capture_task import CapturedTask
 from ..task.frozen_parameters import freeze
 from ..task.load_task import TaskSpec, load_task
-from ..task.plan_task import with_placement
+from ..task.plan_request import PlanRequest
+from ..task.plan_task import micro_batch_spec, with_placement
 from ..unfinished.unfinished_run import complete_unfinished
 from .claim_folder import claim_folder, follow_links, lock_folder, point_last, resumes_in_place
 from .configure import configure
 from .job import Job, most_roles
 from .portion_size import check_resumable, choose_portion_size
-from .replica_plan import capture_replica, plan_replica
+from .replica_plan import WholeModel, capture_replica, plan_replica
 from .resume import ResumeState, load_resume_state
 
 if TYPE_CHECKING:
     from ...models.task import Task
+
+
+FindMachines = Callable[[CapturedTask, TaskSpec, PlanRequest, Callable[[str], None]], Cluster | None]
 
 
 class PrepareIn(Protocol):
@@ -85,11 +91,12 @@ def _settle_path(path: Path | str | None) -> Path | None:
     return None if path is None else follow_links(Path(path))
 
 
-def prepare(config: RunConfig, *, fresh: bool = False) -> Job:
+def prepare(config: RunConfig, *, fresh: bool = False, find_machines: FindMachines | None = None) -> Job:
     """Load, capture, plan and configure a run; its folder then holds the options, the placement and the first weights.
 
     Nothing in the folder changes before every check has passed. fresh: all that an earlier run has left there is
-    removed then. Raises UsageError, BadInput, Infeasible or CheckpointError, whichever step fails.
+    removed then. find_machines: returns the machines to plan for, else they are those of the plan that is requested.
+    Raises UsageError, BadInput, Infeasible or CheckpointError, whichever step fails.
     """
     placement = read_placement(config.placement)
     check_role_count(config, placement)
@@ -106,7 +113,13 @@ def prepare(config: RunConfig, *, fresh: bool = False) -> Job:
         spec = settle_batch(config, with_placement(placement, named), task)
         start = read_start(config, staged)
         capture = capture_replica(spec, task, micro_batches=micro_batches, may_be_whole=may_be_whole)
-        plan = plan_replica(capture, spec, task, placement=placement, request=request)
+        notes = list[str]()
+        machines = None
+        if find_machines is not None and placement is None and not isinstance(capture, WholeModel):
+            micro_spec = micro_batch_spec(spec, task, micro_batches)
+            machines = find_machines(capture, micro_spec, request, notes.append)
+        plan = plan_replica(capture, spec, task, placement=placement, request=request, machines=machines)
+        plan = replace(plan, notes=(*plan.notes, *notes))
         return configure(config, plan, staged, start)
 
 

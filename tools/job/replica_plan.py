@@ -30,6 +30,7 @@ from ..task.plan_task import (
 
 if TYPE_CHECKING:
     from ...models.task import Task
+    from ...partition.cluster.machines import Cluster
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,18 @@ def plan_replica(
     *,
     placement: Placement | None,
     request: PlanRequest,
+    machines: "Cluster | None" = None,
 ) -> ReplicaPlan:
-    """Cut a captured task as a placement says, or as the best plan for the request does."""
+    """Cut a captured task as a placement says, or as the best plan for the request does.
+
+    machines: to plan for, by default those of the request.
+    """
     batch = spec.batch or task.batch
     if isinstance(capture, WholeModel):
         return ReplicaPlan(task, spec, batch, failure=capture.failure)
     notes = capture.notes
     if placement is None:
-        planned = plan_task(capture, spec, request)
+        planned = plan_task(capture, spec, request, machines)
         placement, capture, notes = planned.placement, planned.capture, planned.notes
     cut = load_cut(capture, placement)
     programs, evaluations = compile_programs(capture, cut)

@@ -165,32 +165,6 @@ def _sum_seconds(graph: Graph, machine: Machine, *, starts: bool = False) -> flo
     return sum(sum(work.starts(machine) if starts else work.seconds(machine)) for work in works)
 
 
-def share_cores(machine: Machine, workers: int, cores: int) -> Machine:
-    """Return the machine as each of `workers` sees it: slower if they share fewer `cores`."""
-    if workers <= cores:
-        return machine
-    times = workers / cores
-    rates = {kind: _slow_down(rate, times) for kind, rate in machine.rates.items()}
-    return replace(
-        machine,
-        flops_per_s=machine.flops_per_s / times,
-        rates=rates,
-        memory_bandwidth=machine.memory_bandwidth / times,
-        operator_s=machine.operator_s * times,
-        gradient_s=machine.gradient_s * times,
-        segment_s=machine.segment_s * times,
-        segment_back_s=machine.segment_back_s * times,
-        message_s=machine.message_s * times,
-        step_s=machine.step_s * times,
-    )
-
-
-def _slow_down(rate: Rate, times: float) -> Rate:
-    return Rate(
-        rate.flops_per_s / times, rate.backward_flops_per_s / times, rate.start_s * times, rate.gradient_s * times
-    )
-
-
 def make_cluster(machine: Machine, count: int, bandwidth: float, latency_s: float) -> Cluster:
     """Return a cluster of `count` machines like this one."""
     machines = tuple(replace(machine, name=f"{machine.name} {i}") for i in range(count))
@@ -211,6 +185,11 @@ def _fit_slope_rate(points: Sequence[tuple[float, float]]) -> float:
     most, seconds = max(points)
     steepest = FLAT * most / seconds
     return min(1 / slope, steepest) if slope > 0 else steepest
+
+
+def round_digits(size: int) -> int:
+    """Return a number of bytes with the digits that are worth keeping."""
+    return int(_round_digits(size))
 
 
 def _round_digits(value: float) -> float:

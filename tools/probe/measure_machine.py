@@ -2,6 +2,7 @@
 
 import os
 import statistics
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ...partition.cluster.cost_model import CostModel
-from ...partition.cluster.machines import Cluster, Machine, uniform_cluster
+from ...partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
 from ...partition.dataflow.cut import one_machine_cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
@@ -28,14 +29,16 @@ from .fit_constants import (
     fit_machine,
     fit_network,
     make_cluster,
-    share_cores,
+    round_digits,
 )
 from .probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, ExchangeChain, make_chains, make_gallery, name_repetition
-from .probe_process import PROBE_ENTRY, ChainPart, ProbeSetup, ProbeTimes
+from .probe_process import PROBE_ENTRY, TURNS, ChainPart, ProbeSetup, ProbeTimes
 
 OPERATORS_S = 6.0
 CHAIN_STEPS = (30, 20, 8, 30)  # in each turn
+QUICK = 0.25  # of these, in a probe that nobody asked for
 FEW = 2
+MAX_CONTENTION = 2.0  # more would be other work that disturbed
 BUSY = 0.4  # processes a core, from which on the machine is said to be busy
 PEERS = ["probe-0", "probe-1"]
 
@@ -44,8 +47,9 @@ PEERS = ["probe-0", "probe-1"]
 class ProbeResult:
     """What was measured, and the cluster made of it.
 
-    workers: that share this host's cores; threads: of torch in each. samples, chains: medians. copy: bytes/s that a
-    large copy reads and writes. busy: how many processes on average ran, or wanted to, in the minute before.
+    workers: that share this host's cores; threads: of torch in each. samples, chains: seconds of an undisturbed round.
+    copy: bytes/s that a large copy reads and writes. busy: how many processes on average ran, or wanted to, in the
+    minute before. seconds: that probing took.
     """
 
     cluster: Cluster
@@ -56,6 +60,7 @@ class ProbeResult:
     chains: tuple[ChainSample, ...]
     copy: float
     busy: float
+    seconds: float
 
     @property
     def disturbed(self) -> bool:
@@ -68,14 +73,16 @@ class ProbeResult:
         return plain
 
 
-def probe(workers: int, *, name: str = "machine", brief: bool = False) -> ProbeResult:
-    """Measure this host as each of `workers` on it finds it: with its share of the cores, while another one works.
+def probe(workers: int, *, name: str = "machine", brief: bool = False, effort: float = 1.0) -> ProbeResult:
+    """Measure this host as each of `workers` on it finds it: with its share of the cores.
 
-    brief: everything a few times only. UsageError where `workers` are none or too many.
+    brief: everything a few times only. effort: for how long, as a part of a thorough probe. UsageError where `workers`
+    are none or too many.
     """
     uniform_cluster(workers)
+    effort = 0.0 if brief else effort
     with LocalHost() as here:
-        return _measure(workers, name, (here, here), cores=here.cores, memory_bytes=read_memory(), brief=brief)
+        return _measure(workers, name, (here, here), cores=here.cores, memory_bytes=read_memory(), effort=effort)
 
 
 def probe_hosts(hosts: Sequence[RemoteHost], machines: Sequence[Machine], *, brief: bool = False) -> Cluster:
@@ -83,11 +90,11 @@ def probe_hosts(hosts: Sequence[RemoteHost], machines: Sequence[Machine], *, bri
 
     machines: what is known of each, of which address and interpreter stay.
     """
-    measured = list[Machine]()
+    measured, effort = list[Machine](), 0.0 if brief else 1.0
     bandwidths, latencies = list[float](), list[float]()
     for number, (host, known) in enumerate(zip(hosts, machines, strict=True)):
         pair, memory_bytes = (host, hosts[(number + 1) % len(hosts)]), host.ready.memory_bytes
-        probed = _measure(1, host.name, pair, cores=host.cores, memory_bytes=memory_bytes, brief=brief)
+        probed = _measure(1, host.name, pair, cores=host.cores, memory_bytes=memory_bytes, effort=effort)
         (machine,) = probed.cluster.machines
         measured.append(replace(machine, address=known.address, python=known.python))
         bandwidths.append(probed.cluster.bandwidth)
@@ -101,25 +108,39 @@ def probe_hosts(hosts: Sequence[RemoteHost], machines: Sequence[Machine], *, bri
 
 
 def _measure(
-    workers: int, name: str, hosts: tuple[Host, Host], *, cores: int, memory_bytes: int, brief: bool
+    workers: int, name: str, hosts: tuple[Host, Host], *, cores: int, memory_bytes: int, effort: float
 ) -> ProbeResult:
     """Measure the first of two hosts, and messages to the second, which may be the same."""
-    busy = os.getloadavg()[0]
+    busy, begin = os.getloadavg()[0], time.monotonic()
     threads = max(1, cores // workers)
     graph, groups = make_gallery()
     chains = make_chains()
-    timed = _run([_make_setup(i, workers, threads, graph, groups, chains, brief) for i in range(2)], threads, hosts)
-    samples = _collect_samples(graph, groups, timed)
-    machine = fit_machine(name, samples, {n: _compute_medians(timed, name_repetition(n)) for n in REPEATED})
-    machine = add_random_rate(machine, statistics.median(one.draw for one in timed))
+    timed = _run([_make_setup(i, workers, threads, graph, groups, chains, effort) for i in range(2)], threads, hosts)
+    samples = _collect_samples(graph, groups, timed[0])
+    repeated = {n: _pick_undisturbed(timed[0].subjects[name_repetition(n)]) for n in REPEATED}
+    machine = add_random_rate(fit_machine(name, samples, repeated), timed[0].draw)
     lines = [_collect_chain(i, chain, timed) for i, chain in enumerate(chains)]
     sends = [seconds for one in timed for seconds in one.sends]
     machine, bandwidth, latency_s = fit_network(machine, (chains[0].whole, chains[-1].whole), lines, sends)
-    memory = int(float(f"{memory_bytes // workers:.{DIGITS}g}"))
-    machine = share_cores(replace(machine, memory_bytes=memory), workers, cores)
-    copy = statistics.median(one.copy for one in timed)
+    memory, taken = memory_bytes // workers, max(one.taken_bytes for one in timed)
+    machine = replace(machine, memory_bytes=round_digits(memory), process_bytes=round_digits(taken))
     cluster = make_cluster(machine, workers, bandwidth, latency_s)
-    return ProbeResult(cluster, workers, cores, threads, tuple(samples), tuple(lines), copy, busy)
+    if workers > 1:
+        shared = SharedCores(tuple(range(workers)), max(1, cores // threads), _compute_contention(timed))
+        cluster = replace(cluster, shared=(shared,))
+    seconds = time.monotonic() - begin
+    return ProbeResult(
+        cluster, workers, cores, threads, tuple(samples), tuple(lines), timed[0].copy, busy, round(seconds, 1)
+    )
+
+
+def _compute_contention(timed: Sequence[ProbeTimes]) -> float:
+    """Return how many times as long large operators take while both processes compute as while one does."""
+    ratios = []
+    for name in timed[0].crowded:
+        alone = sum(_pick_undisturbed(timed[0].subjects[name]))
+        ratios.append(statistics.median(sum(_pick_undisturbed(one.crowded[name])) for one in timed) / alone)
+    return float(f"{min(MAX_CONTENTION, max(1.0, statistics.median(ratios))):.{DIGITS}g}") if ratios else 1.0
 
 
 def _make_setup(
@@ -129,23 +150,24 @@ def _make_setup(
     graph: Graph,
     groups: list[dict[str, list[str]]],
     chains: Sequence[ExchangeChain],
-    brief: bool,
+    effort: float,
 ) -> ProbeSetup:
-    """Return what one of the two processes does. A single worker has the cores to itself while operators are timed."""
+    """Return what one of the two processes does. A single worker has the cores to itself all the time."""
     (whole,) = programs(lower_cut(graph, one_machine_cut(graph)), training=True)
     works = machine == 0 or workers > 1
     listed = []
     for steps, chain in zip(CHAIN_STEPS, chains, strict=True):
         for program, together in ((chain.alone if machine == 0 else None, False), (chain.parts[machine], True)):
             packed = msgspec.msgpack.encode(program) if program is not None else b""
-            listed.append(ChainPart(packed, chain.width, chain.ways, together, FEW if brief else steps))
+            listed.append(ChainPart(packed, chain.width, chain.ways, together, max(FEW, round(effort * steps))))
     return ProbeSetup(
         machine=machine,
         peers=PEERS,
         gallery=msgspec.msgpack.encode(whole) if works else b"",
         groups=groups,
-        seconds=0.0 if brief else OPERATORS_S,
+        seconds=effort * OPERATORS_S,
         single=works and threads > 1,
+        crowded=workers > 1,
         chains=listed,
     )
 
@@ -163,7 +185,7 @@ def _run(setups: Sequence[ProbeSetup], threads: int, hosts: tuple[Host, Host]) -
 
 
 def _collect_samples(
-    graph: Graph, groups: Sequence[Mapping[str, list[str]]], timed: Sequence[ProbeTimes]
+    graph: Graph, groups: Sequence[Mapping[str, list[str]]], timed: ProbeTimes
 ) -> list[OperatorSample]:
     costs, ops = CostModel(graph.tensors), {op.name: op for op in graph.ops}
     subjects = {name: ops_of for group in groups for name, ops_of in group.items()}
@@ -171,29 +193,34 @@ def _collect_samples(
     for subject in SUBJECTS:
         (name,) = subjects[subject.name]
         work = costs.work(ops[name], ops[name].nest.box)
-        single = [seconds for one in timed if one.single for seconds in one.single[subject.name][0]]
-        forward, backward = _compute_medians(timed, subject.name)
-        one_thread = statistics.median(single) if single else None
+        forward, backward = _pick_undisturbed(timed.subjects[subject.name])
+        one_thread = _pick_undisturbed(timed.single[subject.name])[0] if timed.single else None
         samples.append(OperatorSample(subject.kind, subject.size, work, forward, backward, one_thread))
     return samples
 
 
-def _compute_medians(timed: Sequence[ProbeTimes], name: str) -> tuple[float, float]:
-    """Return the median seconds forward and backward, of all processes together."""
-    forward = [seconds for one in timed if one.subjects for seconds in one.subjects[name][0]]
-    backward = [seconds for one in timed if one.subjects for seconds in one.subjects[name][1]]
-    return statistics.median(forward), statistics.median(backward)
+def _pick_undisturbed(rounds: tuple[list[float], list[float]]) -> tuple[float, float]:
+    """Return the seconds, forward and backward, of a round that no other work disturbed: one in four is quicker."""
+    forward, backward = (sorted(seconds)[len(seconds) // 4] for seconds in rounds)
+    return forward, backward
 
 
 def _collect_chain(number: int, chain: ExchangeChain, timed: Sequence[ProbeTimes]) -> ChainSample:
+    """Return the medians of a chain in the turn in which they were least: other work only makes a turn longer."""
     alone, together = 2 * number, 2 * number + 1
     single = [end - begin for begin, end in timed[0].chains[alone]]
     both = [max(end for _, end in ends) - ends[0][0] for ends in zip(*(t.chains[together] for t in timed), strict=True)]
     return ChainSample(
         4 * chain.width,
-        statistics.median(single) / chain.ways,
-        statistics.median(both),
+        _least_median(single) / chain.ways,
+        _least_median(both),
         messages=2 * CHAIN_LENGTH,
         segments=CHAIN_LENGTH,
         joins=2 * (chain.ways - 1),
     )
+
+
+def _least_median(seconds: Sequence[float]) -> float:
+    """Return the least of the medians of turns."""
+    turn = len(seconds) // TURNS
+    return min(statistics.median(seconds[i : i + turn]) for i in range(0, turn * TURNS, turn))

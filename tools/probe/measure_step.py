@@ -95,11 +95,13 @@ def measure_programs(
     micro_batches: int = 1,
     process_placement: ProcessPlacement | None = None,
     paces: Sequence[Sequence[tuple[float, float]]] = (),
+    workers: int = 1,
 ) -> StepTimes:
     """Measure the steps of a cut model: one process for each program, of as many threads as training would give it.
 
     The batch of a step has so many micro-batches of the captured size. process_placement: where they run. paces: by
-    machine, what each segment takes at least (see StepSetup).
+    machine, what each segment takes at least (see StepSetup). workers: that are to share the cores of the host, if they
+    are more than these.
     """
     process_placement = process_placement or ProcessPlacement()
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
@@ -109,6 +111,7 @@ def measure_programs(
             programs,
             process_placement=process_placement,
             paces=paces,
+            workers=workers,
         )
         return _summarise(_run(roles, process_placement), warm_up)
 
@@ -128,10 +131,11 @@ def make_roles(
     *,
     process_placement: ProcessPlacement,
     paces: Sequence[Sequence[tuple[float, float]]] = (),
+    workers: int = 1,
 ) -> list[Role]:
-    """Return one role for each program, each with an equal part of the cores of its host."""
+    """Return one role for each program, each with an equal part of the cores of its host. workers: at least so many."""
     names = [worker_name(0, machine) for machine in range(len(programs))]
-    workers = max(len(names), len(process_placement.hosts))
+    workers = max(workers, len(names), len(process_placement.hosts))
     roles = []
     for machine, (name, program) in enumerate(zip(names, programs, strict=True)):
         own = msgspec.structs.replace(

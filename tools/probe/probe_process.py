@@ -26,11 +26,12 @@ from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.program import Program, Segment, TransferEdge
 from ...runtime.worker.segment_runner import MicroBatch, SegmentRunner
 from ...runtime.worker.worker import Worker
-from .timed_worker import agree_on_start
+from .timed_worker import agree_on_start, read_memory, restart_peak
 
 PROBE_ENTRY = "cutset.tools.probe.probe_process:run_probe"
 PROBE_TIMEOUT_S = 120.0
 WARM_UP = 3
+FIRST_CHAIN = 1 << 10  # number of a chain that is not timed
 TURNS = 5  # that chains take, so that a busy second does not hit one of them alone
 
 Times = dict[str, tuple[list[float], list[float]]]
@@ -60,43 +61,48 @@ class ProbeSetup(msgspec.Struct, frozen=True):
     groups: list[dict[str, list[str]]]
     seconds: float
     single: bool
+    crowded: bool
     chains: list[ChainPart]
 
 
 class ProbeTimes(msgspec.Struct, frozen=True):
     """What was timed.
 
-    subjects: seconds forward and backward of each round, by name; single: with one thread. chains: begin and end of
-    each step; sends: seconds that each message took to be handed over. copy: bytes/s of a large copy, both ways;
-    draw: random numbers a second, as masks are made of them.
+    subjects: seconds forward and backward of each round, by name; single: with one thread; crowded: of the last group,
+    while the other process timed it, too. chains: begin and end of each step; sends: seconds that each message took to
+    be handed over. copy: bytes/s of a large copy, both ways; draw: random numbers a second, as masks are made of them.
+    taken_bytes: the most memory that the process took for steps of a net that has next to no tensors.
     """
 
     subjects: Times
     single: Times
+    crowded: Times
     chains: list[list[tuple[float, float]]]
     sends: list[float]
     copy: float
     draw: float
+    taken_bytes: int
 
 
 def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Time everything that the setup names."""
     config = msgspec.convert(setup, ProbeSetup)
     mailbox = _TimingMailbox(channel)
+    restart_peak()
+    _time_chain(mailbox, config, FIRST_CHAIN, config.chains[1])  # the smallest messages, between both
+    taken = read_memory("VmHWM")
+    chains = _time_chains(mailbox, config, progress)
     progress.value = "operators"
-    agree_on_start(mailbox, config.peers, config.machine, -1)
     groups = _make_timers(config) if config.gallery else []
-    subjects = _time_groups(groups, config.seconds)
-    single = _time_single_thread(groups, config.seconds / 2) if config.single else {}
-    copy, draw = _measure_copy(), _measure_random()
-    chains: list[list[tuple[float, float]]] = [[] for _ in config.chains]
-    for turn in range(TURNS):
-        for i, chain in enumerate(config.chains):
-            progress.value = f"chain {i}, turn {turn}"
-            chains[i] += _time_chain(mailbox, config, turn * len(config.chains) + i, chain)
+    works = config.machine == 0  # the other one waits meanwhile, so that this one has the host to itself
+    subjects = _time_groups(groups, config.seconds) if works else {}
+    single = _time_single_thread(groups, config.seconds / 2) if works and config.single else {}
+    copy, draw = (_measure_copy(), _measure_random()) if works else (0.0, 0.0)
+    agree_on_start(mailbox, config.peers, config.machine, -1)
+    crowded = _time_groups(groups[-1:], config.seconds / 4) if config.crowded else {}
     progress.value = None
-    plain: dict[str, Any] = msgspec.to_builtins(ProbeTimes(subjects, single, chains, mailbox.sends, copy, draw))
-    return plain
+    times = ProbeTimes(subjects, single, crowded, chains, mailbox.sends, copy, draw, taken)
+    return msgspec.to_builtins(times)  # type: ignore[no-any-return]
 
 
 # Operators ---------------------------------------------------------------------------------------------------------
@@ -218,6 +224,16 @@ class _TimingMailbox(Mailbox):
         if message.tensors:
             self.sends.append(time.thread_time() - begin)
         return sent
+
+
+def _time_chains(mailbox: Mailbox, config: ProbeSetup, progress: RoleProgress) -> list[list[tuple[float, float]]]:
+    """Return begin and end of every step of every chain."""
+    chains: list[list[tuple[float, float]]] = [[] for _ in config.chains]
+    for turn in range(TURNS):
+        for i, chain in enumerate(config.chains):
+            progress.value = f"chain {i}, turn {turn}"
+            chains[i] += _time_chain(mailbox, config, turn * len(config.chains) + i, chain)
+    return chains
 
 
 def _time_chain(mailbox: Mailbox, config: ProbeSetup, number: int, chain: ChainPart) -> list[tuple[float, float]]:

@@ -4,6 +4,7 @@ The moment is agreed on beforehand and is one of the clock that all processes of
 no message of the agreement is in the time of the step.
 """
 
+import gc
 import os
 import time
 from contextlib import suppress
@@ -33,7 +34,7 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 
     times: begin and end of every step by the host's clock, and for how long this thread had a core meanwhile.
     bytes_sent: bytes of the tensors that it sent in the last step. before_bytes, peak_bytes: its resident memory before
-    it had a model, and the most that it had from then on; 0 where the system does not say.
+    it had a model, and the most that it had while it made steps; 0 where the system does not say.
     """
 
     times: list[tuple[float, float, float]]
@@ -71,10 +72,10 @@ class _CountingMailbox(Mailbox):
 def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Time every step of one machine of a cut model; return a `WorkerRecord` as plain data."""
     config = msgspec.convert(setup, StepSetup)
-    before = restart_peak()
-    mailbox = _CountingMailbox(channel)
+    before, mailbox = read_memory("VmRSS"), _CountingMailbox(channel)
     worker = make_worker(config, mailbox)
     batch = make_batch(config)
+    restart_peak()
     times, sent = [], 0
     for step in range(config.steps):
         worker.gradients.zero_()
@@ -87,11 +88,11 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
 
-def restart_peak() -> int:
-    """Forget the peak of this process's memory so far, and return what is resident now."""
+def restart_peak() -> None:
+    """Forget the peak of this process's memory so far."""
+    gc.collect()
     with suppress(OSError):  # not every container allows it; the peak is then that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
-    return read_memory("VmRSS")
 
 
 def read_memory(field: str) -> int:
@@ -118,10 +119,10 @@ def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> di
     from ...runtime.worker.uncut_worker import UncutWorker
 
     config = msgspec.convert(setup, StepSetup)
-    before = restart_peak()
-    task = load_task(config.spec)
+    before, task = read_memory("VmRSS"), load_task(config.spec)
     worker = UncutWorker(build_model(task, seed=0), task.loss, autocast=config.spec.autocast)
     batch = make_batch(config)
+    restart_peak()
     times = []
     for step in range(config.steps):
         worker.gradients.zero_()

@@ -34,7 +34,7 @@ def print_probed(probed: ProbeResult, *, console: Console | None = None) -> None
     head = f"{probed.cores} cores; {each} {threads} and {format_bytes(machine.memory_bytes)} of memory"
     console.print(Text(head, style="bold"))
     if probed.workers > probed.cores:
-        console.print(Text("note: more workers than cores: they share cores, so everything is counted as slower"))
+        console.print(Text("note: more workers than cores: those that compute at once share them"))
     if probed.disturbed:
         console.print(Text(describe_disturbance(probed)))
     console.print()
@@ -94,6 +94,8 @@ def _list_constants(probed: ProbeResult) -> list[tuple[str, str]]:
         *((_describe_chain(chain), _format_per_message(chain)) for chain in probed.chains[:-1]),
         ("  back and forth with several operators between", _format_per_message(probed.chains[-1])),
         ("starts in a step that waits for messages", f"{machine.cold:.0%} longer"),
+        *[("operators while all cores compute", f"{shared.contention - 1:.0%} longer") for shared in cluster.shared],
+        ("memory of a process without a model", format_bytes(machine.process_bytes)),
     ]
 
 

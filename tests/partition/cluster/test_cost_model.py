@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -71,6 +72,22 @@ def test_backward_costs_one_product_for_each_operand_that_wants_a_gradient():
     assert [w.gradients for w in works] == [0, 1, 1]
     assert [w.accumulated_bytes > 0 for w in works] == [False, True, False]
     assert works[0].seconds(Machine("m"))[1] == 0.0
+
+
+def test_what_was_measured_of_an_operator_and_of_its_class_scales_its_seconds():
+    graph = graph_of(nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(4, 4), nn.Linear(4, 4)), 8)
+    first, second, *alike = (op_of(graph, "linear", i) for i in range(4))
+    costs, machine = CostModel(graph.tensors), Machine("m")
+    signature = costs.work(second, second.nest.box).signature
+    measured = replace(machine, ratios={signature: (2.0, 3.0), CONTRACTION: (1.5, 0.5)})
+    for op, ratios in ((first, (1.5, 0.5)), (second, (3.0, 1.5))):
+        half = ((0, B // 2), *op.nest.box[1:])
+        for box in (op.nest.box, half):
+            plain = costs.seconds(op, box, machine)
+            wanted = tuple(pytest.approx(ratio * one) for ratio, one in zip(ratios, plain, strict=True))
+            assert costs.seconds(op, box, measured) == wanted
+    assert costs.work(first, first.nest.box).signature != signature
+    assert len({costs.work(op, op.nest.box).signature for op in alike}) == 1
 
 
 def test_a_view_moves_nothing_but_has_to_be_started():

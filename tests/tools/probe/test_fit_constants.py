@@ -17,7 +17,6 @@ from cutset.tools.probe.fit_constants import (
     fit_machine,
     fit_network,
     make_cluster,
-    share_cores,
 )
 from cutset.tools.probe.probe_models import make_chains
 
@@ -125,15 +124,6 @@ def test_no_line_has_a_negative_part(points):
 
 def test_a_line_through_equal_sizes_is_their_mean():
     assert fit_line([(5, 2.0), (5, 2.0)]) == LinearFit(2.0, 0.0)
-
-
-def test_workers_that_share_a_core_are_slower():
-    assert share_cores(TRUE, 2, 2) == TRUE
-    slower = share_cores(TRUE, 6, 2)
-    assert slower.flops_per_s == pytest.approx(TRUE.flops_per_s / 3)
-    assert slower.rate("pooling").start_s == pytest.approx(3 * TRUE.rate("pooling").start_s)
-    assert slower.rate("pooling").backward_flops_per_s == pytest.approx(TRUE.rate("pooling").backward_flops_per_s / 3)
-    assert slower.memory_bytes == TRUE.memory_bytes
 
 
 def test_a_cluster_is_of_machines_alike_with_names_of_their_own():

@@ -16,7 +16,7 @@ from .options import json_option, print_progress
     metavar="DIR|FILE...",
     help="Published graphs: dnn-partitioning JSON, PipeDream profiles (*graph.txt), METIS *.graph, hMETIS *.hgr.",
 )
-@click.option("--measure", is_flag=True, help="Probe this machine, train on two workers, and compare with predictions.")
+@click.option("--measure", is_flag=True, help="Run twenty plans on this machine, and compare with predictions.")
 @click.option("--scale", is_flag=True, help="Measure how long plans of large nets for many machines take.")
 @click.option(
     "--svg", type=PathOption(may_be_folder=False), help="With --scale: write the picture of time against machines."
@@ -48,11 +48,12 @@ def plan_bench_command(
     """Compare our plans with those that others make.
 
     By default: simulates plans for the bundled tasks, for nets whose good cuts are known, and for random nets. With
-    --measure: compares predicted steps, after a probe, with steps that two worker processes really take. With
-    --scale: plans large nets for many machines, which takes some minutes, and prints what that took. With --graphs:
-    plans published graphs and compares with the results published for them, which are never used to find ours. The
-    objective of a row is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or
-    transfer for PipeDream, and the weight of what is cut for METIS and hMETIS.
+    --measure: compares what plans for this machine predict - seconds and bytes of a step, memory, and whether one
+    process is as good - with what real processes take, on links as they are and on emulated ones. With --scale: plans
+    large nets for many machines, which takes some minutes, and prints what that took. With --graphs: plans published
+    graphs and compares with the results published for them, which are never used to find ours. The objective of a row
+    is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer for PipeDream,
+    and the weight of what is cut for METIS and hMETIS.
     """
     if more and not graphs:
         raise click.UsageError(f"{more[0]} needs --graphs: cutset bench plan --graphs {more[0]}")
@@ -91,11 +92,10 @@ def _compare_plans(seeds: int, *, as_json: bool) -> None:
 
 
 def _measure_predictions(*, as_json: bool) -> None:
-    from ...probe.measure_machine import probe
     from ..bench_table import show_tables
-    from ..planner.prediction import measure_predictions, tabulate
+    from ..cluster.prediction import measure_predictions, tabulate
 
-    show_tables(tabulate(measure_predictions(probe(2).cluster, print_progress)), as_json=as_json)
+    show_tables(tabulate(measure_predictions(print_progress)), as_json=as_json)
 
 
 def _measure_planning(svg: Path | None, *, as_json: bool) -> None:

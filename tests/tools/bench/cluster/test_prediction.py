@@ -1,0 +1,94 @@
+"""The comparison of predicted and measured steps: its pairs, what it counts as held, and a pair that is really run."""
+
+from dataclasses import replace
+
+import pytest
+
+from cutset.partition.cluster.machines import Cluster, uniform_cluster
+from cutset.tools.bench.cluster import prediction
+from cutset.tools.bench.cluster.link import LinkTimes
+from cutset.tools.bench.cluster.prediction import (
+    PlannedPair,
+    _link_machines,
+    _measure_round,
+    measure_predictions,
+    plan_pair,
+    tabulate,
+)
+from cutset.tools.bench.cluster.standing_pairs import STANDING_PAIRS, StandingPair
+from cutset.tools.probe.measure_step import StepTimes
+from cutset.tools.task.load_task import load_task
+
+PAIR = StandingPair("cutset.models:digits", 2)
+
+
+@pytest.fixture
+def constants(monkeypatch) -> None:
+    """Plan for constants, so that nothing is probed."""
+    monkeypatch.setattr(
+        prediction, "find_machines", lambda capture, spec, request, tell: uniform_cluster(request.machines)
+    )
+
+
+def test_there_are_twenty_pairs_of_tasks_that_exist():
+    assert len(set(STANDING_PAIRS)) == len(STANDING_PAIRS) == 20
+    assert {pair.machines for pair in STANDING_PAIRS} == {2, 3, 4}
+    assert sum(bool(pair.rate) for pair in STANDING_PAIRS) >= 5
+    for pair in STANDING_PAIRS:
+        assert load_task(pair.spec).batch % pair.micro_batches == 0
+
+
+@pytest.mark.usefixtures("constants")
+def test_what_holds_is_counted():
+    one = plan_pair(PAIR, pytest.fail)
+    said, memory = one.predicted_s, one.placement.machines[0].memory_used_bytes
+    memories = tuple(machine.memory_used_bytes for machine in one.placement.machines)
+
+    def measured(cut_s: float, one_s: float, *, bytes_sent: int, factor: float) -> PlannedPair:
+        taken = tuple(round(factor * size) for size in memories)
+        cut = [StepTimes((cut_s * extra,), 0.0, bytes_sent, (), taken) for extra in (1.0, 2.0)]
+        return replace(one, cut_rounds=cut, one_rounds=[StepTimes((one_s,))])
+
+    right = measured(said, said / 3, bytes_sent=one.bytes_predicted, factor=1.05)
+    wrong = measured(said / 2, said, bytes_sent=one.bytes_predicted + 1, factor=1.5)
+    assert memory > 0
+    assert (right.ratio, right.step_holds, right.fewer_holds, right.says_fewer) == (
+        pytest.approx(1.0),
+        True,
+        True,
+        True,
+    )
+    assert (wrong.ratio, wrong.step_holds, wrong.fewer_holds) == (pytest.approx(2.0), False, False)
+    table = tabulate([right, wrong])
+    assert list(table.facts["held"].values()) == [1, 1, 1, 1]
+    assert "step within 0.85 to 1.15: 1 of 2; bytes exact: 1 of 2" in table.notes[1]
+
+
+def test_a_measured_link_is_no_faster_than_its_wire():
+    link = LinkTimes(119e6, ((0, 1e-3), (1_000_000, 1e-3 + 0.01)), 1e-4)
+    cluster = replace(
+        uniform_cluster(2), machines=tuple(replace(m, message_s=2e-4) for m in uniform_cluster(2).machines)
+    )
+    linked = _link_machines(cluster, link, 90e6)
+    assert isinstance(linked, Cluster)
+    assert (linked.bandwidth, linked.latency_s) == (90e6, pytest.approx(6e-4))
+    assert _link_machines(cluster, link, 110e6).bandwidth == pytest.approx(1e8)
+
+
+@pytest.mark.usefixtures("constants")
+def test_pairs_with_links_are_left_out_where_these_cannot_be_made(monkeypatch):
+    monkeypatch.setattr(prediction.os, "geteuid", lambda: 1000, raising=False)
+    said = list[str]()
+    assert measure_predictions(said.append, [replace(PAIR, rate="1gbit")]) == []
+    assert said[0].startswith("left out: cutset.models:digits on 2 at 1gbit: ")
+
+
+@pytest.mark.run
+@pytest.mark.usefixtures("constants")
+def test_a_pair_is_run_and_sends_the_bytes_that_were_predicted():
+    one = plan_pair(PAIR, pytest.fail)
+    _measure_round(one)
+    assert one.bytes_sent == one.bytes_predicted > 0
+    assert one.measured_s > 0
+    assert one.one_machine_s > 0
+    assert all(size > 50 << 20 for size in one.cut_rounds[0].peak_bytes)

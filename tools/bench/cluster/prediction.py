@@ -1,0 +1,233 @@
+"""`cutset bench plan --measure`: what plans of the standing pairs predict, and what is measured when they are run.
+
+Each pair is planned as `cutset plan` does it: for processes of this machine, which is probed, with the operators of the
+model measured. For emulated machines the link is measured, too. Then real processes make steps: the cut, and the whole
+model in one of these processes. Nothing is fitted to the steps.
+
+A step is the median of a round, of the round in which it was least: other work on the machine only makes steps longer.
+Every round measures every pair once, so that a disturbance does not hit one of them alone.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from ....errors import UsageError
+from ....partition.cluster.machines import Cluster
+from ....partition.dataflow.cut import one_machine_cut
+from ....partition.dataflow.dataflow import Dataflow, lower_cut
+from ....partition.placement.placement_file import Placement
+from ....runtime.worker.program import programs
+from ...probe.first_probe import find_machines
+from ...probe.fit_constants import fit_line
+from ...probe.measure_step import ProcessPlacement, StepTimes, measure_programs
+from ...task.capture_task import CapturedTask, capture_task
+from ...task.load_task import TaskSpec, load_task
+from ...task.plan_request import HERE, PlanRequest
+from ...task.plan_task import load_cut, micro_batch_spec, plan_task
+from ...units import format_bytes, format_seconds
+from ..bench_table import BenchTable, Column
+from .emulated_cluster import EmulatedCluster, parse_rate, require_support
+from .link import LinkTimes, measure_link
+from .lockstep_vs_pipelined import count_step_bytes
+from .standing_pairs import STANDING_PAIRS, StandingPair
+
+ROUNDS, STEPS, WARM_UP = 3, 30, 5
+STEP_WITHIN = (0.85, 1.15)  # predicted over measured
+MEMORY_WITHIN = 0.1
+SAME = 0.03  # steps that differ by less are as good as each other, as the planner has it
+MIN_LATENCY_S = 1e-5
+Tell = Callable[[str], None]
+
+
+@dataclass
+class PlannedPair:
+    """A pair with its plan, and the steps that were measured so far: of the cut, and of the model in one process."""
+
+    pair: StandingPair
+    spec: TaskSpec
+    placement: Placement
+    cut: CapturedTask
+    whole: CapturedTask
+    flow: Dataflow
+    cut_rounds: list[StepTimes] = field(default_factory=list)
+    one_rounds: list[StepTimes] = field(default_factory=list)
+
+    @property
+    def predicted_s(self) -> float:
+        """The predicted step of the cut."""
+        return self.placement.predicted.step_s
+
+    @property
+    def measured_s(self) -> float:
+        """The measured step of the cut."""
+        return _pick_step(self.cut_rounds)
+
+    @property
+    def one_machine_s(self) -> float:
+        """The measured step of the model in one process."""
+        return _pick_step(self.one_rounds)
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured step."""
+        return self.predicted_s / self.measured_s
+
+    @property
+    def step_holds(self) -> bool:
+        """Whether the step is near enough to the prediction."""
+        return STEP_WITHIN[0] <= self.ratio <= STEP_WITHIN[1]
+
+    @property
+    def bytes_predicted(self) -> int:
+        """The bytes that all machines together send in a step."""
+        return count_step_bytes(self.flow, self.placement.micro_batches)
+
+    @property
+    def bytes_sent(self) -> int:
+        """The bytes that they sent."""
+        return self.cut_rounds[-1].bytes_sent
+
+    @property
+    def memory_ratio(self) -> float:
+        """Predicted over measured memory, of the process for which it is furthest from 1."""
+        taken = [max(sizes) for sizes in zip(*(times.peak_bytes for times in self.cut_rounds), strict=True)]
+        said = [machine.memory_used_bytes for machine in self.placement.machines]
+        ratios = [one / other if other else 0.0 for one, other in zip(said, taken, strict=True)]
+        return max(ratios, key=lambda ratio: abs(ratio - 1))
+
+    @property
+    def says_fewer(self) -> bool:
+        """Whether the plan says that one machine is as good as these."""
+        return self.placement.predicted.one_machine_s <= self.predicted_s
+
+    @property
+    def fewer_holds(self) -> bool:
+        """Whether it says so rightly."""
+        measured = self.one_machine_s <= self.measured_s
+        near = abs(self.one_machine_s / self.measured_s - 1) < SAME
+        return near or measured == self.says_fewer
+
+
+def _pick_step(rounds: Sequence[StepTimes]) -> float:
+    return min(times.median_s for times in rounds)
+
+
+def measure_predictions(tell: Tell, pairs: Sequence[StandingPair] = STANDING_PAIRS) -> list[PlannedPair]:
+    """Plan the pairs, run them in rounds, and return them. tell: is called with a line of progress now and then.
+
+    Pairs with emulated links are left out where this process may not make any.
+    """
+    planned = []
+    for pair in pairs:
+        try:
+            if pair.rate:
+                require_support()
+        except UsageError as error:
+            tell(f"left out: {pair.model} on {pair.cluster}: {error.facts}")
+            continue
+        planned.append(plan_pair(pair, tell))
+        tell(f"planned: {pair.model} on {pair.cluster}: {format_seconds(planned[-1].predicted_s)} a step")
+    for number in range(ROUNDS):
+        for one in planned:
+            _measure_round(one)
+            step, load = format_seconds(one.cut_rounds[-1].median_s), os.getloadavg()[0]
+            tell(f"round {number + 1} of {ROUNDS}: {one.pair.model} on {one.pair.cluster}: {step} (load {load:.1f})")
+    return planned
+
+
+def plan_pair(pair: StandingPair, tell: Tell) -> PlannedPair:
+    """Plan a pair for its cluster, as measured."""
+    task = load_task(pair.spec)
+    spec = micro_batch_spec(pair.spec, task, pair.micro_batches)
+    whole = capture_task(spec, task)
+    request = PlanRequest(machines=pair.machines, cluster=HERE, micro_batches=pair.micro_batches)
+    cluster = find_machines(whole, spec, request, tell)
+    assert cluster is not None
+    if pair.rate:
+        with _emulate(pair) as (where, payload_rate):
+            cluster = _link_machines(cluster, measure_link(where), payload_rate)
+    planned = plan_task(whole, spec, request, cluster)
+    flow = lower_cut(planned.capture.train, load_cut(planned.capture, planned.placement))
+    return PlannedPair(pair, spec, planned.placement, planned.capture, whole, flow)
+
+
+@contextmanager
+def _emulate(pair: StandingPair) -> Iterator[tuple[ProcessPlacement, float]]:
+    """Enter the emulated cluster of a pair: where processes run, and the rate of a link that tensors can have."""
+    with EmulatedCluster(pair.machines, rate=parse_rate(pair.rate)) as emulated:
+        yield emulated.process_placement, emulated.payload_rate
+
+
+def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cluster:
+    """Return machines with a measured link: what a message takes beside its handling at both ends."""
+    line = fit_line(link.points)
+    latency = max(MIN_LATENCY_S, line.start - 2 * cluster.machines[0].message_s)
+    return replace(cluster, bandwidth=min(payload_rate, 1 / line.slope), latency_s=latency)
+
+
+def _measure_round(one: PlannedPair) -> None:
+    """Measure both kinds of steps, one after the other."""
+    count = one.placement.micro_batches
+    cut, alone = programs(one.flow, training=True), lower_cut(one.whole.train, one_machine_cut(one.whole.train))
+    if one.pair.rate:
+        with _emulate(one.pair) as (where, _):
+            times = measure_programs(
+                one.spec, one.cut, cut, steps=STEPS, warm_up=WARM_UP, micro_batches=count, process_placement=where
+            )
+    else:
+        times = measure_programs(one.spec, one.cut, cut, steps=STEPS, warm_up=WARM_UP, micro_batches=count)
+    one.cut_rounds.append(times)
+    one.one_rounds.append(
+        measure_programs(
+            one.spec,
+            one.whole,
+            programs(alone, training=True),
+            steps=STEPS,
+            warm_up=WARM_UP,
+            micro_batches=count,
+            workers=one.pair.machines,
+        )
+    )
+
+
+def _describe_name(one: PlannedPair) -> str:
+    model = one.pair.model.rpartition(":")[2]
+    return model if one.placement.micro_batches == 1 else f"{model}, {one.placement.micro_batches} micro-batches"
+
+
+COLUMNS: tuple[Column[PlannedPair], ...] = (
+    Column("model", "model", align="left", value=_describe_name),
+    Column("machines", "machines", align="left", value=lambda one: one.pair.cluster),
+    Column("plan", "plan", align="left", value=lambda one: one.placement.winner),
+    Column("predicted", "predicted_s", format_seconds),
+    Column("measured", "measured_s", format_seconds),
+    Column("ratio", "ratio", "{:.2f}".format),
+    Column("bytes", "bytes_predicted", format_bytes),
+    Column("sent", "bytes_sent", format_bytes),
+    Column("memory", "memory_ratio", "{:.2f}".format),
+    Column("one process", "one_machine_s", format_seconds),
+    Column("fewer", "says_fewer", lambda says: "yes" if says else "no"),
+    Column("right", "fewer_holds", lambda right: "yes" if right else "NO"),
+    Column("", "rounds", value=lambda one: [times.median_s for times in one.cut_rounds]),
+    Column("", "one_machine_predicted_s", value=lambda one: one.placement.predicted.one_machine_s),
+)
+
+
+def tabulate(rows: Sequence[PlannedPair]) -> BenchTable[PlannedPair]:
+    """Return the table of predictions and measurements."""
+    count, (low, high) = len(rows), STEP_WITHIN
+    held = {
+        f"step within {low} to {high}": sum(one.step_holds for one in rows),
+        "bytes exact": sum(one.bytes_predicted == one.bytes_sent for one in rows),
+        f"memory within {MEMORY_WITHIN:.0%}": sum(abs(one.memory_ratio - 1) <= MEMORY_WITHIN for one in rows),
+        "one machine or more, rightly": sum(one.fewer_holds for one in rows),
+    }
+    notes = (
+        "A step is forward and backward; ratio: predicted over measured. memory: of the process that is furthest off, "
+        "predicted over measured. fewer: whether the plan says that one process is as good; right: whether it is.",
+        "; ".join(f"{what}: {number} of {count}" for what, number in held.items()) + ".",
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.",
+    )
+    return BenchTable(COLUMNS, rows, notes=notes, facts={"held": held})

@@ -1,0 +1,97 @@
+"""Measures this machine where a plan needs it: its constants and the operators of the task, once, and keeps them.
+
+A probe of some seconds is made for each number of threads that a worker's process may have, and again where versions
+change; operators are measured when a task first comes that has them.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...errors import CutsetError
+from ...partition.cluster.machines import Cluster
+from ..measured.saved_probe import (
+    SavedProbe,
+    find_folder,
+    make_key,
+    make_saved_probe,
+    read_saved_probe,
+    save_probe,
+)
+from ..task.capture_task import CapturedTask, capture_unrolled
+from ..task.load_task import TaskSpec
+from ..task.plan_request import HERE, PlanRequest
+
+if TYPE_CHECKING:
+    from .measure_machine import ProbeResult
+
+Tell = Callable[[str], None]
+
+
+def find_machines(capture: CapturedTask, spec: TaskSpec, request: PlanRequest, tell: Tell) -> Cluster | None:
+    """Return the machines to plan a captured task for, after measuring what is not known of them.
+
+    None where they are not processes of this machine, or there is one machine to plan for and nothing to compare. tell:
+    is called with a sentence for what takes time, and for what cannot be used or kept.
+    """
+    if request.source != HERE or request.count == 1:
+        return None
+    saved = probe_once(request.processes, tell)
+    other = capture_unrolled(capture, spec)
+    captures = [capture] if other is None or not other.unrolled else [capture, other]
+    return measure_task(saved, captures, spec, tell).make_cluster(request.count, request.replicas)
+
+
+def probe_once(processes: int, tell: Tell) -> SavedProbe:
+    """Return what is known of this machine for so many processes; measure it where nothing is.
+
+    What was measured while other work disturbed it is measured again once the machine is idle.
+    """
+    from .measure_machine import BUSY, QUICK, probe
+
+    key = make_key(processes)
+    saved, note = read_saved_probe(key)
+    if note:
+        tell(note)
+    idle_now = os.getloadavg()[0] <= BUSY * key.cores
+    if saved is not None and not (idle_now and saved.busy > BUSY * key.cores):
+        return saved
+    threads = f"{key.threads} thread" + ("s" if key.threads > 1 else "")
+    again = "again, since it was busy when it was measured" if saved is not None else "once"
+    tell(f"measuring this machine, {again}, for processes of {threads}: some seconds")
+    probed = probe(min(processes, max(2, key.cores)), effort=QUICK)
+    while_busy = f", while {probed.busy:.1f} other processes ran" if probed.disturbed else ""
+    tell(f"measured in {probed.seconds:.0f} s{while_busy}; kept in {find_folder()}")
+    return save(summarise(probed), tell)
+
+
+def summarise(probed: "ProbeResult") -> SavedProbe:
+    """Return what is to be kept of a probe."""
+    return make_saved_probe(make_key(probed.workers), probed.cluster, busy=probed.busy, seconds=probed.seconds)
+
+
+def save(saved: SavedProbe, tell: Tell) -> SavedProbe:
+    """Keep what was measured, and return it."""
+    note = save_probe(saved)
+    if note:
+        tell(note)
+    return saved
+
+
+def measure_task(saved: SavedProbe, captures: Sequence[CapturedTask], spec: TaskSpec, tell: Tell) -> SavedProbe:
+    """Return what is known with the operators of captured tasks, which are measured where they are not known."""
+    from .task_operators import measure_operators
+
+    machine = saved.make_cluster(1).machines[0]
+    for capture in captures:
+        own = msgspec.structs.replace(spec, unrolled=capture.unrolled)
+        try:
+            found = measure_operators(capture, own, machine, saved.ratios, threads=saved.key.threads)
+        except CutsetError as error:
+            tell(f"the operators of {spec.model} could not be measured one by one: {error.facts}")
+            continue
+        if found:
+            saved = save(msgspec.structs.replace(saved, ratios={**saved.ratios, **found}), tell)
+    return saved

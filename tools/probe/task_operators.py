@@ -1,0 +1,144 @@
+"""Measures the operators of a task: each by itself, in whole steps of the uncut model, of real weights and samples.
+
+A program in which every operator is a segment of its own runs some steps in a process of as many threads as a worker
+has. What a segment takes, without what any segment costs, is compared with what the cost model says.
+"""
+
+import statistics
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from ...partition.cluster.cost_model import CostModel, Work
+from ...partition.cluster.machines import Machine
+from ...partition.dataflow.cut import one_machine_cut
+from ...partition.dataflow.dataflow import RUN, Dataflow, lower_cut
+from ...partition.dataflow.memory_model import peak_memory
+from ...partition.ir.graph import Graph
+from ...runtime.channel.channel import Channel
+from ...runtime.channel.mailbox import Mailbox
+from ...runtime.hosts.heartbeat import RoleProgress
+from ...runtime.hosts.host import Role
+from ...runtime.launcher.launcher import Launcher
+from ...runtime.worker.program import programs
+from ...runtime.worker.trace import Trace
+from ...runtime.worker.worker import BACKWARD, FORWARD
+from ..measured.saved_probe import LEAST_RATIO, MOST_RATIO, Ratio
+from ..task.capture_task import CapturedTask
+from ..task.load_task import TaskSpec
+from .measure_step import make_setup
+from .timed_worker import StepSetup, make_batch, make_worker
+
+ENTRY = "cutset.tools.probe.task_operators:time_operators"
+NAME = "operators"
+BUDGET_S, MIN_STEPS, MAX_STEPS = 1.5, 3, 30
+MAX_BYTES = 1 << 30  # that the uncut model may take
+MAX_STEP_S = 3.0  # by the cost model
+MIN_S = 1e-7  # a segment takes longer
+DIGITS = 3
+
+Medians = list[tuple[float, float]]
+
+
+def measure_operators(
+    capture: CapturedTask, spec: TaskSpec, machine: Machine, known: Mapping[str, Ratio], *, threads: int
+) -> dict[str, Ratio]:
+    """Return the ratios of a captured task's operators that are not known yet, by signature.
+
+    None where all are known, or the uncut model takes too much memory or time to be measured. machine: modelled
+    seconds are those of this one.
+    """
+    graph = capture.train
+    works = _find_works(graph)
+    flow = _divide(lower_cut(graph, one_machine_cut(graph)))
+    modelled = sum(sum(work.modelled_seconds(machine)) for work in works.values())
+    (memory,) = peak_memory(flow)
+    if all(work.signature in known for work in works.values()) or memory > MAX_BYTES or modelled > MAX_STEP_S:
+        return {}
+    found = defaultdict[str, list[Ratio]](list)
+    for signature, ratio in _compare(flow, works, _run(capture, spec, flow, threads), machine):
+        found[signature].append(ratio)
+    return {signature: _average(ratios) for signature, ratios in found.items() if signature not in known}
+
+
+def _find_works(graph: Graph) -> dict[str, Work]:
+    costs = CostModel(graph.tensors)
+    return {op.name: costs.work(op, op.nest.box) for op in graph.ops}
+
+
+def _divide(flow: Dataflow) -> Dataflow:
+    """Return the same with a segment for each instruction."""
+    return replace(flow, instructions=[replace(one, stage=number) for number, one in enumerate(flow.instructions)])
+
+
+def _run(capture: CapturedTask, spec: TaskSpec, flow: Dataflow, threads: int) -> Medians:
+    (program,) = programs(flow, training=True)
+    with tempfile.TemporaryDirectory(prefix="cutset-operators-") as folder:
+        setup = make_setup(spec, capture, Path(folder), steps=MAX_STEPS)
+        setup = msgspec.structs.replace(setup, program=msgspec.msgpack.encode(program), peers=[NAME])
+        role = Role(NAME, ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
+        with Launcher([role], job=f"operators-{uuid.uuid4().hex[:12]}") as launcher:
+            (medians,) = launcher.run()
+    return msgspec.convert(medians, Medians)
+
+
+def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> Medians:
+    """Return for each segment of a program the seconds, forward and backward, of a step that nothing disturbed."""
+    config = msgspec.convert(setup, StepSetup)
+    worker = make_worker(config, Mailbox(channel))
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    worker.trace = Trace(range(1, config.steps), clock=clock)
+    batch = make_batch(config)
+    deadline = time.monotonic() + BUDGET_S
+    for step in range(config.steps):
+        worker.gradients.zero_()
+        progress.value = step
+        worker.step(batch, step)
+        if step >= MIN_STEPS and time.monotonic() > deadline:
+            break
+    seconds = defaultdict[tuple[str, int], list[float]](list)
+    for span in worker.trace.spans:
+        seconds[span.kind, span.part].append(span.stop_s - span.start_s)
+    count = len(worker.program.segments)
+    return [(_pick(seconds[FORWARD, part]), _pick(seconds[BACKWARD, part])) for part in range(count)]
+
+
+def _pick(seconds: list[float]) -> float:
+    return sorted(seconds)[len(seconds) // 4]
+
+
+def _compare(
+    flow: Dataflow, works: Mapping[str, Work], measured: Medians, machine: Machine
+) -> Iterator[tuple[str, Ratio]]:
+    """Yield the ratio of each operator, by signature."""
+    for instruction, (forward, backward) in zip(flow.instructions, measured, strict=True):
+        if instruction.kind != RUN:
+            continue
+        work = works[instruction.op]
+        ahead, back = work.modelled_seconds(machine)
+        yield (
+            work.signature,
+            (
+                _divide_seconds(forward - machine.segment_s, ahead),
+                _divide_seconds(backward - machine.segment_back_s, back) if work.gradients else 1.0,
+            ),
+        )
+
+
+def _divide_seconds(measured: float, modelled: float) -> float:
+    if modelled <= 0:
+        return 1.0
+    return min(MOST_RATIO, max(LEAST_RATIO, max(MIN_S, measured) / modelled))
+
+
+def _average(ratios: list[Ratio]) -> Ratio:
+    forward, backward = (float(f"{statistics.median(side):.{DIGITS}g}") for side in zip(*ratios, strict=True))
+    return forward, backward
