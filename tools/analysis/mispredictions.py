@@ -21,7 +21,7 @@ from .measured_step import COMPUTE
 from .recorded_steps import RecordedSpans, find_whole_steps, match_transfers, pair_waits
 
 LEAN = 0.03  # how strongly factors lean towards 1
-LEAST, MOST = 0.1, 10.0  # factors beyond are taken for an accident
+MIN_FACTOR, MAX_FACTOR = 0.1, 10.0  # factors beyond are taken for an accident
 WORTH_SAYING = 1.25  # less is no misprediction
 MIN_PART = 0.05  # of the predicted computing: what takes less is not mentioned
 Ratio = tuple[float, float]
@@ -111,7 +111,7 @@ def _fit_factors(segments: Sequence[_SegmentTime]) -> dict[str, float]:
     parts = np.array(rows).sum(axis=0)
     lean = np.diag(LEAN * parts)
     found, *_ = np.linalg.lstsq(np.vstack([rows, lean]), np.concatenate([wanted, LEAN * parts]), rcond=None)
-    return {kind: float(min(MOST, max(LEAST, factor))) for kind, factor in zip(kinds, found, strict=True)}
+    return {kind: float(min(MAX_FACTOR, max(MIN_FACTOR, factor))) for kind, factor in zip(kinds, found, strict=True)}
 
 
 def _compare_messages(spans: RecordedSpans, cluster: Cluster) -> tuple[float | None, int]:

@@ -11,7 +11,7 @@ import msgspec
 from .saved_probe import Ratio, SavedProbe
 
 TAKEN_OVER = 0.5
-LEAST, MOST = 0.2, 5.0  # what all runs together may have changed
+MIN_FACTOR, MAX_FACTOR = 0.2, 5.0  # what all runs together may have changed
 DIGITS = 3
 
 
@@ -30,4 +30,4 @@ def fold_in(saved: SavedProbe, classes: Mapping[str, Ratio], link: float | None)
 
 
 def _fold(before: float, ratio: float) -> float:
-    return float(f"{min(MOST, max(LEAST, before * ratio**TAKEN_OVER)):.{DIGITS}g}")
+    return float(f"{min(MAX_FACTOR, max(MIN_FACTOR, before * ratio**TAKEN_OVER)):.{DIGITS}g}")

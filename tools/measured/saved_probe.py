@@ -26,7 +26,7 @@ from ...whole_file import write_whole
 FORMAT = 1
 MAX_BYTES = 16 << 20  # of a file; a longer one is none of ours
 MAX_SAVED_RATIOS = 20_000  # of operators; the oldest are dropped
-LEAST_RATIO, MOST_RATIO = 0.01, 100.0  # anything else is an accident
+MIN_RATIO, MAX_RATIO = 0.01, 100.0  # anything else is an accident
 Ratio = tuple[float, float]  # forward, backward: measured over modelled seconds
 
 
@@ -134,7 +134,7 @@ def read_saved_probe(key: MachineKey) -> tuple[SavedProbe | None, str]:
     if saved.format != FORMAT or saved.key != key:
         return None, f"{path} is left out: it is a probe of another machine ({_describe_difference(saved.key, key)})"
     ratios = [*saved.ratios.values(), *saved.learned.values(), (saved.learned_link, saved.contention)]
-    if not all(LEAST_RATIO <= one <= MOST_RATIO for ratio in ratios for one in ratio):
+    if not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
         return None, f"{path} is left out: it has numbers that cannot be"
     return saved, ""
 

@@ -31,7 +31,7 @@ from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import programs
 from ...runtime.worker.trace import Trace
 from ...runtime.worker.worker import BACKWARD, FORWARD
-from ..measured.saved_probe import LEAST_RATIO, MOST_RATIO, Ratio
+from ..measured.saved_probe import MAX_RATIO, MIN_RATIO, Ratio
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
 from .measure_step import make_setup
@@ -136,7 +136,7 @@ def _compare(
 def _divide_seconds(measured: float, modelled: float) -> float:
     if modelled <= 0:
         return 1.0
-    return min(MOST_RATIO, max(LEAST_RATIO, max(MIN_S, measured) / modelled))
+    return min(MAX_RATIO, max(MIN_RATIO, max(MIN_S, measured) / modelled))
 
 
 def _average(ratios: list[Ratio]) -> Ratio:

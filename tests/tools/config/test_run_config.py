@@ -68,6 +68,7 @@ FLAGS = {
     "host_wait": "--host-wait",
     "out": "--out",
     "tensorboard": "--tensorboard",
+    "learn": "--learn",
     "overwrite": "--overwrite",
     "init": "--init",
     "resume": "--resume",

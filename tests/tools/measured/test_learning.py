@@ -3,7 +3,7 @@
 import pytest
 
 from cutset.partition.cluster.machines import uniform_cluster
-from cutset.tools.measured.learning import LEAST, MOST, fold_in
+from cutset.tools.measured.learning import MAX_FACTOR, MIN_FACTOR, fold_in
 from cutset.tools.measured.saved_probe import MachineKey, make_saved_probe
 
 SAVED = make_saved_probe(MachineKey("h", "c", 2, "t", "v", 1), uniform_cluster(2), busy=0.0, seconds=1.0)
@@ -28,4 +28,4 @@ def test_what_is_learnt_has_bounds():
     saved = SAVED
     for _ in range(20):
         saved = fold_in(saved, {"loss": (10.0, 0.1)}, None)
-    assert saved.learned["loss"] == (MOST, LEAST)
+    assert saved.learned["loss"] == (MAX_FACTOR, MIN_FACTOR)
