@@ -43,6 +43,7 @@ class Machine:
     take as all this says (cost_model.py).
 
     process_bytes: memory that a worker's process takes before it has a part of a model: Python, torch, what they keep.
+    memory_ratio: how many times as much as the memory model says the model in question takes there.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
 
@@ -63,6 +64,7 @@ class Machine:
     step_s: float = 0.0
     cold: float = 0.0
     process_bytes: int = 0
+    memory_ratio: float = 1.0
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     bandwidth_out: float | None = None
     bandwidth_in: float | None = None
@@ -73,6 +75,10 @@ class Machine:
     def rate(self, kind: str) -> Rate:
         """The rate of a class of operators; where none is known, that of large matrix products."""
         return self.rates.get(kind) or self._rate
+
+    def needed_bytes(self, modelled_bytes: int) -> int:
+        """The memory that a process takes with a part of the model for which the memory model says so much."""
+        return self.process_bytes + round(self.memory_ratio * modelled_bytes)
 
     @cached_property
     def _rate(self) -> Rate:

@@ -69,13 +69,12 @@ def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1
     recomputed: set[tuple[int, int]] = set()
     for number, machine in enumerate(_memory_use(dataflow)):
         spec, chosen = cluster.machines[number], set[int]()
-        available = spec.memory_bytes - spec.process_bytes
         candidates = sorted(
             machine.activation_bytes.keys() - machine.fixed, key=lambda stage: (-machine.activation_bytes[stage], stage)
         )
-        while machine.bytes(in_flight, chosen) > available and candidates:
+        while spec.needed_bytes(machine.bytes(in_flight, chosen)) > spec.memory_bytes and candidates:
             chosen.add(candidates.pop(0))
-        if machine.bytes(in_flight, chosen) <= available:
+        if spec.needed_bytes(machine.bytes(in_flight, chosen)) <= spec.memory_bytes:
             recomputed |= {(number, stage) for stage in chosen}
     if not recomputed:
         return dataflow

@@ -25,7 +25,7 @@ from ...whole_file import write_whole
 
 FORMAT = 1
 MAX_BYTES = 16 << 20  # of a file; a longer one is none of ours
-MAX_SAVED_RATIOS = 20_000  # of operators; the oldest are dropped
+MAX_SAVED = 20_000  # operators, and tasks; the oldest are dropped
 MIN_RATIO, MAX_RATIO = 0.01, 100.0  # anything else is an accident
 Ratio = tuple[float, float]  # forward, backward: measured over modelled seconds
 
@@ -46,7 +46,8 @@ class SavedProbe(msgspec.Struct, frozen=True):
 
     cluster: a cluster file of one such machine and the loopback between two processes. contention: as in `SharedCores`.
     busy: other processes that ran while it was measured; seconds: that this took. ratios: of operators by signature;
-    learned: of classes of operators, from runs. learned_link: how many times as long messages took in runs as measured.
+    memory: of tasks, by the digest of their graph: measured over modelled memory. learned: of classes of operators,
+    from runs. learned_link: how many times as long messages took in runs as measured.
     """
 
     format: int
@@ -56,18 +57,20 @@ class SavedProbe(msgspec.Struct, frozen=True):
     busy: float
     seconds: float
     ratios: dict[str, Ratio] = {}
+    memory: dict[str, float] = {}
     learned: dict[str, Ratio] = {}
     learned_link: float = 1.0
 
-    def make_cluster(self, count: int, replicas: int = 1) -> Cluster:
+    def make_cluster(self, count: int, replicas: int = 1, task: str = "") -> Cluster:
         """Return a cluster of so many processes of this machine, which share its cores, as `train` starts them.
 
-        replicas: so many of these train side by side, each on its part of the cores.
+        replicas: so many of these train side by side, each on its part of the cores. task: the digest of the graph.
         """
         one = read(self.cluster, name="the saved probe")
         machine = replace(
             one.machines[0],
             memory_bytes=one.machines[0].memory_bytes // (count * replicas),
+            memory_ratio=self.memory.get(task, 1.0),
             ratios={**self.learned, **self.ratios},
         )
         machines = tuple(replace(machine, name=f"machine {number}") for number in range(count))
@@ -134,6 +137,7 @@ def read_saved_probe(key: MachineKey) -> tuple[SavedProbe | None, str]:
     if saved.format != FORMAT or saved.key != key:
         return None, f"{path} is left out: it is a probe of another machine ({_describe_difference(saved.key, key)})"
     ratios = [*saved.ratios.values(), *saved.learned.values(), (saved.learned_link, saved.contention)]
+    ratios += [(ratio, ratio) for ratio in saved.memory.values()]
     if not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
         return None, f"{path} is left out: it has numbers that cannot be"
     return saved, ""
@@ -149,10 +153,11 @@ def save_probe(saved: SavedProbe) -> str:
     path = find_file(saved.key)
     if path is None:
         return "what was measured cannot be kept: this user has no home folder"
-    kept = dict(list(saved.ratios.items())[-MAX_SAVED_RATIOS:])
+    ratios, memory = (dict(list(kept.items())[-MAX_SAVED:]) for kept in (saved.ratios, saved.memory))
+    kept = msgspec.structs.replace(saved, ratios=ratios, memory=memory)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(msgspec.structs.replace(saved, ratios=kept)).decode())
+        write_whole(path, msgspec.json.encode(kept).decode())
     except OSError as error:
         return f"what was measured cannot be kept in {path.parent}: {error.strerror}"
     return ""

@@ -41,7 +41,7 @@ def find_machines(capture: CapturedTask, spec: TaskSpec, request: PlanRequest, t
     saved = probe_once(request.processes, tell)
     other = capture_unrolled(capture, spec)
     captures = [capture] if other is None or not other.unrolled else [capture, other]
-    return measure_task(saved, captures, spec, tell).make_cluster(request.count, request.replicas)
+    return measure_task(saved, captures, spec, tell).make_cluster(request.count, request.replicas, capture.train.digest)
 
 
 def probe_once(processes: int, tell: Tell) -> SavedProbe:
@@ -82,16 +82,20 @@ def save(saved: SavedProbe, tell: Tell) -> SavedProbe:
 
 def measure_task(saved: SavedProbe, captures: Sequence[CapturedTask], spec: TaskSpec, tell: Tell) -> SavedProbe:
     """Return what is known with the operators of captured tasks, which are measured where they are not known."""
-    from .task_operators import measure_operators
+    from .task_operators import has_unknown, measure_operators
 
     machine = saved.make_cluster(1).machines[0]
     for capture in captures:
+        if capture.train.digest in saved.memory and not has_unknown(capture, saved.ratios):
+            continue
         own = msgspec.structs.replace(spec, unrolled=capture.unrolled)
         try:
             found = measure_operators(capture, own, machine, saved.ratios, threads=saved.key.threads)
         except CutsetError as error:
             tell(f"the operators of {spec.model} could not be measured one by one: {error.facts}")
             continue
-        if found:
-            saved = save(msgspec.structs.replace(saved, ratios={**saved.ratios, **found}), tell)
+        if found is not None:
+            ratios = {**saved.ratios, **found.operators}
+            memory = {**saved.memory, capture.train.digest: found.memory}
+            saved = save(msgspec.structs.replace(saved, ratios=ratios, memory=memory), tell)
     return saved

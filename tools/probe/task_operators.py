@@ -1,7 +1,8 @@
 """Measures the operators of a task: each by itself, in whole steps of the uncut model, of real weights and samples.
 
 A program in which every operator is a segment of its own runs some steps in a process of as many threads as a worker
-has. What a segment takes, without what any segment costs, is compared with what the cost model says.
+has. What a segment takes, without what any segment costs, is compared with what the cost model says. Before, the same
+process makes steps as one machine does that has the whole model, of which the memory is measured.
 """
 
 import statistics
@@ -10,13 +11,14 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
+from ...models.task import Data
 from ...partition.cluster.cost_model import CostModel, Work
 from ...partition.cluster.machines import Machine
 from ...partition.dataflow.cut import one_machine_cut
@@ -35,7 +37,7 @@ from ..measured.saved_probe import MAX_RATIO, MIN_RATIO, Ratio
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
 from .measure_step import make_setup
-from .timed_worker import StepSetup, make_batch, make_worker
+from .timed_worker import StepSetup, make_batch, make_worker, read_memory, restart_peak
 
 ENTRY = "cutset.tools.probe.task_operators:time_operators"
 NAME = "operators"
@@ -43,30 +45,64 @@ BUDGET_S, MIN_STEPS, MAX_STEPS = 1.5, 3, 30
 MAX_BYTES = 1 << 30  # that the uncut model may take
 MAX_STEP_S = 3.0  # by the cost model
 MIN_S = 1e-7  # a segment takes longer
+MIN_MEMORY, MAX_MEMORY = 0.5, 10.0  # ratios beyond are those of models of next to no bytes
 DIGITS = 3
 
 Medians = list[tuple[float, float]]
 
 
+class OperatorSetup(StepSetup, frozen=True):
+    """What the process does. whole: msgpack of the program whose memory is measured; `program` has a segment for each
+    operator."""
+
+    whole: bytes = b""
+
+
+class OperatorTimes(msgspec.Struct, frozen=True):
+    """segments: seconds of each segment, forward and backward. peak_bytes: of a process that has the whole model."""
+
+    segments: Medians
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class TaskRatios:
+    """Measured over modelled: seconds of operators by signature, and memory of the whole model."""
+
+    operators: dict[str, Ratio]
+    memory: float
+
+
 def measure_operators(
     capture: CapturedTask, spec: TaskSpec, machine: Machine, known: Mapping[str, Ratio], *, threads: int
-) -> dict[str, Ratio]:
-    """Return the ratios of a captured task's operators that are not known yet, by signature.
+) -> TaskRatios | None:
+    """Measure a captured task; return the ratios of its operators that are not known yet, and of its memory.
 
-    None where all are known, or the uncut model takes too much memory or time to be measured. machine: modelled
-    seconds are those of this one.
+    None where the uncut model takes too much memory or time to be measured. machine: modelled seconds are those of this
+    one.
     """
     graph = capture.train
     works = _find_works(graph)
-    flow = _divide(lower_cut(graph, one_machine_cut(graph)))
+    flow = lower_cut(graph, one_machine_cut(graph))
     modelled = sum(sum(work.modelled_seconds(machine)) for work in works.values())
     (memory,) = peak_memory(flow)
-    if all(work.signature in known for work in works.values()) or memory > MAX_BYTES or modelled > MAX_STEP_S:
-        return {}
+    if memory > MAX_BYTES or modelled > MAX_STEP_S:
+        return None
+    divided = _divide(flow)
+    timed = _run(capture, spec, flow, divided, threads)
     found = defaultdict[str, list[Ratio]](list)
-    for signature, ratio in _compare(flow, works, _run(capture, spec, flow, threads), machine):
+    for signature, ratio in _compare(divided, works, timed.segments, machine):
         found[signature].append(ratio)
-    return {signature: _average(ratios) for signature, ratios in found.items() if signature not in known}
+    taken = max(0, timed.peak_bytes - machine.process_bytes) / max(1, memory)
+    return TaskRatios(
+        {signature: _average(ratios) for signature, ratios in found.items() if signature not in known},
+        float(f"{min(MAX_MEMORY, max(MIN_MEMORY, taken)):.{DIGITS}g}") if timed.peak_bytes else 1.0,
+    )
+
+
+def has_unknown(capture: CapturedTask, known: Mapping[str, Ratio]) -> bool:
+    """Whether a captured task has operators of which no ratio is known."""
+    return any(work.signature not in known for work in _find_works(capture.train).values())
 
 
 def _find_works(graph: Graph) -> dict[str, Work]:
@@ -79,24 +115,26 @@ def _divide(flow: Dataflow) -> Dataflow:
     return replace(flow, instructions=[replace(one, stage=number) for number, one in enumerate(flow.instructions)])
 
 
-def _run(capture: CapturedTask, spec: TaskSpec, flow: Dataflow, threads: int) -> Medians:
-    (program,) = programs(flow, training=True)
+def _run(capture: CapturedTask, spec: TaskSpec, flow: Dataflow, divided: Dataflow, threads: int) -> OperatorTimes:
+    whole, program = (msgspec.msgpack.encode(programs(one, training=True)[0]) for one in (flow, divided))
     with tempfile.TemporaryDirectory(prefix="cutset-operators-") as folder:
-        setup = make_setup(spec, capture, Path(folder), steps=MAX_STEPS)
-        setup = msgspec.structs.replace(setup, program=msgspec.msgpack.encode(program), peers=[NAME])
+        step = make_setup(spec, capture, Path(folder), steps=MAX_STEPS)
+        step = msgspec.structs.replace(step, program=program, peers=[NAME])
+        setup = OperatorSetup(**msgspec.structs.asdict(step), whole=whole)
         role = Role(NAME, ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
         with Launcher([role], job=f"operators-{uuid.uuid4().hex[:12]}") as launcher:
-            (medians,) = launcher.run()
-    return msgspec.convert(medians, Medians)
+            (timed,) = launcher.run()
+    return msgspec.convert(timed, OperatorTimes)
 
 
-def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> Medians:
-    """Return for each segment of a program the seconds, forward and backward, of a step that nothing disturbed."""
-    config = msgspec.convert(setup, StepSetup)
-    worker = make_worker(config, Mailbox(channel))
+def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
+    """Return what a process with the whole model takes, and for each segment the seconds of an undisturbed step."""
+    config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel)
+    batch = make_batch(config)
+    peak = _measure_peak(config, mailbox, batch)
+    worker = make_worker(config, mailbox)
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     worker.trace = Trace(range(1, config.steps), clock=clock)
-    batch = make_batch(config)
     deadline = time.monotonic() + BUDGET_S
     for step in range(config.steps):
         worker.gradients.zero_()
@@ -108,7 +146,17 @@ def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> Medi
     for span in worker.trace.spans:
         seconds[span.kind, span.part].append(span.stop_s - span.start_s)
     count = len(worker.program.segments)
-    return [(_pick(seconds[FORWARD, part]), _pick(seconds[BACKWARD, part])) for part in range(count)]
+    segments = [(_pick(seconds[FORWARD, part]), _pick(seconds[BACKWARD, part])) for part in range(count)]
+    return msgspec.to_builtins(OperatorTimes(segments, peak))  # type: ignore[no-any-return]
+
+
+def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
+    worker = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
+    restart_peak()
+    for step in range(MIN_STEPS):
+        worker.gradients.zero_()
+        worker.step(batch, -1 - step)
+    return read_memory("VmHWM")
 
 
 def _pick(seconds: list[float]) -> float:

@@ -10,6 +10,7 @@ from cutset.tools.measured.saved_probe import make_key, read_saved_probe
 from cutset.tools.probe import first_probe, measure_machine
 from cutset.tools.probe.first_probe import find_machines, probe_once
 from cutset.tools.probe.measure_machine import ProbeResult
+from cutset.tools.probe.task_operators import TaskRatios
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.plan_request import DESKTOP, HERE, PlanRequest
@@ -66,15 +67,17 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
 
     def measure_operators(capture, spec, machine, known, *, threads):
         measured.append(spec.model)
-        return {} if known else {"an operator": (2.0, 1.0)}
+        return TaskRatios({"an operator": (2.0, 1.0)}, 1.5)
 
     monkeypatch.setattr("cutset.tools.probe.task_operators.measure_operators", measure_operators)
+    monkeypatch.setattr("cutset.tools.probe.task_operators.has_unknown", lambda capture, known: not known)
     for _ in range(2):
         cluster = find_machines(capture, spec, PlanRequest(machines=2, cluster=HERE), lambda words: None)
         assert cluster is not None
         assert cluster.machines[0].ratios == {"an operator": (2.0, 1.0)}
+        assert cluster.machines[0].memory_ratio == 1.5
         assert cluster.shared[0].contention == 1.5
-    assert measured == 2 * [spec.model]
+    assert measured == [spec.model]
 
 
 def test_nothing_is_measured_for_other_machines_or_for_one(probes):

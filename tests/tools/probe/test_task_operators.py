@@ -1,11 +1,16 @@
 """The operators of a task, measured one by one, in a real process."""
 
+from dataclasses import replace
+
 import pytest
 
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Machine
+from cutset.partition.dataflow.cut import one_machine_cut
+from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.memory_model import peak_memory
 from cutset.tools.probe import task_operators
-from cutset.tools.probe.task_operators import measure_operators
+from cutset.tools.probe.task_operators import OperatorTimes, has_unknown, measure_operators
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 
@@ -19,20 +24,23 @@ def test_every_operator_is_measured_once():
     costs = CostModel(capture.train.tensors)
     signatures = {costs.work(op, op.nest.box).signature for op in capture.train.ops}
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1)
-    assert set(found) == signatures
-    assert all(ahead > 0 and back > 0 for ahead, back in found.values())
-    assert measure_operators(capture, SPEC, MACHINE, found, threads=1) == {}
+    assert found is not None
+    assert set(found.operators) == signatures
+    assert all(ahead > 0 and back > 0 for ahead, back in found.operators.values())
+    assert found.memory >= task_operators.MIN_MEMORY
+    assert has_unknown(capture, {})
+    assert not has_unknown(capture, found.operators)
 
 
 def test_a_model_that_takes_too_much_is_not_measured(monkeypatch):
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: pytest.fail("measured"))
     capture = capture_task(SPEC)
     monkeypatch.setattr(task_operators, "MAX_BYTES", 1)
-    assert measure_operators(capture, SPEC, MACHINE, {}, threads=1) == {}
+    assert measure_operators(capture, SPEC, MACHINE, {}, threads=1) is None
     monkeypatch.undo()
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: pytest.fail("measured"))
     monkeypatch.setattr(task_operators, "MAX_STEP_S", 0.0)
-    assert measure_operators(capture, SPEC, MACHINE, {}, threads=1) == {}
+    assert measure_operators(capture, SPEC, MACHINE, {}, threads=1) is None
 
 
 def test_ratios_are_those_of_measured_and_modelled_seconds(monkeypatch):
@@ -40,7 +48,12 @@ def test_ratios_are_those_of_measured_and_modelled_seconds(monkeypatch):
     costs = CostModel(capture.train.tensors)
     works = [costs.work(op, op.nest.box) for op in capture.train.ops]
     times = [(2 * work.modelled_seconds(MACHINE)[0], 3 * work.modelled_seconds(MACHINE)[1]) for work in works]
-    monkeypatch.setattr(task_operators, "_run", lambda *arguments: times)
-    found = measure_operators(capture, SPEC, MACHINE, {}, threads=1)
+    (memory,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
+    machine = replace(MACHINE, process_bytes=1 << 20)
+    timed = OperatorTimes(times, (1 << 20) + 2 * memory)
+    monkeypatch.setattr(task_operators, "_run", lambda *arguments: timed)
+    found = measure_operators(capture, SPEC, machine, {}, threads=1)
+    assert found is not None
+    assert found.memory == pytest.approx(2.0, rel=1e-2)
     for work in works:
-        assert found[work.signature] == (pytest.approx(2.0, rel=1e-2), pytest.approx(3.0, rel=1e-2))
+        assert found.operators[work.signature] == (pytest.approx(2.0, rel=1e-2), pytest.approx(3.0, rel=1e-2))

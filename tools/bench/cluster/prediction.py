@@ -93,8 +93,8 @@ class PlannedPair:
     def memory_ratio(self) -> float:
         """Predicted over measured memory, of the process for which it is furthest from 1."""
         taken = [max(sizes) for sizes in zip(*(times.peak_bytes for times in self.cut_rounds), strict=True)]
-        said = [machine.memory_used_bytes for machine in self.placement.machines]
-        ratios = [one / other if other else 0.0 for one, other in zip(said, taken, strict=True)]
+        predicted = [machine.memory_used_bytes for machine in self.placement.machines]
+        ratios = [one / other if other else 0.0 for one, other in zip(predicted, taken, strict=True)]
         return max(ratios, key=lambda ratio: abs(ratio - 1))
 
     @property
