@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ...partition.cluster.cost_model import CostModel
 from ...partition.cluster.machines import Cluster, Machine
-from ...partition.dataflow.dataflow import lower_cut
+from ...partition.dataflow.lowering import lower_cut
 from ...partition.dataflow.simulator import simulate
 from ...partition.operators.sharding.cost_class import ELEMENTWISE, VIEW
 from ..task.plan_request import DESKTOP, HERE, PlanRequest
@@ -64,11 +64,11 @@ def describe_confidence(planned: PlannedTask, cluster: Cluster, request: PlanReq
         kind: all(work.signature in own.machines[0].ratios for work in works if work.kind == kind)
         for kind in {work.kind for work in works}
     }
-    said = []
+    hangs_on = []
     for name in named:
         origin = _describe_origin(name, own.machines[0], measured, request)
-        said.append(f"{NAMES.get(name, name)} ({format_percent(parts[name])}, {origin})")
-    return f"The predicted step hangs on {', '.join(said)}." if said else ""
+        hangs_on.append(f"{NAMES.get(name, name)} ({format_percent(parts[name])}, {origin})")
+    return f"The predicted step hangs on {', '.join(hangs_on)}." if hangs_on else ""
 
 
 def _make_worse(cluster: Cluster, kinds: list[str]) -> Iterator[tuple[str, Cluster]]:

@@ -22,7 +22,8 @@ from ...models.task import Data
 from ...partition.cluster.cost_model import CostModel, Work
 from ...partition.cluster.machines import Machine
 from ...partition.dataflow.cut import one_machine_cut
-from ...partition.dataflow.dataflow import RUN, Dataflow, lower_cut
+from ...partition.dataflow.dataflow import RUN, Dataflow
+from ...partition.dataflow.lowering import lower_cut
 from ...partition.dataflow.memory_model import peak_memory
 from ...partition.ir.graph import Graph
 from ...runtime.channel.channel import Channel
@@ -112,7 +113,8 @@ def _find_works(graph: Graph) -> dict[str, Work]:
 
 def _divide(flow: Dataflow) -> Dataflow:
     """Return the same with a segment for each instruction."""
-    return replace(flow, instructions=[replace(one, stage=number) for number, one in enumerate(flow.instructions)])
+    instructions = [msgspec.structs.replace(one, stage=number) for number, one in enumerate(flow.instructions)]
+    return replace(flow, instructions=instructions)
 
 
 def _run(capture: CapturedTask, spec: TaskSpec, flow: Dataflow, divided: Dataflow, threads: int) -> OperatorTimes:

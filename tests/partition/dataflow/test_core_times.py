@@ -8,7 +8,7 @@ from example_graphs import chain
 from cutset.partition.cluster.machines import Cluster, Machine, SharedCores
 from cutset.partition.dataflow.core_times import CoreTimes
 from cutset.partition.dataflow.cut import Cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.simulator import simulate
 
 MACHINES = tuple(Machine(f"m{i}") for i in range(3))

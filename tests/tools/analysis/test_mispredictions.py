@@ -11,7 +11,7 @@ from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Cluster, Machine
 from cutset.partition.dataflow.cut import Cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.worker.program import Program, programs
 from cutset.runtime.worker.trace import Span
 from cutset.tools.analysis.mispredictions import Mispredictions, describe_mispredictions, find_mispredictions

@@ -7,7 +7,7 @@ import pytest
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Machine
 from cutset.partition.dataflow.cut import one_machine_cut
-from cutset.partition.dataflow.dataflow import lower_cut
+from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.memory_model import peak_memory
 from cutset.tools.probe import task_operators
 from cutset.tools.probe.task_operators import OperatorTimes, has_unknown, measure_operators

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from ....errors import UsageError
 from ....partition.cluster.machines import Cluster
 from ....partition.dataflow.cut import one_machine_cut
-from ....partition.dataflow.dataflow import Dataflow, lower_cut
+from ....partition.dataflow.dataflow import Dataflow
+from ....partition.dataflow.lowering import lower_cut
 from ....partition.placement.placement_file import Placement
 from ....runtime.worker.program import programs
 from ...probe.first_probe import find_machines
