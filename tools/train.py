@@ -1,6 +1,7 @@
 """Runs training jobs: `run` starts the processes of a job and returns its result, `train` is `cutset.train`."""
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from .job.process_specs import worker_name
 from .measured.learning import fold_in
 from .measured.saved_probe import make_key, read_saved_probe, save_probe
 from .probe.first_probe import find_machines
+from .probe.measure_machine import BUSY
 from .report.notebook import RunResult
 from .report.pages import render_run_page
 from .run_folder import REPORT, RESULT, TRACE
@@ -128,6 +130,9 @@ def learn_from_run(job: Job, measured: dict[str, Any] | None) -> str:
     saved, _ = read_saved_probe(make_key(job.machines * job.replicas))
     if saved is None:
         return "nothing is learnt of this run: nothing is kept of this machine, as cutset plan measures it"
+    others = os.getloadavg()[0] - job.machines * job.replicas - job.shards
+    if others > BUSY * (os.cpu_count() or 1):
+        return f"nothing is learnt of this run: {others:.1f} other processes ran beside it"
     wrong = msgspec.convert(found, Mispredictions)
     note = save_probe(fold_in(saved, wrong.ratios, wrong.link))
     return note or f"learnt of {len(wrong.classes)} classes of operators and {wrong.messages} messages, for later plans"
