@@ -238,9 +238,7 @@ class RunConfig:
         help="Also write losses and scores as TensorBoard's events, into tensorboard of the folder.",
     )
     learn: bool = option(
-        False,
-        group=FOLDER,
-        help="Keep what steps took longer than predicted, or less, for later plans for processes of this machine.",
+        False, group=FOLDER, help="Keep what was mispredicted of steps, for later plans for processes of this machine."
     )
     overwrite: bool = option(
         False, group=FOLDER, help="Remove the run that --out holds, once this one is ready to start; no other files."
