@@ -188,7 +188,7 @@ def test_code_that_is_installed_is_the_users_own_too(tmp_path: Path) -> None:
         ("raises", "E303", '(raise KeyError("hidden_size")): KeyError'),
         ("exits", "E303", "SystemExit: no configuration found"),
         ("needs_arguments", "E305", "missing a required argument: 'width'"),
-        ("no_batch", "E312", "task 'wrong' has batch 0"),
+        ("no_batch", "E312", "task 'wrong' has batch=0"),
     ],
 )
 def test_a_factory_that_gives_no_task(name: str, code: str, said: str) -> None:
