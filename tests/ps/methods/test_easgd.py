@@ -20,7 +20,7 @@ def gradient(x, number):
     return one.gradients
 
 
-def run_algorithm_1(order, *, every, alpha, steps, replicas):
+def run_algorithm_1(order, *, every, alpha, steps, replicas, rate=RATE, gradient=gradient):
     """Centre and replicas after the fetches and pushes that a shard has seen, in their order."""
     centre = torch.zeros(SIZE, dtype=torch.float64)
     x, seen, t, pulls = {}, {}, [0] * replicas, [0] * replicas
@@ -32,10 +32,10 @@ def run_algorithm_1(order, *, every, alpha, steps, replicas):
         pulls[r] += 1
         at = min(pulls[r] * every, steps)
         while t[r] < at:
-            x[r] = x[r] - RATE * gradient(x[r], r + t[r] * replicas)
+            x[r] = x[r] - rate * gradient(x[r], r + t[r] * replicas)
             t[r] += 1
         pull = alpha * (x[r] - seen[r])
-        step = RATE * gradient(x[r], r + t[r] * replicas) if at < steps else 0
+        step = rate * gradient(x[r], r + t[r] * replicas) if at < steps else 0
         centre, x[r], t[r] = centre + pull, x[r] - pull - step, t[r] + 1
     return centre, x
 
@@ -71,21 +71,23 @@ def test_the_centre_converges(optimizer):
     assert (values - 1).abs().max() < 0.05
 
 
-class Slope(Regression):
-    """A gradient that is 1 everywhere."""
-
-    def step(self, batch, step):
-        self.gradients.add_(1)
-        return 0.0
-
-
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_the_default_rate_makes_up_for_the_centre_that_takes_no_steps(replicas):
-    method, steps = EASGD(every=5), 400
+@pytest.mark.parametrize("every", [1, 5])
+def test_the_default_rate_makes_up_for_the_centre_that_takes_no_steps(replicas, every):
+    """On a slope, with replicas that take turns; the test above shows that the method is this algorithm."""
+    method, steps = EASGD(every=every), 400
     rate = RATE * method.scale_default_rate(replicas)
-    workers = [Slope() for _ in range(replicas)]
-    values, _, _ = run(method, SGD(rate), steps=steps, replicas=replicas, shards=1, workers=workers)
-    assert -float(values.mean()) == pytest.approx(RATE * steps, rel=0.05)
+    turns = [(kind, r) for _ in range(steps // every) for r in range(replicas) for kind in ("fetch", "push")]
+    centre, _ = run_algorithm_1(
+        turns,
+        every=every,
+        alpha=0.9 / replicas,
+        steps=steps,
+        replicas=replicas,
+        rate=rate,
+        gradient=lambda x, number: torch.ones_like(x),
+    )
+    assert -float(centre.mean()) == pytest.approx(RATE * steps, rel=0.05)
 
 
 def test_it_continues_from_the_centre_at_any_step():
