@@ -102,7 +102,7 @@ class Dataflow:
         return self._piece_bytes[index]
 
     @cached_property
-    def _piece_bytes(self) -> list[int]:
+    def _piece_bytes(self) -> list[int]:  # asked for when all pieces are there
         tensors = self.graph.tensors
         return [volume(piece.box) * tensors[piece.tensor].element_bytes for piece in self.pieces]
 

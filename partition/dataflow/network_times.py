@@ -55,7 +55,7 @@ class NetworkTimes:
         else:
             own = len(self._sends_free)
             self._sends_free.append(0.0)
-            self._receives_free += [0.0] * (len(self._sends_free) - len(self._receives_free))
+            self._receives_free.append(0.0)
             way = _Way(own, own, bandwidth, bandwidth, bandwidth, latency_s)
         self._ways[source, target] = way
         return way

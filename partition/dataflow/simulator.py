@@ -86,7 +86,7 @@ def simulate(
         max((a.stop_s for a in timeline), default=0.0) + max(m.step_s for m in cluster.machines),
         tuple(flops),
         tuple(busy),
-        tuple(machine.needed_bytes(size) for machine, size in zip(cluster.machines, held, strict=False)),
+        tuple(machine.needed_bytes(size) for machine, size in zip(cluster.machines, held, strict=True)),
         tuple(timeline),
     )
 

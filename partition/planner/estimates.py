@@ -30,12 +30,9 @@ KEPT = 3  # blocks of the shortest graph at least; layouts near its ends are unl
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a candidate costs, about.
+    """What a candidate costs on the whole graph, about, by one with `blocks` `of` its repeated blocks."""
 
-    plan: on the shortest graph. blocks, of: how many of the repeated blocks that has.
-    """
-
-    plan: ScoredPlan
+    name: str
     figures: Figures
     blocks: int
     of: int
@@ -91,7 +88,7 @@ class CandidateEstimates:
                     figures = figures.extrapolate(plan.figures, plans[name].figures, factor)
             else:
                 figures = figures.scale(shorter.flops)
-            yield Estimate(plan, figures, shorter.kept, shorter.blocks)
+            yield Estimate(name, figures, shorter.kept, shorter.blocks)
 
     def _score_all(self, problem: PlanningProblem, names: set[str]) -> dict[str, ScoredPlan]:
         scorer, plans = PlanScorer(problem.graph, problem.micro_batches), dict[str, ScoredPlan]()

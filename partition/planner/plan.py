@@ -144,6 +144,8 @@ class ScoredPlan:
 
     def without_details(self) -> "ScoredPlan":
         """Return the plan without its dataflow and timeline, the large parts of it."""
+        if self.lowered is None:
+            return self
         return replace(self, lowered=None, simulation=replace(self.simulation, timeline=()))
 
     @property

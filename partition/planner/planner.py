@@ -162,21 +162,25 @@ class _PlanSearch:
         """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates."""
         estimates = CandidateEstimates(problem, prefix=self.prefix)
         names = [name for name in candidate_names(problem) if name.startswith(self.prefix)]
-        estimated = sorted(estimates.estimate_all(names), key=self._rank_estimate)
+        machines = len(problem.cluster)
+
+        def rank_estimate(estimate: Estimate) -> Rank:
+            figures, all_used = estimate.figures, not self.fewer
+            return figures.rank(self.objective, all_used=all_used, machines=machines, name=estimate.name)
+
+        estimated = estimates.estimate_all(names)
         self.rejected += estimates.rejected
         self._score_in_full(problem, estimates.in_full)
+        fitting = sorted((e for e in estimated if e.figures.fits), key=rank_estimate)
         too_large = sorted((e for e in estimated if not e.figures.fits), key=lambda e: e.figures.memory_bytes)
-        nearest = too_large[:NEAREST]
         chosen, scored = list[Estimate](), list[ScoredPlan]()
-        for estimate in (*(e for e in estimated if e.figures.fits), *too_large):
+        for estimate in (*fitting, *too_large[:NEAREST]):
             best = min((self._rank(plan) for plan in scored if plan.fits), default=None)
-            better = best is None or self._rank_estimate(estimate) < best
-            is_tried = estimate.figures.fits or estimate in nearest
-            if is_tried and better and not any(estimate.is_like(other) for other in chosen):
+            better = best is None or rank_estimate(estimate) < best
+            if better and not any(estimate.is_like(other) for other in chosen):
                 chosen.append(estimate)
-                scored += self._score_in_full(problem, [estimate.plan.name])
-            else:
-                self.rejected.append(Rejected(estimate.plan.name, estimate.describe()))
+                scored += self._score_in_full(problem, [estimate.name])
+        self.rejected += [Rejected(e.name, e.describe()) for e in (*fitting, *too_large) if e not in chosen]
 
     def _score_in_full(self, problem: PlanningProblem, names: Sequence[str]) -> list[ScoredPlan]:
         """Score the candidates of these names on the whole graph."""
@@ -198,10 +202,6 @@ class _PlanSearch:
             for other in self.plans
         ]
         return plan
-
-    def _rank_estimate(self, estimate: Estimate) -> Rank:
-        machines, name = len(estimate.plan.cluster), estimate.plan.name
-        return estimate.figures.rank(self.objective, all_used=not self.fewer, machines=machines, name=name)
 
     def _require_plans(self) -> None:
         if self.plans:

@@ -16,6 +16,7 @@ import numpy as np
 from ...partition.cluster.cost_model import CostModel
 from ...partition.cluster.machines import Cluster, Machine
 from ...runtime.worker.program import Program, Segment
+from ..probe.class_names import CLASS_NAMES
 from ..units import format_percent
 from .measured_step import COMPUTE
 from .recorded_steps import RecordedSpans, find_whole_steps, match_transfers, pair_waits
@@ -147,7 +148,7 @@ def describe_mispredictions(found: Mispredictions) -> list[str]:
             if _is_off(ratio)
         ]
         if sides:
-            wrong.append(f"{kind} ({format_percent(part)} of the computing): {' and '.join(sides)}")
+            wrong.append(f"{CLASS_NAMES[kind]} ({format_percent(part)} of the computing): {' and '.join(sides)}")
     if found.link is not None and _is_off(found.link):
         wrong.append(f"messages: {_format_factor(found.link)}")
     return [f"Mispredicted, measured over predicted: {'; '.join(wrong)}."] if wrong else []

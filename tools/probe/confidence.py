@@ -15,25 +15,12 @@ from ...partition.operators.sharding.cost_class import ELEMENTWISE, VIEW
 from ..task.plan_request import DESKTOP, HERE, PlanRequest
 from ..task.plan_task import PlannedTask, load_cut
 from ..units import format_percent
+from .class_names import CLASS_NAMES
 
 WORSE = 1.25
 MIN_PART, MAX_NAMED = 0.1, 3  # of the step: what it hangs on less is not named
 MAX_OPERATORS = 3000  # of a graph; simulating a larger one again and again takes too long
 MESSAGES, BANDWIDTH = "messages", "the network's bandwidth"
-NAMES = {
-    "contraction": "matrix products",
-    "convolution": "convolutions",
-    "local": "locally connected layers",
-    "normalisation": "norms and softmaxes",
-    "loss": "the loss",
-    "function": "functions such as gelu and tanh",
-    "elementwise": "elementwise operators",
-    "reduction": "sums",
-    "embedding": "embeddings",
-    "view": "views",
-    "copy": "copies",
-    "opaque": "what stays whole",
-}
 
 
 def describe_confidence(planned: PlannedTask, cluster: Cluster, request: PlanRequest) -> str:
@@ -67,7 +54,7 @@ def describe_confidence(planned: PlannedTask, cluster: Cluster, request: PlanReq
     hangs_on = []
     for name in named:
         origin = _describe_origin(name, own.machines[0], measured, request)
-        hangs_on.append(f"{NAMES.get(name, name)} ({format_percent(parts[name])}, {origin})")
+        hangs_on.append(f"{CLASS_NAMES.get(name, name)} ({format_percent(parts[name])}, {origin})")
     return f"The predicted step hangs on {', '.join(hangs_on)}." if hangs_on else ""
 
 

@@ -6,23 +6,11 @@ from rich.console import Console
 from rich.text import Text
 
 from ...partition.operators.sharding.cost_class import RANDOM
+from ..probe.class_names import CLASS_NAMES
 from ..probe.fit_constants import ChainSample, OperatorSample
 from ..probe.measure_machine import ProbeResult
 from ..units import format_bytes, format_count, format_seconds
 from .console import make_console, print_columns
-
-OPERATOR_CLASSES = {
-    "contraction": "matrix products, linear layers",
-    "convolution": "convolutions",
-    "local": "locally connected layers",
-    "attention": "attention",
-    "pooling": "pooling",
-    "normalisation": "layer norm, batch norm, softmax",
-    "loss": "losses",
-    "function": "gelu, tanh, exp and the like",
-    "elementwise": "relu, sums of tensors and the like",
-    "view": "views: flatten, transpose",
-}
 
 
 def print_probed(probed: ProbeResult, *, console: Console | None = None) -> None:
@@ -55,7 +43,7 @@ def _make_rows(probed: ProbeResult, width: int) -> list[list[str]]:
     rows = []
     for kind in dict.fromkeys(sample.kind for sample in probed.samples):
         samples = [sample for sample in probed.samples if sample.kind == kind]
-        rows.append([kind, OPERATOR_CLASSES[kind], *_format_cells(samples, probed)][:width])
+        rows.append([kind, CLASS_NAMES[kind], *_format_cells(samples, probed)][:width])
     return rows
 
 

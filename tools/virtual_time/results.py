@@ -1,6 +1,7 @@
 """`SimulationSpec`: what a simulation is asked for, and `SimulatedRun`: what came of it. Both are plain data."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -99,14 +100,19 @@ class SimulatedRun(msgspec.Struct, frozen=True):
     step_s: list[list[float]] = []
 
     def seconds_to(self, accuracy: float) -> float | None:
-        """Return when the test accuracy first reached this, between two points by a straight line; None if never."""
-        before: Point | None = None
-        for point in self.points:
-            reached = point.test_accuracy
-            if reached is not None and reached >= accuracy:
-                if before is None or before.test_accuracy is None:
-                    return point.seconds
-                part = (accuracy - before.test_accuracy) / (reached - before.test_accuracy)
-                return before.seconds + part * (point.seconds - before.seconds)
-            before = point
-        return None
+        """Return when the test accuracy first reached this; see `find_crossing`."""
+        return find_crossing(self.points, accuracy)
+
+
+def find_crossing(points: Sequence[Point], accuracy: float) -> float | None:
+    """Return when the test accuracy first reached this, between two points by a straight line; None if never."""
+    before: Point | None = None
+    for point in points:
+        reached = point.test_accuracy
+        if reached is not None and reached >= accuracy:
+            if before is None or before.test_accuracy is None:
+                return point.seconds
+            part = (accuracy - before.test_accuracy) / (reached - before.test_accuracy)
+            return before.seconds + part * (point.seconds - before.seconds)
+        before = point
+    return None

@@ -153,7 +153,11 @@ def time_evaluation(work: BatchWork, machines: SimulatedMachines, times: list[St
     # All fetch the same point and push a sum for each stretch of groups; the shards' cards are shared by all.
     shared_s = replicas * work.parameters / machines.shard_bandwidth
     exchange_s = max(own_s, shared_s)
-    queue = WorkQueue(groups)
+    return 2 * exchange_s + time_queue(WorkQueue(groups), replicas, lambda replica: times[replica].draw(part))
+
+
+def time_queue(queue: WorkQueue, replicas: int, take_seconds: Callable[[int], float]) -> float:
+    """Return when replicas have done all groups of a queue. take_seconds: returns what a replica takes for its next."""
     events = [(0.0, replica, -1) for replica in range(replicas)]
     heapq.heapify(events)
     now = 0.0
@@ -163,5 +167,5 @@ def time_evaluation(work: BatchWork, machines: SimulatedMachines, times: list[St
             queue.finish(str(replica), group)
         following = queue.take(str(replica))
         if following is not None:
-            heapq.heappush(events, (now + times[replica].draw(part), replica, following))
-    return 2 * exchange_s + now
+            heapq.heappush(events, (now + take_seconds(replica), replica, following))
+    return now

@@ -92,7 +92,7 @@ def test_operators_start_more_slowly_in_a_step_that_waits_for_others() -> None:
     for cut, times in ((pipeline(graph), 1.5), (one_machine_cut(graph), 1.0)):
         spelled = lower_cut(graph, cut)
         free, warm, cold = (
-            simulate(spelled, cluster(2, operator_s=s, gradient_s=s, cold=c)).step_s
+            simulate(spelled, cluster(cut.machines, operator_s=s, gradient_s=s, cold=c)).step_s
             for s, c in ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5))
         )
         assert cold - free == pytest.approx(times * (warm - free))

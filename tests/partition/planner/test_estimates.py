@@ -43,7 +43,7 @@ def test_an_estimate_is_about_what_the_whole_graph_costs(
     found = CandidateEstimates(problem, prefix="").estimate_all(names)
     assert len(found) >= 5
     for estimate in found:
-        whole = find_plan_of(problem, estimate.plan.name)
+        whole = find_plan_of(problem, estimate.name)
         assert estimate.figures.step_s == pytest.approx(whole.step_s, rel=0.05)
         assert "repeated blocks" in estimate.describe()
 

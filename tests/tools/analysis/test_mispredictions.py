@@ -79,6 +79,6 @@ def test_only_what_is_off_and_has_weight_is_said():
     wrong = Mispredictions({"loss": (2.0, 1.0, 0.5), "view": (9.0, 9.0, 0.01), "pooling": (1.1, 0.9, 0.49)}, 0.5, 3)
     (said,) = describe_mispredictions(wrong)
     assert said == (
-        "Mispredicted, measured over predicted: loss (50 % of the computing): forward 2.0 x; messages: 0.5 x."
+        "Mispredicted, measured over predicted: the loss (50 % of the computing): forward 2.0 x; messages: 0.5 x."
     )
     assert describe_mispredictions(msgspec.structs.replace(wrong, classes={}, link=1.0)) == []

@@ -41,6 +41,36 @@ def figure_folder_option(command: F) -> F:
     return click.option("-o", "--out", type=kind, required=True, metavar="FOLDER", help=help)(command)
 
 
+def figure_options(task: str, *, epochs: float, target: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add what all figures in virtual time ask for: the task, with these defaults, and where the figure is written.
+
+    The command gets `common`, the fields of a `FigureRequest`, and `jobs`, `out` and `as_json`.
+    """
+    fields = ("epochs", "lr", "adaptive_lr", "target", "seed", "assumed")
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(task: str, data: str | None, **options: Any) -> None:
+            from ...task.load_task import TaskSpec
+
+            common = {"task": TaskSpec(task, data)} | {name: options.pop(name) for name in fields}
+            command(common=common, **options)
+
+        wrapped = json_option(figure_folder_option(jobs_option(assumed_options(call))))
+        for name, kind, default, help in (
+            ("--seed", click.IntRange(0, 2**32 - 1), 0, "Random seed."),
+            ("--target", click.FloatRange(0, 1), target, "The test accuracy, the time to which is told."),
+            ("--adaptive-lr", float, 0.02, "The rate of Adagrad in one process."),
+            ("--lr", float, 0.1, "The rate of SGD in one process."),
+            ("--epochs", click.FloatRange(min=0, min_open=True), epochs, "At most."),
+        ):
+            wrapped = click.option(name, type=kind, default=default, show_default=True, help=help)(wrapped)
+        wrapped = click.option("--data", help="The samples, as mnist:DIR.")(wrapped)
+        return click.argument("task", default=task)(wrapped)
+
+    return add
+
+
 def assumed_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add what is assumed of simulated machines; the command gets it as `assumed`, an `Assumptions`."""
     fields = ("step", "spread", "machine_spread", "bandwidth", "latency", "stragglers", "slowdown")

@@ -2,11 +2,11 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import assumed_options, figure_folder_option, jobs_option, json_option, print_progress
+from .options import assumed_options, figure_options, json_option, print_progress
 
 if TYPE_CHECKING:
     from ...virtual_time.results import Point
@@ -102,42 +102,18 @@ def against_real_command(task: str, data: str | None, step: float, as_json: bool
 
 
 @click.command("method-map")
-@click.argument("task", default="cutset.models:digits")
-@click.option("--data", help="The samples, as mnist:DIR.")
+@figure_options("cutset.models:digits", epochs=12.0, target=0.9)
 @click.option("--replicas", type=click.IntRange(min=2), default=8, show_default=True, help="Replicas.")
-@click.option("--epochs", type=click.FloatRange(min=0, min_open=True), default=12.0, show_default=True, help="At most.")
-@click.option("--lr", type=float, default=0.1, show_default=True, help="The rate of SGD in one process.")
-@click.option("--adaptive-lr", type=float, default=0.02, show_default=True, help="The rate of Adagrad in one process.")
-@click.option("--target", type=click.FloatRange(0, 1), default=0.9, show_default=True, help="The test accuracy.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed.")
-@assumed_options
-@jobs_option
-@figure_folder_option
-@json_option
-def method_map_command(
-    task: str,
-    data: str | None,
-    replicas: int,
-    epochs: float,
-    lr: float,
-    adaptive_lr: float,
-    target: float,
-    seed: int,
-    assumed: "Assumptions",
-    jobs: int,
-    out: Path,
-    as_json: bool,
-) -> None:
+def method_map_command(common: dict[str, Any], replicas: int, jobs: int, out: Path, as_json: bool) -> None:
     """Simulate which method is the fastest on which network: 1 Gb/s to 10 Mb/s, with and without slow machines.
 
     Writes method-map.svg, method-map.md and method-map.json to the folder of -o, with a file for each run.
     """
-    from ...task.load_task import TaskSpec
     from ..virtual_time.figure_folder import check_folder, write_figure
     from ..virtual_time.method_map import MapRequest, simulate_map, tabulate
     from ..virtual_time.method_map_svg import render_method_map
 
     folder = check_folder(out, "method-map")
-    request = MapRequest(TaskSpec(task, data), assumed, replicas, lr, adaptive_lr, epochs, target, seed)
+    request = MapRequest(**common, replicas=replicas)
     found = simulate_map(request, folder / "runs", jobs=jobs, tell=print_progress)
     write_figure(folder, "method-map", render_method_map(found), [tabulate(found)], as_json=as_json)

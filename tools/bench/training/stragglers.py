@@ -9,7 +9,6 @@ Measured with the coordinator, the shard and the workers of a real run as proces
 emulated by sleeping, since the replicas share the cores of one host. Then simulated, event by event, for 2000 replicas.
 """
 
-import heapq
 import statistics
 import tempfile
 import time
@@ -41,6 +40,7 @@ from ....runtime.hosts.host import Role
 from ....runtime.launcher.launcher import Launcher
 from ....runtime.worker.flat_gradient import FlatGradient
 from ...units import format_seconds
+from ...virtual_time.sandblaster import time_queue
 from ..bench_table import BenchTable, Column
 
 REPLICAS, SLOWDOWN = 4, 5.0
@@ -120,17 +120,8 @@ def simulate(single: bool, replicas: int = SIMULATED, slow: int = 1) -> Straggle
     seconds = [SLOWDOWN if replica < slow else 1.0 for replica in range(replicas)]
     queue = WorkQueue(count, copies=1 if single else MAX_COPIES)
     ideal = count / sum(1 / portion_s for portion_s in seconds)
-    events = [(0.0, replica, -1) for replica in range(replicas)]
-    heapq.heapify(events)
-    now = 0.0
-    while not queue.is_complete:
-        now, replica, group = heapq.heappop(events)
-        if group >= 0:
-            queue.finish(str(replica), group)
-        following = queue.take(str(replica))
-        if following is not None:
-            heapq.heappush(events, (now + seconds[replica], replica, following))
-    return StragglerResult(f"{_describe(single)}, simulated", replicas, now, ideal, float(queue.backups))
+    taken_s = time_queue(queue, replicas, lambda replica: seconds[replica])
+    return StragglerResult(f"{_describe(single)}, simulated", replicas, taken_s, ideal, float(queue.backups))
 
 
 def _describe(single: bool) -> str:

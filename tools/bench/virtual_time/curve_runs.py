@@ -36,12 +36,13 @@ Tell = Callable[[str], None]
 class CurveSetup(msgspec.Struct, frozen=True, omit_defaults=True):
     """A run: of replicas in virtual time, or by a batch method for its numbers alone.
 
-    batch_method: as on the command line; its seed and number of samples are the task's.
+    batch_method: as on the command line, of all samples of the task. seed: of the parameters that it begins with.
     """
 
     task: TaskSpec
     spec: SimulationSpec | None = None
     batch_method: str = ""
+    seed: int = 0
 
     @property
     def digest(self) -> str:
@@ -126,7 +127,8 @@ def run_curve(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
         method = parse_method(config.batch_method)
         if not isinstance(method, Sandblaster):
             raise UsageError("E286", f"{config.batch_method} is no batch method", fix="sandblaster")
-        result = CurveResult(scores=run_sandblaster(method, SharedModel(task, seed=0), samples, on_portion=count))
+        model = SharedModel(task, seed=config.seed)
+        result = CurveResult(scores=run_sandblaster(method, model, samples, seed=config.seed, on_portion=count))
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     result = msgspec.structs.replace(result, cpu_s=time.process_time() - begin_s, peak_bytes=usage)
     plain: dict[str, Any] = msgspec.to_builtins(result)

@@ -12,36 +12,16 @@ from pathlib import Path
 import msgspec
 
 from ....errors import UsageError
-from ...task.load_task import TaskSpec, load_task
+from ...task.load_task import load_task
 from ...units import format_percent, format_seconds
 from ...virtual_time.machines import SimulatedMachines
 from ...virtual_time.replica import SharedModel
-from ...virtual_time.results import Point, SimulatedRun, SimulationSpec
+from ...virtual_time.results import Point, SimulatedRun, SimulationSpec, find_crossing
 from ...virtual_time.samples import read_samples_of
 from ...virtual_time.sandblaster import BatchWork, time_iterations
 from ..bench_table import BenchTable, Column
-from .assumptions import Assumptions
 from .curve_runs import CurveResult, CurveSetup, Tell, run_curves
-
-ONE, SOME, MANY = "one", "some", "many"  # how many replicas a setting has
-
-
-class CurveSetting(msgspec.Struct, frozen=True):
-    """A curve. rate: times the rate of the user for this kind of optimizer. count: ONE, SOME or MANY replicas.
-
-    adaptive: whether the rate is that of Adagrad, not that of SGD. epochs: times those of the user. warm_start: pushes
-    of the first replica before the others begin, a tenth of all at most.
-    """
-
-    name: str
-    method: str
-    optimizer: str
-    rate: float = 1.0
-    count: str = SOME
-    adaptive: bool = False
-    epochs: float = 1.0
-    warm_start: int = 0
-
+from .figure_request import MANY, ONE, SOME, CurveSetting, FigureRequest
 
 SANDBLASTER = "Sandblaster L-BFGS"
 SETTINGS = (
@@ -68,20 +48,13 @@ SETTINGS = (
 
 
 @dataclass(frozen=True)
-class Figure4Request:
-    """What is asked for. some, many, batch: the replicas of three kinds of curves. lr, adaptive_lr: of one process."""
+class Figure4Request(FigureRequest):
+    """What is asked for. some, many, batch: the replicas of three kinds of curves. names: of curves, all by default."""
 
-    task: TaskSpec
-    assumed: Assumptions
-    epochs: float = 5.0
     some: int = 20
     many: int = 200
     batch: int = 2000
-    lr: float = 0.1
-    adaptive_lr: float = 0.02
     iterations: int = 50
-    target: float = 0.95
-    seed: int = 0
     names: Sequence[str] = ()
 
 
@@ -110,12 +83,6 @@ class Curve:
     def failure(self) -> str:
         """Why it ended early."""
         return "" if self.run is None else self.run.failure
-
-
-def find_crossing(points: Sequence[Point], accuracy: float) -> float | None:
-    """Return when the test accuracy first reached this, None if it never did."""
-    run = SimulatedRun(list(points), 0.0, "", [], 0, {}, 0, 0.0, 0.0)
-    return run.seconds_to(accuracy)
 
 
 @dataclass(frozen=True)
@@ -149,7 +116,9 @@ def simulate_figure4(request: Figure4Request, folder: Path, *, jobs: int, tell: 
         assert setup.spec is not None
         request.assumed.check_memory(setup.spec, size)
     if SANDBLASTER in names:
-        setups[SANDBLASTER] = CurveSetup(request.task, batch_method=f"sandblaster:iterations={request.iterations}")
+        setups[SANDBLASTER] = CurveSetup(
+            request.task, batch_method=f"sandblaster:iterations={request.iterations}", seed=request.seed
+        )
     results = run_curves(setups, folder, jobs=jobs, tell=tell)
     work = BatchWork(count, task.batch, size)
     curves = [_make_curve(request, name, setups[name], result, work) for name, result in results.items()]
@@ -159,7 +128,7 @@ def simulate_figure4(request: Figure4Request, folder: Path, *, jobs: int, tell: 
 
 def _make_setup(request: Figure4Request, setting: CurveSetting, batch: int, count: int) -> CurveSetup:
     replicas = {ONE: 1, SOME: request.some, MANY: request.many}[setting.count]
-    lr = (request.adaptive_lr if setting.adaptive else request.lr) * setting.rate
+    lr = request.choose_rate(setting)
     machines = request.assumed.for_replicas(replicas)
     if setting.count == ONE:
         machines = SimulatedMachines(step_s=machines.step_s, spread=machines.spread)

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...task.capture_task import capture_task
-from ...task.load_task import TaskSpec, load_task
+from ...task.load_task import load_task
 from ...units import format_seconds
 from ...virtual_time.machines import SimulatedMachines
 from ...virtual_time.replica import SharedModel
-from ...virtual_time.results import SimulationSpec
+from ...virtual_time.results import SimulationSpec, find_crossing
 from ...virtual_time.samples import read_samples_of
 from ...virtual_time.sandblaster import BatchWork, time_iterations
 from ..bench_table import BenchTable, Column
 from ..planner.figure3 import AssumedMachines, SpeedupPoint, simulate_curve
 from .assumptions import REPLICAS_PER_SHARD, Assumptions
 from .curve_runs import CurveSetup, Tell, run_curves
-from .figure4 import find_crossing
+from .figure_request import FigureRequest
 
 WIDTHS = (1, 2, 4, 8)
 WORTH = 0.6  # of the speed of as many machines that a wider replica must have
@@ -30,23 +30,18 @@ CUT, SGD, ADAGRAD, BATCH = "one replica, cut", "Downpour SGD", "Downpour Adagrad
 
 
 @dataclass(frozen=True)
-class Figure5Request:
-    """What is asked for. replicas: their numbers. cores: of a machine. epochs: that a run gives up after.
+class Figure5Request(FigureRequest):
+    """What is asked for. replicas, batch_replicas: numbers of Downpour's and of Sandblaster's. cores: of a machine.
 
-    lr, adaptive_lr: of one process; n replicas have these over the root of n, as at the same rate many are unstable.
+    epochs: that a run gives up after. lr, adaptive_lr: of one process; n replicas have these over the root of n, as at
+    the same rate many are unstable.
     """
 
-    task: TaskSpec
-    assumed: Assumptions
+    epochs: float = 8.0
     replicas: Sequence[int] = (2, 8, 32, 100)
     batch_replicas: Sequence[int] = (8, 32, 128, 512, 2000)
     cores: int = 4
-    lr: float = 0.1
-    adaptive_lr: float = 0.02
-    epochs: float = 8.0
     iterations: int = 50
-    target: float = 0.95
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,9 @@ def simulate_figure5(request: Figure5Request, folder: Path, *, jobs: int, tell: 
             spec = _make_spec(request, wide, "downpour", optimizer, rate, replicas, count)
             request.assumed.check_memory(spec, size)
             setups[f"{name}, {replicas}"] = CurveSetup(request.task, spec)
-    setups[BATCH] = CurveSetup(request.task, batch_method=f"sandblaster:iterations={request.iterations}")
+    setups[BATCH] = CurveSetup(
+        request.task, batch_method=f"sandblaster:iterations={request.iterations}", seed=request.seed
+    )
     results = run_curves(setups, folder, jobs=jobs, tell=tell)
     runs = []
     alone = results[CUT].run

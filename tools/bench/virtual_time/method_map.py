@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...task.load_task import TaskSpec, load_task
+from ...task.load_task import load_task
 from ...units import format_bytes, format_number, format_seconds
 from ...virtual_time.replica import SharedModel
-from ...virtual_time.results import SimulationSpec
+from ...virtual_time.results import SimulationSpec, find_crossing
 from ...virtual_time.samples import read_samples_of
 from ..bench_table import BenchTable, Column
-from .assumptions import REPLICAS_PER_SHARD, Assumptions
+from .assumptions import REPLICAS_PER_SHARD
 from .curve_runs import CurveSetup, Tell, run_curves
-from .figure4 import CurveSetting, find_crossing
+from .figure_request import CurveSetting, FigureRequest
 
 SETTINGS = (
     CurveSetting("Downpour", "downpour", "adagrad", 0.5, adaptive=True),
@@ -34,17 +34,12 @@ PACES = {"all alike": 1.0, "one of eight 5 x slower": 5.0}
 
 
 @dataclass(frozen=True)
-class MapRequest:
-    """What is asked for. lr, adaptive_lr: of one process. epochs: that a run gives up after."""
+class MapRequest(FigureRequest):
+    """What is asked for. replicas: of every method. epochs: that a run gives up after."""
 
-    task: TaskSpec
-    assumed: Assumptions
-    replicas: int = 8
-    lr: float = 0.1
-    adaptive_lr: float = 0.02
     epochs: float = 12.0
     target: float = 0.9
-    seed: int = 0
+    replicas: int = 8
 
 
 @dataclass(frozen=True)
@@ -119,11 +114,10 @@ def _make_spec(
 ) -> SimulationSpec:
     slow = 1 / 8 if slowdown > 1 else 0.0
     assumed = replace(request.assumed, bandwidth=bandwidth, stragglers=slow, slowdown=slowdown)
-    lr = (request.adaptive_lr if setting.adaptive else request.lr) * setting.rate
     return SimulationSpec(
         setting.method,
         setting.optimizer,
-        lr,
+        request.choose_rate(setting),
         batch,
         int(request.epochs * count),
         request.replicas,

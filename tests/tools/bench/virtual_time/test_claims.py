@@ -9,11 +9,10 @@ from functools import lru_cache
 import pytest
 
 from cutset.ps.methods.sandblaster import Sandblaster
-from cutset.tools.bench.virtual_time.figure4 import find_crossing
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.virtual_time.machines import SimulatedMachines
 from cutset.tools.virtual_time.replica import SharedModel
-from cutset.tools.virtual_time.results import SimulatedRun, SimulationSpec
+from cutset.tools.virtual_time.results import SimulatedRun, SimulationSpec, find_crossing
 from cutset.tools.virtual_time.samples import SplitSamples, read_samples_of
 from cutset.tools.virtual_time.sandblaster import BatchWork, run_sandblaster, time_iterations
 from cutset.tools.virtual_time.virtual_run import VirtualRun

@@ -15,13 +15,12 @@ from cutset.tools.bench.virtual_time.figure4 import (
     Curve,
     Figure4,
     Figure4Request,
-    find_crossing,
     simulate_figure4,
     tabulate,
 )
 from cutset.tools.bench.virtual_time.figure4_svg import render_figure4
 from cutset.tools.task.load_task import TaskSpec
-from cutset.tools.virtual_time.results import Point
+from cutset.tools.virtual_time.results import Point, find_crossing
 
 SVG = "{http://www.w3.org/2000/svg}"
 TASK = TaskSpec("cutset.models:digits_local")
