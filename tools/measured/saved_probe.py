@@ -23,7 +23,7 @@ from ...partition.cluster.machines import Cluster, SharedCores
 from ...runtime.hosts.versions import read_cores
 from ...whole_file import write_whole
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 16 << 20  # of a file; a longer one is none of ours
 MAX_SAVED = 20_000  # operators, and tasks; the oldest are dropped
 MIN_RATIO, MAX_RATIO = 0.01, 100.0  # anything else is an accident
@@ -46,8 +46,9 @@ class SavedProbe(msgspec.Struct, frozen=True):
 
     cluster: a cluster file of one such machine and the loopback between two processes. contention: as in `SharedCores`.
     busy: other processes that ran while it was measured; seconds: that this took. ratios: of operators by signature;
-    memory: of tasks, by the digest of their graph: measured over modelled memory. learned: of classes of operators,
-    from runs. learned_link: how many times as long messages took in runs as measured.
+    memory: of tasks, by the digest of their graph: measured over modelled memory; contentions: of tasks, where it was
+    measured. learned: of classes of operators, from runs. learned_link: how many times as long messages took in runs as
+    measured.
     """
 
     format: int
@@ -58,6 +59,7 @@ class SavedProbe(msgspec.Struct, frozen=True):
     seconds: float
     ratios: dict[str, Ratio] = {}
     memory: dict[str, float] = {}
+    contentions: dict[str, float] = {}
     learned: dict[str, Ratio] = {}
     learned_link: float = 1.0
 
@@ -75,7 +77,8 @@ class SavedProbe(msgspec.Struct, frozen=True):
         )
         machines = tuple(replace(machine, name=f"machine {number}") for number in range(count))
         cores = max(1, self.key.cores // self.key.threads // replicas)
-        shared = (SharedCores(tuple(range(count)), cores, self.contention),) if count > 1 else ()
+        contention = self.contentions.get(task, self.contention)
+        shared = (SharedCores(tuple(range(count)), cores, contention),) if count > 1 else ()
         link = self.learned_link
         return Cluster(machines, one.bandwidth / link, one.latency_s * link, shared=shared)
 
@@ -118,7 +121,7 @@ def find_folder() -> Path | None:
 def find_file(key: MachineKey) -> Path | None:
     """Return the path of the file of a machine."""
     folder = find_folder()
-    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:16]
+    digest = hashlib.sha256(msgspec.json.encode((FORMAT, key))).hexdigest()[:16]
     return None if folder is None else folder / f"probe-{digest}.json"
 
 
@@ -137,7 +140,7 @@ def read_saved_probe(key: MachineKey) -> tuple[SavedProbe | None, str]:
     if saved.format != FORMAT or saved.key != key:
         return None, f"{path} is left out: it is a probe of another machine ({_describe_difference(saved.key, key)})"
     ratios = [*saved.ratios.values(), *saved.learned.values(), (saved.learned_link, saved.contention)]
-    ratios += [(ratio, ratio) for ratio in saved.memory.values()]
+    ratios += [(ratio, ratio) for kept in (saved.memory, saved.contentions) for ratio in kept.values()]
     if not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
         return None, f"{path} is left out: it has numbers that cannot be"
     return saved, ""
@@ -153,8 +156,9 @@ def save_probe(saved: SavedProbe) -> str:
     path = find_file(saved.key)
     if path is None:
         return "what was measured cannot be kept: this user has no home folder"
-    ratios, memory = (dict(list(kept.items())[-MAX_SAVED:]) for kept in (saved.ratios, saved.memory))
-    kept = msgspec.structs.replace(saved, ratios=ratios, memory=memory)
+    measured = {name: getattr(saved, name) for name in ("ratios", "memory", "contentions")}
+    newest = {name: dict(list(kept.items())[-MAX_SAVED:]) for name, kept in measured.items()}
+    kept = msgspec.structs.replace(saved, **newest)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, msgspec.json.encode(kept).decode())

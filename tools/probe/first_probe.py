@@ -84,18 +84,24 @@ def measure_task(saved: SavedProbe, captures: Sequence[CapturedTask], spec: Task
     """Return what is known with the operators of captured tasks, which are measured where they are not known."""
     from .task_operators import has_unknown, measure_operators
 
-    machine = saved.make_cluster(1).machines[0]
+    machine, threads = saved.make_cluster(1).machines[0], saved.key.threads
     for capture in captures:
         if capture.train.digest in saved.memory and not has_unknown(capture, saved.ratios):
             continue
         own = msgspec.structs.replace(spec, unrolled=capture.unrolled)
         try:
-            found = measure_operators(capture, own, machine, saved.ratios, threads=saved.key.threads)
+            found = measure_operators(
+                capture, own, machine, saved.ratios, threads=threads, processes=saved.key.cores // threads
+            )
         except CutsetError as error:
             tell(f"the operators of {spec.model} could not be measured one by one: {error.facts}")
             continue
         if found is not None:
-            ratios = {**saved.ratios, **found.operators}
-            memory = {**saved.memory, capture.train.digest: found.memory}
-            saved = save(msgspec.structs.replace(saved, ratios=ratios, memory=memory), tell)
+            task = capture.train.digest
+            known = {
+                "ratios": {**saved.ratios, **found.operators},
+                "memory": {**saved.memory, task: found.memory},
+                "contentions": {**saved.contentions, **({task: found.contention} if found.contention else {})},
+            }
+            saved = save(msgspec.structs.replace(saved, **known), tell)
     return saved

@@ -2,7 +2,9 @@
 
 A program in which every operator is a segment of its own runs some steps in a process of as many threads as a worker
 has. What a segment takes, without what any segment costs, is compared with what the cost model says. Before, the same
-process makes steps as one machine does that has the whole model, of which the memory is measured.
+process makes steps as one machine does that has the whole model, of which the memory is measured. At last as many
+processes as have cores of their own make such steps at once: how much longer they take depends on how much of a model
+lies in caches, which are shared, as memory is.
 """
 
 import statistics
@@ -10,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,14 +40,16 @@ from ..measured.saved_probe import MAX_RATIO, MIN_RATIO, Ratio
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
 from .measure_step import make_setup
-from .timed_worker import StepSetup, make_batch, make_worker, read_memory, restart_peak
+from .timed_worker import StepSetup, agree_on_start, make_batch, make_worker, read_memory, restart_peak
 
 ENTRY = "cutset.tools.probe.task_operators:time_operators"
 NAME = "operators"
+TIMEOUT_S = 120.0  # of those that wait while the first works alone
 BUDGET_S, MIN_STEPS, MAX_STEPS = 1.5, 3, 30
 MAX_BYTES = 1 << 30  # that the uncut model may take
 MAX_STEP_S = 3.0  # by the cost model
 MIN_S = 1e-7  # a segment takes longer
+MAX_CONTENTION = 3.0  # more would be other work that disturbed
 MIN_MEMORY, MAX_MEMORY = 0.5, 10.0  # ratios beyond are those of models of next to no bytes
 DIGITS = 3
 
@@ -53,34 +57,48 @@ Medians = list[tuple[float, float]]
 
 
 class OperatorSetup(StepSetup, frozen=True):
-    """What the process does. whole: msgpack of the program whose memory is measured; `program` has a segment for each
-    operator."""
+    """What one of the processes does. whole: msgpack of the program whose memory is measured; `program` has a segment
+    for each operator. processes: all of them, by name; number: of this one, of which the first works alone, too."""
 
     whole: bytes = b""
+    processes: tuple[str, ...] = ()
+    number: int = 0
 
 
 class OperatorTimes(msgspec.Struct, frozen=True):
-    """segments: seconds of each segment, forward and backward. peak_bytes: of a process that has the whole model."""
+    """segments: seconds of each segment, forward and backward, while no other process works; crowded: while all do;
+    both empty where that was not measured. peak_bytes: of a process that has the whole model."""
 
     segments: Medians
+    crowded: Medians
     peak_bytes: int
 
 
 @dataclass(frozen=True)
 class TaskRatios:
-    """Measured over modelled: seconds of operators by signature, and memory of the whole model."""
+    """Measured over modelled: seconds of operators by signature, and memory of the whole model.
+
+    contention: how many times as long all operators take while all cores are busy; None where there is one process.
+    """
 
     operators: dict[str, Ratio]
     memory: float
+    contention: float | None = None
 
 
 def measure_operators(
-    capture: CapturedTask, spec: TaskSpec, machine: Machine, known: Mapping[str, Ratio], *, threads: int
+    capture: CapturedTask,
+    spec: TaskSpec,
+    machine: Machine,
+    known: Mapping[str, Ratio],
+    *,
+    threads: int,
+    processes: int = 1,
 ) -> TaskRatios | None:
     """Measure a captured task; return the ratios of its operators that are not known yet, and of its memory.
 
     None where the uncut model takes too much memory or time to be measured. machine: modelled seconds are those of this
-    one.
+    one. threads: of each process; processes: that work at once in the end.
     """
     graph = capture.train
     works = _find_works(graph)
@@ -90,15 +108,22 @@ def measure_operators(
     if memory > MAX_BYTES or modelled > MAX_STEP_S:
         return None
     divided = _divide(flow)
-    timed = _run(capture, spec, flow, divided, threads)
-    found = defaultdict[str, list[Ratio]](list)
-    for signature, ratio in _compare(divided, works, timed.segments, machine):
+    timed = _run(capture, spec, flow, divided, threads, processes)
+    first, found = timed[0], defaultdict[str, list[Ratio]](list)
+    for signature, ratio in _compare(divided, works, first.segments, machine):
         found[signature].append(ratio)
-    taken = max(0, timed.peak_bytes - machine.process_bytes) / max(1, memory)
+    taken = max(0, first.peak_bytes - machine.process_bytes) / max(1, memory)
     return TaskRatios(
         {signature: _average(ratios) for signature, ratios in found.items() if signature not in known},
-        float(f"{min(MAX_MEMORY, max(MIN_MEMORY, taken)):.{DIGITS}g}") if timed.peak_bytes else 1.0,
+        _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if first.peak_bytes else 1.0,
+        _compute_contention(timed) if processes > 1 else None,
     )
+
+
+def _compute_contention(timed: Sequence[OperatorTimes]) -> float:
+    alone = sum(map(sum, timed[0].segments))
+    crowded = statistics.median(sum(map(sum, one.crowded)) for one in timed)
+    return _round(min(MAX_CONTENTION, max(1.0, crowded / alone)))
 
 
 def has_unknown(capture: CapturedTask, known: Mapping[str, Ratio]) -> bool:
@@ -117,24 +142,42 @@ def _divide(flow: Dataflow) -> Dataflow:
     return replace(flow, instructions=instructions)
 
 
-def _run(capture: CapturedTask, spec: TaskSpec, flow: Dataflow, divided: Dataflow, threads: int) -> OperatorTimes:
+def _run(
+    capture: CapturedTask, spec: TaskSpec, flow: Dataflow, divided: Dataflow, threads: int, processes: int
+) -> list[OperatorTimes]:
     whole, program = (msgspec.msgpack.encode(programs(one, training=True)[0]) for one in (flow, divided))
     with tempfile.TemporaryDirectory(prefix="cutset-operators-") as folder:
         step = make_setup(spec, capture, Path(folder), steps=MAX_STEPS)
-        step = msgspec.structs.replace(step, program=program, peers=[NAME])
-        setup = OperatorSetup(**msgspec.structs.asdict(step), whole=whole)
-        role = Role(NAME, ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
-        with Launcher([role], job=f"operators-{uuid.uuid4().hex[:12]}") as launcher:
-            (timed,) = launcher.run()
-    return msgspec.convert(timed, OperatorTimes)
+        names = [f"{NAME}-{number}" for number in range(processes)]
+        roles = []
+        for number, name in enumerate(names):
+            own = msgspec.structs.replace(step, program=program, peers=[name])
+            setup = OperatorSetup(**msgspec.structs.asdict(own), whole=whole, processes=tuple(names), number=number)
+            roles.append(Role(name, ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads))
+        with Launcher(roles, job=f"operators-{uuid.uuid4().hex[:12]}") as launcher:
+            return [msgspec.convert(timed, OperatorTimes) for timed in launcher.run()]
 
 
 def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Return what a process with the whole model takes, and for each segment the seconds of an undisturbed step."""
-    config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel)
+    config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
-    peak = _measure_peak(config, mailbox, batch)
+    peak, alone, crowded = 0, Medians(), Medians()
+    if config.number == 0:
+        peak = _measure_peak(config, mailbox, batch)
+        alone = _time_segments(config, mailbox, batch, progress, together=False)
+    if len(config.processes) > 1:
+        crowded = _time_segments(config, mailbox, batch, progress, together=True)
+    return msgspec.to_builtins(OperatorTimes(alone, crowded, peak))  # type: ignore[no-any-return]
+
+
+def _time_segments(
+    config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress, *, together: bool
+) -> Medians:
+    """Return the seconds of each segment, forward and backward: of an undisturbed step, or of one beside the others."""
     worker = make_worker(config, mailbox)
+    if together:
+        agree_on_start(mailbox, list(config.processes), config.number, 0)
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     worker.trace = Trace(range(1, config.steps), clock=clock)
     deadline = time.monotonic() + BUDGET_S
@@ -147,9 +190,9 @@ def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict
     seconds = defaultdict[tuple[str, int], list[float]](list)
     for span in worker.trace.spans:
         seconds[span.kind, span.part].append(span.stop_s - span.start_s)
+    pick = statistics.median if together else _pick
     count = len(worker.program.segments)
-    segments = [(_pick(seconds[FORWARD, part]), _pick(seconds[BACKWARD, part])) for part in range(count)]
-    return msgspec.to_builtins(OperatorTimes(segments, peak))  # type: ignore[no-any-return]
+    return [(pick(seconds[FORWARD, part]), pick(seconds[BACKWARD, part])) for part in range(count)]
 
 
 def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
@@ -190,5 +233,9 @@ def _divide_seconds(measured: float, modelled: float) -> float:
 
 
 def _average(ratios: list[Ratio]) -> Ratio:
-    forward, backward = (float(f"{statistics.median(side):.{DIGITS}g}") for side in zip(*ratios, strict=True))
+    forward, backward = (_round(statistics.median(side)) for side in zip(*ratios, strict=True))
     return forward, backward
+
+
+def _round(ratio: float) -> float:
+    return float(f"{ratio:.{DIGITS}g}")

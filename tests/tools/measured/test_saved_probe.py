@@ -48,6 +48,12 @@ def test_processes_share_cores_and_memory_of_the_machine():
     assert saved.make_cluster(1).shared == ()
 
 
+def test_a_task_slows_others_down_as_it_was_measured():
+    saved = msgspec.structs.replace(make_probe(), contentions={"digest": 1.5})
+    assert saved.make_cluster(2, task="digest").shared == (SharedCores((0, 1), 4, 1.5),)
+    assert saved.make_cluster(2, task="another").shared == (SharedCores((0, 1), 4, 1.25),)
+
+
 def test_messages_are_as_slow_as_runs_have_shown():
     cluster = msgspec.structs.replace(make_probe(), learned_link=2.0).make_cluster(2)
     assert (cluster.bandwidth, cluster.latency_s) == (0.5e9, 1e-4)
@@ -68,7 +74,7 @@ def test_what_is_kept_is_read_again(folder):
         ("", "cannot be read"),
         ("[1, 2]", "cannot be read"),
         ("\x00\xff", "cannot be read"),
-        (json.dumps({"format": 1}), "cannot be read"),
+        (json.dumps({"format": 2}), "cannot be read"),
     ],
 )
 def test_a_broken_file_is_left_out_with_a_sentence(folder, content, said):
@@ -87,6 +93,7 @@ def test_numbers_that_cannot_be_are_left_out():
         {"ratios": {"op": (0.0, 1.0)}},
         {"learned": {"loss": (1.0, 1e9)}},
         {"learned_link": -1.0},
+        {"contentions": {"digest": 0.0}},
         {"cluster": "[[machine]]\nname = 'a'\n"},
     ):
         save_probe(msgspec.structs.replace(make_probe(), **broken))

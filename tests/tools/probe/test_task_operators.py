@@ -28,6 +28,7 @@ def test_every_operator_is_measured_once():
     assert set(found.operators) == signatures
     assert all(ahead > 0 and back > 0 for ahead, back in found.operators.values())
     assert found.memory >= task_operators.MIN_MEMORY
+    assert found.contention is None
     assert has_unknown(capture, {})
     assert not has_unknown(capture, found.operators)
 
@@ -50,10 +51,29 @@ def test_ratios_are_those_of_measured_and_modelled_seconds(monkeypatch):
     times = [(2 * work.modelled_seconds(MACHINE)[0], 3 * work.modelled_seconds(MACHINE)[1]) for work in works]
     (memory,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
     machine = replace(MACHINE, process_bytes=1 << 20)
-    timed = OperatorTimes(times, (1 << 20) + 2 * memory)
-    monkeypatch.setattr(task_operators, "_run", lambda *arguments: timed)
+    timed = OperatorTimes(times, [], (1 << 20) + 2 * memory)
+    monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed])
     found = measure_operators(capture, SPEC, machine, {}, threads=1)
     assert found is not None
     assert found.memory == pytest.approx(2.0, rel=1e-2)
     for work in works:
         assert found.operators[work.signature] == (pytest.approx(2.0, rel=1e-2), pytest.approx(3.0, rel=1e-2))
+
+
+def test_contention_is_that_of_all_operators_together(monkeypatch):
+    capture = capture_task(SPEC)
+    count = len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
+    first = OperatorTimes([(1.0, 2.0)] * count, [(1.5, 2.5)] * count, 1 << 30)
+    other = OperatorTimes([], [(2.5, 2.5)] * count, 0)
+    monkeypatch.setattr(task_operators, "_run", lambda *arguments: [first, other])
+    found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2)
+    assert found is not None
+    assert found.contention == pytest.approx(4.5 / 3.0)
+
+
+@pytest.mark.run
+def test_processes_that_work_at_once_are_measured_together():
+    found = measure_operators(capture_task(SPEC), SPEC, MACHINE, {}, threads=1, processes=2)
+    assert found is not None
+    assert found.contention is not None
+    assert 1.0 <= found.contention <= task_operators.MAX_CONTENTION
