@@ -43,7 +43,8 @@ class Machine:
     take as all this says (cost_model.py).
 
     process_bytes: memory that a worker's process takes before it has a part of a model: Python, torch, what they keep.
-    memory_ratio: how many times as much as the memory model says the model in question takes there.
+    memory_ratio: how many times as much as the memory model says the model in question takes there;
+    unrolled_memory_ratio: in the form in which recurrent operators are unrolled, None where that is not known.
 
     bandwidth_out, bandwidth_in, latency_s: of its network card; None for the cluster's.
 
@@ -65,6 +66,7 @@ class Machine:
     cold: float = 0.0
     process_bytes: int = 0
     memory_ratio: float = 1.0
+    unrolled_memory_ratio: float | None = None
     ratios: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     bandwidth_out: float | None = None
     bandwidth_in: float | None = None
@@ -153,6 +155,12 @@ class Cluster:
             links=links,
             shared=tuple(cores for cores in shared if len(cores.machines) > 1),
         )
+
+    def for_unrolled_form(self) -> "Cluster":
+        """The same machines, with what is known of the model's unrolled form."""
+        ratios = [(machine, machine.unrolled_memory_ratio) for machine in self.machines]
+        own = [machine if ratio is None else replace(machine, memory_ratio=ratio) for machine, ratio in ratios]
+        return replace(self, machines=tuple(own))
 
     def bandwidth_out(self, machine: int) -> float:
         """Bytes/s that a machine's card sends, to all others together."""

@@ -33,9 +33,9 @@ def find_form(whole: Graph, unrolled: Graph, cluster: Cluster, **options: Unpack
     Raises as `find_plan` does for the whole form, where no form has a plan.
     """
     plans, failures = list[PlanningResult | None](), list[Infeasible]()
-    for graph in (whole, unrolled):
+    for graph, machines in ((whole, cluster), (unrolled, cluster.for_unrolled_form())):
         try:
-            plans.append(find_plan(graph, cluster, **options))
+            plans.append(find_plan(graph, machines, **options))
         except Infeasible as error:
             plans.append(None)
             failures.append(error)

@@ -63,16 +63,18 @@ class SavedProbe(msgspec.Struct, frozen=True):
     learned: dict[str, Ratio] = {}
     learned_link: float = 1.0
 
-    def make_cluster(self, count: int, replicas: int = 1, task: str = "") -> Cluster:
+    def make_cluster(self, count: int, replicas: int = 1, *, task: str = "", unrolled: str = "") -> Cluster:
         """Return a cluster of so many processes of this machine, which share its cores, as `train` starts them.
 
-        replicas: so many of these train side by side, each on its part of the cores. task: the digest of the graph.
+        replicas: so many of these train side by side, each on its part of the cores. task: the digest of the graph;
+        unrolled: of the task's unrolled form, if there is one.
         """
         one = read(self.cluster, name="the saved probe")
         machine = replace(
             one.machines[0],
             memory_bytes=one.machines[0].memory_bytes // (count * replicas),
             memory_ratio=self.memory.get(task, 1.0),
+            unrolled_memory_ratio=self.memory.get(unrolled),
             ratios={**self.learned, **self.ratios},
         )
         machines = tuple(replace(machine, name=f"machine {number}") for number in range(count))

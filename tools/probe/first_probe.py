@@ -41,7 +41,9 @@ def find_machines(capture: CapturedTask, spec: TaskSpec, request: PlanRequest, t
     saved = probe_once(request.processes, tell)
     other = capture_unrolled(capture, spec)
     captures = [capture] if other is None or not other.unrolled else [capture, other]
-    return measure_task(saved, captures, spec, tell).make_cluster(request.count, request.replicas, capture.train.digest)
+    digests = [one.train.digest for one in captures]
+    known = measure_task(saved, captures, spec, tell)
+    return known.make_cluster(request.count, request.replicas, task=digests[0], unrolled=digests[-1])
 
 
 def probe_once(processes: int, tell: Tell) -> SavedProbe:

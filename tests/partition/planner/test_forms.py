@@ -42,6 +42,22 @@ def test_where_a_step_computes_for_long_the_unrolled_form_is_better() -> None:
     assert "Recurrent nets are computed step by step; whole, a step would take " in placement.verdict
 
 
+@pytest.mark.run
+def test_each_form_takes_the_memory_that_was_measured_of_it() -> None:
+    slow = cluster(1e6)
+    machines = tuple(replace(machine, memory_ratio=2.0, unrolled_memory_ratio=3.0) for machine in slow.machines)
+    plain, own = (find_form(*graphs(), one) for one in (slow, replace(slow, machines=machines)))
+    assert own.unrolled
+    assert own.runner_up is not None
+    assert plain.runner_up is not None
+    for form, other, ratio in (
+        (own.result, plain.result, 3),
+        (own.runner_up, plain.runner_up, 2),
+    ):
+        pairs = zip(form.winner.simulation.memory_bytes, other.winner.simulation.memory_bytes, strict=True)
+        assert all(measured == ratio * modelled for measured, modelled in pairs)
+
+
 @pytest.mark.slow
 def test_where_messages_take_long_the_whole_form_is_better() -> None:
     far = replace(cluster(1e12), latency_s=1e-2)

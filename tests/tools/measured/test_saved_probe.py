@@ -54,6 +54,14 @@ def test_a_task_slows_others_down_as_it_was_measured():
     assert saved.make_cluster(2, task="another").shared == (SharedCores((0, 1), 4, 1.25),)
 
 
+def test_both_forms_of_a_task_have_the_memory_that_was_measured():
+    saved = msgspec.structs.replace(make_probe(), memory={"whole": 1.5, "unrolled": 1.25})
+    both, one = saved.make_cluster(2, task="whole", unrolled="unrolled"), saved.make_cluster(2, task="whole")
+    assert [machine.memory_ratio for machine in both.machines] == [1.5, 1.5]
+    assert [machine.memory_ratio for machine in both.for_unrolled_form().machines] == [1.25, 1.25]
+    assert [machine.memory_ratio for machine in one.for_unrolled_form().machines] == [1.5, 1.5]
+
+
 def test_messages_are_as_slow_as_runs_have_shown():
     cluster = msgspec.structs.replace(make_probe(), learned_link=2.0).make_cluster(2)
     assert (cluster.bandwidth, cluster.latency_s) == (0.5e9, 1e-4)
