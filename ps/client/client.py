@@ -132,14 +132,14 @@ class Client:
         optimizer state by name; without them the optimizer starts afresh.
         """
         names = sorted(state or {})
-        flats = [self.values, *((state or {})[name] for name in names)]
+        memory = [(state or {})[name] for name in names]
         for session in self._sessions:
             self._await_room(session, session.piece.size * self.values.element_size())
             session.make_put = lambda session=session: Message(
                 "put",
                 edge=session.piece.number,
                 body={"version": version, "state": names},
-                tensors=tuple(session.slice_of(flat) for flat in flats),
+                tensors=tuple(session.slice_of(flat) for flat in (self.values, *memory)),  # wherever they are by then
                 borrowed=True,
             )
             message = session.make_put()

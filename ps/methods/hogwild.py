@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ...errors import Diverged, UsageError
+from ...runtime.channel.shared_tensors import return_free_memory
 from ..optimizers.registry import AnyOptimizer
 from ..server.shared_parameters import SharedParameters
 from ..slices.slice_state import is_finite
@@ -65,4 +66,5 @@ def _map_shared_parameters(loop: TrainingLoop[Any]) -> SharedParameters:
         raise UsageError("E269", facts, fix="--method downpour, or all processes on one host") from error
     client.values = shared.values
     loop.worker.move(shared.values)
+    return_free_memory()
     return shared

@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
 
 from ...errors import NetworkError
 from ...runtime.channel.message import Message
-from ...runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors
+from ...runtime.channel.shared_tensors import SharedTensorLocation, SharedTensors, return_free_memory
 from ...runtime.worker.flat_gradient import FlatGradient
 from ..optimizers.optimizer import Optimizer, Update
 from ..optimizers.sparse_update import apply_lazily
@@ -72,17 +71,19 @@ class SharedBuffer:
         self._slice_states = list(slice_states)
         self._base = min(state.version for state in slice_states)
         self._names: dict[int, str] = {}  # by replica, the worker that counts in its row
-        states = {f"{STATE}{name}": _join_state(slice_states, name) for name in slice_states[0].state}
-        counts = torch.zeros(replicas * (MAX_TAU + 1), dtype=torch.int64)
-        values = torch.cat([state.value for state in slice_states])
-        self._memory = SharedTensors.create({VALUE: values, COUNTS: counts, **states})
+        size, first = sum(state.slice.size for state in slice_states), slice_states[0]
+        states = {f"{STATE}{name}": (first.state[name].dtype, size) for name in _list_state(slice_states)}
+        layout = {VALUE: (first.value.dtype, size), COUNTS: (torch.int64, replicas * (MAX_TAU + 1)), **states}
+        self._memory = SharedTensors.create(layout)
         self._counts = self._memory.tensors[COUNTS].view(replicas, MAX_TAU + 1)
         start = 0
-        for state in slice_states:
+        for state in slice_states:  # one after the other, so that little is held twice
             span = slice(start, start + state.slice.size)
-            state.value = self._memory.tensors[VALUE][span]
-            state.state = {name: self._memory.tensors[f"{STATE}{name}"][span] for name in state.state}
+            state.value = self._memory.tensors[VALUE][span].copy_(state.value)
+            for name, tensor in state.state.items():
+                state.state[name] = self._memory.tensors[f"{STATE}{name}"][span].copy_(tensor)
             start = span.stop
+        return_free_memory()
 
     def make_reply(self, client: str, replica: int, edge: int) -> tuple[str, Message]:
         """Make the message from which a worker makes its `SharedParameters`. ValueError if the replica has no row."""
@@ -150,10 +151,11 @@ class SharedBuffers:
         return f"SharedBuffers(machines={sorted(self._buffers)}, awaited={sorted(self._waiting)})"
 
 
-def _join_state(slice_states: Sequence[SliceState], name: str) -> Tensor:
-    """Return one state tensor of all slices. NetworkError E553 unless each has one element per parameter."""
-    pieces = [state.state.get(name, torch.empty(0)) for state in slice_states]
-    sizes = [len(piece) for piece in pieces]
-    if sizes != [state.slice.size for state in slice_states]:
-        raise NetworkError("E553", f"the optimizer's {name} has {sizes} elements in slices that are to be shared")
-    return torch.cat(pieces)
+def _list_state(slice_states: Sequence[SliceState]) -> list[str]:
+    """Return the names of all slices' state. NetworkError E553 unless each has one element per parameter."""
+    names = list(slice_states[0].state)
+    for name in names:
+        sizes = [len(state.state.get(name, ())) for state in slice_states]
+        if sizes != [state.slice.size for state in slice_states]:
+            raise NetworkError("E553", f"the optimizer's {name} has {sizes} elements in slices that are to be shared")
+    return names

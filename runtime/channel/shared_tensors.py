@@ -4,6 +4,7 @@ Their memory is that of an anonymous file (shared_memory.py): nothing is left of
 they ended. The process that creates it hands out a `SharedTensorLocation`; the others map the same memory with it.
 """
 
+import ctypes
 import mmap
 import os
 import weakref
@@ -50,17 +51,18 @@ class SharedTensors:
         self.tensors = {region.name: _tensor_at(memory, region) for region in location.regions}
 
     @classmethod
-    def create(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Copy flat tensors into new memory, which others can map as long as the returned object lives."""
+    def create(cls, layout: Mapping[str, tuple[torch.dtype, int]]) -> Self:
+        """Make flat tensors of zeros in new memory, which others can map as long as the returned object lives.
+
+        layout: by name, the dtype and the number of elements.
+        """
         regions, end = [], PAGE
-        for name, tensor in tensors.items():
-            regions.append(TensorRegion(name, str(tensor.dtype).removeprefix("torch."), end, tensor.numel()))
+        for name, (dtype, count) in layout.items():
+            regions.append(TensorRegion(name, str(dtype).removeprefix("torch."), end, count))
             end = -(-regions[-1].end // PAGE) * PAGE
         memory, offer = create_memory(end)
         shared = cls(memory, SharedTensorLocation(offer, regions))
         weakref.finalize(shared, os.close, offer.descriptor)
-        for name, tensor in tensors.items():
-            shared.tensors[name].copy_(tensor)
         return shared
 
     @classmethod
@@ -78,6 +80,13 @@ class SharedTensors:
     def __repr__(self) -> str:
         regions = ", ".join(f"{region.name} {region.dtype}[{region.count}]" for region in self.location.regions)
         return f"{type(self).__name__}({regions})"
+
+
+def return_free_memory() -> None:
+    """Give the system what this process has freed, and what malloc keeps otherwise: after a large copy, gigabytes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
 
 
 def _tensor_at(memory: mmap.mmap, region: TensorRegion) -> Tensor:
