@@ -4,6 +4,7 @@ Trained parameters are views of one flat buffer, their gradients views of anothe
 flat_layout.py).
 """
 
+import mmap
 from collections.abc import Callable
 
 import torch
@@ -27,8 +28,8 @@ class FlatParameters:
 
     def __init__(self, program: Program) -> None:
         dtype = getattr(torch, program.dtype)
-        self.values = torch.zeros(program.elements, dtype=dtype)
-        self.gradients = torch.zeros(program.elements, dtype=dtype)
+        self.values = _reserve(program.elements, dtype)
+        self.gradients = _reserve(program.elements, dtype)
         self.pieces: dict[PieceKey, Tensor] = {}
         self.infos: dict[str, TensorInfo] = {}
         self._spans: dict[PieceKey, slice] = {}  # of the trained pieces, in the flat buffers
@@ -105,3 +106,11 @@ class FlatParameters:
         for (name, box), piece in self.masters().items():
             piece.copy_(value(name).reshape(self.infos[name].extents)[slices(box)])
         self.refresh()
+
+
+def _reserve(elements: int, dtype: torch.dtype) -> Tensor:
+    """Return zeros [n] that take memory only once they are written, where torch writes its own at once."""
+    if not elements:
+        return torch.zeros(0, dtype=dtype)
+    memory = mmap.mmap(-1, elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype)

@@ -1,5 +1,8 @@
 """A machine's parameters are views of one flat buffer, and their gradients of its twin."""
 
+import mmap
+from pathlib import Path
+
 import torch
 from cutting import finest_cut, subject
 
@@ -7,6 +10,7 @@ from cutset.partition.capture.export import collect_state
 from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.box import slices
+from cutset.runtime.worker import flat_parameters
 from cutset.runtime.worker.flat_parameters import FlatParameters
 from cutset.runtime.worker.program import Program, programs
 
@@ -74,3 +78,16 @@ def test_evaluation_shares_the_pieces_and_adds_its_own_constants() -> None:
         assert all(states.pieces[region] is piece for region, piece in before.items())
         needed = {(evaluation.pieces[s.piece].tensor, evaluation.pieces[s.piece].box) for s in evaluation.states}
         assert needed <= states.pieces.keys()
+
+
+def test_zeros_take_no_memory_before_they_are_written() -> None:
+    before = _read_resident()
+    reserved = flat_parameters._reserve(64 << 20, torch.float32)
+    assert _read_resident() - before < 16 << 20
+    reserved.fill_(1)
+    assert _read_resident() - before > 192 << 20
+    assert flat_parameters._reserve(0, torch.bfloat16).shape == (0,)
+
+
+def _read_resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
