@@ -1,9 +1,11 @@
 """`cutset bench memory`: the peak memory of every process of a training run, compared with a bound.
 
-The bound is 0.45 of the weights and gradients of the whole model, plus 300 MB. The peak of a process is VmHWM in
+The bound is 1.8 times what each worker would hold if it had an equal part of the weights and gradients, plus 300 MB, or
+one that is stated. The peak of a process is VmHWM in
 /proc/PID/status, the largest part of its memory that was resident at once. It only grows, so polling finds it.
 """
 
+import json
 import math
 import subprocess
 import sys
@@ -16,13 +18,15 @@ from typing import Any
 
 from ....errors import CutsetError
 from ....runtime.hosts.role_process import PROCESS_TITLE
+from ...run_folder import METRICS
 from ...task.load_task import TaskSpec, build_model, load_task
 from ...units import format_bytes
 from ..bench_table import BenchTable, Column
 
-FRACTION = 0.45
+FACTOR = 1.8
 BASE_BYTES = 300_000_000
 POLL_S = 0.05
+SHOWN_LOSSES = 6
 TRANSFORMER = "cutset.models:transformer(layers=20, width=1280, heads=20, context=8, vocabulary=8192, batch=64)"
 LAUNCHER = "launcher"
 _COMMAND = (sys.executable, "-P", "-c", "from cutset.tools.commands.cli import main; main()")
@@ -32,7 +36,8 @@ _COMMAND = (sys.executable, "-P", "-c", "from cutset.tools.commands.cli import m
 class MemoryPeaks:
     """The peaks of a run in bytes, by process.
 
-    parameters, weights_bytes: of the whole model; seconds: of the whole run.
+    parameters, weights_bytes: of the whole model; machines: that share it. limit: the stated bound, in bytes; None for
+    the usual one. losses: of the steps that the run folder has. seconds: of the whole run.
     """
 
     task: str
@@ -40,11 +45,16 @@ class MemoryPeaks:
     weights_bytes: int
     peaks: dict[str, int]
     seconds: float
+    machines: int = 4
+    limit: int | None = None
+    losses: tuple[float, ...] = ()
 
     @property
     def bound_bytes(self) -> int:
         """The memory that no process may exceed."""
-        return math.floor(FRACTION * 2 * self.weights_bytes) + BASE_BYTES
+        if self.limit is not None:
+            return self.limit
+        return math.floor(FACTOR * 2 * self.weights_bytes / self.machines) + BASE_BYTES
 
     @property
     def held(self) -> bool:
@@ -56,10 +66,13 @@ class MemoryPeaks:
         return {**asdict(self), "bound_bytes": self.bound_bytes, "held": self.held}
 
 
-def measure(task: str, *, machines: int, optimizer: str, options: Sequence[str] = ()) -> MemoryPeaks:
+def measure(
+    task: str, *, machines: int, optimizer: str, options: Sequence[str] = (), limit: int | None = None
+) -> MemoryPeaks:
     """Train a task in processes of its own, as `cutset train` does, and watch their memory.
 
-    options: more options of `cutset train`. Raises CutsetError (E101) if the training fails.
+    options: more options of `cutset train`. limit: bytes that no process may exceed. Raises CutsetError (E101) if the
+    training fails.
     """
     model = build_model(load_task(TaskSpec(task)), seed=0, device="meta")
     sizes = [(p.numel(), p.nbytes) for p in model.parameters()]
@@ -75,8 +88,14 @@ def measure(task: str, *, machines: int, optimizer: str, options: Sequence[str] 
             output.seek(0)
             if process.returncode:
                 raise CutsetError("E101", f"the measured training failed:\n{output.read()}", fix=" ".join(command))
-        seconds = time.monotonic() - start
-    return MemoryPeaks(task, sum(n for n, _ in sizes), sum(b for _, b in sizes), peaks, seconds)
+        seconds, losses = time.monotonic() - start, _read_losses(Path(folder) / "run" / METRICS)
+    parameters, weights = sum(n for n, _ in sizes), sum(b for _, b in sizes)
+    return MemoryPeaks(task, parameters, weights, peaks, seconds, machines, limit, losses)
+
+
+def _read_losses(path: Path) -> tuple[float, ...]:
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return tuple(one["loss"] for one in events if one["event"] == "step" and one["loss"] is not None)
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> dict[str, int]:
@@ -126,13 +145,23 @@ def tabulate(measured: MemoryPeaks) -> BenchTable[tuple[str, int]]:
         Column("of the bound", value=lambda row: row[1] / measured.bound_bytes, format="{:.0%}".format),
     ]
     size, bound = format_bytes(measured.weights_bytes), format_bytes(measured.bound_bytes)
+    together = format_bytes(sum(measured.peaks.values()))
+    usual = f" = {FACTOR} x (weights + gradients) / {measured.machines} + {format_bytes(BASE_BYTES)}"
+    losses = f"Losses, first to last: {', '.join(f'{loss:.4g}' for loss in _pick(measured.losses))}."
     verdict = "Every process stays below the bound" if measured.held else "A process exceeds the bound"
     return BenchTable(
         columns,
         sorted(measured.peaks.items(), key=lambda row: -row[1]),
         title=f"{measured.task}: {measured.parameters / 1e6:.1f} M parameters, {size}",
         notes=(
-            f"Bound: {bound} = {FRACTION} x (weights + gradients) + {format_bytes(BASE_BYTES)}.",
+            f"Bound: {bound}{usual if measured.limit is None else ''}.",
             f"{verdict}; the run took {measured.seconds:.0f} s.",
+            f"All peaks together: {together}, in which memory that processes share counts more than once.",
+            *([losses] if measured.losses else []),
         ),
     )
+
+
+def _pick(losses: Sequence[float]) -> Sequence[float]:
+    """Return a few of the losses, in order."""
+    return losses[:: max(1, len(losses) // SHOWN_LOSSES)]

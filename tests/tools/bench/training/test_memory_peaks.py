@@ -55,11 +55,15 @@ def test_weights_are_drawn_in_a_fraction_of_the_memory_of_all(tmp_path):
 
 @pytest.mark.slow
 def test_the_peaks_of_a_run_are_those_of_its_processes():
-    found = measure("cutset.models:digits", machines=2, optimizer="sgd")
+    options = ("--method", "hogwild", "--epochs", "2")
+    found = measure("cutset.models:digits", machines=2, optimizer="sgd", options=options, limit=10**9)
     assert set(found.peaks) == {"launcher", "worker-0.0", "worker-0.1", "shard-0", "shard-1"}
     assert all(peak > 50e6 for peak in found.peaks.values())
     assert found.weights_bytes == 4 * found.parameters > 0
     assert found.to_dict()["peaks"] == found.peaks
+    assert (found.bound_bytes, found.held) == (10**9, True)
+    assert found.losses
+    assert found.losses[-1] < found.losses[0]
 
 
 @pytest.mark.slow
@@ -78,3 +82,14 @@ def test_the_table_compares_with_the_bound():
     assert words.index("worker-0.0") < words.index("launcher")
     assert "106%" in words
     assert "A process exceeds the bound" in words
+    assert "Losses" not in words
+
+
+def test_a_stated_bound_counts_and_a_few_losses_are_shown():
+    losses = tuple(float(step) for step in range(100, 0, -1))
+    found = MemoryPeaks("net", 1000, 4_000, {"launcher": 2 * 10**9}, 3.0, machines=8, limit=3 * 10**9, losses=losses)
+    assert found.held
+    out = io.StringIO()
+    tabulate(found).print(Console(file=out, width=200))
+    assert "Bound: 2.79 GiB." in out.getvalue()
+    assert "Losses, first to last: 100, 84, 68, " in out.getvalue()
