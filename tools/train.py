@@ -1,8 +1,12 @@
-"""Runs training jobs: `run` starts the processes of a job and returns its result, `train` is `cutset.train`."""
+"""Runs training jobs: `run` starts the processes of a job and returns its result, `train` is `cutset.train`.
+
+What is needed at the end only is imported at the end, so that training begins sooner.
+"""
 
 import contextlib
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,16 +14,16 @@ from typing import Any
 import msgspec
 
 from ..errors import UsageError
+from ..partition.cluster.machines import Cluster
 from ..ps.methods.sandblaster import Sandblaster
+from ..runtime.hosts.host import LocalHost
 from ..runtime.launcher.launcher import Route
 from ..whole_file import write_whole
-from .analysis.chrome_trace import make_chrome_trace
 from .analysis.mispredictions import Mispredictions
 from .analysis.recorded_steps import RecordedSpans, find_whole_steps, read_spans
-from .analysis.result import compare_runs
-from .analysis.sandblaster_result import summarize_sandblaster
 from .config.option import takes_options_of
 from .config.run_config import RunConfig
+from .hosts.early_host import open_early_host
 from .hosts.engine import open_run_hosts, serve_if_member
 from .job.job import Job
 from .job.prepare import prepare, prepare_run
@@ -29,14 +33,11 @@ from .measured.saved_probe import make_key, read_saved_probe, save_probe
 from .probe.first_probe import find_machines
 from .probe.measure_machine import BUSY
 from .report.notebook import RunResult
-from .report.pages import render_run_page
 from .run_folder import REPORT, RESULT, TRACE
 from .run_listener import RunListener
-from .sandblaster.run import run_sandblaster
 from .strict_json import to_json
 from .task.load_task import refuse_while_importing
 from .task.plan_request import HERE
-from .tracking.event_files import EventFiles
 from .tracking.listeners import Listeners
 from .tracking.metrics_file import MetricsFile
 from .training.run import run_baseline, run_replicas, run_with_divergence_retry
@@ -61,14 +62,30 @@ def train(config: RunConfig) -> RunResult:
 
 def train_and_save(config: RunConfig, listener: RunListener | None = None) -> RunResult:
     """Prepare a run, train, and leave the result and its page in the run folder."""
-    with prepare_run(config, partial(prepare, find_machines=find_machines)) as job:
-        result = run(job, listener)
+    with open_early_host(config) as here, prepare_on(here, config) as job:
+        result = run(job, listener, here=here)
         save_result(job, result)
         return RunResult(result, job.placement)
 
 
+def prepare_on(here: LocalHost | None, config: RunConfig) -> AbstractContextManager[Job]:
+    """Prepare a run whose roles will be on this machine, or on others where that is None; see `prepare_run`.
+
+    Where this machine is measured for the plan, nothing else is at work on it.
+    """
+
+    def find_when_quiet(*arguments: Any) -> Cluster | None:
+        if here is not None:
+            here.await_prepared()
+        return find_machines(*arguments)
+
+    return prepare_run(config, partial(prepare, find_machines=find_when_quiet))
+
+
 def save_result(job: Job, result: dict[str, Any]) -> None:
     """Write a result and its page into the run folder. UsageError where that cannot be."""
+    from .report.pages import render_run_page
+
     try:
         write_whole(job.out / RESULT, to_json(result, indent=1) + "\n")
         write_whole(job.out / REPORT, render_run_page(job.placement, result))
@@ -80,32 +97,41 @@ def run(
     job: Job,
     listener: RunListener | None = None,
     *,
+    here: LocalHost | None = None,
     route: Route | None = None,
 ) -> dict[str, Any]:
     """Train in one process, if that is asked for, and by the method; return the result as plain data.
 
     listener: hears of it while it lasts; the sentences about restarts and what else happens are the "notices" of the
-    result, too. route: how processes reach each other, see `Launcher`.
+    result, too. here: this machine, where it is open already. route: how processes reach each other, see `Launcher`.
     """
     notices: list[str] = []
     with contextlib.ExitStack() as stack:
         listeners = [listener or RunListener()]
-        listeners += [stack.enter_context(EventFiles(job.out))] if job.config.tensorboard else []
+        if job.config.tensorboard:
+            from .tracking.event_files import EventFiles
+
+            listeners.append(stack.enter_context(EventFiles(job.out)))
         metrics = MetricsFile(job.out, on_notice=notices.append)
         counts = {"machines": job.machines, "replicas": job.replicas, "shards": job.shards}
         with metrics.recording(task=job.task_name, method=job.method.name, **counts):
-            return _run(job, Listeners([*listeners, metrics]), notices, route)
+            return _run(job, Listeners([*listeners, metrics]), notices, here, route)
 
 
-def _run(job: Job, listener: RunListener, notices: list[str], route: Route | None) -> dict[str, Any]:
+def _run(
+    job: Job, listener: RunListener, notices: list[str], here: LocalHost | None, route: Route | None
+) -> dict[str, Any]:
     job = replace(job, training=msgspec.structs.replace(job.training, may_stop=listener.may_stop))
 
     def notify(sentence: str) -> None:
         notices.append(sentence)
         listener.on_notice(sentence)
 
-    with open_run_hosts(job, notify) as hosts:
+    with open_run_hosts(job, notify, here=here) as hosts:
         if isinstance(job.method, Sandblaster):
+            from .analysis.sandblaster_result import summarize_sandblaster
+            from .sandblaster.run import run_sandblaster
+
             outcome = run_sandblaster(job, job.method, hosts, listener, notify, route)
             return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}
         alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
@@ -113,6 +139,8 @@ def _run(job: Job, listener: RunListener, notices: list[str], route: Route | Non
         job, outcome, retry = run_with_divergence_retry(
             job, lambda job: run_replicas(job, hosts, listener, notify, route), notify
         )
+    from .analysis.result import compare_runs
+
     steps = read_spans([outcome["workers"][worker_name(0, machine)] for machine in range(job.machines)])
     _write_trace(job, steps, notify)
     result = compare_runs(job, baseline, outcome, steps, retry)
@@ -143,6 +171,8 @@ def _write_trace(job: Job, steps: RecordedSpans, on_notice: Callable[[str], obje
 
     What was trained is more than a picture of it: where it cannot be written, that is a notice.
     """
+    from .analysis.chrome_trace import make_chrome_trace
+
     path = job.out / TRACE
     try:
         path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ...end_process import end_process
 from .child import continue_when_parent_ends
 from .child import main as run_role
+from .role_process import READY
 
 REQUEST_BYTES = 1 << 16
 REQUEST_FILES = 3  # the role's standard input, its log, and the socket on which its end is reported
@@ -47,6 +48,8 @@ def main() -> int:
         importlib.import_module(module)
     gc.enable()
     gc.freeze()  # what is shared with the roles is not touched by their garbage collections
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the launcher has ended
+        control.send(READY)
     name = _ForkServer(control).serve()
     return 0 if name is None else run_role(name)
 
@@ -72,7 +75,10 @@ class _ForkServer:
                 if role.report.fileno() in ready:
                     self._reap(role)
             if self._control.fileno() in ready:
-                request, files, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, REQUEST_FILES)
+                try:
+                    request, files, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, REQUEST_FILES)
+                except ConnectionResetError:  # it is closed, and READY was not read
+                    break
                 if not request:
                     break
                 if self._fork(request.decode(), files):

@@ -116,6 +116,10 @@ class LocalHost:
         """Have roles with so many threads start quickly; see `Host`."""
         self._servers.prepare(threads, entry.partition(":")[0])
 
+    def await_prepared(self) -> None:
+        """Wait until all that `prepare` has begun is done, and leaves the cores to others."""
+        self._servers.await_imports()
+
     def assign(
         self, process: HostedProcess, assignment: Assignment, *, files: Mapping[str, Path], deadline: float
     ) -> None:

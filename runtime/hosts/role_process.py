@@ -22,6 +22,8 @@ _TAIL_BYTES = 8192
 REPRODUCIBLE = "AUTO"  # value of MKL_CBWR; see `role_environment`
 SPINS = "300"  # value of GOMP_SPINCOUNT, some microseconds; see `role_environment`
 _SERVER_EXIT_S = 5.0  # from closing a server's socket to its end
+SET_BY_TORCH = {"TORCHINDUCTOR_CACHE_DIR"}  # variables that it sets itself where it traces a model
+READY = b"ready"  # what a server says once it has imported everything
 KILL_S = 5.0  # from killing a role to the report of it
 _PACKAGE = __package__.partition(".")[0]
 _COMMAND = (sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "cutset.runtime.hosts.fork_server")
@@ -77,19 +79,29 @@ class ForkServers:
         return RoleProcess(name, self.prepare(threads, module), log)
 
     def prepare(self, threads: int, module: str = "") -> "_ServerProcess":
-        """Return the server of roles with that many threads; start it if it is not there. module: as of `start`."""
+        """Return the server of roles with that many threads; start it if it is not there. module: as of `start`.
+
+        One that no role is a fork of yet gives way to another where the environment has changed since it was started.
+        """
+        environment = role_environment(self._environ, threads=threads)
         server = self._servers.get(threads)
-        if server is not None and server.has_ended():
+        if server is not None and (server.has_ended() or not server.suits(environment)):
             server.close()
             server = None
         if server is None:
             modules = [module] if module.partition(".")[0] == _PACKAGE else []
-            environment = role_environment(self._environ, threads=threads)
             server = self._servers[threads] = _ServerProcess(environment, self._prefix, modules, self._hold)
         return server
 
+    def await_imports(self) -> None:
+        """Wait until the servers have imported what they were started for, and leave the cores to others."""
+        for server in self._servers.values():
+            server.await_imports()
+
     def close(self) -> None:
         """End the servers."""
+        for server in self._servers.values():
+            server.hang_up()  # all of them, before the first is waited for
         while self._servers:
             self._servers.popitem()[1].close()
 
@@ -101,6 +113,7 @@ class _ServerProcess:
     def __init__(
         self, environment: Mapping[str, str], prefix: Sequence[str], modules: Sequence[str], hold: Sequence[int]
     ) -> None:
+        self._environment, self._is_used = environment, False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         with theirs:
@@ -117,8 +130,20 @@ class _ServerProcess:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
+    def suits(self, environment: Mapping[str, str]) -> bool:
+        """Whether it has this environment, or roles already."""
+        changed = dict(self._environment.items() ^ environment.items())
+        return self._is_used or not changed.keys() - SET_BY_TORCH
+
+    def await_imports(self) -> None:
+        """Wait until it has imported everything, or has ended."""
+        if not self._is_used:
+            with contextlib.suppress(ConnectionResetError):
+                self._control.recv(len(READY), socket.MSG_PEEK)
+
     def fork(self, name: str, files: Sequence[int]) -> None:
         """Request a process with that standard input, log and socket for reports."""
+        self._is_used = True
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # has ended; the socket for reports tells
             socket.send_fds(self._control, [name.encode()], files)
 
@@ -130,9 +155,15 @@ class _ServerProcess:
             self._process.kill()
             return self._process.wait()
 
+    def hang_up(self) -> None:
+        """Have the server end. Where no role is a fork of it, it may be busy with its imports, for nothing."""
+        self._control.close()
+        if not self._is_used:
+            self._process.kill()
+
     def close(self) -> None:
         """End the server; it kills the roles that are left."""
-        self._control.close()
+        self.hang_up()
         self.await_end()
         self.output.close()
 

@@ -85,6 +85,9 @@ class _WarmServer(_ServerProcess):
     def file(self) -> int:
         return self._control.fileno()
 
+    def hang_up(self) -> None:
+        """Go on: whether it ends is said by `close`."""
+
     def close(self) -> None:
         """Wait for the next launcher; with roles that still run, end, and they with it."""
         deadline = time.monotonic() + stretch(REAPED_S)
@@ -98,6 +101,7 @@ class _WarmServer(_ServerProcess):
 
     def end(self) -> None:
         """End, as a server does that is not kept."""
+        super().hang_up()
         super().close()
 
     def _has_roles(self) -> bool:

@@ -1,13 +1,13 @@
 """The commands `cutset train` and `cutset demo`."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..config.run_config import RunConfig
+from ..hosts.early_host import open_early_host
 from ..run_folder import BEST_WEIGHTS, REPORT, RUNS, TRACE, WEIGHTS
 from ..run_listener import RunListener, StepReport
 from ..units import format_number, format_percent
@@ -92,24 +92,24 @@ def _describe_gain(result: dict[str, Any]) -> str:
 
 
 def _train(config: RunConfig, *, as_json: bool) -> dict[str, Any]:
-    """Load, capture, plan and configure (`prepare_run`), then run and report; return the result, if it is here."""
-    from ..hosts.engine import serve_if_member
-    from ..job.prepare import prepare, prepare_run
-    from ..probe.first_probe import find_machines
-    from ..report.console import print_result
-    from ..train import run, save_result
+    """Load, capture, plan and configure (`prepare_on`), then run and report; return the result, if it is here."""
+    with open_early_host(config) as here:  # before torch is imported, which takes a second
+        from ..hosts.engine import serve_if_member
+        from ..train import prepare_on, run, save_result
 
-    if serve_if_member(config.on):
-        return {}
-    with keep_stdout(as_json), prepare_run(config, partial(prepare, find_machines=find_machines)) as job:
-        if not as_json:
-            _announce(job)
-        with _ProgressLines() as lines:
-            result = run(job, lines)
-        save_result(job, result)
+        if serve_if_member(config.on):
+            return {}
+        with keep_stdout(as_json), prepare_on(here, config) as job:
+            if not as_json:
+                _announce(job)
+            with _ProgressLines() as lines:
+                result = run(job, lines, here=here)
+            save_result(job, result)
     if as_json:
         print_json(result)
         return result
+    from ..report.console import print_result
+
     print_result(result)
     files = [("report", REPORT), ("weights", WEIGHTS)]
     files += [(f"best {result['best']['score']}", BEST_WEIGHTS)] if result.get("best") else []

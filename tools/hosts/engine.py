@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -71,14 +71,17 @@ def serve_if_member(name: str | None) -> bool:
 
 
 @contextmanager
-def open_run_hosts(job: Job, on_notice: Callable[[str], object]) -> Iterator[RunHosts]:
+def open_run_hosts(
+    job: Job, on_notice: Callable[[str], object], *, here: LocalHost | None = None
+) -> Iterator[RunHosts]:
     """Open the hosts of a run: this machine, or those of the engine; they end with the context.
 
-    Raises the error of the first machine that the run needs and cannot be used; that of a spare one is a notice.
+    here: this machine, where it is open already, and stays so. Raises the error of the first machine that the run needs
+    and cannot be used; that of a spare one is a notice.
     """
     if job.config.on is None:
-        with LocalHost() as here:
-            yield RunHosts(job, [here])
+        with LocalHost() if here is None else nullcontext(here) as host:
+            yield RunHosts(job, [host])
         return
     engine = make_engine(job.config.on)
     with pass_on_notices(engine, on_notice), _open(job, engine, on_notice) as hosts:

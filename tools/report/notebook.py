@@ -5,7 +5,6 @@ from html import escape
 from typing import Any
 
 from ...partition.placement.placement_file import Placement
-from .pages import render_run_page
 
 _FRAME = '<iframe srcdoc="{}" sandbox="allow-scripts" style="width:100%;height:40em;border:0" title="cutset"></iframe>'
 
@@ -19,4 +18,6 @@ class RunResult(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         """Return the report, in a frame of its own, so that its styles are not those of the notebook."""
+        from .pages import render_run_page  # which takes a while to import, and few results are shown in a notebook
+
         return _FRAME.format(escape(render_run_page(self._placement, self)))

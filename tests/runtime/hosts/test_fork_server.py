@@ -14,7 +14,7 @@ from launched import gone
 from marking import with_slow
 
 from cutset.runtime.hosts.host import Role
-from cutset.runtime.hosts.role_process import ForkServers, RoleProcess, await_ends
+from cutset.runtime.hosts.role_process import ForkServers, RoleProcess, _ServerProcess, await_ends, role_environment
 from cutset.runtime.launcher.launcher import Launcher
 
 WAIT_S = 30.0
@@ -99,6 +99,42 @@ def test_where_the_server_is_killed_its_roles_are_lost_and_the_next_has_another(
     another = start(servers, "another")
     assert another.pid is not None
     another.kill()
+
+
+@pytest.mark.run
+def test_a_server_without_roles_ends_at_once_though_it_is_at_its_imports() -> None:
+    server = _ServerProcess(role_environment(os.environ, threads=1), (), (), ())
+    began = time.monotonic()
+    server.close()
+    assert server.await_end() == -signal.SIGKILL
+    assert time.monotonic() - began < stretch(1.0)
+
+
+@pytest.mark.run
+def test_a_server_that_has_said_it_is_ready_ends_where_nobody_has_read_that() -> None:
+    server = _ServerProcess(role_environment(os.environ, threads=1), (), (), ())
+    server.await_imports()
+    server._is_used = True
+    server.close()
+    assert server.await_end() == 0
+
+
+@pytest.mark.run
+def test_a_server_gives_way_where_the_environment_has_changed_before_the_first_role() -> None:
+    environ = {**os.environ, "CUTSET_TEST": "before"}
+    with tempfile.TemporaryFile() as held:  # so that the server is of this test alone
+        servers = ForkServers(environ=environ, hold=held.fileno())
+        early = servers.prepare(1)
+        environ["TORCHINDUCTOR_CACHE_DIR"] = "as torch does where it traces"
+        assert servers.prepare(1) is early
+        environ["CUTSET_TEST"] = "after"
+        process = start(servers)
+        assert "CUTSET_TEST=after" in Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+        used = servers.prepare(1)
+        environ["CUTSET_TEST"] = "later"
+        assert servers.prepare(1) is used is not early
+        process.kill()
+        servers.close()
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from .data import data_command
 from .figure3 import figure3_command
 from .figure4 import figure4_command
 from .figure5 import figure5_command
-from .memory import memory_command
 from .methods import defaults_command, methods_bench_command
 from .optimizers import optimizers_command
 from .plan import plan_bench_command
+from .processes import memory_command, start_command
 from .ps import ps_command
 from .stragglers import stragglers_command
 from .virtual_runs import against_real_command, method_map_command, simulate_command
@@ -38,6 +38,7 @@ for _command in (
     plan_bench_command,
     ps_command,
     simulate_command,
+    start_command,
     stragglers_command,
 ):
     bench.add_command(_command)

@@ -1,9 +1,9 @@
-"""`cutset bench memory`: the peak memory of every process of a training run."""
+"""`cutset bench memory` and `cutset bench start`: what the processes of a run take, and how soon they train."""
 
 import click
 
 from ...strict_json import to_json
-from .options import json_option
+from .options import json_option, print_progress, rounds_option
 
 
 @click.command("memory")
@@ -42,6 +42,23 @@ def memory_command(
         tabulate(peaks).print()
     if not peaks.held:
         raise SystemExit(4)
+
+
+@click.command("start")
+@click.argument("task", required=False)
+@rounds_option(5)
+@json_option
+def start_command(task: str | None, rounds: int, as_json: bool) -> None:
+    """Measure the time from a command to the first training step of TASK.
+
+    Says when the run was planned, when its first processes knew each other and when one of them had made a step, by
+    default and with two replicas or machines; and how long `--help` and `plan` take. Prints medians; every command runs
+    once in each round. TASK is by default that of the digits.
+    """
+    from ..bench_table import show_tables
+    from ..training.start_times import TASK, measure, tabulate
+
+    show_tables(tabulate(measure(print_progress, task=task or TASK, rounds=rounds)), as_json=as_json)
 
 
 def _parse_size(text: str) -> int:
