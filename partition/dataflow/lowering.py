@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 
-from ..ir.box import Box, Ints, are_boxes, as_array, as_box, cover, fuse, hull, intersect, intersections, volume
+from ..ir.box import Box, cover, find_common, fuse, hull, intersect, volume
 from ..ir.graph import STATE_KINDS, Graph, Op, is_partial, output_box, read_box
 from . import reduction_split
 from .cut import Cut, PlacedBox, assign_fold_owners
@@ -138,35 +137,30 @@ class _Builder:
 
     def connect(self) -> None:
         """Expand: copy to each machine what it reads of others' pieces, once, and give every read its local pieces."""
-        arrays, local = dict[str, Ints](), dict[tuple[str, int], list[int]]()
-        for tensor, made in self.complete_pieces.items():
-            arrays[tensor] = as_array([self.dataflow.pieces[i].box for i in made])
+        made, local = dict[str, tuple[Box, ...]](), dict[tuple[str, int], list[int]]()
+        for tensor, pieces in self.complete_pieces.items():
+            made[tensor] = tuple([self.dataflow.pieces[i].box for i in pieces])
         for (tensor, machine), regions in self.needs.items():
-            if tensor in arrays:
-                local[tensor, machine] = self._gather(tensor, machine, as_array(cover(regions)), arrays[tensor])
+            if tensor in made:
+                local[tensor, machine] = self._gather(tensor, machine, tuple(cover(regions)), made[tensor])
         located = dict[tuple[str, int, Box], tuple[int, ...]]()
         for i, instruction in enumerate(self.dataflow.instructions):
             if instruction.kind == RUN:
                 reads = tuple([self._locate(read, local, instruction.machine, located) for read in instruction.reads])
                 self.dataflow.instructions[i] = msgspec.structs.replace(instruction, reads=reads)
 
-    def _gather(self, tensor: str, machine: int, needed: Ints, made: Ints) -> list[int]:
+    def _gather(self, tensor: str, machine: int, needed: tuple[Box, ...], made: tuple[Box, ...]) -> list[int]:
         """The pieces of a tensor on a machine: its own, and copies of what it needs of the others.
 
-        needed, made: the boxes that it reads, and those of all pieces, as `as_array` gives them.
+        needed, made: the boxes that it reads, and those of all pieces.
         """
-        pieces = self.dataflow.pieces
-        common = intersections(made, needed)
-        hits = defaultdict[int, list[Box]](list)
-        for row, column in np.argwhere(are_boxes(common)).tolist():
-            hits[row].append(as_box(common[row, column].tolist()))
+        pieces, hits = self.dataflow.pieces, find_common(made, needed)
         here: list[int] = []
         for row, index in enumerate(self.complete_pieces[tensor]):
             if pieces[index].machine == machine:
                 here.append(index)
             elif row in hits:
-                boxes = hits[row]
-                here += [self.copy(index, box, machine) for box in (fuse(boxes) if len(boxes) > 1 else boxes)]
+                here += [self.copy(index, box, machine) for box in hits[row]]
         return here
 
     def _locate(
@@ -182,8 +176,8 @@ class _Builder:
         key = read.tensor, machine, read.box
         if key not in located:
             here = local[key[:2]]
-            common = intersections(as_array([self.dataflow.pieces[i].box for i in here]), as_array([read.box]))[:, 0]
-            located[key] = tuple([here[row] for row in are_boxes(common).nonzero()[0].tolist()])
+            found = find_common(tuple([self.dataflow.pieces[i].box for i in here]), (read.box,))
+            located[key] = tuple([here[row] for row in found])
         return Read(read.argument, read.tensor, read.box, located[key])
 
     # Stages and edges --------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 A box is a tuple of (start, stop). The box of a scalar is the empty tuple, with volume one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy.typing as npt
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
 Ints = npt.NDArray[np.int64]
+
+MAX_REMEMBERED = 256  # pairs of boxes up to which what they have in common is remembered
 
 
 def whole(sizes: Sequence[int]) -> Box:
@@ -145,6 +148,26 @@ def are_boxes(intersected: Ints) -> npt.NDArray[np.bool_]:
     """Return which elements of what `intersections` gives have any points: bool [len(a), len(b)]."""
     found: npt.NDArray[np.bool_] = np.all(intersected[..., 0] < intersected[..., 1], axis=-1)
     return found
+
+
+def find_common(a: tuple[Box, ...], b: tuple[Box, ...]) -> Mapping[int, Sequence[Box]]:
+    """Return what the boxes of `a` have in common with the disjoint ones of `b`, fused, by number; without those that
+    have nothing.
+
+    The layers of a model, and plans of it, ask for the same again and again: short answers are remembered.
+    """
+    return _find_known_common(a, b) if len(a) * len(b) <= MAX_REMEMBERED else _find_common(a, b)
+
+
+def _find_common(a: tuple[Box, ...], b: tuple[Box, ...]) -> Mapping[int, Sequence[Box]]:
+    common = intersections(as_array(a), as_array(b))
+    hits: dict[int, list[Box]] = {}
+    for row, column in np.argwhere(are_boxes(common)).tolist():
+        hits.setdefault(row, []).append(as_box(common[row, column].tolist()))
+    return {row: fuse(boxes) if len(boxes) > 1 else boxes for row, boxes in hits.items()}
+
+
+_find_known_common = lru_cache(maxsize=20_000)(_find_common)
 
 
 def overlaps(a: Sequence[Box] | Ints, b: Sequence[Box] | Ints) -> Ints:

@@ -94,9 +94,9 @@ class _Search:
         """One box of each size on each kind of machine, in one layout. active: machines that have a box, [m]."""
         if not of.layouts[p]:
             return of.boxes_of(p)
-        lengths = of.boxes[p, active, :, 1] - of.boxes[p, active, :, 0]
-        rows = np.unique(np.column_stack([self.kinds[active], lengths]), axis=0).tolist()
-        return [(whole(sizes), kind) for kind, *sizes in rows]
+        lengths = (of.boxes[p, active, :, 1] - of.boxes[p, active, :, 0]).tolist()
+        rows = {(kind, *sizes) for kind, sizes in zip(self.kinds[active].tolist(), lengths, strict=True)}
+        return [(whole(sizes), kind) for kind, *sizes in sorted(rows)]
 
     # Two operators -----------------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ def _call_kahypar(
     graph: BlockHypergraph, shares: Floats, seed: int, pins: Mapping[int, int], start: Ints | None
 ) -> Ints:
     """Call Mt-KaHyPar with weights that 32 bits hold."""
-    module, library = _load_library()
+    module, library = load_kahypar()
     parts, count = len(shares), len(graph)
     weights = scale_to_integers(graph.flops)
     limits = np.ceil(part_capacity(weights[:, None].astype(np.float64), shares)[:, 0])
@@ -111,8 +111,12 @@ def _call_kahypar(
 
 
 @cache
-def _load_library() -> tuple[Any, Any]:
-    """The module and the library object, which can be initialised once in a process."""
-    import mtkahypar  # here, as it is a tenth of a second that most commands do not need
+def load_kahypar() -> tuple[Any, Any]:
+    """The module and the library object, which can be initialised once in a process.
+
+    That binds the process to its memory, for which the kernel looks at every page that it has: with torch in it, a
+    third of a second. A program that will plan calls this before it imports torch.
+    """
+    import mtkahypar  # here, as most commands do not need it
 
     return mtkahypar, mtkahypar.initialize(1, print_warnings=False)

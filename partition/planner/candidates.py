@@ -18,7 +18,7 @@ kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from ...errors import Infeasible
 from ..cluster.cost_model import CostModel
@@ -31,7 +31,8 @@ from ..layouts.resharding_cost import EQUAL_WEIGHTS, TrafficWeights
 from ..layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
 from ..mincut.block_graph import boxes_by_operator, build_block_graph, level_groups
 from ..mincut.block_hypergraph import build_block_hypergraph
-from ..mincut.blocks import split_into_blocks
+from ..mincut.blocks import Blocks, split_into_blocks
+from ..mincut.csr_graph import CsrGraph
 from ..mincut.cut_axes import CutAxes, paired_axes, spatial_axes, unit_axes
 from ..mincut.kahypar import partition_kahypar
 from ..mincut.metis import MAX_LEVELS, partition_metis, partition_metis_levels
@@ -160,10 +161,11 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
     for shape in mesh_shapes(len(machines))[::-1][:2]:
         yield f"tiles {format_shape(shape)}", partial(_tiles, problem, shape)
     for axes in cut_axis_sets(problem.graph, len(machines)):
-        yield f"metis {axes.name}", partial(_by_metis, problem, axes, levels=False)
+        along = _BlocksAlongAxes(problem.graph, axes)
+        yield f"metis {axes.name}", partial(_by_metis, problem, along, levels=False)
         if axes.axes and axes.parts <= len(machines):
-            yield f"metis levels {axes.name}", partial(_by_metis, problem, axes, levels=True)
-            yield f"kahypar {axes.name}", partial(_by_kahypar, problem, axes)
+            yield f"metis levels {axes.name}", partial(_by_metis, problem, along, levels=True)
+            yield f"kahypar {axes.name}", partial(_by_kahypar, problem, along)
 
 
 def format_shape(shape: Sequence[int]) -> str:
@@ -251,15 +253,32 @@ def _contiguous(problem: PlanningProblem, *, traffic: bool) -> CutOrReason:
     return {op.name: [(op.nest.box, stage)] for op, stage in zip(graph.ops, stages, strict=True)}, {}
 
 
-def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool) -> CutOrReason:
+class _BlocksAlongAxes:
+    """The blocks of a graph along a set of axes, and their graph, made once for all that partition them."""
+
+    def __init__(self, graph: Graph, axes: CutAxes) -> None:
+        self._graph, self._axes = graph, axes
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The blocks. Raises Infeasible where there are too many."""
+        return split_into_blocks(self._graph, self._axes)
+
+    @cached_property
+    def graph(self) -> CsrGraph:
+        """The graph of the blocks. Raises Infeasible where there are too many edges."""
+        return build_block_graph(self.blocks)
+
+
+def _by_metis(problem: PlanningProblem, along: _BlocksAlongAxes, *, levels: bool) -> CutOrReason:
     """METIS' cut of the block graph; with `levels`, the work of every level is balanced on its own."""
     graph, cluster = problem.graph, problem.cluster
     limit = MAX_LEVEL_BLOCKS if levels else MAX_BLOCKS
     try:
-        vertices = split_into_blocks(graph, axes)
+        vertices = along.blocks
         if not len(cluster) <= len(vertices) <= limit:
             return f"{len(vertices)} blocks; it takes {len(cluster)} to {limit}"
-        block_graph = build_block_graph(vertices)
+        block_graph = along.graph
         shares = [machine.flops_per_s for machine in cluster.machines]
         if not levels:
             part_of = partition_metis(block_graph, len(cluster), seed=problem.seed, shares=shares)
@@ -272,11 +291,11 @@ def _by_metis(problem: PlanningProblem, axes: CutAxes, *, levels: bool) -> CutOr
         return error.facts if isinstance(error, Infeasible) else str(error)
 
 
-def _by_kahypar(problem: PlanningProblem, axes: CutAxes) -> CutOrReason:
+def _by_kahypar(problem: PlanningProblem, along: _BlocksAlongAxes) -> CutOrReason:
     """Mt-KaHyPar's cut of the hypergraph of blocks, whose connectivity is the traffic."""
     cluster = problem.cluster
     try:
-        vertices = split_into_blocks(problem.graph, axes)
+        vertices = along.blocks
         if not len(cluster) <= len(vertices) <= MAX_LEVEL_BLOCKS:
             return f"{len(vertices)} blocks; it takes {len(cluster)} to {MAX_LEVEL_BLOCKS}"
         shares = [machine.flops_per_s for machine in cluster.machines]

@@ -21,6 +21,7 @@ TERM_S = 1.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 8192
 REPRODUCIBLE = "AUTO"  # value of MKL_CBWR; see `role_environment`
 SPINS = "300"  # value of GOMP_SPINCOUNT, some microseconds; see `role_environment`
+BLAS_SLEEPS = {"OPENBLAS_THREAD_TIMEOUT": "4"}  # numpy's threads sleep at once: else they spin, from the import on
 _SERVER_EXIT_S = 5.0  # from closing a server's socket to its end
 SET_BY_TORCH = {"TORCHINDUCTOR_CACHE_DIR"}  # variables that it sets itself where it traces a model
 READY = b"ready"  # what a server says once it has imported everything
@@ -44,6 +45,7 @@ def role_environment(base: Mapping[str, str], *, threads: int) -> dict[str, str]
     """
     return {
         "MKL_CBWR": REPRODUCIBLE,
+        **BLAS_SLEEPS,
         **({"GOMP_SPINCOUNT": SPINS} if threads > 1 else {}),
         **base,
         "OMP_NUM_THREADS": str(threads),

@@ -17,6 +17,7 @@ import click
 from ...end_process import end_process
 from ...errors import CutsetError, UsageError
 from ...runtime.hosts.failure_report import out_of_memory_error
+from ...runtime.hosts.role_process import BLAS_SLEEPS
 from ..bench.commands.bench import bench
 from ..open_files import NO_MORE_FILES, limit_error
 from ..path_option import require_utf8
@@ -41,6 +42,7 @@ COLLECT_AFTER = 50_000  # new objects; by Python's own 700, a fifth of the time 
 def run_program() -> NoReturn:
     """Run a command as the console script, and end the process."""
     gc.set_threshold(COLLECT_AFTER)
+    os.environ |= BLAS_SLEEPS | os.environ
     try:
         main()
     except SystemExit as end:

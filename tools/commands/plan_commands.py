@@ -101,6 +101,9 @@ class _Planning:
 
 def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
     """Plan a task, and again for each change that is asked for."""
+    from ...partition.mincut.kahypar import load_kahypar
+
+    load_kahypar()  # while torch is not there
     from ...ps.methods.registry import parse_method
     from ..probe.confidence import describe_confidence
     from ..probe.first_probe import find_machines

@@ -94,6 +94,10 @@ def _describe_gain(result: dict[str, Any]) -> str:
 def _train(config: RunConfig, *, as_json: bool) -> dict[str, Any]:
     """Load, capture, plan and configure (`prepare_on`), then run and report; return the result, if it is here."""
     with open_early_host(config) as here:  # before torch is imported, which takes a second
+        if config.placement is None and config.plan_request.count > 1:
+            from ...partition.mincut.kahypar import load_kahypar
+
+            load_kahypar()  # while torch is not there
         from ..hosts.engine import serve_if_member
         from ..train import prepare_on, run, save_result
 

@@ -2,9 +2,11 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cutset.partition.ir import box as box_module
 from cutset.partition.ir.box import (
     Box,
     are_boxes,
@@ -12,6 +14,7 @@ from cutset.partition.ir.box import (
     as_box,
     cells,
     cover,
+    find_common,
     fuse,
     hull,
     intersect,
@@ -109,3 +112,17 @@ def test_the_box_of_a_scalar_has_one_point() -> None:
 
 def test_relative_moves_the_corner_of_the_outer_box_to_zero() -> None:
     assert relative(((3, 5), (7, 9)), ((2, 6), (7, 10))) == ((1, 3), (0, 2))
+
+
+def test_what_boxes_have_in_common_is_the_same_whether_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = (((0, 4), (0, 4)), ((4, 8), (0, 4)), ((0, 8), (6, 9)))
+    b = (((2, 6), (0, 2)), ((2, 6), (2, 3)), ((9, 10), (0, 9)))
+    expected = {0: [((2, 4), (0, 3))], 1: [((4, 6), (0, 3))]}
+    for _ in range(2):
+        assert dict(find_common(a, b)) == expected
+    monkeypatch.setattr(box_module, "MAX_REMEMBERED", 0)
+    assert dict(find_common(a, b)) == expected
+
+
+def test_scalars_have_their_only_point_in_common() -> None:
+    assert dict(find_common(((),), ((),))) == {0: [()]}

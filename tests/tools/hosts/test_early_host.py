@@ -1,4 +1,4 @@
-"""The first roles of a run are forks of what was started before the run was planned, with as many threads as they have."""
+"""What the first roles of a run are forks of is started before it is planned, with as many threads as they have."""
 
 import os
 from pathlib import Path

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +25,7 @@ from ..bench_table import BenchTable, Column
 TASK = "cutset.models:digits"
 RUNS: tuple[tuple[str, ...], ...] = ((), ("--replicas", "2"), ("--machines", "2"), ("--replicas", "2", "--no-baseline"))
 MOMENTS = ("begin", "roles", "step")
+HEADINGS = {"planned": "planned", "processes": "started", "first step, or end": "stepped", "CPU": "cpu"}
 _CUTSET = (sys.executable, "-P", "-c", "from cutset.tools.commands.cli import run_program; run_program()")
 Tell = Callable[[str], None]
 
@@ -32,7 +34,7 @@ Tell = Callable[[str], None]
 class StartTimes:
     """Seconds after a command began, in each round: planned, with all processes started, and with a step made.
 
-    A command that does not train has the first two empty, and the last is its end. cpu_s: CPU seconds of the whole
+    A command that does not train has the first two empty, and the last is its end. cpu: CPU seconds of the whole
     command with all of its processes.
     """
 
@@ -40,7 +42,7 @@ class StartTimes:
     planned: tuple[float, ...]
     started: tuple[float, ...]
     stepped: tuple[float, ...]
-    cpu_s: tuple[float, ...]
+    cpu: tuple[float, ...]
 
 
 def measure(tell: Tell, *, task: str = TASK, rounds: int, runs: Sequence[Sequence[str]] = RUNS) -> list[StartTimes]:
@@ -98,24 +100,20 @@ def _children_cpu_s() -> float:
 
 def tabulate(rows: Sequence[StartTimes]) -> BenchTable[StartTimes]:
     """Return the medians as a table."""
-
-    def column(heading: str, key: str) -> Column[StartTimes]:
-        return Column(heading, f"{key}_s", format_seconds, value=lambda row: _median(getattr(row, key)))
-
     columns = [
         Column[StartTimes]("command", "command", align="left"),
-        column("planned", "planned"),
-        column("processes", "started"),
-        column("first step, or end", "stepped"),
-        Column[StartTimes]("CPU", "cpu_s", format_seconds, value=lambda row: _median(row.cpu_s)),
-        *(Column[StartTimes]("", f"{key}_rounds", value=lambda row, key=key: getattr(row, key)) for key in _SERIES),
+        *(_make_column(heading, key) for heading, key in HEADINGS.items()),
+        *(Column[StartTimes]("", f"{key}_rounds", value=attrgetter(key)) for key in HEADINGS.values()),
     ]
     notes = ["Medians of seconds after the command began. CPU: of the whole command, with training of one epoch."]
     return BenchTable(columns, rows, title="Time to the first step", notes=notes)
 
 
-_SERIES = ("planned", "started", "stepped", "cpu_s")
+def _make_column(heading: str, key: str) -> Column[StartTimes]:
+    """Return the column of the medians of one series of seconds."""
 
+    def find_median(row: StartTimes) -> float | None:
+        values: Sequence[float] = getattr(row, key)
+        return median(values) if values else None
 
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
+    return Column(heading, f"{key}_s", format_seconds, value=find_median)
