@@ -6,6 +6,7 @@ import pytest
 
 from cutset.errors import CutsetError
 from cutset.tools.bench.training.start_times import StartTimes, find_moments, measure, tabulate
+from cutset.tools.units import NONE
 
 
 def lines(*events: tuple[str, float]) -> str:
@@ -21,12 +22,12 @@ def test_a_row_has_medians_and_all_rounds() -> None:
     row = StartTimes("train", (1.0, 2.0, 9.0), (3.0, 3.0, 3.0), (4.0, 5.0, 6.0), (7.0, 7.0, 8.0))
     (plain,) = tabulate([row]).to_dict()["rows"]
     assert (plain["planned_s"], plain["started_s"], plain["stepped_s"], plain["cpu_s"]) == (2.0, 3.0, 5.0, 7.0)
-    assert plain["planned_rounds"] == [1.0, 2.0, 9.0]
+    assert plain["planned_rounds"] == (1.0, 2.0, 9.0)
 
 
 def test_what_does_not_train_has_an_end_alone() -> None:
     (cells,) = tabulate([StartTimes("--help", (), (), (0.2,), (0.1,))]).format_cells()
-    assert cells == ["--help", "-", "-", "200 ms", "100 ms"]
+    assert cells == ["--help", NONE, NONE, "200 ms", "100 ms"]
 
 
 @pytest.mark.slow
