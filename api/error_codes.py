@@ -6,7 +6,7 @@ The first digit of a code is the exit code of its class in errors.py.
 from collections.abc import Mapping
 
 MEANINGS: Mapping[str, str] = {
-    "E101": "A training run whose memory was to be measured failed.",
+    "E101": "A command that was to be measured failed.",
     # Usage
     "E201": "The number of machines is out of range, or differs from the cluster file.",
     "E202": "No candidate plan has a name that begins like this.",
