@@ -80,9 +80,16 @@ def find_overload(target: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), name), variant)
 
 
-def call_operator(target: str, arguments: Mapping[str, Any]) -> Any:
-    """Run an operator with all its arguments by name."""
+@functools.cache
+def list_parameters(target: str) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    """Return the torch operator of a name, with the names of its positional and of its keyword-only parameters."""
     operator = find_overload(target)
     schema = operator._schema.arguments
-    positional = [arguments[p.name] for p in schema if not p.kwarg_only]
-    return operator(*positional, **{p.name: arguments[p.name] for p in schema if p.kwarg_only})
+    positional = tuple(p.name for p in schema if not p.kwarg_only)
+    return operator, positional, tuple(p.name for p in schema if p.kwarg_only)
+
+
+def call_operator(target: str, arguments: Mapping[str, Any]) -> Any:
+    """Run an operator with all its arguments by name."""
+    operator, positional, keywords = list_parameters(target)
+    return operator(*[arguments[name] for name in positional], **{name: arguments[name] for name in keywords})

@@ -1,77 +1,136 @@
-"""Runs one box of one operator on local tensors, by torch's operator or by the local form of its sharding rule."""
+"""Prepares one box of one operator for local tensors: torch's operator, or the local form of its sharding rule.
 
-from collections.abc import Mapping, Sequence
+All that a box needs besides its tensors - which torch operator it is, its plain arguments, where among them the tensors
+go - is the same in every step, so it is worked out once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..ir.arguments import call_operator, decode
+from ..ir.arguments import call_operator
 from ..ir.box import Box
 from ..ir.empty_copy import dense_stride
-from ..ir.graph import FOUND, OPAQUE, Op, TensorInfo, is_at_origin
+from ..ir.graph import FOUND, OPAQUE, Op, TensorInfo
 from ..ir.random_ops import RANDOM_OPERAND, run_with_generator
+from .bound_arguments import BoundArguments, Operands
 from .found_rule import run_found
 from .island import ISLAND, run_island
 from .leaf_module import LEAF_MODULE, LeafModule, run_leaf_module
 from .registry import TABLE
-from .sharding.sharding_rule import SUMMARIES, SUMMARY_SUFFIX
-from .sharding.signature import Call
+from .sharding.sharding_rule import SUMMARIES, SUMMARY_SUFFIX, RunBox, ShardingRule
+from .sharding.signature import Call, LocalBox
 
 _WHOLE = "@whole"  # ends the name of an argument that is read whole besides
+BoxRun = Callable[[Operands], Sequence[Tensor]]
 
 
-def run_box(
+def prepare_box(
     op: Op,
     box: Box,
-    operands: Mapping[str, Tensor | None],
+    names: Sequence[str],
     tensors: Mapping[str, TensorInfo],
     *,
-    leaf_module: LeafModule | None = None,
-) -> Sequence[Tensor]:
-    """Return the outputs of a box of `op`, each in the shape of its dimensions.
+    leaf_module: Callable[[], LeafModule] | None = None,
+) -> BoxRun:
+    """Return the function that computes a box of `op`: its outputs, each in the shape of its dimensions.
 
-    operands: by argument name, in the shape of their dimensions; None where the box reads nothing of it. leaf_module:
-    the user's module that the operator calls, if it is one. Partial results of a sum are returned as they are, to be
-    added up by the caller.
+    It takes the operands whose arguments are `names`, in this order, in the shape of their dimensions; None where the
+    box reads nothing of one. leaf_module: returns the user's module that the operator calls, if it is one. Partial
+    results of a sum are returned as they are, to be added up by the caller.
     """
-    random = operands.get(RANDOM_OPERAND)  # a dropout mask, or the generator's state where the operator has no rule
-    if op.sharding_rule in (OPAQUE, FOUND):
-        operands = {o.argument: _as_traced(operands[o.argument], tensors[o.tensor]) for o in op.nest.operands}
-    arguments = _decode_arguments(op, box, operands)
+    arguments = BoundArguments(op, box, names)
+    if op.sharding_rule not in (OPAQUE, FOUND):
+        return _prepare_rule(op, box, names, tensors, arguments)
+    run = _prepare_opaque(op, box, names, tensors, arguments, leaf_module)
+    layouts = [(names.index(o.argument), tensors[o.tensor]) for o in op.nest.operands if o.argument in names]
+
+    def run_as_traced(operands: Operands) -> Sequence[Tensor]:
+        laid_out = list(operands)
+        for place, info in layouts:
+            laid_out[place] = _as_traced(operands[place], info)
+        return run(laid_out)
+
+    return run_as_traced
+
+
+def _prepare_opaque(
+    op: Op,
+    box: Box,
+    names: Sequence[str],
+    tensors: Mapping[str, TensorInfo],
+    arguments: BoundArguments,
+    leaf_module: Callable[[], LeafModule] | None,
+) -> BoxRun:
+    """Return what runs an operator without a written rule, its operands laid out as in the trace."""
+    random = names.index(RANDOM_OPERAND) if RANDOM_OPERAND in names else None  # where the generator's state is
+
+    def get_state(operands: Operands) -> Tensor | None:
+        return None if random is None else operands[random]
+
     if op.target == LEAF_MODULE:
         assert leaf_module is not None
-        return run_leaf_module(leaf_module, arguments, random)
+        return lambda operands: run_leaf_module(leaf_module(), arguments.fill(operands), get_state(operands))
     if op.target == ISLAND:
-        return run_island(arguments, random)
+        return lambda operands: run_island(arguments.fill(operands), get_state(operands))
     if op.sharding_rule == FOUND:
-        return [run_found(op, box, arguments, tensors)]
-    if op.sharding_rule == OPAQUE:
-        if random is None:
-            return _run_opaque(op, arguments)
-        return run_with_generator(random, lambda: _run_opaque(op, arguments))[0]
-    call = Call(
-        op,
-        box,
-        arguments,
-        tensors,
-        lambda changed: _run_torch(op, changed),
-        random,
-        operands.get(SUMMARIES),
-        {name.removesuffix(_WHOLE): t for name, t in operands.items() if name.endswith(_WHOLE) and t is not None},
-    )
-    return [_run_by_rule(call)]
+        return lambda operands: [run_found(op, box, arguments.fill(operands), tensors)]
+    call = arguments.prepare_call()
+
+    def run(operands: Operands) -> Sequence[Tensor]:
+        state = get_state(operands)
+        if state is None:
+            return _list_results(call(operands))
+        return run_with_generator(state, lambda: _list_results(call(operands)))[0]
+
+    return run
 
 
-def _run_by_rule(call: Call) -> Tensor:
-    rule = TABLE[call.op.sharding_rule.removesuffix(SUMMARY_SUFFIX)]
-    if rule.summary is not None and call.op.sharding_rule.endswith(SUMMARY_SUFFIX):
-        return rule.summary.summarise(call)
-    if rule.summary is not None and call.summaries is not None:
-        return rule.summary.combine(call)
-    if rule.local is None or (call.is_uncut and call.mask is None and not rule.moves_data):
-        return call.run_torch()
-    return rule.local(call)
+def _prepare_rule(
+    op: Op, box: Box, names: Sequence[str], tensors: Mapping[str, TensorInfo], arguments: BoundArguments
+) -> BoxRun:
+    """Return what runs an operator by its rule: torch's operator with the operands in place, or the local form."""
+    place = LocalBox(op, box, tensors)
+    local = _choose_local(TABLE[op.sharding_rule.removesuffix(SUMMARY_SUFFIX)], place, names)
+    if local is None:
+        call = arguments.prepare_call()
+        return lambda operands: (call(operands),)
+    mask, summaries = (names.index(name) if name in names else None for name in (RANDOM_OPERAND, SUMMARIES))
+    whole = [(name.removesuffix(_WHOLE), i) for i, name in enumerate(names) if name.endswith(_WHOLE)]
+
+    def run_torch(changed: Mapping[str, Any]) -> Any:
+        """Return torch's result; of several results the one that this operator stands for, if it stands for one."""
+        result = call_operator(op.target, changed)
+        return result if "@output" not in changed else result[changed["@output"]]
+
+    def run(operands: Operands) -> Sequence[Tensor]:
+        read_whole = {name: tensor for name, i in whole if (tensor := operands[i]) is not None}
+        return (
+            local(
+                Call(
+                    place,
+                    arguments.fill(operands),
+                    run_torch,
+                    None if mask is None else operands[mask],
+                    None if summaries is None else operands[summaries],
+                    read_whole,
+                )
+            ),
+        )
+
+    return run
+
+
+def _choose_local(rule: ShardingRule, place: LocalBox, names: Sequence[str]) -> RunBox | None:
+    """Return the local form by which a box is run; None where torch's operator on the local tensors does."""
+    if rule.summary is not None and place.op.sharding_rule.endswith(SUMMARY_SUFFIX):
+        return rule.summary.summarise
+    if rule.summary is not None and SUMMARIES in names:
+        return rule.summary.combine
+    draws = RANDOM_OPERAND in names
+    return None if place.is_uncut and not draws and not rule.moves_data else rule.local
 
 
 def _as_traced(tensor: Tensor | None, info: TensorInfo) -> Tensor | None:
@@ -89,10 +148,10 @@ def advance_generator(op: Op, state: Tensor, tensors: Mapping[str, TensorInfo]) 
 
     The operator is run on arbitrary values: how much it draws does not depend on them (see `DRAWS_BY_VALUE`).
     """
-    operands = {o.argument: _any_values(tensors[o.tensor]) for o in op.nest.operands}
-    arguments = _decode_arguments(op, op.nest.box, operands)
+    call = BoundArguments(op, op.nest.box, [o.argument for o in op.nest.operands]).prepare_call()
+    operands = [_any_values(tensors[o.tensor]) for o in op.nest.operands]
     with torch.no_grad():
-        return run_with_generator(state, lambda: _run_opaque(op, arguments))[1]
+        return run_with_generator(state, lambda: call(operands))[1]
 
 
 def _any_values(info: TensorInfo) -> Tensor:
@@ -100,37 +159,5 @@ def _any_values(info: TensorInfo) -> Tensor:
     return torch.full(info.shape, 0.5 if dtype.is_floating_point else 0, dtype=dtype)
 
 
-def _run_opaque(op: Op, arguments: Mapping[str, Any]) -> Sequence[Tensor]:
-    result = _run_torch(op, arguments)
+def _list_results(result: Any) -> Sequence[Tensor]:
     return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
-
-
-def _run_torch(op: Op, arguments: Mapping[str, Any]) -> Any:
-    """Return torch's result; of several results the one that this operator stands for, if it stands for one."""
-    result = call_operator(op.target, arguments)
-    return result if "@output" not in arguments else result[arguments["@output"]]
-
-
-def _decode_arguments(op: Op, box: Box, operands: Mapping[str, Tensor | None]) -> dict[str, Any]:
-    """Return the arguments with operands in place; None for what another part of the reduction adds."""
-    once = {operand.argument for operand in op.nest.operands if operand.once}
-    kept = is_at_origin(op.nest, box)
-    out: dict[str, Any] = {}
-    for name, value in op.arguments.items():
-        if isinstance(value, list):
-            out[name] = [
-                operands[f"{name}[{i}]"] if _is_tensor(item) else decode(item, _never) for i, item in enumerate(value)
-            ]
-        elif _is_tensor(value):
-            out[name] = operands[name] if kept or name not in once else None
-        else:
-            out[name] = decode(value, _never)
-    return out
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, dict) and "tensor" in value
-
-
-def _never(name: str) -> Any:
-    raise AssertionError(f"tensor {name} is not an operand")

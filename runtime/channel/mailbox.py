@@ -52,7 +52,7 @@ class Mailbox:
         """Wait for a message with one of the wanted keys; SilenceError after `timeout_s` seconds without a message."""
         while True:
             for key in keys:
-                if self._kept.get(key):
+                if key in self._kept:
                     return self._pop(key)
             began = time.perf_counter()
             try:
@@ -65,9 +65,10 @@ class Mailbox:
 
     def take(self, key: MessageKey) -> Message | None:
         """Return a message with this key if one has arrived, without waiting."""
-        while (message := self.channel.poll()) is not None:
-            self._keep(message)
-        return self._pop(key) if self._kept.get(key) else None
+        if key not in self._kept:
+            while (message := self.channel.poll()) is not None:
+                self._keep(message)
+        return self._pop(key) if key in self._kept else None
 
     def _pop(self, key: MessageKey) -> Message:
         waiting = self._kept[key]

@@ -6,6 +6,8 @@ leaf module, that is the state in which the module left it.
 """
 
 import hashlib
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from torch import Tensor
 from ...partition.ir.graph import TensorInfo
 from ...partition.operators.kernel import advance_generator
 from .program import Program
+
+RngLock = AbstractContextManager[Any]  # held while torch's own generator is in use
 
 
 def mask_seed(seed: int, step: int, micro: int) -> int:
@@ -26,6 +30,8 @@ def sample_masks(program: Program, seed: int) -> dict[str, Tensor]:
 
     All up to the first leaf module that draws; the rest is for `sample_masks_after`.
     """
+    if not program.random_draws:
+        return {}
     return _draw(program, torch.Generator().manual_seed(seed), "")
 
 

@@ -77,7 +77,7 @@ class FlatParameters:
         for state in program.states:
             info = program.pieces[state.piece]
             tensor = program.tensors[info.tensor]
-            if self._has_other_axes(tensor) or (info.tensor, info.box) in self.pieces:
+            if self.has_other_axes(tensor) or (info.tensor, info.box) in self.pieces:
                 continue
             self.pieces[info.tensor, info.box] = torch.zeros(sizes(info.box), dtype=getattr(torch, tensor.dtype))
             self.infos[info.tensor] = tensor
@@ -88,7 +88,7 @@ class FlatParameters:
         Where the program's graph divides the tensor's dimensions into other axes, it is a view of the piece in which
         these elements lie, without a gradient.
         """
-        if not self._has_other_axes(info):
+        if not self.has_other_axes(info):
             return self.pieces[info.name, box]
         own = self.infos[info.name]
         ((_, own_box),) = regroup_box(box, info.sizes, own.sizes)
@@ -97,7 +97,8 @@ class FlatParameters:
                 return piece.detach()[slices(relative(own_box, outer))].view(sizes(box))
         raise KeyError((info.name, box))
 
-    def _has_other_axes(self, info: TensorInfo) -> bool:
+    def has_other_axes(self, info: TensorInfo) -> bool:
+        """Whether the dimensions of a tensor are divided into other axes than those of the pieces."""
         return info.name in self.infos and self.infos[info.name].sizes != info.sizes
 
     @torch.no_grad()

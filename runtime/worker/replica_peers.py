@@ -1,7 +1,9 @@
 """`ReplicaPeers`: the other machines of a replica, as one worker talks to them over the edges of its program."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ...errors import NetworkError
@@ -12,6 +14,27 @@ from .program import Program, TransferEdge
 from .trace import Span, Trace
 
 PLAN, TOTAL, DONE = "plan", "total", "done"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One kind of message over one edge, worked out ahead.
+
+    kind: as it travels; what: the same without the tag. machine, peer: the other end, and its channel name. pieces:
+    those that travel, a tensor each. expected: shape and dtype of each tensor.
+    """
+
+    what: str
+    kind: str
+    edge: int
+    machine: int
+    peer: str
+    pieces: tuple[int, ...]
+    expected: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+    def key(self, step: int, micro: int) -> MessageKey:
+        """The key by which such a message is waited for."""
+        return (self.peer, self.kind, step, micro, self.edge)
 
 
 class ReplicaPeers:
@@ -53,11 +76,19 @@ class ReplicaPeers:
         values |= {message.sender: float(message.body["value"]) for message in self._exchange(TOTAL, step, value)}
         return sum(values[name] for name in self.names[: self.program.machines])
 
-    def send(self, edge: TransferEdge, kind: str, step: int, micro: int, tensors: Sequence[Tensor]) -> None:
+    def route(self, what: str, edge: TransferEdge, positions: Sequence[int] | None = None) -> Route:
+        """Work out a kind of message over an edge. positions: of its pieces that travel; all by default."""
+        positions = range(len(edge.pieces)) if positions is None else positions
+        pieces, infos = tuple(edge.pieces[i] for i in positions), self.program.tensors
+        dtypes = [getattr(torch, infos[self.program.pieces[piece].tensor].dtype) for piece in pieces]
+        expected = tuple((sizes(edge.boxes[i]), dtype) for i, dtype in zip(positions, dtypes, strict=True))
+        return Route(what, self.tag + what, edge.edge, edge.peer, self.names[edge.peer], pieces, expected)
+
+    def send(self, route: Route, step: int, micro: int, tensors: Sequence[Tensor]) -> None:
         """Send tensors over an edge."""
-        message = Message(self.tag + kind, step, micro, edge.edge, tensors=tuple(tensors))
-        self._record("send", edge, message, kind)  # before sending, as the copies of the channel count as transfer
-        self.mailbox.send(self.names[edge.peer], message)
+        message = Message(route.kind, step, micro, route.edge, tensors=tuple(tensors))
+        self._record("send", route, message)  # before sending, as the copies of the channel count as transfer
+        self.mailbox.send(route.peer, message)
 
     def report_done(self, step: int, micro: int) -> None:
         """Tell the machines that would run ahead that a step or micro-batch is done."""
@@ -73,34 +104,29 @@ class ReplicaPeers:
         """Wait for the first message with one of these keys, and record the wait in the trace."""
         begin = self.trace.clock()
         message = self.mailbox.wait(keys)
-        self.trace.add(Span("wait", step, begin, self.trace.clock()))
+        self.trace.record("wait", step, begin)
         return message
 
-    def check_tensors(
-        self, edge: TransferEdge, message: Message, positions: Sequence[int] | None = None
-    ) -> Sequence[Tensor]:
-        """Return the tensors of a message; NetworkError where their shapes and dtypes are not those of the edge.
+    def await_tensors(self, route: Route, step: int) -> Sequence[Tensor]:
+        """Wait for the tensors of the whole step over a route."""
+        return self.check_tensors(route, self.wait([route.key(step, 0)], step))
 
-        positions: which pieces of the edge the tensors are; all by default.
-        """
-        self._record("receive", edge, message, message.kind.removeprefix(self.tag))
-        positions, pieces = range(len(edge.pieces)) if positions is None else positions, self.program.pieces
-        expected = [
-            (sizes(edge.boxes[i]), self.program.tensors[pieces[edge.pieces[i]].tensor].dtype) for i in positions
-        ]
-        actual = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in message.tensors]
-        if actual != [(tuple(shape), dtype) for shape, dtype in expected]:
+    def check_tensors(self, route: Route, message: Message) -> Sequence[Tensor]:
+        """Return the tensors of a message; NetworkError where their shapes and dtypes are not those of the route."""
+        self._record("receive", route, message)
+        tensors = message.tensors
+        if len(tensors) != len(route.expected) or any(
+            tensor.shape != shape or tensor.dtype != dtype
+            for tensor, (shape, dtype) in zip(tensors, route.expected, strict=True)
+        ):
+            actual = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
             raise NetworkError(
                 "E515",
-                f"{message.sender} sent {self.name} {actual} as {message.kind!r} over edge {edge.edge} (step "
-                f"{message.step}); by its own program {self.name} expects {expected}",
+                f"{message.sender} sent {self.name} {_describe(actual)} as {message.kind!r} over edge {route.edge} "
+                f"(step {message.step}); by its own program {self.name} expects {_describe(route.expected)}",
                 fix="the two run programs of different placements: start the whole run again from one placement file",
             )
-        return message.tensors
-
-    def key(self, edge: TransferEdge, kind: str, step: int, micro: int) -> MessageKey:
-        """The key by which a message over an edge is waited for."""
-        return (self.names[edge.peer], self.tag + kind, step, micro, edge.edge)
+        return tensors
 
     def _exchange(self, kind: str, step: int, value: float | str) -> list[Message]:
         """Send a value to all other machines. Returns their messages, in order of machines."""
@@ -108,10 +134,17 @@ class ReplicaPeers:
             self.mailbox.send(self.names[machine], Message(self.tag + kind, step, body={"value": value}))
         return [self.mailbox.wait([(self.names[m], self.tag + kind, step, 0, 0)]) for m in self._others]
 
-    def _record(self, kind: str, edge: TransferEdge, message: Message, what: str) -> None:
-        now = self.trace.clock()
-        span = Span(kind, message.step, now, now, message.micro, edge.edge, edge.peer, message.bytes, what)
-        self.trace.add(span)
+    def _record(self, kind: str, route: Route, message: Message) -> None:
+        if message.step in self.trace.steps:
+            now = self.trace.clock()
+            size = message.bytes
+            self.trace.add(
+                Span(kind, message.step, now, now, message.micro, route.edge, route.machine, size, route.what)
+            )
 
     def __repr__(self) -> str:
         return f"ReplicaPeers({self.name} to {[self.names[machine] for machine in self._others]})"
+
+
+def _describe(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[tuple[tuple[int, ...], str]]:
+    return [(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in tensors]

@@ -42,6 +42,11 @@ class Trace:
         if span.step in self.steps:
             self.spans.append(span)
 
+    def record(self, kind: str, step: int, start_s: float, micro: int = 0, part: int = 0) -> None:
+        """Keep what began at `start_s` and ends now, if it belongs to a wanted step."""
+        if step in self.steps:
+            self.spans.append(Span(kind, step, start_s, self.clock(), micro, part))
+
     def complete_steps(self, max_spans: int = MAX_SPANS) -> list[Span]:
         """The spans of the first steps, as many as have `max_spans` together: a trace must fit in a message."""
         end = self.steps.stop

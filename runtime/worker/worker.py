@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -17,27 +18,21 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ...models.task import Data
-from ...partition.ir.box import Box, relative, slices
-from ..channel.mailbox import Mailbox, MessageKey, message_key
+from ...partition.ir.box import Box
+from ..channel.mailbox import Mailbox, message_key
 from ..channel.message import Message
-from .dropout_masks import mask_seed, sample_masks
+from .dropout_masks import RngLock, mask_seed, sample_masks
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
+from .prepared_segment import MicroBatch, with_gradient
 from .program import Program
-from .replica_peers import ReplicaPeers
+from .replica_peers import ReplicaPeers, Route
 from .schedule import DATAFLOW, Action, schedule
-from .segment_runner import (
-    MicroBatch,
-    RngLock,
-    SegmentRunner,
-    adds_state_gradients_repeatedly,
-    batch_tensors,
-    gradient_positions,
-    gradients_of,
-)
-from .trace import Span, Trace
+from .segment_runner import BatchTensors, SegmentRunner, adds_state_gradients_repeatedly, gradients_of
+from .shared_state import SharedState
+from .trace import Trace
 
-FORWARD, BACKWARD, SHARED_STATE, STATE_GRADIENT = "forward", "backward", "state", "state_gradient"
+FORWARD, BACKWARD = "forward", "backward"
 STREAM_AHEAD = 4  # times `cap`: micro-batches of a stream that a machine may begin before the first one is done
 Pace = Callable[[int, bool], float]
 
@@ -81,8 +76,10 @@ class Worker:
             program
         )  # one micro-batch after the other, else sums are in any order
         self._rng_lock: RngLock = rng_lock or nullcontext()
-        self._sent_edges = {edge.edge: edge for segment in program.segments for edge in segment.sends}
         self._runner = SegmentRunner(program, self.states, rng_lock=self._rng_lock, leaf_modules=leaf_modules)
+        self._batch_tensors = BatchTensors(program)
+        self._shared = SharedState(program, self._remote, self.states, self._runner)
+        self._routes = [self._segment_routes(position) for position in range(len(program.segments))]
 
     @property
     def values(self) -> Tensor:
@@ -115,13 +112,13 @@ class Worker:
         """
         begin, count = self.trace.clock(), self._count_micros(batch)
         self.await_last_step()
-        self._exchange_state(step)
+        self._shared.exchange(step)
         rows = (slice(i * self.program.batch, (i + 1) * self.program.batch) for i in range(count))
-        micros = list(self._run((batch_tensors(self.program, batch, r) for r in rows), step, count))
-        self._return_state_gradients(step)
+        micros = list(self._run((self._batch_tensors.take(batch, r) for r in rows), step, count))
+        self._shared.return_gradients(step)
         self._remote.report_done(step, 0)
         self._ahead = step
-        self.trace.add(Span("step", step, begin, self.trace.clock()))
+        self.trace.record("step", step, begin)
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
 
     def await_last_step(self) -> None:
@@ -154,12 +151,12 @@ class Worker:
 
         Every machine of the replica must be given the same batches. The parameters must not change meanwhile.
         """
-        self._exchange_state(step)
+        self._shared.exchange(step)
         count, ahead = 0, STREAM_AHEAD * self.cap
         for micro in self._run(self._throttle(batches, step, ahead), step):
             self._remote.report_done(step, micro.index)
             count += 1
-            yield [(self.program.pieces[i].box, micro.outputs[i]) for i in self.program.results]
+            yield [(self.program.pieces[i].box, micro.results[i]) for i in self.program.results]
         for number in range(max(0, count - ahead), count):  # the next stream finds no messages of this one
             self._remote.await_done(step, number)
 
@@ -168,12 +165,10 @@ class Worker:
         for number, batch in enumerate(batches):
             if number >= ahead:
                 self._remote.await_done(step, number - ahead)
-            yield self._batch_tensors(batch)
-
-    def _batch_tensors(self, batch: Data) -> dict[str, Tensor]:
-        if len(batch) != self.program.batch:
-            raise BadInput("E343", f"{len(batch)} samples to predict; the program takes {self.program.batch} at a time")
-        return batch_tensors(self.program, batch, slice(None))
+            if len(batch) != self.program.batch:
+                size = self.program.batch
+                raise BadInput("E343", f"{len(batch)} samples to predict; the program takes {size} at a time")
+            yield self._batch_tensors.take(batch, slice(None))
 
     # The loop ----------------------------------------------------------------------------------------------------
 
@@ -212,9 +207,11 @@ class Worker:
 
     def _await(self, runnable: list[MicroBatch], step: int) -> None:
         """Wait for a message that lets one of these micro-batches go on."""
-        micro_of = {key: m for m in runnable for key in self._list_wanted_messages(m, step)}
+        micro_of = {key: micro for micro in runnable for key in micro.wanted}
         message = self._remote.wait(micro_of, step)
-        self._deliver(micro_of[message_key(message)], message)
+        key = message_key(message)
+        micro = micro_of[key]
+        self._deliver(micro, micro.wanted.pop(key), message)
 
     def _count_micros(self, batch: Data) -> int:
         rows, size = len(batch), self.program.batch
@@ -225,7 +222,9 @@ class Worker:
     def _begin(self, tensors: dict[str, Tensor], step: int, index: int) -> MicroBatch:
         with self._rng_lock:
             masks = sample_masks(self.program, mask_seed(self.seed, step, index))
-        return MicroBatch(index, tensors, masks)
+        micro = MicroBatch(index, tensors, masks)
+        self._expect(micro, step)
+        return micro
 
     def _by_urgency(self, active: list[MicroBatch]) -> list[MicroBatch]:
         """The micro-batches that may run: backward before forward, else the oldest first.
@@ -245,99 +244,87 @@ class Worker:
         """Run the next segment of a micro-batch if all its inputs have arrived. Returns whether it did."""
         if self._is_complete(micro):
             return True
-        for key in self._list_wanted_messages(micro, step):
+        for key in list(micro.wanted):
             message = self.mailbox.take(key)
             if message is None:
                 return False
-            self._deliver(micro, message)
+            self._deliver(micro, micro.wanted.pop(key), message)
         if micro.forward < len(self.program.segments):
             self._forward(micro, step)
         else:
             self._backward(micro, step, micros)
         return True
 
-    def _list_wanted_messages(self, micro: MicroBatch, step: int) -> list[MessageKey]:
-        """The messages that the next segment of a micro-batch still waits for."""
-        segments = self.program.segments
-        if micro.forward < len(segments):
-            missing = [e for e in segments[micro.forward].receives if e not in micro.arrived]
-            return [self._remote.key(self.program.arrivals[e], FORWARD, step, micro.index) for e in missing]
-        sends = segments[len(segments) - 1 - micro.backward].sends
-        missing_edges = [k for k in sends if gradient_positions(self.program, k) and k.edge not in micro.returned]
-        return [self._remote.key(edge, BACKWARD, step, micro.index) for edge in missing_edges]
-
-    def _deliver(self, micro: MicroBatch, message: Message) -> None:
-        if message.kind == self.tag + BACKWARD:
-            edge = self._sent_edges[message.edge]
-            micro.returned[message.edge] = self._remote.check_tensors(
-                edge, message, gradient_positions(self.program, edge)
-            )
+    def _expect(self, micro: MicroBatch, step: int) -> None:
+        """Note which messages the next segment of a micro-batch waits for."""
+        if self._is_complete(micro):
             return
-        edge = self.program.arrivals[message.edge]
-        for piece, tensor in zip(edge.pieces, self._remote.check_tensors(edge, message), strict=True):
+        count = len(self._routes)
+        if micro.forward < count:
+            routes = [route for route in self._routes[micro.forward].receives if route.edge not in micro.arrived]
+        else:
+            routes = self._routes[count - 1 - micro.backward].gradients
+        micro.wanted = {route.key(step, micro.index): route for route in routes}
+
+    def _deliver(self, micro: MicroBatch, route: Route, message: Message) -> None:
+        tensors = self._remote.check_tensors(route, message)
+        if route.what == BACKWARD:
+            micro.returned[route.edge] = tensors
+            return
+        for piece, tensor in zip(route.pieces, tensors, strict=True):
             self._runner.enter(micro, piece, tensor)
-        micro.arrived.add(message.edge)
+        micro.arrived.add(route.edge)
 
     def _forward(self, micro: MicroBatch, step: int) -> None:
         begin, position = self.trace.clock(), micro.forward
-        segment = self.program.segments[position]
-        outputs = self._runner.forward(micro, segment)
+        outputs = self._runner.forward(micro, position)
         self._keep_pace(begin, position, backward=False)
-        self.trace.add(Span(FORWARD, step, begin, self.trace.clock(), micro.index, position))
-        for edge, frames in zip(segment.sends, outputs, strict=True):
-            self._remote.send(edge, FORWARD, step, micro.index, frames)
+        self.trace.record(FORWARD, step, begin, micro.index, position)
+        for route, frames in zip(self._routes[position].sends, outputs, strict=True):
+            self._remote.send(route, step, micro.index, frames)
         micro.forward += 1
+        self._expect(micro, step)
 
     def _backward(self, micro: MicroBatch, step: int, micros: int) -> None:
-        begin, position = self.trace.clock(), len(self.program.segments) - 1 - micro.backward
+        begin, position = self.trace.clock(), len(self._routes) - 1 - micro.backward
         self._runner.backward(micro, position, micros)
         self._keep_pace(begin, position, backward=True)
-        self.trace.add(Span(BACKWARD, step, begin, self.trace.clock(), micro.index, position))
-        for number, first_reader in self.program.returns.items():
-            edge = self.program.arrivals[number]
-            if first_reader == position and gradient_positions(self.program, edge):
-                self._remote.send(edge, BACKWARD, step, micro.index, gradients_of(self.program, edge, micro.inputs))
+        self.trace.record(BACKWARD, step, begin, micro.index, position)
+        for route in self._routes[position].returns:
+            self._remote.send(route, step, micro.index, gradients_of(route.pieces, micro.inputs))
         micro.backward += 1
+        self._expect(micro, step)
+
+    def _segment_routes(self, position: int) -> "_SegmentRoutes":
+        program, route, segment = self.program, self._remote.route, self.program.segments[position]
+        earliest = [program.arrivals[number] for number, first in program.returns.items() if first == position]
+        with_gradients = [(edge, with_gradient(program, edge)) for edge in (*earliest, *segment.sends)]
+        back = [route(BACKWARD, edge, positions) for edge, positions in with_gradients if positions]
+        count = sum(bool(positions) for _, positions in with_gradients[: len(earliest)])
+        return _SegmentRoutes(
+            receives=[route(FORWARD, program.arrivals[number]) for number in segment.receives],
+            sends=[route(FORWARD, edge) for edge in segment.sends],
+            gradients=back[count:],
+            returns=back[:count],
+        )
 
     def _keep_pace(self, begin: float, position: int, *, backward: bool) -> None:
         """Sleep until the emulated machine would be done."""
         if self._pace is not None:
             time.sleep(max(0.0, begin + self._pace(position, backward) - self.trace.clock()))
 
-    # State that several machines use -----------------------------------------------------------------------------
 
-    def _exchange_state(self, step: int) -> None:
-        """Send state of this machine that others use, and receive what this one uses of theirs."""
-        program = self.program
-        self._remote.check_same_plan()
-        self.states.refresh()
-        for edge in program.shared_out:
-            own = {p: program.pieces[p] for p in edge.pieces}
-            held = {p: self.states.piece(program.tensors[info.tensor], info.box) for p, info in own.items()}
-            # A copy: the parameters change before the peer has surely read them.
-            self._remote.send(edge, SHARED_STATE, step, 0, [frame.clone() for frame in self._runner.frames(edge, held)])
-        for edge in program.shared_in:
-            message = self._remote.wait([self._remote.key(edge, SHARED_STATE, step, 0)], step)
-            for piece, tensor in zip(edge.pieces, self._remote.check_tensors(edge, message), strict=True):
-                self._runner.take(piece, tensor)
+@dataclass(frozen=True)
+class _SegmentRoutes:
+    """The messages of one segment.
 
-    def _return_state_gradients(self, step: int) -> None:
-        """Send the gradients of others' state back to its owners, and add up those that come back for ours."""
-        program = self.program
-        for edge in program.shared_in:
-            if gradient_positions(program, edge):
-                self._remote.send(edge, STATE_GRADIENT, step, 0, gradients_of(program, edge, self._runner.shared_state))
-        for edge in program.shared_out:
-            positions = gradient_positions(program, edge)
-            if not positions:
-                continue
-            message = self._remote.wait([self._remote.key(edge, STATE_GRADIENT, step, 0)], step)
-            for i, tensor in zip(positions, self._remote.check_tensors(edge, message, positions), strict=True):
-                info = program.pieces[edge.pieces[i]]
-                gradient = self.states.pieces[info.tensor, info.box].grad
-                assert gradient is not None
-                gradient[slices(relative(edge.boxes[i], info.box))] += tensor
-        self.states.collect()
+    receives, sends: forward, what it waits for and what it makes. gradients, returns: backward, the same.
+    """
+
+    receives: list[Route]
+    sends: list[Route]
+    gradients: list[Route]
+    returns: list[Route]
 
 
 def _next(active: Sequence[MicroBatch], actions: deque[Action]) -> list[MicroBatch]:

@@ -4,7 +4,7 @@ So are their gradients. Partial results of cut sums are added up. Each call runs
 made of finer axes (as where a transformer's width is heads times head size).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -20,8 +20,8 @@ from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.draft.draft import Draft, DraftOp
 from cutset.partition.ir.arguments import bind_arguments, call_operator, decode, find_overload
 from cutset.partition.ir.box import Box, slices
-from cutset.partition.ir.graph import FOUND, OPAQUE, Graph, Op, is_partial, output_box, read_box
-from cutset.partition.operators.kernel import run_box
+from cutset.partition.ir.graph import FOUND, OPAQUE, Graph, Op, TensorInfo, is_partial, output_box, read_box
+from cutset.partition.operators.kernel import prepare_box
 from cutset.partition.operators.registry import TABLE
 from cutset.partition.operators.sharding.sharding_rule import SUMMARY_SUFFIX
 from cutset.partition.operators.sharding.signature import DraftTensor
@@ -187,6 +187,13 @@ def _draft_tensor(name: str, tensor: Tensor, kind: str) -> DraftTensor:
 def with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """An argument of a draft with its tensors in place."""
     return decode(value, tensors.__getitem__)
+
+
+def run_box(
+    op: Op, box: Box, reads: Mapping[str, Tensor | None], tensors: Mapping[str, TensorInfo]
+) -> Sequence[Tensor]:
+    """Prepare a box and run it once. reads: its operands by argument."""
+    return prepare_box(op, box, list(reads), tensors)(list(reads.values()))
 
 
 def operands(op: Op, box: Box, graph: Graph, values: Mapping[str, Tensor]) -> dict[str, Tensor | None]:

@@ -22,9 +22,9 @@ from ...runtime.channel.mailbox import Mailbox
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
+from ...runtime.replica.sized_workers import SizedWorkers
 from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program
-from ...runtime.worker.sized_workers import SizedWorkers
 from ...runtime.worker.uncut_worker import UncutWorker
 from ..job.job import encode_programs
 from ..job.process_specs import worker_name

@@ -23,8 +23,9 @@ from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.flat_parameters import FlatParameters
+from ...runtime.worker.prepared_segment import MicroBatch
 from ...runtime.worker.program import Program, Segment, TransferEdge
-from ...runtime.worker.segment_runner import MicroBatch, SegmentRunner
+from ...runtime.worker.segment_runner import SegmentRunner
 from ...runtime.worker.worker import Worker
 from .timed_worker import agree_on_start, read_memory, restart_peak
 
@@ -160,8 +161,8 @@ class _OperatorTimer:
         inputs = sources - outputs - state_pieces
         out = steps[-1].makes
         edge = TransferEdge(0, 0, out, tuple(program.pieces[piece].box for piece in out))
-        self._segment = Segment(0, steps, (), (edge,), ())
-        program = msgspec.structs.replace(program, segments=(self._segment,), results=())
+        segment = Segment(0, steps, (), (edge,), ())
+        program = msgspec.structs.replace(program, segments=(segment,), results=())
         self._runner = SegmentRunner(program, states)
         self._leaves = [_Input(piece, torch.randn(sizes(program.pieces[piece].box))) for piece in sorted(inputs)]
         self._gradients = [torch.randn(sizes(program.pieces[piece].box)) for piece in out]
@@ -173,7 +174,7 @@ class _OperatorTimer:
             self._runner.enter(micro, leaf.piece, leaf.tensor.detach())
         clock = _choose_clock()
         begin = clock()
-        self._runner.forward(micro, self._segment)
+        self._runner.forward(micro, 0)
         half = clock()
         micro.returned[0] = self._gradients
         again = clock()

@@ -14,11 +14,11 @@ from ...models.task import Data, Task
 from ...ps.checkpoint.streamed_safetensors import TensorReader
 from ...ps.slices.region import Region
 from ...runtime.channel.mailbox import Mailbox
+from ...runtime.replica.sized_workers import SizedWorkers
 from ...runtime.worker.flat_gradient import FlatGradient
 from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program
-from ...runtime.worker.sized_workers import SizedWorkers
 from ...runtime.worker.trace import Trace, warm_steps
 from ...runtime.worker.uncut_worker import FlatModel, UncutWorker
 from ...runtime.worker.worker import Worker

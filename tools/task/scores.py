@@ -18,7 +18,7 @@ from ...models.task import Data, Task, TaskError, count_correct_classes
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.box import Box
 from ...partition.ir.pytree import first_tensor, flatten, iter_leaves
-from ...runtime.worker.sized_workers import SizedWorkers
+from ...runtime.replica.sized_workers import SizedWorkers
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
 from ..blame import blame

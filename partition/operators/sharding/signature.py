@@ -7,6 +7,7 @@ labelled None is read whole.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -119,7 +120,39 @@ class Site:
         return tuple(self.arguments[name].shape)
 
 
-@dataclass(frozen=True)
+class LocalBox:
+    """One box of an operator, and what is known of it before it runs, each worked out once."""
+
+    def __init__(self, op: Op, box: Box, tensors: Mapping[str, TensorInfo]) -> None:
+        self.op, self.box, self.tensors = op, box, tensors
+        self.is_uncut = box == op.nest.box
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the output."""
+        dtype: torch.dtype = getattr(torch, self.info("").dtype)
+        return dtype
+
+    @cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape of what this box computes."""
+        info = self.info("")
+        return info.local_shape(self.box[: len(info.extents)])
+
+    def info(self, argument: str) -> TensorInfo:
+        """Return what is known of an argument in the whole model, or of the whole output."""
+        return self.tensors[self.operand(argument).tensor if argument else self.op.outputs[0]]
+
+    def operand(self, argument: str) -> Operand:
+        """Return how an argument is read."""
+        return next(operand for operand in self.op.nest.operands if operand.argument == argument)
+
+    def read(self, argument: str) -> Box | None:
+        """Return the box of an argument that this box reads; None where it reads nothing."""
+        return read_box(self.op.nest, self.operand(argument), self.box, self.info(argument).extents)
+
+
+@dataclass(slots=True)
 class Call:
     """One box of an operator that is about to run, its arguments with local tensors in place.
 
@@ -127,10 +160,8 @@ class Call:
     loops, [parts, width, *sizes of the other loops], see `Summary`. whole: arguments that are read whole besides.
     """
 
-    op: Op
-    box: Box
+    place: LocalBox
     arguments: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
     target: Callable[[Mapping[str, Any]], Tensor]
     mask: Tensor | None = None
     summaries: Tensor | None = None
@@ -144,25 +175,23 @@ class Call:
         return self.target({**self.arguments, **changed})
 
     @property
-    def is_uncut(self) -> bool:
-        """Whether this box is the whole operator."""
-        return self.box == self.op.nest.box
-
-    def shape(self, argument: str = "") -> tuple[int, ...]:
-        """Return the shape of an argument in the whole model, or of the whole output."""
-        return self._info(argument).shape
+    def op(self) -> Op:
+        """The operator."""
+        return self.place.op
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the output."""
-        dtype: torch.dtype = getattr(torch, self._info("").dtype)
-        return dtype
+        return self.place.dtype
 
     @property
     def local_shape(self) -> tuple[int, ...]:
         """The shape of what this box computes."""
-        info = self._info("")
-        return info.local_shape(self.box[: len(info.extents)])
+        return self.place.local_shape
+
+    def shape(self, argument: str = "") -> tuple[int, ...]:
+        """Return the shape of an argument in the whole model, or of the whole output."""
+        return self.place.info(argument).shape
 
     def is_cut_along(self, dims: Sequence[int]) -> bool:
         """Whether this box has only a part of one of these dimensions of the output."""
@@ -171,36 +200,27 @@ class Call:
 
     def is_narrowed(self, argument: str, dim: int) -> bool:
         """Whether this operator reads only a window of dimension `dim`; if not, the dimension is there whole."""
-        info = self._info(argument)
+        info = self.place.info(argument)
         at = sum(len(sizes) for sizes in info.sizes[:dim])
-        reading = self._operand(argument).readings[at] if info.sizes[dim] else None
+        reading = self.place.operand(argument).readings[at] if info.sizes[dim] else None
         return isinstance(reading, Window | Fixed)
 
     def operand_interval(self, argument: str, dim: int) -> tuple[int, int]:
         """Return what this box reads of dimension `dim` of an argument, which must have at most one axis."""
-        info = self._info(argument)
-        box = read_box(self.op.nest, self._operand(argument), self.box, info.extents)
-        return info.dim_interval(box, dim) if box is not None else (0, 0)
+        box = self.place.read(argument)
+        return self.place.info(argument).dim_interval(box, dim) if box is not None else (0, 0)
 
     def output_interval(self, dim: int) -> tuple[int, int]:
         """Return what this box computes of dimension `dim` of the output, which must have at most one axis."""
-        info = self._info("")
-        return info.dim_interval(self.box[: len(info.extents)], dim)
+        info = self.place.info("")
+        return info.dim_interval(self.place.box[: len(info.extents)], dim)
 
     def indices(self, dim: int, argument: str = "") -> Tensor:
         """Return the indices, ascending int64 [n], that this box has of a dimension of the output or of an argument."""
-        info = self._info(argument)
-        box: Box | None = self.box[: len(info.extents)]
-        if argument:
-            box = read_box(self.op.nest, self._operand(argument), self.box, info.extents)
+        info = self.place.info(argument)
+        box = self.place.read(argument) if argument else self.place.box[: len(info.extents)]
         at = sum(len(sizes) for sizes in info.sizes[:dim])
         indices = torch.zeros(1, dtype=torch.int64)
         for size, (start, stop) in zip(info.sizes[dim], (box or ())[at:], strict=False):
             indices = (indices[:, None] * size + torch.arange(start, stop)).flatten()
         return indices
-
-    def _info(self, argument: str) -> TensorInfo:
-        return self.tensors[self._operand(argument).tensor if argument else self.op.outputs[0]]
-
-    def _operand(self, argument: str) -> Operand:
-        return next(operand for operand in self.op.nest.operands if operand.argument == argument)

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from rule_calls import drafted, given, operands, x
+from rule_calls import drafted, given, operands, run_box, x
 
 from cutset.partition.cluster.cost_model import class_of
 from cutset.partition.draft.axis_inference import build_graph
-from cutset.partition.operators.kernel import run_box
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Running one box: what is added once, what draws, and operators that have no rule."""
 
 import torch
+from rule_calls import run_box
 from torch import Tensor, nn
 
 from cutset.partition.capture.export import capture
 from cutset.partition.ir.graph import Graph, Op
 from cutset.partition.ir.random_ops import RANDOM_OPERAND, random_tensor_name
-from cutset.partition.operators.kernel import advance_generator, run_box
+from cutset.partition.operators.kernel import advance_generator
 
 
 def last(model: nn.Module, *inputs: Tensor, name: str) -> tuple[Graph, Op]:

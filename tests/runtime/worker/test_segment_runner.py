@@ -12,8 +12,9 @@ from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.flat_parameters import FlatParameters
+from cutset.runtime.worker.prepared_segment import MicroBatch
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.segment_runner import MicroBatch, SegmentRunner, batch_tensors
+from cutset.runtime.worker.segment_runner import BatchTensors, SegmentRunner
 
 
 def placed(graph: Graph, machine_of: dict[str, int]) -> Cut:
@@ -80,14 +81,14 @@ def test_forward_then_backward_of_one_segment() -> None:
     (program,) = programs(lower_cut(graph, one_machine_cut(graph)), training=True)
     states = FlatParameters(program)
     states.load(collect_state(model, summed, constants).__getitem__)
-    runner, (segment,) = SegmentRunner(program, states), program.segments
-    micro = MicroBatch(0, batch_tensors(program, Data((torch.ones(4, 3),), ()), slice(0, 4)), {})
-    assert runner.forward(micro, segment) == []
+    runner = SegmentRunner(program, states)
+    assert len(program.segments) == 1
+    micro = MicroBatch(0, BatchTensors(program).take(Data((torch.ones(4, 3),), ()), slice(0, 4)), {})
+    assert runner.forward(micro, 0) == []
     assert micro.loss == pytest.approx(summed(model(torch.ones(4, 3))).item())
-    assert micro.outputs
-    assert not micro.read
+    assert micro.made
     runner.backward(micro, 0, 2)
-    assert not micro.outputs
+    assert not micro.made
     # d(sum)/d(weight) is the sum over the four rows of ones, of which a half for each of two micro-batches.
     assert states.gradients.tolist() == [2.0] * 8
 
@@ -103,4 +104,4 @@ def test_a_batch_that_the_model_was_not_planned_for_is_refused(batch: Data, said
     graph, _ = capture(nn.Linear(3, 2), summed, [torch.ones(4, 3)])
     (program,) = programs(lower_cut(graph, one_machine_cut(graph)), training=True)
     with pytest.raises(BadInput, match=f"E343: {said}"):
-        batch_tensors(program, batch, slice(0, 4))
+        BatchTensors(program).take(batch, slice(0, 4))

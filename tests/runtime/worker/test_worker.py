@@ -21,8 +21,9 @@ from cutset.runtime.channel.faults import Delay, Fault
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.replica.replica import Replica
-from cutset.runtime.worker.program import Program, TransferEdge, programs
-from cutset.runtime.worker.segment_runner import MicroBatch, SegmentRunner, adds_state_gradients_repeatedly
+from cutset.runtime.worker.prepared_segment import MicroBatch
+from cutset.runtime.worker.program import Program, programs
+from cutset.runtime.worker.segment_runner import SegmentRunner, adds_state_gradients_repeatedly
 from cutset.runtime.worker.trace import Trace
 from cutset.runtime.worker.worker import STREAM_AHEAD, Worker
 
@@ -201,12 +202,12 @@ def test_a_message_of_another_placement_is_named() -> None:
 
 def test_a_tensor_that_the_program_does_not_expect_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     of = subject("mlp")
-    honest = SegmentRunner.frames
+    honest = SegmentRunner.forward
 
-    def halved(self: SegmentRunner, link: TransferEdge, held: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-        return [frame[:1].half() for frame in honest(self, link, held)]
+    def halved(self: SegmentRunner, micro: MicroBatch, position: int) -> list[list[torch.Tensor]]:
+        return [[frame[:1].half() for frame in frames] for frames in honest(self, micro, position)]
 
-    monkeypatch.setattr(SegmentRunner, "frames", halved)
+    monkeypatch.setattr(SegmentRunner, "forward", halved)
     with Replica(parts("mlp")) as replica:
         load(replica, of)
         with pytest.raises(NetworkError, match=r"E515: worker-0\.. sent worker-0\.. .*float16.* over edge \d.*float64"):

@@ -22,8 +22,8 @@ from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
 from cutset.runtime.replica.replica import Replica
+from cutset.runtime.replica.sized_workers import SizedWorkers
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.sized_workers import SizedWorkers
 from cutset.runtime.worker.uncut_worker import UncutWorker
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.evaluation.evaluate import evaluate

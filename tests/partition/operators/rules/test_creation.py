@@ -10,12 +10,12 @@ from rule_calls import (
     drafted,
     given,
     n,
+    run_box,
     x,
 )
 from rule_tests import RuleTests
 
 from cutset.partition.draft.axis_inference import build_graph
-from cutset.partition.operators.kernel import run_box
 from cutset.partition.operators.rules import creation as rules
 
 # Of torch's own advice on how an operator is called, which some versions give once in a process.

@@ -10,6 +10,7 @@ from rule_calls import (
     given,
     leaves,
     operands,
+    run_box,
     with_tensors,
     x,
 )
@@ -18,7 +19,6 @@ from rule_tests import RuleTests
 from cutset.partition.draft.axis_inference import build_graph
 from cutset.partition.ir.arguments import call_operator
 from cutset.partition.ir.graph import Window
-from cutset.partition.operators.kernel import run_box
 from cutset.partition.operators.rules import resampling as rules
 
 

@@ -14,10 +14,10 @@ from ...errors import BadInput
 from ...models.task import Data
 from ...partition.ir.box import Box
 from ..channel.mailbox import Mailbox
-from .flat_parameters import FlatParameters
-from .program import Program
-from .trace import Trace
-from .worker import Worker
+from ..worker.flat_parameters import FlatParameters
+from ..worker.program import Program
+from ..worker.trace import Trace
+from ..worker.worker import Worker
 
 
 class SizedWorkers:

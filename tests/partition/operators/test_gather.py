@@ -6,9 +6,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cutset.partition.ir.box import Box, intersect, relative, sizes, slices, split_evenly
-from cutset.runtime.worker.gather import add_up, gather
+from cutset.partition.operators.gather import Assembly, prepare_gather, prepare_sum
 
 SHAPE = (5, 4)
+
+
+def gather(box: Box, held: list[tuple[Box, Tensor]]) -> Tensor:
+    return assembled(prepare_gather(box, [piece for piece, _ in held]), held)
+
+
+def add_up(box: Box, held: list[tuple[Box, Tensor]]) -> Tensor:
+    return assembled(prepare_sum(box, [piece for piece, _ in held]), held)
+
+
+def assembled(assemble: Assembly, held: list[tuple[Box, Tensor]]) -> Tensor:
+    """What is prepared serves again and again."""
+    tensors = [tensor for _, tensor in held]
+    first, second = assemble(tensors), assemble(tensors)
+    assert torch.equal(first, second)
+    return second
 
 
 def pieces(seed: int, boxes: list[Box]) -> list[tuple[Box, Tensor]]:

@@ -15,8 +15,8 @@ from cutset.partition.dataflow.carried_cut import carry_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryChannel, MemoryNetwork
+from cutset.runtime.replica.sized_workers import SizedWorkers
 from cutset.runtime.worker.program import Program, programs
-from cutset.runtime.worker.sized_workers import SizedWorkers
 
 NAMES, LENGTHS, BATCH, WIDTH = ["worker-0.0", "worker-0.1"], (6, 2, 3), 4, 5
 
