@@ -66,9 +66,17 @@ class Mailbox:
     def take(self, key: MessageKey) -> Message | None:
         """Return a message with this key if one has arrived, without waiting."""
         if key not in self._kept:
-            while (message := self.channel.poll()) is not None:
-                self._keep(message)
+            self.collect()
+        return self.take_kept(key)
+
+    def take_kept(self, key: MessageKey) -> Message | None:
+        """Return a message with this key if it is among those that were collected."""
         return self._pop(key) if key in self._kept else None
+
+    def collect(self) -> None:
+        """Collect all messages that have arrived, without waiting."""
+        while (message := self.channel.poll()) is not None:
+            self._keep(message)
 
     def _pop(self, key: MessageKey) -> Message:
         waiting = self._kept[key]

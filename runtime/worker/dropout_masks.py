@@ -30,8 +30,6 @@ def sample_masks(program: Program, seed: int) -> dict[str, Tensor]:
 
     All up to the first leaf module that draws; the rest is for `sample_masks_after`.
     """
-    if not program.random_draws:
-        return {}
     return _draw(program, torch.Generator().manual_seed(seed), "")
 
 

@@ -31,8 +31,8 @@ class BatchTensors:
             for info in infos
         ]
 
-    def take(self, batch: Data, rows: slice) -> dict[str, Tensor]:
-        """Return the tensors of some rows of a batch.
+    def take(self, batch: Data, rows: slice | None = None) -> dict[str, Tensor]:
+        """Return the tensors of a batch, or of some of its rows.
 
         BadInput where shapes or dtypes are not those that the model was planned for.
         """
@@ -46,7 +46,7 @@ class BatchTensors:
                     f"the model was planned for torch.{info.dtype} {info.shape[1:]}",
                     fix="plan again with such a batch",
                 )
-            tensors[info.name] = tensor[rows].reshape(extents)
+            tensors[info.name] = (tensor if rows is None else tensor[rows]).reshape(extents)
         return tensors
 
 

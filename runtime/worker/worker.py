@@ -113,7 +113,8 @@ class Worker:
         begin, count = self.trace.clock(), self._count_micros(batch)
         self.await_last_step()
         self._shared.exchange(step)
-        rows = (slice(i * self.program.batch, (i + 1) * self.program.batch) for i in range(count))
+        size = self.program.batch
+        rows = [slice(i * size, (i + 1) * size) for i in range(count)] if count > 1 else [None]
         micros = list(self._run((self._batch_tensors.take(batch, r) for r in rows), step, count))
         self._shared.return_gradients(step)
         self._remote.report_done(step, 0)
@@ -168,7 +169,7 @@ class Worker:
             if len(batch) != self.program.batch:
                 size = self.program.batch
                 raise BadInput("E343", f"{len(batch)} samples to predict; the program takes {size} at a time")
-            yield self._batch_tensors.take(batch, slice(None))
+            yield self._batch_tensors.take(batch)
 
     # The loop ----------------------------------------------------------------------------------------------------
 
@@ -185,6 +186,8 @@ class Worker:
             if not active:
                 return
             runnable = self._by_urgency(active) if actions is None else _next(active, actions)
+            if len(runnable) > 1:  # which is to run depends on what has arrived; one alone is waited for in any case
+                self.mailbox.collect()
             if not any(self._advance(micro, step, micros) for micro in runnable):
                 self._await(runnable, step)
             elif actions:
@@ -220,9 +223,10 @@ class Worker:
         return rows // size
 
     def _begin(self, tensors: dict[str, Tensor], step: int, index: int) -> MicroBatch:
-        with self._rng_lock:
-            masks = sample_masks(self.program, mask_seed(self.seed, step, index))
-        micro = MicroBatch(index, tensors, masks)
+        micro = MicroBatch(index, tensors, {})
+        if self.program.random_draws:
+            with self._rng_lock:
+                micro.masks = sample_masks(self.program, mask_seed(self.seed, step, index))
         self._expect(micro, step)
         return micro
 
@@ -231,6 +235,8 @@ class Worker:
 
         None overtakes an older one, so that running statistics and sums of gradients are always computed in one order.
         """
+        if len(active) == 1:
+            return active
         oldest, segments = active[:1], len(self.program.segments)
         younger = [m for before, m in pairwise(active) if m.progress < before.progress]
         eligible = oldest + [m for m in younger if m.forward < segments or not self._backward_whole]
@@ -245,7 +251,7 @@ class Worker:
         if self._is_complete(micro):
             return True
         for key in list(micro.wanted):
-            message = self.mailbox.take(key)
+            message = self.mailbox.take_kept(key)
             if message is None:
                 return False
             self._deliver(micro, micro.wanted.pop(key), message)

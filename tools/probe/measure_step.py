@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -96,29 +97,34 @@ def measure_programs(
     process_placement: ProcessPlacement | None = None,
     paces: Sequence[Sequence[tuple[float, float]]] = (),
     workers: int = 1,
+    pauses: bool = True,
 ) -> StepTimes:
     """Measure the steps of a cut model: one process for each program, of as many threads as training would give it.
 
     The batch of a step has so many micro-batches of the captured size. process_placement: where they run. paces: by
     machine, what each segment takes at least (see StepSetup). workers: that are to share the cores of the host, if they
-    are more than these.
+    are more than these. pauses: whether every step begins at one moment; else one follows the other, as in training.
     """
     process_placement = process_placement or ProcessPlacement()
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
         roles = make_roles(
             STEP_ENTRY,
-            make_setup(spec, ready, Path(folder), steps=warm_up + steps, micro_batches=micro_batches),
+            make_setup(spec, ready, Path(folder), steps=warm_up + steps, micro_batches=micro_batches, pauses=pauses),
             programs,
             process_placement=process_placement,
             paces=paces,
             workers=workers,
         )
-        return _summarise(_run(roles, process_placement), warm_up)
+        return _summarise(_run(roles, process_placement), warm_up, pauses=pauses)
 
 
-def _summarise(records: Sequence[WorkerRecord], warm_up: int) -> StepTimes:
-    ends = list(zip(*(record.times[warm_up:] for record in records), strict=True))
-    took = [max(end for _, end, _ in step) - min(begin for begin, _, _ in step) for step in ends]
+def _summarise(records: Sequence[WorkerRecord], warm_up: int, *, pauses: bool = True) -> StepTimes:
+    """Return the times of the steps: without pauses, from the end of one to the end of the next."""
+    ends = list(zip(*(record.times[warm_up - (not pauses) :] for record in records), strict=True))
+    last = [max(end for _, end, _ in step) for step in ends]
+    took = [end - min(begin for begin, _, _ in step) for end, step in zip(last, ends, strict=True)]
+    if not pauses:
+        took = [end - before for before, end in pairwise(last)]
     busy = [sum(busy for _, _, busy in step) for step in ends]
     before, peaks = tuple(r.before_bytes for r in records), tuple(r.peak_bytes for r in records)
     return StepTimes(tuple(took), statistics.median(busy), sum(r.bytes_sent for r in records), before, peaks)
@@ -148,16 +154,25 @@ def make_roles(
     return roles
 
 
-def measure_uncut(spec: TaskSpec, ready: CapturedTask, *, steps: int = 200, workers: int = 1) -> StepTimes:
-    """Measure the steps of the uncut model in plain torch, with the threads that each of so many workers would have."""
+def measure_uncut(
+    spec: TaskSpec, ready: CapturedTask, *, steps: int = 200, workers: int = 1, pauses: bool = True
+) -> StepTimes:
+    """Measure the steps of the uncut model in plain torch, with the threads that each of so many workers would have.
+
+    pauses: whether what is between two steps is left out.
+    """
     with tempfile.TemporaryDirectory(prefix="cutset-measure-") as folder:
         setup = make_setup(spec, ready, Path(folder), steps=WARM_UP + steps)
         return _summarise(
-            _run([_make_role(worker_name(0, 0), UNCUT_ENTRY, setup, workers)], ProcessPlacement()), WARM_UP
+            _run([_make_role(worker_name(0, 0), UNCUT_ENTRY, setup, workers)], ProcessPlacement()),
+            WARM_UP,
+            pauses=pauses,
         )
 
 
-def make_setup(spec: TaskSpec, ready: CapturedTask, folder: Path, *, steps: int, micro_batches: int = 1) -> StepSetup:
+def make_setup(
+    spec: TaskSpec, ready: CapturedTask, folder: Path, *, steps: int, micro_batches: int = 1, pauses: bool = True
+) -> StepSetup:
     """Return the setup of all workers, with the file that they read; the program and the peers are still to come."""
     batch = _fill_randomly(example_batch(ready.task, ready.batch * micro_batches))
     model = build_model(ready.task, seed=0)
@@ -165,7 +180,7 @@ def make_setup(spec: TaskSpec, ready: CapturedTask, folder: Path, *, steps: int,
     inputs = {f"batch input {i}": tensor for i, tensor in enumerate(batch.inputs)}
     targets = {f"batch target {i}": tensor for i, tensor in enumerate(batch.targets)}
     state = save_state(folder / "state.safetensors", values | inputs | targets)
-    return StepSetup(spec, b"", str(state), list(inputs), list(targets), [], steps)
+    return StepSetup(spec, b"", str(state), list(inputs), list(targets), [], steps, pauses=pauses)
 
 
 def _fill_randomly(batch: Data) -> Data:

@@ -46,7 +46,8 @@ class WorkerRecord(msgspec.Struct, frozen=True):
 class StepSetup(msgspec.Struct, frozen=True):
     """program: msgpack of the worker's Program. state: file of weights and batch. peers: names by machine.
 
-    pace: of an emulated machine, the seconds that each segment takes at least, forward and backward.
+    pace: of an emulated machine, the seconds that each segment takes at least, forward and backward. pauses: whether
+    all workers wait for each other before every step; else before the first one, and steps follow each other at once.
     """
 
     spec: TaskSpec
@@ -57,6 +58,7 @@ class StepSetup(msgspec.Struct, frozen=True):
     peers: list[str]
     steps: int
     pace: list[tuple[float, float]] = []
+    pauses: bool = True
 
 
 class _CountingMailbox(Mailbox):
@@ -80,7 +82,8 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
     for step in range(config.steps):
         worker.gradients.zero_()
         progress.value = step
-        begin = agree_on_start(mailbox, config.peers, worker.program.machine, step)
+        waits = config.pauses or not step
+        begin = agree_on_start(mailbox, config.peers, worker.program.machine, step) if waits else time.monotonic()
         busy, sent = time.thread_time(), mailbox.bytes_sent
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))

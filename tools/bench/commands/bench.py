@@ -13,6 +13,7 @@ from .optimizers import optimizers_command
 from .plan import plan_bench_command
 from .processes import memory_command, start_command
 from .ps import ps_command
+from .step import step_command
 from .stragglers import stragglers_command
 from .virtual_runs import against_real_command, method_map_command, simulate_command
 
@@ -39,6 +40,7 @@ for _command in (
     ps_command,
     simulate_command,
     start_command,
+    step_command,
     stragglers_command,
 ):
     bench.add_command(_command)
