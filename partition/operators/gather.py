@@ -20,12 +20,26 @@ def prepare_gather(box: Box, held: Sequence[Box]) -> Assembly:
     It gives a view where one piece holds all of the box, and zeros where no piece reaches.
     """
     inner = held[0]
+    axis = _find_joined_axis(box, held)
+    if axis is not None:  # laid out as `_Assemble` does it, whatever the layout of the pieces
+        return lambda tensors: torch.cat(list(tensors), axis).contiguous()
     if len(held) > 1 or intersect(inner, box) != box:
         return _prepare(box, held, add=False)
     if inner == box:
         return lambda tensors: tensors[0]
     where = slices(relative(box, inner))
     return lambda tensors: tensors[0][where]
+
+
+def _find_joined_axis(box: Box, held: Sequence[Box]) -> int | None:
+    """Return the axis along which several pieces, one behind the other, make up the box; None where they do not."""
+    axes = {axis for piece in held for axis, interval in enumerate(piece) if interval != box[axis]}
+    if len(held) < 2 or len(axes) != 1:
+        return None
+    (axis,) = axes
+    edges = [box[axis][0], *(stop for _, stop in (piece[axis] for piece in held))]
+    starts = [piece[axis][0] for piece in held]
+    return axis if edges[:-1] == starts and edges[-1] == box[axis][1] else None
 
 
 def prepare_sum(box: Box, held: Sequence[Box]) -> Assembly:

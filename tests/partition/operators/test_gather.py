@@ -96,3 +96,17 @@ def test_scalars_add_up() -> None:
 def test_whole_numbers_are_put_together_too() -> None:
     held = [(((0, 2),), torch.tensor([1, 2])), (((2, 3),), torch.tensor([7]))]
     assert gather(((1, 3),), held).tolist() == [2, 7]
+
+
+def test_pieces_one_behind_the_other_are_joined_without_a_copy_of_their_layout() -> None:
+    whole = torch.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    box = ((0, 2), (0, 3), (0, 4), (0, 5))
+    halves = [((0, 2), (0, 3), rows, (0, 5)) for rows in ((0, 1), (1, 4))]
+    held = [(half, whole[slices(half)].contiguous(memory_format=torch.channels_last)) for half in halves]
+    joined = gather(box, held)
+    assert torch.equal(joined, whole)
+    assert joined.is_contiguous()
+    mixed = gather(box, held[::-1])  # not in order: put in place piece by piece
+    assert torch.equal(mixed, whole)
+    plain = [(half, whole[slices(half)].clone().requires_grad_()) for half in halves]
+    assert type(gather(box, plain).grad_fn).__name__ == "CatBackward0"
