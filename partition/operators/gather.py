@@ -71,7 +71,7 @@ class _Parts:
 
 def _prepare(box: Box, held: Sequence[Box], *, add: bool) -> Assembly:
     parts = _Parts(box, held, add=add)
-    return lambda tensors: _Assemble.apply(parts, *tensors)  # type: ignore[no-untyped-call,no-any-return]
+    return lambda tensors: _Assemble.apply(parts, *tensors)  # type: ignore[no-untyped-call]
 
 
 class _Assemble(torch.autograd.Function):

@@ -98,11 +98,13 @@ class Fetcher:
 
     def install_arrived(self, unpushed: Tensor | FlatGradient | None = None) -> bool:
         """Install the slices that have arrived. Return whether the fetch is complete. unpushed: see `Client.wait`."""
-        take = self._sessions.mailbox.take
-        while arrived := [message for message in map(take, self.awaited_keys) if message is not None]:
+        mailbox = self._sessions.mailbox
+        mailbox.collect()
+        while arrived := [message for message in map(mailbox.take, self.awaited_keys) if message is not None]:
             for message in arrived:
                 self._install(message, unpushed)
             self.request_more()
+            mailbox.collect()
         return not self.is_active
 
     def receive(self, message: Message, unpushed: Tensor | FlatGradient | None = None) -> None:

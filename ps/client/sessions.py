@@ -121,6 +121,7 @@ class Sessions:
 
     def collect_arrived(self) -> None:
         """Handle the notices and acknowledgements that have arrived, without waiting."""
+        self.mailbox.collect()
         for key in self._notice_keys:
             while (message := self.mailbox.take(key)) is not None:
                 self._handle_notice(message)

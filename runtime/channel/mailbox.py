@@ -63,20 +63,14 @@ class Mailbox:
                 self.waited_s += time.perf_counter() - began
             self._keep(message)
 
-    def take(self, key: MessageKey) -> Message | None:
-        """Return a message with this key if one has arrived, without waiting."""
-        if key not in self._kept:
-            self.collect()
-        return self.take_kept(key)
-
-    def take_kept(self, key: MessageKey) -> Message | None:
-        """Return a message with this key if it is among those that were collected."""
-        return self._pop(key) if key in self._kept else None
-
     def collect(self) -> None:
-        """Collect all messages that have arrived, without waiting."""
+        """Collect all messages that have arrived, without waiting, for `take`."""
         while (message := self.channel.poll()) is not None:
             self._keep(message)
+
+    def take(self, key: MessageKey) -> Message | None:
+        """Return a message with this key if one was collected."""
+        return self._pop(key) if key in self._kept else None
 
     def _pop(self, key: MessageKey) -> Message:
         waiting = self._kept[key]

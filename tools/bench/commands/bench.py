@@ -3,7 +3,7 @@
 import click
 
 from .channel import channel_command
-from .cluster import cluster_command
+from .cluster import cluster_command, step_command
 from .data import data_command
 from .figure3 import figure3_command
 from .figure4 import figure4_command
@@ -13,7 +13,6 @@ from .optimizers import optimizers_command
 from .plan import plan_bench_command
 from .processes import memory_command, start_command
 from .ps import ps_command
-from .step import step_command
 from .stragglers import stragglers_command
 from .virtual_runs import against_real_command, method_map_command, simulate_command
 
