@@ -100,7 +100,7 @@ class Fetcher:
         """Install the slices that have arrived. Return whether the fetch is complete. unpushed: see `Client.wait`."""
         mailbox = self._sessions.mailbox
         mailbox.collect()
-        while arrived := [message for message in map(mailbox.take, self.awaited_keys) if message is not None]:
+        while arrived := [message for message in map(mailbox.take_collected, self.awaited_keys) if message is not None]:
             for message in arrived:
                 self._install(message, unpushed)
             self.request_more()

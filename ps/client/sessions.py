@@ -123,11 +123,11 @@ class Sessions:
         """Handle the notices and acknowledgements that have arrived, without waiting."""
         self.mailbox.collect()
         for key in self._notice_keys:
-            while (message := self.mailbox.take(key)) is not None:
+            while (message := self.mailbox.take_collected(key)) is not None:
                 self._handle_notice(message)
         for session in self._sessions:
             for key in session.awaited_keys:
-                while (message := self.mailbox.take(key)) is not None:
+                while (message := self.mailbox.take_collected(key)) is not None:
                     self._handle_reply(session, message)
 
     def handle_reply(self, message: Message) -> None:

@@ -63,12 +63,18 @@ class Mailbox:
                 self.waited_s += time.perf_counter() - began
             self._keep(message)
 
+    def take(self, key: MessageKey) -> Message | None:
+        """Return a message with this key if one has arrived, without waiting."""
+        if key not in self._kept:
+            self.collect()
+        return self.take_collected(key)
+
     def collect(self) -> None:
-        """Collect all messages that have arrived, without waiting, for `take`."""
+        """Collect all messages that have arrived, without waiting: one poll where many keys are wanted."""
         while (message := self.channel.poll()) is not None:
             self._keep(message)
 
-    def take(self, key: MessageKey) -> Message | None:
+    def take_collected(self, key: MessageKey) -> Message | None:
         """Return a message with this key if one was collected."""
         return self._pop(key) if key in self._kept else None
 

@@ -34,7 +34,7 @@ ONLY, FIRST, AGAIN = "only", "first", "again"  # forward passes of a segment; tw
 
 
 @dataclass(frozen=True)
-class Machine:
+class SegmentContext:
     """What the segments of a machine's program run on.
 
     rng_lock: held while torch's own generator is in use. leaf_modules: the user's, where the program calls some.
@@ -51,14 +51,14 @@ class Machine:
         return self.states.piece(self.program.tensors[info.tensor], info.box)
 
 
-def compile_segment(machine: Machine, segment: Segment, which: str = ONLY) -> PreparedSegment:
+def compile_segment(context: SegmentContext, segment: Segment, which: str = ONLY) -> PreparedSegment:
     """Compile a segment for one of its passes."""
-    return _SegmentCompiler(machine, segment, which).compile()
+    return _SegmentCompiler(context, segment, which).compile()
 
 
 class _SegmentCompiler:
-    def __init__(self, machine: Machine, segment: Segment, which: str) -> None:
-        self._machine, self._program, self._segment, self._pass = machine, machine.program, segment, which
+    def __init__(self, context: SegmentContext, segment: Segment, which: str) -> None:
+        self._context, self._program, self._segment, self._pass = context, context.program, segment, which
         self._prepared = PreparedSegment([None], [], [], [], [], [])
         self._readers = PieceReaders(self._program, segment)
         self._states = {state.piece for state in self._program.states}
@@ -163,7 +163,7 @@ class _SegmentCompiler:
         self._prepared.actions.append(act)
 
     def _lock(self, run: BoxRun) -> BoxRun:
-        lock = self._machine.rng_lock
+        lock = self._context.rng_lock
 
         def run_alone(operands: Sequence[Tensor | None]) -> Sequence[Tensor]:
             with lock:
@@ -172,7 +172,7 @@ class _SegmentCompiler:
         return run_alone
 
     def _leaf_module(self, op: Op) -> Callable[[], LeafModule] | None:
-        modules = self._machine.leaf_modules
+        modules = self._context.leaf_modules
         if op.target != LEAF_MODULE or modules is None:
             return None
         return partial(modules.get, op.arguments["name"], training=self._program.training)
@@ -185,7 +185,7 @@ class _SegmentCompiler:
             common = intersect(held, box)
             if common is not None:
                 parts.append((source, slices(relative(common, held)), slices(relative(common, box))))
-        shape, state = sizes(box), self._machine.state
+        shape, state = sizes(box), self._context.state
 
         def act(micro: MicroBatch, places: Places) -> None:
             tensor = places[place]
@@ -200,7 +200,7 @@ class _SegmentCompiler:
     def _draw_masks_after(self, operand: BoxOperand) -> Action:
         """Draw the masks that this machine needs of the run of draws that begins with a generator state."""
         assert operand.box is not None
-        name, program, lock = operand.tensor, self._program, self._machine.rng_lock
+        name, program, lock = operand.tensor, self._program, self._context.rng_lock
         place = self._assemble(operand, operand.box)
 
         def act(micro: MicroBatch, places: Places) -> None:
@@ -309,10 +309,10 @@ class _SegmentCompiler:
             place = self._place()
             (self._prepared.shared if index in self._shared else self._prepared.inputs).append((place, index))
             return place
-        if not self._machine.states.has_other_axes(self._info(index)):
-            return self._place(self._machine.state(index))
+        if not self._context.states.has_other_axes(self._info(index)):
+            return self._place(self._context.state(index))
         place = self._place()
-        self._prepared.views.append((place, partial(self._machine.state, index)))
+        self._prepared.views.append((place, partial(self._context.state, index)))
         return place
 
     def _info(self, piece: int) -> TensorInfo:

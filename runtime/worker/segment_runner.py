@@ -18,7 +18,7 @@ from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
 from .prepared_segment import MicroBatch, PreparedSegment, SegmentEnds, Slices, take_frames
 from .program import Program
-from .segment_compiler import AGAIN, FIRST, ONLY, Machine, compile_segment
+from .segment_compiler import AGAIN, FIRST, ONLY, SegmentContext, compile_segment
 
 
 class BatchTensors:
@@ -65,7 +65,7 @@ class SegmentRunner:
         leaf_modules: LeafModules | None = None,
     ) -> None:
         self.program = program
-        self._machine = Machine(program, states, rng_lock or nullcontext(), leaf_modules)
+        self._context = SegmentContext(program, states, rng_lock or nullcontext(), leaf_modules)
         self.shared_state: dict[int, Tensor] = {}  # copies of other machines' state, for this step
         self._compiled: dict[tuple[int, str], PreparedSegment] = {}
         self._ends = [SegmentEnds(program, segment) for segment in program.segments]
@@ -90,12 +90,12 @@ class SegmentRunner:
     def _get(self, position: int, which: str) -> PreparedSegment:
         key = (position, which)
         if key not in self._compiled:
-            self._compiled[key] = compile_segment(self._machine, self.program.segments[position], which)
+            self._compiled[key] = compile_segment(self._context, self.program.segments[position], which)
         return self._compiled[key]
 
     def state(self, piece: int) -> Tensor:
         """Return a piece of this machine's state."""
-        return self._machine.state(piece)
+        return self._context.state(piece)
 
     def enter(self, micro: MicroBatch, piece: int, tensor: Tensor) -> None:
         """Make a tensor a leaf of this micro-batch."""

@@ -251,7 +251,7 @@ class Worker:
         if self._is_complete(micro):
             return True
         for key in list(micro.wanted):
-            message = self.mailbox.take(key)
+            message = self.mailbox.take_collected(key)
             if message is None:
                 return False
             self._deliver(micro, micro.wanted.pop(key), message)

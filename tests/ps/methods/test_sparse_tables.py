@@ -158,7 +158,10 @@ def test_a_client_pushes_the_rows_that_were_touched():
             sent.append(message)
             return message
 
-        def take(self, key):
+        def collect(self):
+            pass
+
+        def take_collected(self, key):
             return None
 
     gradient = FlatGradient(torch.zeros(14), [SparseTable(0, 12, 3)])

@@ -20,7 +20,6 @@ def test_messages_are_taken_in_the_order_of_wishes() -> None:
         a.send("b", Message("forward", 1, micro, 5))
     assert box.wait([("a", "forward", 1, 2, 5)]).micro == 2
     assert box.wait([("a", "forward", 1, 9, 5), ("a", "forward", 1, 0, 5)]).micro == 0
-    box.collect()
     assert box.take(("a", "forward", 1, 0, 5)) is None
     assert "('a', 'forward', 1, 1, 5): 1" in repr(box)
 
@@ -31,17 +30,24 @@ def test_messages_of_one_key_keep_their_order() -> None:
         a.send("b", Message("push", body={"number": number}))
     key = message_key(Message("push", sender="a"))
     assert [box.wait([key]).body["number"] for _ in range(3)] == [0, 1, 2]
-    box.collect()
     assert box.take(key) is None
 
 
-def test_what_has_arrived_is_collected_without_waiting() -> None:
+def test_take_does_not_wait() -> None:
     a, box = mailbox()
-    box.collect()
-    a.send("b", Message("push"))
     assert box.take(("a", "push", 0, 0, 0)) is None
-    box.collect()
+    a.send("b", Message("push"))
     taken = box.take(("a", "push", 0, 0, 0))
+    assert taken is not None
+    assert taken.kind == "push"
+
+
+def test_what_was_collected_is_taken_key_by_key_without_another_poll() -> None:
+    a, box = mailbox()
+    a.send("b", Message("push"))
+    assert box.take_collected(("a", "push", 0, 0, 0)) is None
+    box.collect()
+    taken = box.take_collected(("a", "push", 0, 0, 0))
     assert taken is not None
     assert taken.kind == "push"
 
@@ -52,13 +58,13 @@ def test_sending_goes_through() -> None:
     assert a.receive(1).sender == "b"
 
 
-@pytest.mark.parametrize("how", ["wait", "collect"])
+@pytest.mark.parametrize("how", ["wait", "take"])
 def test_a_stop_is_raised(how: str) -> None:
     a, box = mailbox()
     a.send("b", Message("stop", body={"why": "worker 3 is gone"}))
     key = ("a", "forward", 0, 0, 0)
     with pytest.raises(Stopped, match="b was told to stop: worker 3 is gone"):
-        box.wait([key]) if how == "wait" else box.collect()
+        box.wait([key]) if how == "wait" else box.take(key)
 
 
 def test_what_nobody_asks_for_is_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,9 @@ def count_nodes(result: Tensor) -> dict[str, int]:
 def test_a_segment_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = list[str]()
 
-    def watch(machine: object, segment: object, which: str) -> object:
+    def watch(context: object, segment: object, which: str) -> object:
         compiled.append(which)
-        return compile_segment(machine, segment, which)  # type: ignore[arg-type]
+        return compile_segment(context, segment, which)  # type: ignore[arg-type]
 
     monkeypatch.setattr(segment_runner, "compile_segment", watch)
     of = subject("mlp")
