@@ -7,13 +7,12 @@ from torch import Tensor, nn
 
 from cutset.models.task import Data
 from cutset.partition.capture.export import capture, collect_state
-from cutset.partition.dataflow.cut import Cut, one_machine_cut
+from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
-from cutset.partition.ir.graph import Graph
 from cutset.runtime.channel.mailbox import Mailbox
 from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.worker import segment_runner
-from cutset.runtime.worker.prepared_segment import MicroBatch, PieceReaders, Readers
+from cutset.runtime.worker.prepared_segment import MicroBatch
 from cutset.runtime.worker.program import Program, programs
 from cutset.runtime.worker.segment_compiler import compile_segment
 from cutset.runtime.worker.segment_runner import BatchTensors, SegmentRunner
@@ -106,25 +105,6 @@ def test_parameters_that_move_are_read_where_they_are() -> None:
     moved = worker.step(of.batch, 0)
     worker.move(worker.values * 2)
     assert worker.step(of.batch, 0) == first != moved
-
-
-def halves(graph: Graph) -> Cut:
-    """Every operator on machine 0, but for `exp` on machine 1."""
-    return Cut(2, {op.name: [(op.nest.box, int(op.name.startswith("exp")))] for op in graph.ops})
-
-
-def test_readers_of_a_piece_are_counted_by_where_they_add_up() -> None:
-    graph, _ = capture(Branches(), loss_of, [torch.randn(3, 5)])
-    program = programs(lower_cut(graph, halves(graph)), training=True)[0]
-    segment = program.segments[0]
-    linear = next(step for step in segment.steps if "linear" in step.op)
-    readers = PieceReaders(program, segment).of(linear.makes[0])
-    # In this segment two operators read it whole; outside, machine 1 does.
-    assert (readers.whole, readers.others, readers.opaque) == (2, 1, False)
-    assert not readers.may_share_a_node
-    assert Readers(whole=3).may_share_a_node
-    assert Readers(whole=1, others=1).may_share_a_node
-    assert not Readers(whole=2, opaque=True).may_share_a_node
 
 
 def test_a_piece_leaves_with_all_others_of_its_segment() -> None:
