@@ -104,6 +104,7 @@ def tabulate(rows: Sequence[StepRow], *, task: str) -> BenchTable[StepRow]:
     notes = (
         "A step is forward and backward: the median of each round's median step. Overhead: what an operator takes "
         f"beyond plain torch, forward and backward, in the same round; the goal is {1e6 * GOAL_S:.0f} us.",
+        "Plain torch seeds its generator for every step, as training does; our program only where something is drawn.",
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.",
     )
     return BenchTable(COLUMNS, rows, title=task, notes=notes, facts={"task": task})
