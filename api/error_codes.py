@@ -200,6 +200,7 @@ MEANINGS: Mapping[str, str] = {
     "E518": "A host cannot reach another one.",
     "E519": "A machine that would join a run reaches no launcher.",
     "E520": "A launcher refused a machine that would join.",
+    "E521": "A sealed message was altered, repeated or forged on the way.",
     "E550": "A shard received a message that breaks the protocol.",
     "E551": "A shard never received the initial values of a machine.",
     "E552": "A shard acknowledged a push that was never sent.",

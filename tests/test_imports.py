@@ -31,7 +31,7 @@ ANYTHING_BUT_ZMQ = {
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "models": (set(), {"numpy", "torch"}),
     "partition": (set(), {"msgspec", "mtkahypar", "networkx", "numpy", "pymetis", "torch"}),
-    "runtime": ({"models", "partition"}, {"msgspec", "numpy", "setproctitle", "torch", "zmq"}),
+    "runtime": ({"models", "partition"}, {"cryptography", "msgspec", "numpy", "setproctitle", "torch", "zmq"}),
     "ps": ({"models", "partition", "runtime"}, {"msgspec", "numpy", "safetensors", "torch"}),
     "tools": ({"models", "partition", "runtime", "ps"}, ANYTHING_BUT_ZMQ),
     "api": ({"models", "partition", "runtime", "ps", "tools"}, ANYTHING_BUT_ZMQ),

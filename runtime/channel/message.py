@@ -20,7 +20,7 @@ from torch import Tensor
 from ...errors import NetworkError
 
 LAUNCHER = "launcher"
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 MAX_HEADER_BYTES = 16 << 20
 MAX_DIMENSIONS = 64  # of a tensor
 MAX_ENCRYPTED_FRAME_BYTES = 1 << 20

@@ -11,14 +11,16 @@ be acknowledged by the other end's kernel in the same time (TCP_USER_TIMEOUT).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from ...errors import NetworkError
+from ..sealing.sealer import Sealer
+from .channel import unknown_peer_error
 from .curve import Keys
-from .message import Buffer
+from .message import LAUNCHER, Buffer
 
 LINGER_MS = 1000
 HEARTBEAT_MS = 1000  # between two pings
@@ -44,7 +46,8 @@ _EVENTS = sum(_STATES) | _REFUSED | _UNREADABLE | _HUNG_UP
 class PeerConnection:
     """Sends frames to one peer, encrypted if there are keys. owner: of the key that the peer holds, by default itself.
 
-    state: of the connection, as text. pings: whether a peer that does not answer breaks the connection.
+    state: of the connection, as text. pings: whether a peer that does not answer breaks the connection. sealer: seals
+    the frames instead (sealed_peers.py), where the peer admits the connection for this token.
     """
 
     def __init__(
@@ -56,10 +59,13 @@ class PeerConnection:
         endpoint: str,
         owner: str | None = None,
         pings: bool = True,
+        token: str = "",
+        sealer: Sealer | None = None,
     ) -> None:
         self.peer = peer
         self.endpoint = endpoint
         self.state = "connecting"
+        self._sealer = sealer
         self._hung_up = 0
         self._down_since: float | None = time.monotonic()
         self._was_up = False
@@ -72,7 +78,9 @@ class PeerConnection:
             self._socket.heartbeat_ivl = HEARTBEAT_MS
             self._socket.heartbeat_timeout = SILENCE_MS
             self._socket.tcp_maxrt = SILENCE_MS
-        if keys is None:
+        if sealer is not None:
+            self._socket.plain_username, self._socket.plain_password = b"sealed", token.encode()
+        elif keys is None:
             self._socket.sndbuf = PLAIN_BUFFER_BYTES
         else:
             self._socket.curve_serverkey = keys.allowed[owner or peer].encode()
@@ -102,6 +110,8 @@ class PeerConnection:
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Queue the frames of one message; large ones are not copied. NetworkError where our key was refused."""
+        if self._sealer is not None:
+            frames = self._sealer.seal(frames)
         try:
             for frame in frames[:-1]:
                 self._socket.send(frame, _MORE, copy=len(frame) < MIN_UNCOPIED_BYTES)
@@ -144,3 +154,77 @@ class PeerConnection:
 
     def __repr__(self) -> str:
         return f"PeerConnection({self.peer} at {self.endpoint}, {self.state})"
+
+
+class PeerConnections:
+    """The connections of one channel, each made at the first message to its peer.
+
+    directory: where peers listen, by name. key_owners: of each peer that was introduced, by default the peer itself.
+    new: the connections that have yet to come up.
+    """
+
+    def __init__(self, name: str, context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys, *, encrypted: bool) -> None:
+        self.directory: dict[str, str] = {}
+        self.key_owners: dict[str, str] = {}
+        self.new: list[PeerConnection] = []
+        self._name = name
+        self._context = context
+        self._keys = keys
+        self._encrypted = encrypted
+        self._by_peer: dict[str, PeerConnection] = {}
+
+    def __iter__(self) -> Iterator[PeerConnection]:
+        return iter(list(self._by_peer.values()))
+
+    def introduce(self, directory: Mapping[str, str], key_owners: Mapping[str, str]) -> None:
+        """Learn where peers listen, and whose keys they hold."""
+        self.directory |= directory
+        self.key_owners |= key_owners
+
+    def get(self, peer: str) -> PeerConnection:
+        """The connection to a peer; NetworkError for a peer that is not known."""
+        connection = self._by_peer.get(peer)
+        if connection is None:
+            connection = self._by_peer[peer] = self.open(peer)
+            self.new.append(connection)
+        return connection
+
+    def open(self, peer: str) -> PeerConnection:
+        """Open another connection to a peer, which the caller closes."""
+        owner = self.key_owners.get(peer)
+        if peer not in self.directory or (owner or peer) not in self._keys.allowed:
+            raise unknown_peer_error(self._name, peer, list(self.directory))
+        keys = self._keys if self._encrypted else None
+        # No pings to a launcher: its user may stop it for a while (Ctrl-Z). If it ends, so does this process.
+        endpoint, pings = self.directory[peer], peer != LAUNCHER
+        return PeerConnection(self._context, keys, peer=peer, owner=owner, endpoint=endpoint, pings=pings)
+
+    def check_new(self) -> None:
+        """Bring those that have yet to come up up to date; NetworkError where keys do not fit."""
+        for connection in self.new:
+            connection.check()
+        self.new = [connection for connection in self.new if not connection.connected]
+
+    def forget(self, peer: str) -> None:
+        """Close the connection to a peer that has ended."""
+        self.directory.pop(peer, None)
+        connection = self._by_peer.pop(peer, None)
+        if connection is not None:
+            self.new = [other for other in self.new if other is not connection]
+            connection.close(linger_ms=0)
+
+    def may_send_as(self, name: str, owner: str) -> bool:
+        """Whether the holder of a key may have this name: its own, or one that no other owner has, if it is a host.
+
+        Messages of a role that has just joined may be faster than the news of it.
+        """
+        is_new = name not in self._keys.allowed and owner in self.key_owners.values()
+        return owner == self.key_owners.get(name, owner if is_new else name)
+
+
+def describe_states(connections: Iterable[PeerConnection]) -> str:
+    """Which connections are not up, as text for an error; "" where all are."""
+    for connection in connections:
+        connection.check()
+    bad = [f"{c.peer} at {c.endpoint}: {c.state}" for c in connections if not c.connected]
+    return f"; connections that are not up: {', '.join(bad)}" if bad else ""

@@ -65,6 +65,10 @@ class SameHostPeers:
         )
         return msgspec.structs.replace(message, tensors=own, borrowed=False), slots
 
+    def is_elsewhere(self, peer: str, endpoint: str) -> bool:
+        """Whether all tensors for a peer will travel: it is on another host, or could not map what it was offered."""
+        return not self._size or not self._is_here(endpoint) or (peer in self._arenas and self._arenas[peer] is None)
+
     def offer_memory(self, peer: str, endpoint: str, message: Message) -> Message | None:
         """The offer of shared memory to send before `message`, if it is time for one."""
         if not self._size or peer in self._arenas or not self._is_here(endpoint):

@@ -16,12 +16,14 @@ import zmq
 from torch import Tensor
 
 from ...errors import NetworkError
+from ..sealing.sealer import ForgedError
 from .bind import listen
-from .channel import DIRECTORY, KEYS_KNOWN, NOTHING, silence_error, unknown_peer_error
+from .channel import DIRECTORY, KEYS_KNOWN, NOTHING, silence_error
 from .curve import ZAP_DOMAIN, Keys, ZapAuthenticator
-from .message import LAUNCHER, MAX_ENCRYPTED_FRAME_BYTES, MalformedError, Message, decode, encode
-from .peer_connection import PeerConnection
+from .message import LAUNCHER, MAX_ENCRYPTED_FRAME_BYTES, Buffer, Header, MalformedError, Message, decode, encode
+from .peer_connection import PeerConnection, PeerConnections, describe_states
 from .same_host import SHARED_MEMORY, SameHostPeers
+from .sealed_peers import BEGUN, SEALED, SealedPeers
 from .sequence_numbers import SequenceNumbers
 from .shared_memory import ARENA_BYTES
 
@@ -44,7 +46,8 @@ class ZmqChannel:
     connect and send under any name; only allowed on loopback, to measure what encryption costs.
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
-    key on the list, and may not send under the name of a peer that is known to have another key.
+    key on the list, and may not send under the name of a peer that is known to have another key. Before the first large
+    tensor for another host comes a second connection (sealed_peers.py).
 
     A connection that breaks, or on which a message is missing, is reported to the launcher, which knows more than
     either end; in a process without one, `poll` and `receive` raise NetworkError.
@@ -65,12 +68,7 @@ class ZmqChannel:
         self.job = job
         self._keys = keys
         self._max_frame_bytes = max_frame_bytes
-        self._frame_bytes = min(MAX_ENCRYPTED_FRAME_BYTES, max_frame_bytes) if encrypted else max_frame_bytes
         self._encrypted = encrypted
-        self._directory: dict[str, str] = {}
-        self._key_owners: dict[str, str] = {}  # of each peer that was introduced; by default the peer itself
-        self._connections: dict[str, PeerConnection] = {}
-        self._connecting: list[PeerConnection] = []
         self._numbers = SequenceNumbers(name)
         self._same_host = SameHostPeers(host.partition(":")[0], size=shared_bytes)
         self._requeued: deque[Message] = deque()
@@ -81,7 +79,9 @@ class ZmqChannel:
         self._owner: int | None = None
         self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._connections = PeerConnections(name, self._context, keys, encrypted=encrypted)
         self._authenticator = ZapAuthenticator(self._context, keys)
+        self._sealed = SealedPeers(self._context, self._authenticator, name=name, job=job, host=host)
         self._inbox = self._context.socket(zmq.ROUTER)
         try:
             self.endpoint = self._bind(host)
@@ -91,18 +91,14 @@ class ZmqChannel:
 
     def introduce(self, directory: Mapping[str, str], *, key_owners: Mapping[str, str] = NOTHING) -> None:
         """Learn where peers listen, {name: endpoint}, and whose keys they hold: {name: owner}."""
-        self._directory |= directory
-        self._key_owners |= key_owners
+        self._connections.introduce(directory, key_owners)
 
     def forget(self, peer: str) -> None:
         """The peer has ended for good: close the connection to it, and drop and count what is still sent to it."""
         self._ended_peers.add(peer)
-        self._directory.pop(peer, None)
-        connection = self._connections.pop(peer, None)
-        if connection is not None:
-            self._connecting = [other for other in self._connecting if other is not connection]
-            connection.close(linger_ms=0)
+        self._connections.forget(peer)
         self._same_host.forget(peer)
+        self._sealed.forget(peer)
         for _ in self._unroutable.pop(peer, []):
             self._numbers.count_undelivered(peer)
 
@@ -112,19 +108,23 @@ class ZmqChannel:
         if peer in self._ended_peers:
             self._numbers.count_undelivered(peer)
             return message.to_owned()
-        if peer not in self._directory and self._numbers.next_expected(peer):
+        if peer not in self._connections.directory and self._numbers.next_expected(peer):
             message = message.to_owned()
             self._unroutable.setdefault(peer, []).append(message)
             return message
-        connection = self._connections.get(peer) or self._connect(peer)
+        connection = self._connections.get(peer)
         if message.tensors:
             offer = self._same_host.offer_memory(peer, connection.endpoint, message)
+            if offer is None and self._encrypted and self._same_host.is_elsewhere(peer, connection.endpoint):
+                offer = self._sealed.offer(peer, connection.endpoint, message)
             if offer is not None:
                 self.send(peer, offer)
         message, slots = self._same_host.place_tensors(peer, message)
-        sequence = self._numbers.next(peer)
+        sequence, sealed = self._numbers.next(peer), self._sealed.connection(peer)
+        is_curve = self._encrypted and sealed is None
+        frame_bytes = min(MAX_ENCRYPTED_FRAME_BYTES, self._max_frame_bytes) if is_curve else self._max_frame_bytes
         frames = encode(
-            message, job=self.job, sender=self.name, sequence=sequence, slots=slots, frame_bytes=self._frame_bytes
+            message, job=self.job, sender=self.name, sequence=sequence, slots=slots, frame_bytes=frame_bytes
         )
         largest = max(map(len, frames))
         if largest > self._max_frame_bytes:
@@ -134,7 +134,7 @@ class ZmqChannel:
                 f"{self._max_frame_bytes} are allowed",
                 fix="send large data as tensors, not in the body",
             )
-        connection.send(frames)
+        (sealed or connection).send(frames)
         self._numbers.count_sent(peer, message)
         return message
 
@@ -155,7 +155,7 @@ class ZmqChannel:
     def poll(self) -> Message | None:
         """Return the next message if one is there, without waiting."""
         self._check_use()
-        if self._connecting:
+        if self._connections.new or self._sealed.is_connecting:
             self._check_handshakes()
         if time.monotonic() >= self._next_check:
             self._check_connections()
@@ -165,10 +165,10 @@ class ZmqChannel:
             try:
                 frames = [self._inbox.recv(_NOW, copy=False)]
             except zmq.Again:
-                return None
+                return self._poll_sealed()
             while frames[-1].more:
                 frames.append(self._inbox.recv(_NOW, copy=False))
-            message = self._decode(frames)
+            message = self._read(frames)
             if message is not None:
                 return message
 
@@ -179,15 +179,13 @@ class ZmqChannel:
     def wait(self, timeout_s: float, *, files: Collection[int] = ()) -> None:
         """Sleep until something may be there to `poll`, one of the file descriptors is readable, or time is up."""
         self._check_use()
-        sources: tuple[Any, ...] = (self._inbox, *(connection.monitor for connection in self._connecting), *files)
+        monitors = (connection.monitor for connection in self._connections.new)
+        sources: tuple[Any, ...] = (self._inbox, *monitors, *self._sealed.sources, *files)
         zmq.zmq_poll([(source, _READABLE) for source in sources], math.ceil(timeout_s * 1000))
 
     def open_connection(self, peer: str) -> PeerConnection:
         """Open a connection of its own to `peer`, for another thread, which closes it before this channel is closed."""
-        keys = self._keys if self._encrypted else None
-        # No pings to a launcher: its user may stop it for a while (Ctrl-Z). If it ends, so does this process.
-        endpoint, owner = self._endpoint(peer), self._key_owners.get(peer)
-        return PeerConnection(self._context, keys, peer=peer, owner=owner, endpoint=endpoint, pings=peer != LAUNCHER)
+        return self._connections.open(peer)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Count messages and tensor bytes so far, by peer; see `Channel`."""
@@ -203,9 +201,10 @@ class ZmqChannel:
         if self._closed:
             return
         self._closed = True
-        for connection in self._connections.values():
+        for connection in self._connections:
             connection.close()
         self._same_host.close()
+        self._sealed.close()
         self._inbox.close(0)
         self._context.term()
         self._authenticator.join()
@@ -220,7 +219,7 @@ class ZmqChannel:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
-        connections = ", ".join(f"{peer}: {connection.state}" for peer, connection in self._connections.items())
+        connections = ", ".join(f"{c.peer}: {c.state}" for c in self._connections)
         return f"ZmqChannel({self.name} at {self.endpoint}, {state}, connections={{{connections}}})"
 
     def _bind(self, host: str) -> str:
@@ -233,25 +232,16 @@ class ZmqChannel:
             self._inbox.zap_domain = ZAP_DOMAIN
         return listen(self._inbox, self.name, host, encrypted=self._encrypted)
 
-    def _endpoint(self, peer: str) -> str:
-        if peer not in self._directory or self._key_owners.get(peer, peer) not in self._keys.allowed:
-            raise unknown_peer_error(self.name, peer, list(self._directory))
-        return self._directory[peer]
-
-    def _connect(self, peer: str) -> PeerConnection:
-        connection = self._connections[peer] = self.open_connection(peer)
-        self._connecting.append(connection)
-        return connection
-
     def _check_handshakes(self) -> None:
-        for connection in self._connecting:
-            connection.check()
-        self._connecting = [connection for connection in self._connecting if not connection.connected]
+        self._connections.check_new()
+        for peer in self._sealed.take_connected():
+            self.send(peer, BEGUN)
+            self._sealed.begin(peer)
 
     def _check_connections(self) -> None:
         """Report the peers to which the connection is lost."""
         self._next_check = time.monotonic() + CHECK_S
-        for connection in list(self._connections.values()):
+        for connection in [*self._connections, *self._sealed.connections]:
             connection.check()
             peer = connection.peer
             if connection.lost and peer != LAUNCHER and peer not in self._incomplete:
@@ -266,7 +256,7 @@ class ZmqChannel:
         body = {"peer": peer, "code": error.code, "facts": error.facts, "fix": error.fix}
         if self.name == LAUNCHER:
             self._requeued.append(Message(CONNECTION_LOST, body=body, sender=LAUNCHER))
-        elif LAUNCHER in self._directory and peer != LAUNCHER:
+        elif LAUNCHER in self._connections.directory and peer != LAUNCHER:
             self.send(LAUNCHER, Message(CONNECTION_LOST, body=body))
         else:
             raise error
@@ -279,44 +269,58 @@ class ZmqChannel:
             self.send(LAUNCHER, Message(KEYS_KNOWN, body={"owners": list(body["keys"])}))
         for name in body["gone"]:
             self.forget(name)
-        for name in [name for name in self._unroutable if name in self._directory]:
+        for name in [name for name in self._unroutable if name in self._connections.directory]:
             for message in self._unroutable.pop(name):
                 self.send(name, message)
 
-    def _decode(self, frames: list[zmq.Frame]) -> Message | None:
-        """The message in the frames; None for one that is dropped and counted, or that is for the channel itself."""
+    def _read(self, frames: list[zmq.Frame]) -> Message | None:
+        """The message in frames of the inbox; None as of `_take`."""
         owner = str(frames[-1].get("User-Id")) if self._encrypted else ""
+        found = self._decode([frame.buffer for frame in frames[1:]], owner)
+        if found is None:
+            return None
+        if self._encrypted and not self._connections.may_send_as(found[0].sender.removesuffix(HEARTBEAT), owner):
+            self._numbers.count_malformed(owner)
+            return None
+        return self._take(*found)
+
+    def _poll_sealed(self) -> Message | None:
+        """The next message of those that came sealed, if one is there."""
+        while (arrived := self._sealed.receive()) is not None:
+            peer, frames = arrived
+            if isinstance(frames, ForgedError):
+                self._numbers.count_malformed(peer)
+                self._report_loss(peer, frames)
+                continue
+            found = self._decode(frames, peer)
+            if found is not None and found[0].sender != peer:
+                self._numbers.count_malformed(peer)
+            elif found is not None and (message := self._take(*found)) is not None:
+                return message
+        return None
+
+    def _decode(self, frames: list[Buffer], sender: str) -> tuple[Header, Message] | None:
+        """What is in the frames; None for what is dropped and counted, as the sender's."""
         try:
-            header, message = decode(
-                [frame.buffer for frame in frames[1:]], job=self.job, readers=self._same_host.readers
-            )
+            return decode(frames, job=self.job, readers=self._same_host.readers)
         except MalformedError:
-            self._numbers.count_malformed(owner)
+            self._numbers.count_malformed(sender)
             return None
-        if self._encrypted and not self._may_send_as(header.sender, owner):
-            self._numbers.count_malformed(owner)
-            return None
+
+    def _take(self, header: Header, message: Message) -> Message | None:
+        """The message, for a role; None for one that is not the next, or that is for the channel itself."""
         if not self._is_next(header.sequence, message):
             return None
         if message.kind == DIRECTORY and message.sender == LAUNCHER:
             self._update_directory(message.body)
             return None
-        if message.kind != SHARED_MEMORY:
+        if message.kind not in (SHARED_MEMORY, SEALED):
             self._same_host.reclaim()
             return message
-        answer = self._same_host.handle(message)
+        answer = (self._same_host if message.kind == SHARED_MEMORY else self._sealed).handle(message)
         if answer is not None:
             self.send(message.sender, answer)
         return None
-
-    def _may_send_as(self, sender: str, owner: str) -> bool:
-        """Whether the holder of a key may have this name: its own, or one that no other owner has, if it is a host.
-
-        Messages of a role that has just joined may be faster than the news of it.
-        """
-        name = sender.removesuffix(HEARTBEAT)
-        is_new = name not in self._keys.allowed and owner in self._key_owners.values()
-        return owner == self._key_owners.get(name, owner if is_new else name)
 
     def _is_next(self, sequence: int, message: Message) -> bool:
         """Whether to read a message: not one that came before, follows a gap, or comes from a peer that has ended."""
@@ -333,10 +337,7 @@ class ZmqChannel:
 
     def _describe_state(self) -> str:
         """Why nothing may have arrived, as text: malformed messages, and connections that are not up."""
-        for connection in self._connections.values():
-            connection.check()
-        bad = [f"{c.peer} at {c.endpoint}: {c.state}" for c in self._connections.values() if not c.connected]
-        return self._numbers.describe_malformed() + (f"; connections that are not up: {', '.join(bad)}" if bad else "")
+        return self._numbers.describe_malformed() + describe_states(list(self._connections))
 
     def _check_use(self) -> None:
         if self._closed:

@@ -12,6 +12,7 @@ import torch
 from cutset.errors import CutsetError
 from cutset.runtime.channel.message import Message, encode
 from cutset.runtime.channel.same_host import SHARED_MEMORY
+from cutset.runtime.channel.sealed_peers import BEGUN, SEALED
 from cutset.runtime.channel.shared_memory import Arena
 from cutset.runtime.channel.zmq_channel import ZmqChannel
 
@@ -25,6 +26,7 @@ VALUES: tuple[Any, ...] = (
     *(None, True, 0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 0.0, -1.5, float("nan"), float("inf")),
     *("", "a", "forward", "\x00", "x" * 5000, b"", b"\xff" * 100, [], [[]], {}, {"a": {"b": [1]}}, [0] * 3000),
     *("float32", "float64", "bool", "complex128", "@shared_memory", "stop", "push", "put", "fetch", "checkpoint"),
+    "@sealed",
 )
 
 
@@ -42,6 +44,9 @@ def messages(arena: Arena) -> list[Message]:
         Message("stop", body={"why": "the end"}),
         Message(SHARED_MEMORY, body={"offer": offer, "pool": offer}),
         Message(SHARED_MEMORY, body={"mapped": True}),
+        Message(SEALED, body={"key": bytes(32), "ciphers": ["aes-256-gcm"]}),
+        Message(SEALED, body={"cipher": "aes-256-gcm", "port": 1, "token": "0" * 64}),
+        BEGUN,
     ]
 
 
@@ -144,7 +149,7 @@ def attack(channel: ZmqChannel, arena: Arena, handle: Handler, *, count: int, se
         known = channel.statistics().get(SENDER, {"messages_in": 0})
         frames = [_Frame(memoryview(bytearray(f))) for f in (b"", *breaker.broken(known["messages_in"]))]
         try:
-            message = channel._decode(frames)  # type: ignore[arg-type]
+            message = channel._read(frames)  # type: ignore[arg-type]
             if message is not None:
                 handle(message)
             tally.count("dropped" if message is None else "taken")

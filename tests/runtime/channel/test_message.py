@@ -182,7 +182,7 @@ def test_a_body_that_is_not_plain_is_refused() -> None:
 
 def test_another_wire_version_is_named() -> None:
     newer = msgspec.msgpack.encode([9, "job", "worker 9", {"all": "new"}])
-    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 4") as caught:
+    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 5") as caught:
         decode([newer], job="job")
     assert not isinstance(caught.value, MalformedError)
     assert caught.value.code == "E505"
