@@ -86,6 +86,13 @@ class Optimizer(msgspec.Struct, frozen=True):
         """
         raise NotImplementedError
 
+    def max_change(self, norm: float, size: int, update: Update) -> float | None:
+        """Return a bound of the norm of the change that an update makes to `size` values; None where none is known.
+
+        norm: of the gradient. With a bound, values need not be looked at after every update to see if they diverge.
+        """
+        return None
+
     def on_fetch(self, value: Tensor, state: dict[str, Tensor], replica: int) -> None:
         """Take note that a worker of the replica is about to receive `value`. May add tensors [n] to `state`."""
 

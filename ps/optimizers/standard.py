@@ -4,6 +4,8 @@
 learning rate for each parameter i at iteration K: eta_(i,K) = gamma / sqrt(sum over j = 1..K of (dw_(i,j))^2).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -54,6 +56,10 @@ class SGD(Optimizer, frozen=True, tag="sgd"):
             lr=self.lr, beta=self.momentum, nesterov=self.nesterov, decay=self.weight_decay,
         )  # fmt: skip
 
+    def max_change(self, norm: float, size: int, update: Update) -> float | None:
+        """Return that of the plain step."""
+        return self.local_rate * norm if self.local_rate else None
+
 
 class Add(Optimizer, frozen=True, tag="add"):
     """value += lr * gradient: for differences of parameters that methods push, and for counting."""
@@ -68,6 +74,10 @@ class Add(Optimizer, frozen=True, tag="add"):
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
         """Update in one pass."""
         value.add_(gradient, alpha=self.lr)
+
+    def max_change(self, norm: float, size: int, update: Update) -> float:
+        """Return that of the sum."""
+        return self.lr * norm
 
 
 class Adagrad(Optimizer, frozen=True, tag="adagrad"):
@@ -101,6 +111,10 @@ class Adagrad(Optimizer, frozen=True, tag="adagrad"):
     def apply(self, value: Tensor, gradient: Tensor, state: dict[str, Tensor], update: Update) -> None:
         """Update in one pass: sum += g^2; value -= lr * g / sqrt(sum)."""
         fused.adagrad(value, gradient, state["sum"], lr=self.lr, eps=0.0, decay=0.0)
+
+    def max_change(self, norm: float, size: int, update: Update) -> float:
+        """Return that of a step of lr for each value: the root is no less than the gradient."""
+        return self.lr * math.sqrt(size)
 
 
 class TorchAdagrad(Optimizer, frozen=True, tag="adagrad-torch"):

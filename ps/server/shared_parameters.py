@@ -79,7 +79,7 @@ class SharedBuffer:
         start = 0
         for state in slice_states:  # one after the other, so that little is held twice
             span = slice(start, start + state.slice.size)
-            state.value = self._memory.tensors[VALUE][span].copy_(state.value)
+            state.share(self._memory.tensors[VALUE][span].copy_(state.value))
             for name, tensor in state.state.items():
                 state.state[name] = self._memory.tensors[f"{STATE}{name}"][span].copy_(tensor)
             start = span.stop

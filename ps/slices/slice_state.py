@@ -3,6 +3,7 @@
 Values are sent without a copy (copy on write): an update copies them first if a message with them is still being read.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from .slicing import ParameterSlice
 from .staleness import StalenessHistogram
 
 PART = 1 << 17  # elements that are updated and checked while they are in the cache
+MAX_NORM = 2.0**50
+ROUNDING = 1 + 1e-6  # by which an update may make values larger, beside the change
 
 
 @dataclass(eq=False)
@@ -35,7 +38,8 @@ class SliceState:
     applied: dict[str, int] = field(default_factory=dict)
     copy: Callable[[Tensor], Tensor] = torch.clone
     steps: dict[str, int] = field(default_factory=dict)
-    _was_small: bool = field(default=False, init=False, repr=False)  # whether values were small after the last push
+    _norm: float = field(default=math.inf, init=False, repr=False)  # that the values have at most; inf if not known
+    _is_shared: bool = field(default=False, init=False, repr=False)  # whether others write the values, too
     _lent: list[weakref.ref[Any]] = field(default_factory=list, init=False, repr=False)  # to memory of `value`
 
     def lend_values(self) -> Tensor:
@@ -53,20 +57,31 @@ class SliceState:
         Raises Diverged if the gradient is not finite, which then changes nothing, and if the values or the optimizer
         state are not finite afterwards.
         """
-        who, safe = f"{worker} at step {step}", _is_small(gradient)
-        if not safe:
+        who, norm, before = f"{worker} at step {step}", _norm(gradient), self._norm
+        if not norm < MAX_NORM:
             self._demand_finite({"the gradient": gradient}, optimizer, who)
         self._copy_if_lent()
-        small = True
-        tensors, start = (self.value, gradient, *self.state.values()), 0
-        for v, g, *memory in zip(*(torch.split(flat, PART) for flat in tensors), strict=True):
-            part, start = optimizer.at(start, start + len(v)), start + len(v)
-            part.apply(v, g, dict(zip(self.state, memory, strict=True)), update)
-            small = small and _is_small(v)
+        self._norm = self._update(optimizer, gradient, update, norm)
         self.version += 1
-        safe, self._was_small = safe and small and self._was_small, small
-        if not safe:
+        if not (norm < MAX_NORM and before < MAX_NORM and self._norm < MAX_NORM):
             self._demand_finite(_name_tensors(self.value, self.state), optimizer, who)
+
+    def _update(self, optimizer: Optimizer, gradient: Tensor, update: Update, norm: float) -> float:
+        """Apply a gradient of this norm. Return the norm of the values at most: measured only if it may be too large.
+
+        What is measured is updated part by part, so that each is still in the cache then.
+        """
+        size = self.value.numel()
+        change = optimizer.max_change(norm, size, update)
+        known = math.inf if change is None or self._is_shared else ROUNDING * self._norm + change
+        is_known, squares = known < MAX_NORM, 0.0
+        step = max(1, size) if is_known else PART
+        for start in range(0, size, step):
+            part = slice(start, start + step)
+            value, state = self.value[part], {name: memory[part] for name, memory in self.state.items()}
+            optimizer.at(start, start + len(value)).apply(value, gradient[part], state, update)
+            squares += 0.0 if is_known else _norm(value) ** 2
+        return known if is_known else math.sqrt(squares)
 
     def apply_rows(
         self, optimizer: Optimizer, rows: Tensor, gradients: Tensor, update: Update, *, worker: str, step: int
@@ -85,11 +100,15 @@ class SliceState:
         state = {name: _copy_rows(whole, rows, width) for name, whole in self.state.items()}
         optimizer.apply(value, gradient, state, update)
         self.version += 1
-        self._was_small = False
+        self._norm = math.inf
         self._demand_finite(_name_tensors(value, state), optimizer, who)
         self._copy_if_lent()
         for whole, part in [(self.value, value), *((self.state[name], part) for name, part in state.items())]:
             whole.view(-1, width).index_copy_(0, rows, part.view(-1, width))
+
+    def share(self, value: Tensor) -> None:
+        """Keep the values here from now on, where others write them, too."""
+        self.value, self._is_shared = value, True
 
     def record_push(self, client: str, number: int, step: int) -> None:
         """Record that the values contain a client's push of this number, and its steps up to this one."""
@@ -182,18 +201,19 @@ def _copy_rows(flat: Tensor, rows: Tensor, width: int) -> Tensor:
     return flat.view(-1, width).index_select(0, rows).view(-1)
 
 
-def _is_small(tensor: Tensor) -> bool:
-    """Return whether all elements are finite and below 2^50, far from overflow, by one pass that only reads.
+def _norm(tensor: Tensor) -> float:
+    """Return the Euclidean norm of a flat tensor, by one pass that only reads; inf where an element is not finite.
 
-    If the gradient and the values before and after an update are small, the update cannot have made optimizer state
-    infinite, so the state needs no check. State that is linear in gradients would make the values infinite with it.
-    Squares of gradients, with a weight decay of at most 1, stay below 2^103, half the distance from the largest float32
-    to the next number that would be: added to any finite sum, they round to a finite one. (With an infinite sum,
-    Adagrad would take no more steps.)
+    Below MAX_NORM, all elements are finite and far from overflow. If the gradient and the values before and after an
+    update are so small, the update cannot have made optimizer state infinite, so the state needs no check. State that
+    is linear in gradients would make the values infinite with it. Squares of gradients, with a weight decay of at most
+    1, stay below 2^103, half the distance from the largest float32 to the next number that would be: added to any
+    finite sum, they round to a finite one. (With an infinite sum, Adagrad would take no more steps.)
     """
     if tensor.dtype not in (torch.float32, torch.float64):
-        return False
-    return float(torch.dot(tensor, tensor)) < 2.0**100
+        return math.inf
+    square = float(torch.dot(tensor, tensor))
+    return math.sqrt(square) if square >= 0 else math.inf
 
 
 def is_finite(tensor: Tensor) -> bool:

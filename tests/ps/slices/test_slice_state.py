@@ -10,7 +10,7 @@ from torch import optim
 from cutset.errors import Diverged
 from cutset.ps.optimizers.optimizer import Update
 from cutset.ps.optimizers.registry import OPTIMIZERS, parse_optimizer
-from cutset.ps.optimizers.standard import SGD, Adagrad, Adam, RMSprop, TorchAdagrad
+from cutset.ps.optimizers.standard import SGD, Adagrad, Adam, Add, RMSprop, TorchAdagrad
 from cutset.ps.slices.slice_state import PART, SliceState
 from cutset.ps.slices.slicing import slice_parameters
 
@@ -113,12 +113,49 @@ def test_a_full_sum_stays_finite_whatever_small_gradients_are_added():
     assert torch.isfinite(slice_state.state["sum"]).all()
 
 
+@pytest.mark.parametrize("one", [SGD(1e34), Add(1e34)])
+def test_parameters_that_overflow_by_small_gradients_are_named_at_once(one):
+    slice_state, gradient = held(one, torch.zeros(PART + 10)), torch.zeros(PART + 10)
+    gradient[-1] = 1e4
+    for _ in range(3):
+        push(slice_state, one, gradient)
+    assert torch.isfinite(slice_state.value).all()
+    with pytest.raises(Diverged) as caught:
+        push(slice_state, one, gradient)
+    assert_names(caught, "the parameters", 4)
+
+
+@pytest.mark.parametrize("one", [SGD(0.1), Add(0.3), Adagrad(0.02)])
+def test_values_change_by_no_more_than_the_optimizer_says(one):
+    slice_state = held(one, normal(1000, dtype=torch.float64))
+    for seed in range(20):
+        gradient = normal(1000, seed=seed, dtype=torch.float64) * 10.0 ** (seed - 10)
+        before = slice_state.value.clone()
+        push(slice_state, one, gradient)
+        change = torch.linalg.vector_norm(slice_state.value - before)
+        most = one.max_change(float(torch.linalg.vector_norm(gradient)), 1000, Update())
+        assert most is not None
+        assert change <= most * 1.001
+        assert torch.linalg.vector_norm(slice_state.value) <= slice_state._norm * 1.001
+
+
+def test_values_that_others_write_too_are_looked_at_after_every_push():
+    one = SGD(0.1)
+    slice_state = held(one, normal(100))
+    push(slice_state, one, normal(100))
+    slice_state.share(slice_state.value.clone())
+    push(slice_state, one, normal(100))
+    slice_state.value[5] = math.inf
+    with pytest.raises(Diverged, match="the parameters"):
+        push(slice_state, one, normal(100))
+
+
 def test_weight_decay_of_huge_parameters_is_checked():
     one = TorchAdagrad(0.1, weight_decay=0.9)
     slice_state = held(one, torch.full((10,), 1e19))
     push(slice_state, one, torch.ones(10))
     slice_state.value.fill_(2e19)
-    slice_state._was_small = False  # as a push would have left it that made them so large
+    slice_state._norm = math.inf  # as a push would have left it that made them so large
     with pytest.raises(Diverged, match="the optimizer's sum"):
         push(slice_state, one, torch.ones(10))
 
