@@ -171,6 +171,7 @@ MEANINGS: Mapping[str, str] = {
     "E374": "The graph in a file has a cycle.",
     "E375": "A number in a graph file is out of range.",
     "E376": "A graph file gives an edge different weights at its two ends.",
+    "E377": "A program to compare with does not run, or prints no rates.",
     # No plan
     "E401": "There are more machines than blocks to distribute.",
     "E403": "No plan of the wanted kind, or with these pins, uses all machines.",

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from ...units import NONE
 from ..bench_table import BenchTable, Column, format_rate
 from .parameter_server import BOTH_WAYS, ONE_WAY, PULL, PUSH, PUSH_PULL, WAYS, Key, ServerRate
-from .transports import PLAIN, RAW, SHARED
+from .pslite import PSLITE
+from .transports import CURVE, PLAIN, RAW, SHARED
 
-MAX_ADAGRAD_TIME = 1.2  # Adagrad's seconds over SGD's
-GOALS = ((PLAIN, PUSH, 0.8), (PLAIN, PULL, 0.8), (PLAIN, PUSH_PULL, 0.9), (SHARED, PUSH_PULL, 1.8))
+MIN_ADAGRAD = 0.85  # of SGD's rate
+MIN_ENCRYPTED = 0.6  # of the rate over plain TCP
+GOALS = ((PLAIN, PUSH, 0.9), (PLAIN, PULL, 0.9), (PLAIN, PUSH_PULL, 0.9))
+PSLITE_GOALS = ((PLAIN, PUSH, 1.0), (PLAIN, PULL, 1.0), (PLAIN, PUSH_PULL, 1.0), (SHARED, PUSH_PULL, 1.8))
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,18 @@ def judge_goals(rows: Sequence[ServerRate]) -> list[RateGoal]:
         for way, what, minimum in GOALS
         if (ratios := [_compute_ratio(rates, key) for key in rates if key[:2] == (way, what)])
     ]
-    for way in (PLAIN, SHARED):
+    for way, what, minimum in PSLITE_GOALS:
+        ours, theirs = rates.get((way, what, 1, "sgd")), rates.get((PSLITE, what, 1, "sgd"))
+        if ours is not None and theirs is not None:
+            goals.append(RateGoal(f"{way}, {what}, of {PSLITE}", minimum, (ours / theirs,)))
+    pairs = [(key, (PLAIN, *key[1:])) for key in rates if key[0] == CURVE]
+    if ratios := [rates[curve] / rates[plain] for curve, plain in pairs if plain in rates]:
+        goals.append(RateGoal(f"{CURVE}, of {PLAIN}", MIN_ENCRYPTED, tuple(ratios)))
+    for way in (PLAIN, CURVE, SHARED):
         pairs = [(key, (*key[:3], "sgd")) for key in rates if key[0] == way and key[1] != PULL and key[3] == "adagrad"]
         ratios = [rates[adagrad] / rates[sgd] for adagrad, sgd in pairs if sgd in rates]
         if ratios:
-            goals.append(RateGoal(f"{way}, adagrad, of sgd", 1 / MAX_ADAGRAD_TIME, tuple(ratios)))
+            goals.append(RateGoal(f"{way}, adagrad, of sgd", MIN_ADAGRAD, tuple(ratios)))
     return goals
 
 
