@@ -5,6 +5,7 @@ is the business of the parameter server's client, whose messages carry numbers o
 """
 
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -31,10 +32,9 @@ MAX_FRAME_BYTES = 1 << 30
 _OVERHEAD_BYTES = 1024  # more than CURVE adds to a frame
 SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, with sequence numbers of its own
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
-CONNECTION_LOST = (
-    "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of a connection that lost messages
-)
+CONNECTION_LOST = "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of one that lost messages
 CHECK_S = 0.5  # between two checks of all connections
+SPIN_S = 100e-6  # a thread that sleeps may take longer than this to wake up; meanwhile others may have the core
 _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
 
@@ -122,10 +122,8 @@ class ZmqChannel:
         message, slots = self._same_host.place_tensors(peer, message)
         sequence, sealed = self._numbers.next(peer), self._sealed.connection(peer)
         is_curve = self._encrypted and sealed is None
-        frame_bytes = min(MAX_ENCRYPTED_FRAME_BYTES, self._max_frame_bytes) if is_curve else self._max_frame_bytes
-        frames = encode(
-            message, job=self.job, sender=self.name, sequence=sequence, slots=slots, frame_bytes=frame_bytes
-        )
+        most = min(MAX_ENCRYPTED_FRAME_BYTES, self._max_frame_bytes) if is_curve else self._max_frame_bytes
+        frames = encode(message, job=self.job, sender=self.name, sequence=sequence, slots=slots, frame_bytes=most)
         largest = max(map(len, frames))
         if largest > self._max_frame_bytes:
             raise NetworkError(
@@ -148,7 +146,8 @@ class ZmqChannel:
         while (message := self.poll()) is None:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                raise silence_error(self.name, timeout_s, state=self._describe_state())
+                state = self._numbers.describe_malformed() + describe_states(list(self._connections))
+                raise silence_error(self.name, timeout_s, state=state)
             self.wait(min(remaining_s, CHECK_S))
         return message
 
@@ -181,7 +180,12 @@ class ZmqChannel:
         self._check_use()
         monitors = (connection.monitor for connection in self._connections.new)
         sources: tuple[Any, ...] = (self._inbox, *monitors, *self._sealed.sources, *files)
-        zmq.zmq_poll([(source, _READABLE) for source in sources], math.ceil(timeout_s * 1000))
+        polled, until = [(source, _READABLE) for source in sources], time.monotonic() + min(SPIN_S, timeout_s)
+        while not zmq.zmq_poll(polled, 0):
+            if time.monotonic() >= until:
+                zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))
+                return
+            os.sched_yield()
 
     def open_connection(self, peer: str) -> PeerConnection:
         """Open a connection of its own to `peer`, for another thread, which closes it before this channel is closed."""
@@ -334,10 +338,6 @@ class ZmqChannel:
         except NetworkError as gap:
             self._report_loss(sender, gap)
             return False
-
-    def _describe_state(self) -> str:
-        """Why nothing may have arrived, as text: malformed messages, and connections that are not up."""
-        return self._numbers.describe_malformed() + describe_states(list(self._connections))
 
     def _check_use(self) -> None:
         if self._closed:
