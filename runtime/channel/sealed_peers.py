@@ -36,7 +36,7 @@ from .peer_connection import PeerConnection
 SEALED = "@sealed"  # kind of the messages in which two channels agree on a sealed connection; no role sees them
 BEGUN = Message(SEALED, body={"begun": True})  # what follows it comes over the sealed connection
 MIN_SEALED_BYTES = 64 << 10  # a tensor for which it pays to make another connection
-MAX_QUEUED = 1000  # messages that libzmq reads ahead of us; the sender keeps the others
+MAX_QUEUED = 1 << 14  # messages that libzmq reads ahead of us, more than any window; beyond, pings have no answer
 _TOKEN_BYTES = 32
 
 
