@@ -90,7 +90,11 @@ def test_what_was_sent_before_does_not_open_again() -> None:
         other.open(first)
 
 
-@pytest.mark.parametrize(("key", "names"), [(make_key(), NAMES), (KEY, b"job\0b\0a\0"), (KEY, b"job 2\0a\0b\0")])
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [(make_key(), NAMES), (KEY, b"job\0b\0a\0"), (KEY, b"job 2\0a\0b\0")],
+    ids=("another key", "the other way", "another job"),
+)
 def test_only_the_key_and_the_names_of_its_connection_open_it(key: bytes, names: bytes) -> None:
     one, _ = ends()
     with pytest.raises(ForgedError):
