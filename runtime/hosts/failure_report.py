@@ -1,5 +1,6 @@
 """`Failure`: the error that ended a role as plain data, for the way to the launcher, which makes it an error again."""
 
+import errno
 import re
 from dataclasses import dataclass
 
@@ -56,7 +57,9 @@ def describe_failure(error: BaseException, name: str, traceback: str) -> Failure
 def out_of_memory_error(error: BaseException, name: str) -> ProcessLost | None:
     """The error to report where the memory of the role's machine did not suffice; None where `error` is another."""
     words = str(error)
-    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and _NO_MEMORY.search(words)):
+    is_refused_by_torch = isinstance(error, RuntimeError) and _NO_MEMORY.search(words)
+    is_refused_by_system = isinstance(error, OSError) and error.errno == errno.ENOMEM  # as mmap raises it
+    if not (isinstance(error, MemoryError) or is_refused_by_torch or is_refused_by_system):
         return None
     request = _BYTES.search(words)
     what = f"asked for {int(request[1]) / 2**20:,.1f} MiB more" if request else "asked for more"

@@ -1,5 +1,8 @@
 """What a role says of its own end, and what becomes of it."""
 
+import errno
+import mmap
+
 import pytest
 import torch
 
@@ -43,6 +46,15 @@ def test_python_out_of_memory_is_named_too() -> None:
     error = out_of_memory_error(MemoryError(), "worker-0.1")
     assert error is not None
     assert error.facts == "worker-0.1 ran out of memory: it asked for more than its machine can give"
+
+
+def test_memory_that_the_system_refuses_to_map_is_named_too() -> None:
+    with pytest.raises(OSError, match="allocate memory") as caught:
+        mmap.mmap(-1, 1 << 60)
+    error = out_of_memory_error(caught.value, "worker-0.1")
+    assert error is not None
+    assert (error.code, error.exit_code) == ("E609", 6)
+    assert out_of_memory_error(OSError(errno.ENOENT, "no such file"), "worker-0.1") is None
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("not enough memory of this")])
