@@ -32,5 +32,5 @@ def list_first_threads(config: RunConfig, cores: int) -> list[int]:
     """
     if config.baseline and config.resume is None:
         return [cores]
-    shards, request = 1, config.plan_request
-    return sorted({shards} if config.placement is not None else {shards, max(1, cores // request.processes)})
+    shards, workers = 1, max(1, config.plan_request.processes)  # a number that cannot be is refused by the planner
+    return sorted({shards} if config.placement is not None else {shards, max(1, cores // workers)})

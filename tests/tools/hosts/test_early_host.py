@@ -28,6 +28,10 @@ def test_a_placement_says_only_later_how_many_workers_there_are(tmp_path: Path) 
     assert first_threads(baseline=False, placement=tmp_path / "cut.json") == [1]
 
 
+def test_a_number_of_machines_that_cannot_be_is_left_to_the_planner_to_refuse() -> None:
+    assert first_threads(baseline=False, machines=0) == [1, CORES]
+
+
 def test_a_run_that_is_resumed_has_nothing_alone(tmp_path: Path) -> None:
     assert first_threads(resume=tmp_path, replicas=2) == [1, 4]
 
