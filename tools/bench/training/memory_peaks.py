@@ -163,5 +163,5 @@ def tabulate(measured: MemoryPeaks) -> BenchTable[tuple[str, int]]:
 
 
 def _pick(losses: Sequence[float]) -> Sequence[float]:
-    """Return a few of the losses, in order."""
-    return losses[:: max(1, len(losses) // SHOWN_LOSSES)]
+    """Return a few of the losses, in order, the first and the last among them."""
+    return [*losses[:-1][:: max(1, len(losses) // SHOWN_LOSSES)], *losses[-1:]]

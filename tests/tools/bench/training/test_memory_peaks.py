@@ -92,4 +92,4 @@ def test_a_stated_bound_counts_and_a_few_losses_are_shown():
     out = io.StringIO()
     tabulate(found).print(Console(file=out, width=200))
     assert "Bound: 2.79 GiB." in out.getvalue()
-    assert "Losses, first to last: 100, 84, 68, " in out.getvalue()
+    assert "Losses, first to last: 100, 84, 68, 52, 36, 20, 4, 1." in out.getvalue()
