@@ -5,6 +5,7 @@ It runs in a session of its own, so that Ctrl-C reaches only the launcher.
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -146,7 +147,10 @@ class _ServerProcess:
     def fork(self, name: str, files: Sequence[int]) -> None:
         """Request a process with that standard input, log and socket for reports."""
         self._is_used = True
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # has ended; the socket for reports tells
+        # It has ended where one of these fails; the socket for reports tells.
+        with contextlib.suppress(ProcessLookupError, BrokenPipeError, ConnectionResetError):
+            # The limit on open files is raised for a run once it is known how large that is.
+            resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
             socket.send_fds(self._control, [name.encode()], files)
 
     def await_end(self) -> int:

@@ -1,6 +1,7 @@
 """Roles are forks of a server that has torch imported: it starts them, sees how they end, and ends with its client."""
 
 import os
+import resource
 import signal
 import tempfile
 import time
@@ -135,6 +136,21 @@ def test_a_server_gives_way_where_the_environment_has_changed_before_the_first_r
         assert servers.prepare(1) is used is not early
         process.kill()
         servers.close()
+
+
+@pytest.mark.run
+def test_a_role_may_open_as_many_files_as_the_launcher_when_it_starts(servers: ForkServers) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 2, hard))
+        servers.prepare(1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+        process = start(servers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert process.pid is not None
+    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (soft - 1, hard)
+    process.kill()
 
 
 @pytest.mark.slow
