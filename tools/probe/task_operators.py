@@ -46,7 +46,7 @@ ENTRY = "cutset.tools.probe.task_operators:time_operators"
 NAME = "operators"
 TIMEOUT_S = 120.0  # of those that wait while the first works alone
 BUDGET_S, MIN_STEPS, MAX_STEPS = 1.5, 3, 30
-MAX_BYTES = 1 << 30  # that the uncut model may take
+MAX_BYTES = 1 << 30  # that the uncut model may take, in all processes together
 MAX_STEP_S = 3.0  # by the cost model
 MIN_S = 1e-7  # a segment takes longer
 MAX_CONTENTION = 3.0  # more would be other work that disturbed
@@ -98,7 +98,7 @@ def measure_operators(
     """Measure a captured task; return the ratios of its operators that are not known yet, and of its memory.
 
     None where the uncut model takes too much memory or time to be measured. machine: modelled seconds are those of this
-    one. threads: of each process; processes: that work at once in the end.
+    one. threads: of each process; processes: that work at once in the end, where their memory allows that.
     """
     graph = capture.train
     works = _find_works(graph)
@@ -108,6 +108,7 @@ def measure_operators(
     if memory > MAX_BYTES or modelled > MAX_STEP_S:
         return None
     divided = _divide(flow)
+    processes = processes if processes * memory <= MAX_BYTES else 1
     timed = _run(capture, spec, flow, divided, threads, processes)
     first, found = timed[0], defaultdict[str, list[Ratio]](list)
     for signature, ratio in _compare(divided, works, first.segments, machine):

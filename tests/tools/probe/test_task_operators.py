@@ -71,6 +71,24 @@ def test_contention_is_that_of_all_operators_together(monkeypatch):
     assert found.contention == pytest.approx(4.5 / 3.0)
 
 
+def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch):
+    counts = list[int]()
+
+    def run(capture, spec, flow, divided, threads, processes):
+        counts.append(processes)
+        return [OperatorTimes([(1.0, 1.0)] * len(flow.instructions), [(1.0, 1.0)] * len(flow.instructions), 0)]
+
+    monkeypatch.setattr(task_operators, "_run", run)
+    capture = capture_task(SPEC)
+    (memory,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
+    for limit, contention in ((4 * memory, 1.0), (3 * memory, None)):
+        monkeypatch.setattr(task_operators, "MAX_BYTES", limit)
+        found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=4)
+        assert found is not None
+        assert found.contention == contention
+    assert counts == [4, 1]
+
+
 @pytest.mark.run
 def test_processes_that_work_at_once_are_measured_together():
     found = measure_operators(capture_task(SPEC), SPEC, MACHINE, {}, threads=1, processes=2)
