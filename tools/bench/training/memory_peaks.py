@@ -7,6 +7,7 @@ one that is stated. The peak of a process is VmHWM in
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -77,17 +78,17 @@ def measure(
     model = build_model(load_task(TaskSpec(task)), seed=0, device="meta")
     sizes = [(p.numel(), p.nbytes) for p in model.parameters()]
     with tempfile.TemporaryDirectory(prefix="cutset-memory-") as folder:
-        command = ["train", task, "--machines", str(machines), "--optimizer", optimizer, "--no-baseline"]
-        command += ["--out", f"{folder}/run"]
+        command = ["train", task, "--machines", str(machines), "--optimizer", optimizer, "--no-baseline", *options]
         start = time.monotonic()
         with (Path(folder) / "output").open("w+") as output:
             process = subprocess.Popen(
-                (*_COMMAND, *command, *options), stdout=output, stderr=output, stdin=subprocess.DEVNULL
+                (*_COMMAND, *command, "--out", f"{folder}/run"), stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
             peaks = _watch(process)
             output.seek(0)
             if process.returncode:
-                raise CutsetError("E101", f"the measured training failed:\n{output.read()}", fix=" ".join(command))
+                fix = shlex.join(("cutset", *command))
+                raise CutsetError("E101", f"the measured training failed:\n{output.read()}", fix=fix)
         seconds, losses = time.monotonic() - start, _read_losses(Path(folder) / "run" / METRICS)
     parameters, weights = sum(n for n, _ in sizes), sum(b for _, b in sizes)
     return MemoryPeaks(task, parameters, weights, peaks, seconds, machines, limit, losses)
