@@ -87,7 +87,7 @@ def check_a_shard_goes_on(options: RunConfig, number: signal.Signals) -> None:
 
 def check_bits_after_losses(options: RunConfig, faults: list[Signal], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run in lock step that loses roles goes back, not to its beginning, and ends with the same bits."""
-    monkeypatch.setattr(recovery_points, "INTERVAL_S", 0.3)
+    monkeypatch.setattr(recovery_points, "INTERVAL_S", 0.05)
     options = replace(options, task=f"{NORMED}:task", shards=2)
     undisturbed = train_with_faults(replace(options, out=options.out / "undisturbed"), [])
     disturbed = train_with_faults(replace(options, out=options.out / "disturbed"), faults)
