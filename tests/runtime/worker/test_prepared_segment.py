@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cutting import finest_cut, subject
-from torch import Tensor, nn
+from three_readers import Branches, loss_of
 
 from cutset.partition.capture.export import capture
 from cutset.partition.dataflow.cut import Cut
@@ -20,22 +20,6 @@ from cutset.runtime.worker.prepared_segment import (
     with_gradient,
 )
 from cutset.runtime.worker.program import programs
-
-
-class Branches(nn.Module):
-    """One tensor with three readers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 7)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.layer(x)
-        return (h * 1.1).sum() + (h.exp() * 0.3).sum() + h.tanh().square().sum()
-
-
-def loss_of(y: Tensor) -> Tensor:
-    return y
 
 
 def halves(graph: Graph) -> Cut:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cutting import finest_cut, recomputing, run_cut, run_plain, subject
+from three_readers import Branches, loss_of
 from torch import Tensor, nn
 
 from cutset.models.task import Data
@@ -17,22 +18,6 @@ from cutset.runtime.worker.program import Program, programs
 from cutset.runtime.worker.segment_compiler import compile_segment
 from cutset.runtime.worker.segment_runner import BatchTensors, SegmentRunner
 from cutset.runtime.worker.worker import Worker
-
-
-class Branches(nn.Module):
-    """One tensor with three readers, so that the order of their gradients' sum shows in its last bits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 7)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.layer(x)
-        return (h * 1.1).sum() + (h.exp() * 0.3).sum() + h.tanh().square().sum()
-
-
-def loss_of(y: Tensor) -> Tensor:
-    return y
 
 
 def uncut_program(model: nn.Module, x: Tensor) -> Program:

@@ -16,7 +16,6 @@ METHODS = [
 
 
 @pytest.mark.run
-@pytest.mark.timeout(400)  # it takes half a minute on idle cores, and paces its steps by the clock
 def test_staleness_and_the_time_to_an_accuracy_are_those_of_processes() -> None:
     """A busy machine delays processes by much of these few seconds; `cutset bench against-real` says more."""
     comparer = Comparer(TASK, step_s=0.05, batch=20)
