@@ -22,20 +22,22 @@ from .svg import (
 
 _SUM_WIDTH = 76.0
 _MANY = 16  # up to so many, cells have the room for numbers
+_LISTED = 16  # links that the form for phones has each a bar of
 
 
-def render_traffic_matrix(placement: Placement, *, standalone: bool = True) -> str:
+def render_traffic_matrix(placement: Placement, *, standalone: bool = True, narrow: bool = False) -> str:
     """Render the bytes between machines in a forward pass."""
     names = [machine.name for machine in placement.machines]
     cells: dict[tuple[int, int], int] = {}
     for sent in placement.predicted.traffic:
         cells[sent.source, sent.target] = cells.get((sent.source, sent.target), 0) + sent.bytes
-    return _render_matrix(
-        "traffic", "Traffic between machines, forward", names, cells, chips=True, standalone=standalone
-    )
+    title, figure = "Traffic between machines, forward", name_figure("traffic", narrow=narrow)
+    if narrow:
+        return _render_list(figure, title, names, cells, standalone=standalone)
+    return _render_matrix(figure, title, names, cells, chips=True, standalone=standalone)
 
 
-def render_link_matrix(links: Sequence[Mapping[str, Any]], *, standalone: bool = True) -> str:
+def render_link_matrix(links: Sequence[Mapping[str, Any]], *, standalone: bool = True, narrow: bool = False) -> str:
     """Render the bytes between processes as measured in a run. links: source, target and bytes of each."""
     names = sorted({str(link[end]) for link in links for end in ("source", "target")})
     place = {name: i for i, name in enumerate(names)}
@@ -43,9 +45,31 @@ def render_link_matrix(links: Sequence[Mapping[str, Any]], *, standalone: bool =
     for link in links:
         key = place[str(link["source"])], place[str(link["target"])]
         cells[key] = cells.get(key, 0) + int(link["bytes"])
-    return _render_matrix(
-        "links", "Traffic between processes, measured", names, cells, chips=False, standalone=standalone
-    )
+    title, figure = "Traffic between processes, measured", name_figure("links", narrow=narrow)
+    if narrow:
+        return _render_list(figure, title, names, cells, standalone=standalone)
+    return _render_matrix(figure, title, names, cells, chips=False, standalone=standalone)
+
+
+def _render_list(
+    name: str, title: str, names: list[str], cells: Mapping[tuple[int, int], int], *, standalone: bool
+) -> str:
+    """Render a bar for each link, the busiest first, and a line with the sum of those that have none."""
+    by_bytes = sorted(((count, key) for key, count in cells.items() if count), key=lambda one: (-one[0], one[1]))
+    out, width, high = [], 320.0, 36.0
+    for row, (count, (source, target)) in enumerate(by_bytes[:_LISTED]):
+        label, y, share = f"{names[source]} → {names[target]}", high * row, count / by_bytes[0][0]
+        bar = rect((8, y + 20, (width - 16) * share, 7), "heat", rx=2)
+        texts = text_line(8, y + 14, fit_text(label, 220, 12)) + text_line(
+            width - 8, y + 14, format_bytes(count), "end"
+        )
+        out.append(item(f"{label}: {format_bytes(count)}", texts, rect((8, y + 20, width - 16, 7), "track", rx=2), bar))
+    others = by_bytes[_LISTED:]
+    rest = f"{format_count(len(others))} others: {format_bytes(sum(count for count, _ in others))}; " if others else ""
+    foot = high * len(out) + 16
+    out.append(text_line(8, foot, f"{rest}in all {format_bytes(sum(cells.values()))}", "muted small"))
+    described = _describe_traffic(names, cells)
+    return render_figure(name, title, described, size=(width, foot + 8), body="".join(out), standalone=standalone)
 
 
 def _render_matrix(
@@ -135,7 +159,7 @@ def _render_sums(
     return out
 
 
-def _describe_traffic(names: list[str], cells: dict[tuple[int, int], int]) -> str:
+def _describe_traffic(names: list[str], cells: Mapping[tuple[int, int], int]) -> str:
     if not any(cells.values()):
         return f"Nothing is sent among these {len(names)}."
     (source, target), count = max(cells.items(), key=lambda cell: (cell[1], cell[0]))

@@ -88,14 +88,17 @@ def _render_histogram(
     return element("g", *out, data_worker=worker)
 
 
-_HEAT_HEIGHT, _HEAT_TOP, _HEAT_WIDTH, _MAX_COLUMNS = 22.0, 34.0, 34.0, 24
+_HEAT_HEIGHT, _HEAT_TOP, _HEAT_WIDTH = 22.0, 34.0, 34.0
+_MAX_COLUMNS, _MAX_NARROW_COLUMNS = 24, 9
 _SUMMARY_WIDTH = 130.0
 
 
-def render_staleness_heatmap(shards: Sequence[Mapping[str, Any]], *, standalone: bool = True) -> str:
+def render_staleness_heatmap(
+    shards: Sequence[Mapping[str, Any]], *, standalone: bool = True, narrow: bool = False
+) -> str:
     """Render a heat map with a row for each worker and shard; "" without pushes.
 
-    shards: each with its name and "staleness", worker -> staleness -> pushes.
+    shards: each with its name and "staleness", worker -> staleness -> pushes. narrow: the name of a row is above it.
     """
     rows = [
         (f"{worker} at {shard['name']}", {int(tau): int(pushes) for tau, pushes in taus.items()})
@@ -106,32 +109,35 @@ def render_staleness_heatmap(shards: Sequence[Mapping[str, Any]], *, standalone:
     if not rows:
         return ""
     longest = max(tau for _, taus in rows for tau in taus)
-    step = -(-(longest + 1) // _MAX_COLUMNS)
+    step = -(-(longest + 1) // (_MAX_NARROW_COLUMNS if narrow else _MAX_COLUMNS))
     columns = longest // step + 1
-    left = 24.0 + max(90.0, *(measure_text(fit_text(name, 240)) for name, _ in rows))
-    end = left + _HEAT_WIDTH * columns
-    out = [
-        text_line(12, 20, "% by staleness", "muted small"),
-        text_line(end + _SUMMARY_WIDTH, 20, "mean, max", "muted small end"),
+    left = 6.0 if narrow else 24.0 + max(90.0, *(measure_text(fit_text(name, 240)) for name, _ in rows))
+    end = 308.0 if narrow else left + _HEAT_WIDTH * columns + _SUMMARY_WIDTH
+    down, high = (20.0, _HEAT_HEIGHT + 24) if narrow else (0.0, _HEAT_HEIGHT)
+    top = _HEAT_TOP + (16 if narrow else 0)
+    out = [text_line(12, 20, "% by staleness", "muted small"), text_line(end, 20, "mean, max", "muted small end")]
+    out += [
+        text_line(left + _HEAT_WIDTH * (i + 0.5), top - 14, str(i * step), "muted small mid") for i in range(columns)
     ]
-    out += [text_line(left + _HEAT_WIDTH * (i + 0.5), 20, str(i * step), "muted small mid") for i in range(columns)]
     for i, (name, taus) in enumerate(rows):
-        out.append(
-            _render_row(name, taus, bin_counts(taus, step, longest), step=step, at=(left, _HEAT_TOP + _HEAT_HEIGHT * i))
-        )
+        y = top + high * i
+        cells = _render_cells(name, bin_counts(taus, step, longest), step=step, at=(left, y + down))
+        label = text_line(12, y + 15, fit_text(name, 190 if narrow else 240), "small")
+        out.append(element("g", label, *cells, text_line(end, y + 15, describe_staleness(taus), "muted small end")))
     return render_figure(
-        "heat",
+        name_figure("heat", narrow=narrow),
         "Staleness of pushes per worker and shard",
         "; ".join(f"{name}: {describe_staleness(taus)}" for name, taus in rows) + ".",
-        size=(end + _SUMMARY_WIDTH + 12, _HEAT_TOP + _HEAT_HEIGHT * len(rows) + 8),
+        size=(end + 12, top + high * len(rows) + 8),
         body="".join(out),
         standalone=standalone,
     )
 
 
-def _render_row(name: str, taus: Mapping[int, int], bins: Sequence[int], *, step: int, at: tuple[float, float]) -> str:
+def _render_cells(name: str, bins: Sequence[int], *, step: int, at: tuple[float, float]) -> list[str]:
+    """Render the cells of a row, beside each other from a place on."""
     (x, y), total = at, sum(bins)
-    out = [text_line(12, y + 15, fit_text(name, 240), "small")]
+    out = []
     for i, pushes in enumerate(bins):
         share = pushes / total
         spot = x + _HEAT_WIDTH * i + 1
@@ -155,10 +161,7 @@ def _render_row(name: str, taus: Mapping[int, int], bins: Sequence[int], *, step
         colour = "mid small heatstrong" if dark else "mid small"
         number = text_line(spot + _HEAT_WIDTH / 2 - 1, y + 15, format_percent(share).rstrip(" %"), colour)
         out.append(item(words, box, number))
-    out.append(
-        text_line(x + _HEAT_WIDTH * len(bins) + _SUMMARY_WIDTH, y + 15, describe_staleness(taus), "muted small end")
-    )
-    return element("g", *out)
+    return out
 
 
 _BAR_ROW, _BARS_TOP = 26.0, 34.0

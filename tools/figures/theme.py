@@ -177,8 +177,16 @@ main{padding:16px 8px 48px}
 .narrow>svg.figure{width:100%;min-width:320px;max-width:460px}
 .facts{grid-template-columns:repeat(auto-fit,minmax(140px,1fr))}
 h1{font-size:22px}
-table{width:max-content;min-width:100%}
-th,td{max-width:34ch}
+table,tbody,tr,th,td{display:block;width:auto}
+thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+tr{padding:8px 0;border-bottom:1px solid var(--line)}
+tr:last-child{border-bottom:0}
+th,td,tbody tr>:first-child{border:0;padding:1px 0 1px 8px}
+tbody th{font-weight:600}
+td{display:flex;gap:16px;justify-content:space-between;text-align:right;overflow-wrap:anywhere}
+td::before{content:attr(data-label);color:var(--muted);text-align:left;flex:none}
+td:empty{display:none}
+.number{white-space:normal}
 }
 @media print{#detail,.tools{display:none!important}}
 footer{color:var(--muted);font-size:13px}

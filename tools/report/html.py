@@ -107,11 +107,20 @@ def render_facts(items: Sequence[tuple[str, str, str]]) -> str:
 
 
 def render_table(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:
-    """Render a table that scrolls if it is too wide, by keys too."""
-    head = "".join(f'<th scope="col"{_render_side(column)}>{escape(column.label)}</th>' for column in columns)
+    """Render a table that scrolls if it is too wide, by keys too; on phones each row is a list of its cells.
+
+    Roles say what the parts are also where their style makes them something else than a table.
+    """
+    head = "".join(
+        f'<th scope="col" role="columnheader"{_render_side(column)}>{escape(column.label)}</th>' for column in columns
+    )
     body = "".join(_render_row(columns, row) for row in rows)
     label = escape(f"Table by {columns[0].label}")
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    top, rows_in = (
+        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>',
+        f'<tbody role="rowgroup">{body}</tbody>',
+    )
+    table = f'<table role="table">{top}{rows_in}</table>'
     return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{table}</div>'
 
 
@@ -121,12 +130,13 @@ def _render_side(column: TableColumn) -> str:
 
 def _render_row(columns: Sequence[TableColumn], row: TableRow) -> str:
     label = f'<span class="tag">{escape(row.tag)}</span>' if row.tag else ""
-    cells = [f'<th scope="row">{escape(row.cells[0])}{label}</th>']
+    cells = [f'<th scope="row" role="rowheader">{escape(row.cells[0])}{label}</th>']
     for i, (column, cell) in enumerate(zip(columns[1:], row.cells[1:], strict=True), start=1):
         classes = " ".join(name for name, on in (("number", column.number), ("bad", i in row.bad)) if on)
-        cells.append(f'<td class="{classes}">{escape(cell)}</td>' if classes else f"<td>{escape(cell)}</td>")
-    opening = '<tr class="best">' if row.best else "<tr>"
-    return f"{opening}{''.join(cells)}</tr>"
+        named = f' class="{classes}"' if classes else ""
+        cells.append(f'<td role="cell" data-label="{escape(column.label)}"{named}>{escape(cell)}</td>')
+    best = ' class="best"' if row.best else ""
+    return f'<tr role="row"{best}>{"".join(cells)}</tr>'
 
 
 def render_notes(lines: Sequence[str]) -> str:

@@ -26,7 +26,6 @@ from .html import (
     render_header,
     render_notes,
     render_page,
-    render_scroll,
     render_settings,
     render_table,
 )
@@ -102,7 +101,7 @@ def _render_iterations(result: Mapping[str, Any]) -> str:
 def _render_staleness(result: Mapping[str, Any]) -> str:
     """Render staleness by worker and, if there are several shards, by worker and shard."""
     shards = (result.get("server_statistics") or {}).get("shards") or ()
-    heat = render_scroll(render_staleness_heatmap(shards, standalone=False)) if len(shards) > 1 else ""
+    heat = render_figures(partial(render_staleness_heatmap, shards)) if len(shards) > 1 else ""
     return render_card(
         "Staleness",
         "Updates by others between a worker's fetch and its push: how many of its pushes had which staleness.",
@@ -178,7 +177,7 @@ def _render_plan(placement: Placement, measured: Mapping[str, Any] | None = None
     return (
         render_cut_map_card(placement, lead, render_fold("All crossing tensors", _render_crossings(placement)))
         + render_card("Load", load, render_figures(partial(render_load_bars, placement)))
-        + render_card("Traffic", traffic, render_scroll(render_traffic_matrix(placement, standalone=False)))
+        + render_card("Traffic", traffic, render_figures(partial(render_traffic_matrix, placement)))
         + _render_step(placement, measured)
         + render_card("Candidates", _CANDIDATES, render_candidates(placement))
     )
@@ -265,7 +264,7 @@ def _render_links(result: Mapping[str, Any]) -> str:
         for x in busiest
     ]
     names = {link[end] for link in links for end in ("source", "target")}
-    matrix = render_scroll(render_link_matrix(links, standalone=False)) if len(names) <= _MAX_LINKS else ""
+    matrix = render_figures(partial(render_link_matrix, links)) if len(names) <= _MAX_LINKS else ""
     listed = render_fold("All links", render_table(columns, rows)) if matrix else render_table(columns, rows)
     return render_card(
         "Traffic, measured",

@@ -27,7 +27,6 @@ from ..report.html import (
     render_head,
     render_notes,
     render_page,
-    render_scroll,
     render_table,
 )
 from ..report.page_script import PAGE_SCRIPT
@@ -214,7 +213,7 @@ def _render_links(view: RunView) -> str:
     names = {link[end] for link in links for end in ("source", "target")}
     if not links or len(names) > MAX_LINKED:
         return ""
-    matrix = render_scroll(render_link_matrix(links, standalone=False))
+    matrix = render_figures(partial(render_link_matrix, links))
     return render_card("Traffic", "Bytes a second from row to column.", matrix)
 
 

@@ -208,5 +208,5 @@ def test_staleness_is_shown_per_worker_and_in_words() -> None:
 def test_a_table_marks_rows_and_cells() -> None:
     columns = [TableColumn("name"), TableColumn("size", number=True)]
     html = render_table(columns, [TableRow(("a", "1"), tag="best", best=True, bad=(1,))])
-    assert '<tr class="best"><th scope="row">a<span class="tag">best</span></th>' in html
-    assert '<td class="number bad">1</td>' in html
+    assert '<tr role="row" class="best"><th scope="row" role="rowheader">a<span class="tag">best</span></th>' in html
+    assert '<td role="cell" data-label="size" class="number bad">1</td>' in html
