@@ -164,15 +164,21 @@ document.addEventListener('input', event => {
   if (box) { delete box.dataset.at; find(box); }
 });
 
-// Replaces what a part of the page shows; what a reader has opened, scrolled or stands on stays so.
-function replacePart(place, markup) {
-  const parts = () => [...place.querySelectorAll('.item, svg.figure, .scroll, summary, input, button')];
-  const at = parts().indexOf(document.activeElement);
-  const open = [...place.querySelectorAll('details')].map(one => one.open);
-  const left = [...place.querySelectorAll('.scroll')].map(one => one.scrollLeft);
-  place.innerHTML = markup;
-  place.querySelectorAll('details').forEach((one, i) => { one.open = open[i] ?? false; });
-  place.querySelectorAll('.scroll').forEach((one, i) => { one.scrollLeft = left[i] ?? 0; });
-  if (at >= 0 && parts()[at]) parts()[at].focus({preventScroll: true});
+// Replaces what parts of the page show; what a reader has opened, scrolled or stands on stays so. All is read before
+// anything is written, and written only where it differs: so the page is laid out once.
+function replaceParts(parts) {
+  const list = place => [...place.querySelectorAll('.item, svg.figure, .scroll, summary, input, button')];
+  const states = parts.map(([place, markup]) => ({
+    place, markup,
+    at: place.contains(document.activeElement) ? list(place).indexOf(document.activeElement) : -1,
+    open: [...place.querySelectorAll('details')].map(one => one.open),
+    left: [...place.querySelectorAll('.scroll')].map(one => one.scrollLeft),
+  }));
+  for (const {place, markup} of states) { place.innerHTML = markup; }
+  for (const {place, at, open, left} of states) {
+    place.querySelectorAll('details').forEach((one, i) => { if (i < open.length) one.open = open[i]; });
+    place.querySelectorAll('.scroll').forEach((one, i) => { if (left[i]) one.scrollLeft = left[i]; });
+    if (at >= 0) list(place)[at]?.focus({preventScroll: true});
+  }
 }
 """

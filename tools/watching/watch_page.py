@@ -46,28 +46,25 @@ _ACTIVITY = (
 )
 BUSY = "busy"  # beside the parts: by machine
 
-_CSS = (
-    ".off{color:var(--bad);font-weight:600}\n"
-    "section.card:empty{display:none}\n"
-    "@media (prefers-reduced-motion:no-preference){#map svg[class] .tile{transition:fill-opacity .6s}}\n"
-    + "".join(f"#map svg .f{i}{{fill-opacity:var(--busy{i},1)}}\n" for i in range(MACHINE_COLOURS))
+_CSS = ".off{color:var(--bad);font-weight:600}\nsection.card:empty{display:none}\n" + "".join(
+    f"#map svg .f{i}{{fill-opacity:var(--busy{i},1)}}\n" for i in range(MACHINE_COLOURS)
 )
 
-# Replaces parts of the page by what the server sends; EventSource connects again by itself, and is sent all.
+# Replaces parts of the page by what the server sends; EventSource connects again by itself, and is sent all. Who
+# watches may sit on a machine that trains: nothing moves between two events, and the map changes in steps.
 _SCRIPT = """
 const source = new EventSource('events');
-const link = document.getElementById('link');
+const link = document.getElementById('link'), map = document.getElementById('map');
 source.onopen = () => { link.textContent = ''; };
 source.onerror = () => { link.textContent = 'Not connected; trying again.'; };
 source.onmessage = event => {
   const parts = JSON.parse(event.data);
   for (const [machine, share] of Object.entries(parts.busy || {})) {
-    document.documentElement.style.setProperty('--busy' + machine, 0.25 + 0.75 * share);
+    const shade = (0.25 + 0.75 * Math.round(20 * share) / 20).toFixed(4), name = '--busy' + machine;
+    if (map.style.getPropertyValue(name) !== shade) { map.style.setProperty(name, shade); }
   }
-  for (const [name, markup] of Object.entries(parts)) {
-    const place = document.getElementById(name);
-    if (place) { replacePart(place, markup); }
-  }
+  const places = Object.entries(parts).map(([name, markup]) => [document.getElementById(name), markup]);
+  replaceParts(places.filter(([place]) => place));
 };
 """
 

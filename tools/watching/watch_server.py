@@ -22,7 +22,7 @@ from .run_follower import RunFollower
 from .watch_page import BUSY, PageParts, render_watch_page
 
 LOOPBACK = "127.0.0.1"
-UPDATE_S = 1.0
+UPDATE_S = 2.0  # a browser takes some milliseconds for each, maybe of a core that trains
 QUIET_S = 10.0  # after so long without news a comment keeps the connection, and finds that a browser has gone
 SEND_TIMEOUT_S = 20.0
 MAX_VIEWERS = 32

@@ -32,7 +32,7 @@ def test_a_run_is_seen_as_it_goes_on(tmp_path: Path) -> None:
                 server.update()
                 browser.wait_for(lambda n=number: f"step {n}" in browser.text(), "the page does not change")  # type: ignore[misc]
             browser.wait_for(lambda: "computes 50 %" in browser.text(), "who computes is not shown")
-            busy = browser.run("return document.documentElement.style.getPropertyValue('--busy0')")
+            busy = browser.run("return document.getElementById('map').style.getPropertyValue('--busy0')")
             assert float(busy) == pytest.approx(0.25 + 0.75 * 0.5)
             assert browser.run("return document.querySelectorAll('svg.figure').length") >= 2
             where = urlsplit(server.address)
