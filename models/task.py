@@ -1,6 +1,7 @@
 """`Task`: what the user brings to be planned and trained - model, loss, data and an example batch."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,6 +109,7 @@ class Task:
     batch: samples of a step and replica, unless the command line names another number.
     epochs: passes over the training samples that it takes to learn them well, unless the command line names another
         number.
+    rate_scale: how many times an optimizer's own learning rate suits it, unless the command line names a rate.
     leaf_modules: globs of module names ("encoder.layers.*"); such a module is one operator of the plan, whose inside
         is not traced and may branch on data.
     """
@@ -125,6 +127,7 @@ class Task:
     samples: int | None = None
     batch: int = 32
     epochs: int = 1
+    rate_scale: float = 1.0
     leaf_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -140,6 +143,8 @@ class Task:
         for name, value in (("batch", self.batch), ("epochs", self.epochs)):
             if value < 1:
                 raise TaskError(f"task {self.name!r} has {name}={value}", fix=f"give {name}=1 or more")
+        if not 0 < self.rate_scale < math.inf:
+            raise TaskError(f"task {self.name!r} has rate_scale={self.rate_scale}", fix="give a number above 0")
 
     def list_readers(self) -> list[Callable[..., Any]]:
         """Return whatever reads all that the model gives in evaluation, called as `reader(outputs, *targets)`."""

@@ -61,6 +61,12 @@ def test_no_epochs_are_refused():
         replace(make_task(), epochs=0)
 
 
+@pytest.mark.parametrize("rate_scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_scale_of_rates_is_a_number_above_0(rate_scale):
+    with pytest.raises(TaskError, match="rate_scale="):
+        replace(make_task(), rate_scale=rate_scale)
+
+
 def test_example_fits_the_model_and_the_loss():
     task = make_task()
     example = task.example(5)

@@ -9,6 +9,7 @@ import msgspec
 from torch import nn
 
 from ...errors import BadInput, UsageError
+from ...models.task import Task
 from ...partition.capture.tracing_error import Untraceable
 from ...ps.methods.sandblaster import Sandblaster
 from ...ps.optimizers.rates import RatedOptimizer, Scheduled
@@ -73,7 +74,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     names, resumed = state_names(weights.model), [] if start is None else start.notes
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     groups, ties = config.parameter_groups, list_ties(weights.model)
-    base = _choose_optimizer(config, method)
+    base = _choose_optimizer(config, method, plan.task)
     optimizer = arrange_groups(base, groups, config.ema, regions, ties)
     demand_average(optimizer, method, config.replicas)
     remarks = count_groups(optimizer, groups, len(plan.spec.frozen))
@@ -109,9 +110,9 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     )
 
 
-def _choose_optimizer(config: RunConfig, method: "AnyMethod") -> RatedOptimizer:
-    """Return the optimizer of a run; its rate depends on the method where the user names none."""
-    times = method.scale_default_rate(config.replicas)
+def _choose_optimizer(config: RunConfig, method: "AnyMethod", task: Task) -> RatedOptimizer:
+    """Return the optimizer of a run; its rate depends on the task and the method where the user names none."""
+    times = task.rate_scale * method.scale_default_rate(config.replicas)
     return optimizer_of(config.optimizer, config.lr, config.lr_schedule, times=times)
 
 
@@ -169,7 +170,7 @@ def _make_training_spec(
 ) -> TrainingSpec:
     """Share the samples of all epochs out in whole batches, the steps of each replica."""
     method = method_of(config.method)
-    optimizer = _choose_optimizer(config, method)
+    optimizer = _choose_optimizer(config, method, plan.task)
     own = 1 if isinstance(method, Sandblaster) else plan.task.epochs  # a batch method only asks for one portion
     epochs = config.epochs or own
     steps = epochs * trial.samples // plan.batch // config.replicas

@@ -40,6 +40,11 @@ def task() -> Task:
     return make()
 
 
+def slow() -> Task:
+    """Wants half the rate that optimizers have."""
+    return make(rate_scale=0.5)
+
+
 def talks() -> Task:
     """Prints where nobody expects it."""
     print("let me tell you about clouds")  # noqa: T201

@@ -97,6 +97,14 @@ def test_the_samples_of_all_epochs_are_shared_out_in_whole_batches(
     assert (training.steps, training.evaluate_every) == (steps, evaluate_every)
 
 
+@pytest.mark.parametrize(("lr", "rate"), [(None, 0.01), (0.3, 0.3)])
+def test_a_task_scales_an_optimizers_own_rate_but_not_a_users(
+    options: RunConfig, lr: float | None, rate: float
+) -> None:
+    job = prepare(replace(options, task=task_named("slow"), optimizer="adagrad", lr=lr))
+    assert job.optimizer.lr == rate
+
+
 @pytest.mark.parametrize(
     ("method", "steps", "versions"), [("sync", 1, 1), ("downpour:push=4", 4, 2), ("averaging:every=3", 3, 1)]
 )
