@@ -260,10 +260,12 @@ class _SegmentCompiler:
         if box != piece:
             where = self._info(source).dim_slices(box, piece)
             return self._call(lambda tensor: tensor[where], self._shared_operand(operand, piece))
+        local, readers = self._info(source).local_shape(box), self._readers.of(source)
         if source not in self._pieces and source in self._outputs:
-            return self._outputs[source]
-        place, local = self._piece(source), self._info(source).local_shape(box)
-        if sizes(box) == local and self._readers.of(source).may_share_a_node:
+            made = self._outputs[source]
+            return self._reshape(made, local) if readers.opaque else made
+        place = self._piece(source)
+        if sizes(box) == local and readers.may_share_a_node:
             return place
         return self._reshape(place, local)
 
