@@ -8,13 +8,13 @@ at a time (Chen et al., "Training deep nets with sublinear memory cost", 2016, s
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..cluster.cost_model import class_of, is_cast
 from ..cluster.machines import Cluster
 from ..ir.box import volume
-from ..ir.graph import STATE_KINDS, Graph
+from ..ir.graph import STATE_KINDS, Graph, Op, TensorInfo
 from ..operators.leaf_module import LEAF_MODULE
 from ..operators.sharding.cost_class import VIEW
 from .dataflow import Dataflow
@@ -55,10 +55,33 @@ def state_bytes(graph: Graph) -> dict[str, int]:
     return held
 
 
+def is_view(op: Op, tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether what an operator makes lies in the memory of what it reads."""
+    return class_of(op) == VIEW and not is_cast(op, tensors)
+
+
 def peak_memory(dataflow: Dataflow, *, in_flight: int = 1) -> list[int]:
     """Bytes that each machine needs with `in_flight` micro-batches at a time."""
     recomputed = _recomputed_stages(dataflow)
     return [machine.bytes(in_flight, recomputed[number]) for number, machine in enumerate(_memory_use(dataflow))]
+
+
+def least_memory(dataflow: Dataflow, *, in_flight: int = 1) -> list[int]:
+    """Bytes that each machine needs at least: those with every segment recomputed that can be."""
+    uses = _memory_use(dataflow)
+    return [use.bytes(in_flight, set(use.activation_bytes) - use.fixed) for use in uses]
+
+
+def whole_memory(graph: Graph, *, in_flight: int = 1) -> int:
+    """Bytes of all tensors of a graph, as a machine would hold them that has the whole model, roughly."""
+    state = state_bytes(graph)
+    views = {name for op in graph.ops if is_view(op, graph.tensors) for name in op.outputs}
+    values = sum(
+        volume(info.box) * info.element_bytes * (2 if info.gradient else 1)
+        for info in graph.tensors.values()
+        if info.name not in state and info.name not in views
+    )
+    return sum(volume(graph.tensors[name].box) * size for name, size in state.items()) + in_flight * values
 
 
 def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1) -> Dataflow:
@@ -91,8 +114,7 @@ def _recomputed_stages(dataflow: Dataflow) -> Sequence[set[int]]:
 def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
     machines = [_MemoryUse() for _ in range(dataflow.cut.machines)]
     tensors = dataflow.graph.tensors
-    seen = [op for op in dataflow.graph.ops if class_of(op) == VIEW and not is_cast(op, tensors)]
-    views = {name for op in seen for name in op.outputs}
+    views = {name for op in dataflow.graph.ops if is_view(op, tensors) for name in op.outputs}
     later, state = _read_later(dataflow), state_bytes(dataflow.graph)
     stages = {i.index: i.stage for i in dataflow.instructions}
     for piece in dataflow.pieces:

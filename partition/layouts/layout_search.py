@@ -15,7 +15,7 @@ So data parallelism, column and row parallelism, tiles of images and of weights 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from ..cluster.cost_model import CostModel
 from ..cluster.hierarchy import find_hosts
 from ..cluster.machines import Cluster, Machine
 from ..dataflow.cut import PlacedBox
+from ..dataflow.memory_model import is_view, state_bytes
 from ..ir.box import whole
 from ..ir.graph import STATE_KINDS, Graph, Op, Operand, TensorInfo
 from .device_mesh import DeviceMesh
-from .layout_space import Bools, LayoutSpace, Regions, input_regions, layout_space
+from .layout_space import Bools, LayoutSpace, Regions, input_regions, layout_space, output_regions
 from .resharding_cost import EQUAL_WEIGHTS, Floats, LayoutTraffic, TrafficWeights
 from .variable_elimination import minimise
 
@@ -47,6 +48,24 @@ def search_layouts(
     return _Search(graph, cluster, mesh_of, weights, costs or CostModel(graph.tensors)).solve()
 
 
+@dataclass(frozen=True)
+class LayoutCosts:
+    """What the best layouts on a mesh cost.
+
+    seconds: of each operator, compute and the transfers that it waits for. state_bytes, value_bytes: what each machine
+    of the cluster then holds of the state that the operator is the first to read, and of its results: [operator, m].
+    """
+
+    seconds: Floats
+    state_bytes: Floats
+    value_bytes: Floats
+
+
+def find_layout_costs(graph: Graph, cluster: Cluster, mesh: DeviceMesh, *, costs: CostModel) -> LayoutCosts:
+    """Return what each operator costs in the best layouts on a mesh."""
+    return _Search(graph, cluster, lambda op: mesh, EQUAL_WEIGHTS, costs).find_costs()
+
+
 class _Search:
     def __init__(
         self,
@@ -63,6 +82,27 @@ class _Search:
         nameless = [replace(machine, name="", address="") for machine in cluster.machines]
         self.kinds = np.array([first_alike.setdefault(machine, n) for n, machine in enumerate(nameless)])
         self.position = {op.name: i for i, op in enumerate(graph.ops)}
+
+    def find_costs(self) -> LayoutCosts:
+        """Find the best layouts, and return what they cost."""
+        alone, pairs = [self._alone(of) for of in self.options], self._pairs()
+        chosen = minimise(alone, pairs)
+        seconds = np.array([float(costs[p]) for costs, p in zip(alone, chosen, strict=True)])
+        for (i, j), costs in pairs.items():
+            seconds[max(i, j)] += costs[chosen[i], chosen[j]]
+        state, values = (np.zeros((len(chosen), len(self.cluster))) for _ in range(2))
+        size_of, seen = state_bytes(self.graph), set[str]()
+        for i, (of, p) in enumerate(zip(self.options, chosen, strict=True)):
+            for name in of.op.outputs if not is_view(of.op, self.graph.tensors) else ():
+                info = self.graph.tensors[name]
+                each = info.element_bytes * (2 if info.gradient else 1)
+                values[i] += output_regions(of[p], info).points[0] * each
+            for operand in of.op.nest.operands:
+                info = self.graph.tensors[operand.tensor]
+                if info.name in size_of and info.name not in seen:
+                    seen.add(info.name)
+                    state[i] += input_regions(of[p], operand, info).points[0] * size_of[info.name]
+        return LayoutCosts(seconds, state, values)
 
     def solve(self) -> tuple[dict[str, Sequence[PlacedBox]], dict[str, Sequence[PlacedBox]]]:
         chosen = minimise([self._alone(of) for of in self.options], self._pairs())

@@ -3,9 +3,13 @@
 mesh AxB                 the best layouts on a mesh of the machines (layout_search.py)
 mesh AxB by bytes        the same where bytes count four times
 mesh AxB by memory       the same with shares by the machines' memory
+mesh AxB to fit          the same with shares by speed up to what fits in memory (fitting_shares.py)
 mesh AxB, hosts alike    the same chosen as if machines of several hosts were as near as those of one
 mesh AxB, whole apart    operators that cannot be cut on a machine each, the others on the mesh (whole_operators.py)
-stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own
+stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own; with "to fit" as above
+stages x meshes          a pipeline of stages of unlike size, each on a mesh of its own (stage_division.py)
+stages x meshes, turned  the same with the last machines for the first stages
+stages x meshes, uneven  the same where some machines may have next to no work
 wavefront SxAxB/W        layers of recurrent nets on S meshes, in waves W products deep (wavefront.py)
 slices                   every layer cut along its hidden units
 stages, even stages      contiguous stages by dynamic programming, with and without traffic
@@ -16,44 +20,30 @@ kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 """
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
-from ...errors import Infeasible
 from ..cluster.cost_model import CostModel
 from ..cluster.hierarchy import find_hosts
 from ..cluster.machines import Cluster
-from ..dataflow.cut import Cut, PlacedBox, colocate_overwriters, find_partial_ops, fuse_boxes, one_machine_cut
+from ..dataflow.cut import Cut, colocate_overwriters, find_partial_ops, fuse_boxes, one_machine_cut
 from ..ir.graph import Graph
+from ..layouts.device_mesh import DeviceMesh
 from ..layouts.layout_search import mesh_of_machines, mesh_shapes, mesh_shapes_of, search_layouts
 from ..layouts.resharding_cost import EQUAL_WEIGHTS, TrafficWeights
+from ..layouts.stage_division import divide_stages
 from ..layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
-from ..mincut.block_graph import boxes_by_operator, build_block_graph, level_groups
-from ..mincut.block_hypergraph import build_block_hypergraph
-from ..mincut.blocks import Blocks, split_into_blocks
-from ..mincut.csr_graph import CsrGraph
-from ..mincut.cut_axes import CutAxes, paired_axes, spatial_axes, unit_axes
-from ..mincut.kahypar import partition_kahypar
-from ..mincut.metis import MAX_LEVELS, partition_metis, partition_metis_levels
-from ..mincut.metis_ctypes import MetisUnavailable
-from ..mincut.reduction_owners import reduction_owners
-from .plan import Candidate, PlanningProblem, Rejected
+from .block_cuts import BlocksAlongAxes, cut_axis_sets, cut_by_kahypar, cut_by_metis
+from .fitting_shares import fit_shares, is_memory_tight
+from .plan import FAIR_SHARE, Boxes, Candidate, CutMaker, CutOrReason, PlanningProblem, Rejected
 from .wavefront import assign_layers, find_layers, group_counts, wave_lengths
 from .whole_operators import spread_whole_operators
 
-MAX_BLOCKS = 20_000  # a plan of more blocks takes minutes; coarser sets of cut axes must do then
-MAX_LEVEL_BLOCKS = 4_000  # the same where every level is balanced
 MAX_MEMORY_RATIO = 1.25  # largest to smallest memory per FLOP/s; beyond, shares by memory are tried too
+MAX_DIVIDED_WORK = 4_000  # operators times machines up to which stages of unlike size are worth their time
 # The sum over pairs of operators does not see that latencies overlap where several messages leave at once.
 BYTES_FIRST = TrafficWeights(network=4.0, latency=0.0)
-MAX_FINE_MACHINES = 16  # machines up to which several blocks an axis and machine are worth their time
-
-
-Boxes = Mapping[str, Sequence[PlacedBox]]
-# Boxes, folds and, where it is not 0, the depth of a wave; or why there is no cut.
-CutOrReason = tuple[Boxes, Boxes] | tuple[Boxes, Boxes, int] | str
-CutMaker = Callable[[], CutOrReason]
 
 
 def propose_candidates(
@@ -93,8 +83,11 @@ def candidate_names(problem: PlanningProblem) -> list[str]:
 
 
 def count_stages(name: str, machines: int) -> int:
-    """Return how many stages a candidate has, by its name; 1 where all machines work on each operator, 0 for waves."""
-    if name.startswith("wavefront"):
+    """Return how many stages a candidate has, by its name; 1 where all machines work on each operator.
+
+    0 where only the whole graph says it.
+    """
+    if name.startswith(("wavefront", "stages x meshes")):
         return 0
     if name.startswith("stages x mesh "):
         return int(name.removeprefix("stages x mesh ").partition("x")[0])
@@ -126,30 +119,9 @@ def operator_box(graph: Graph, name: str) -> tuple[tuple[int, int], ...]:
 
 
 def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, CutMaker]]:
-    machines = problem.machines
-    for shape in mesh_shapes_of(problem.cluster):
-        yield f"mesh {format_shape(shape)}", partial(_on_mesh, problem, [(machines, shape)], costs)
-        yield (
-            f"mesh {format_shape(shape)} by bytes",
-            partial(_on_mesh, problem, [(machines, shape)], costs, BYTES_FIRST),
-        )
-        if _memory_differs(problem.cluster):
-            yield f"mesh {format_shape(shape)} by memory", partial(_by_memory, problem, shape, costs)
-    if len(find_hosts(problem.cluster)) > 1:
-        alike = replace(problem.cluster, links=())
-        for (weights, how), shape in itertools.product(
-            ((EQUAL_WEIGHTS, ""), (BYTES_FIRST, " by bytes")), mesh_shapes(len(machines))
-        ):
-            make = partial(_on_mesh, problem, [(machines, shape)], costs, weights, reckoned_on=alike)
-            yield f"mesh {format_shape(shape)}{how}, hosts alike", make
-    apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins)
-    for shape in mesh_shapes_of(problem.cluster) if apart else ():
-        fixed = replace(problem, pins={**apart, **problem.pins})
-        yield f"mesh {format_shape(shape)}, whole apart", partial(_on_mesh, fixed, [(machines, shape)], costs)
-    for stages, shape in _staged_shapes(problem):
-        size = len(machines) // stages
-        groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
-        yield f"stages x mesh {stages}x{format_shape(shape)}", partial(_on_mesh, problem, groups, costs)
+    machines, tight = problem.machines, is_memory_tight(problem)
+    yield from _make_on_meshes(problem, costs, tight=tight)
+    yield from _make_in_stages(problem, costs, tight=tight)
     layers = find_layers(problem.graph)
     for count in group_counts(layers, len(machines)):
         for shape, wave in itertools.product(mesh_shapes(len(machines) // count), wave_lengths(problem.graph)):
@@ -161,11 +133,53 @@ def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, C
     for shape in mesh_shapes(len(machines))[::-1][:2]:
         yield f"tiles {format_shape(shape)}", partial(_tiles, problem, shape)
     for axes in cut_axis_sets(problem.graph, len(machines)):
-        along = _BlocksAlongAxes(problem.graph, axes)
-        yield f"metis {axes.name}", partial(_by_metis, problem, along, levels=False)
+        along = BlocksAlongAxes(problem.graph, axes)
+        yield f"metis {axes.name}", partial(cut_by_metis, problem, along, levels=False)
         if axes.axes and axes.parts <= len(machines):
-            yield f"metis levels {axes.name}", partial(_by_metis, problem, along, levels=True)
-            yield f"kahypar {axes.name}", partial(_by_kahypar, problem, along)
+            yield f"metis levels {axes.name}", partial(cut_by_metis, problem, along, levels=True)
+            yield f"kahypar {axes.name}", partial(cut_by_kahypar, problem, along)
+
+
+def _make_on_meshes(problem: PlanningProblem, costs: CostModel, *, tight: bool) -> Iterator[tuple[str, CutMaker]]:
+    machines = problem.machines
+    for shape in mesh_shapes_of(problem.cluster):
+        name, groups = f"mesh {format_shape(shape)}", [(machines, shape)]
+        yield name, partial(_on_mesh, problem, groups, costs)
+        yield f"{name} by bytes", partial(_on_mesh, problem, groups, costs, BYTES_FIRST)
+        if _memory_differs(problem.cluster):
+            yield f"{name} by memory", partial(_by_memory, problem, shape, costs)
+        if tight:
+            yield f"{name} to fit", partial(_to_fit, problem, groups, costs)
+    if len(find_hosts(problem.cluster)) > 1:
+        alike = replace(problem.cluster, links=())
+        for (weights, how), shape in itertools.product(
+            ((EQUAL_WEIGHTS, ""), (BYTES_FIRST, " by bytes")), mesh_shapes(len(machines))
+        ):
+            make = partial(_on_mesh, problem, [(machines, shape)], costs, weights, reckoned_on=alike)
+            yield f"mesh {format_shape(shape)}{how}, hosts alike", make
+    apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins)
+    for shape in mesh_shapes_of(problem.cluster) if apart else ():
+        fixed = replace(problem, pins={**apart, **problem.pins})
+        yield f"mesh {format_shape(shape)}, whole apart", partial(_on_mesh, fixed, [(machines, shape)], costs)
+
+
+def _make_in_stages(problem: PlanningProblem, costs: CostModel, *, tight: bool) -> Iterator[tuple[str, CutMaker]]:
+    machines = problem.machines
+    for stages, shape in _staged_shapes(problem):
+        size = len(machines) // stages
+        name = f"stages x mesh {stages}x{format_shape(shape)}"
+        groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
+        yield name, partial(_on_mesh, problem, groups, costs)
+        if tight:
+            yield f"{name} to fit", partial(_to_fit, problem, groups, costs)
+    if len(machines) <= 2 or len(problem.graph.ops) * len(machines) > MAX_DIVIDED_WORK:
+        return
+    unlike = len({machine.flops_per_s for machine in problem.cluster.machines}) > 1
+    for order, how in ((machines, ""), (machines[::-1], ", turned"))[: 1 + unlike]:
+        yield f"stages x meshes{how}", partial(_in_unlike_stages, problem, order, costs)
+        yield f"stages x meshes, uneven{how}", partial(_in_unlike_stages, problem, order, costs, least_load=0.0)
+        if tight:
+            yield f"stages x meshes to fit{how}", partial(_in_unlike_stages, problem, order, costs, cautious=True)
 
 
 def format_shape(shape: Sequence[int]) -> str:
@@ -199,19 +213,47 @@ def _on_mesh(
     weights: TrafficWeights = EQUAL_WEIGHTS,
     *,
     reckoned_on: Cluster | None = None,
+    shares: Sequence[float] = (),
 ) -> CutOrReason:
     """The best layouts, the operators in as many stages as there are groups of machines.
 
-    reckoned_on: the same machines on another network, which the layouts are chosen for.
+    reckoned_on: the same machines on another network, which the layouts are chosen for. shares: of the work that the
+    machines get, by their speed if there are none.
     """
     graph, cluster = problem.graph, problem.cluster
     meshes = [mesh_of_machines(cluster, machines, shape) for machines, shape in groups]
+    if shares:
+        meshes = [replace(mesh, speeds=tuple(shares[m] for m in mesh.machines)) for mesh in meshes]
     stages = contiguous_stages(graph, cluster, [sum(mesh.speeds) for mesh in meshes])
     if stages is None:
         return f"{len(graph.ops)} operators for {len(groups)} stages"
     mesh_of = {op.name: meshes[stage] for op, stage in zip(graph.ops, stages, strict=True)}
     mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
     return search_layouts(graph, reckoned_on or cluster, lambda op: mesh_of[op.name], weights=weights, costs=costs)
+
+
+def _in_unlike_stages(
+    problem: PlanningProblem,
+    machines: Sequence[int],
+    costs: CostModel,
+    *,
+    least_load: float = FAIR_SHARE,
+    cautious: bool = False,
+) -> CutOrReason:
+    """The best layouts of stages, which groups of the machines in this order have. For the rest see `divide_stages`."""
+    graph, cluster, micro_batches = problem.graph, problem.cluster, problem.micro_batches
+    stages = divide_stages(
+        graph, cluster, machines, costs, micro_batches=micro_batches, least_load=least_load, cautious=cautious
+    )
+    if stages is None:
+        return "no division into stages has a part for every machine"
+    mesh_of, start = dict[str, DeviceMesh](), 0
+    for stage in stages:
+        mesh = mesh_of_machines(cluster, stage.machines, stage.shape)
+        mesh_of |= {op.name: mesh for op in graph.ops[start : stage.stop]}
+        start = stage.stop
+    mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
+    return search_layouts(graph, cluster, lambda op: mesh_of[op.name], costs=costs)
 
 
 def _wavefront(
@@ -236,13 +278,20 @@ def _memory_differs(cluster: Cluster) -> bool:
 
 def _by_memory(problem: PlanningProblem, shape: tuple[int, ...], costs: CostModel) -> CutOrReason:
     """The best layouts where every machine's share is by its memory in place of its speed."""
-    graph, cluster = problem.graph, problem.cluster
-    mesh = replace(
-        mesh_of_machines(cluster, problem.machines, shape),
-        speeds=tuple(float(m.memory_bytes) for m in cluster.machines),
-    )
-    pins = {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
-    return search_layouts(graph, cluster, lambda op: pins.get(op.name, mesh), costs=costs)
+    memory = [float(machine.memory_bytes) for machine in problem.cluster.machines]
+    return _on_mesh(problem, [(problem.machines, shape)], costs, shares=memory)
+
+
+def _to_fit(
+    problem: PlanningProblem, groups: Sequence[tuple[Sequence[int], tuple[int, ...]]], costs: CostModel
+) -> CutOrReason:
+    """The best layouts where shares are by speed as far as memory goes."""
+
+    def make(shares: Sequence[float]) -> tuple[CutOrReason, Cut | None]:
+        made = _on_mesh(problem, groups, costs, shares=shares)
+        return made, None if isinstance(made, str) else _complete_cut(problem, *made)
+
+    return fit_shares(problem, make)
 
 
 def _contiguous(problem: PlanningProblem, *, traffic: bool) -> CutOrReason:
@@ -251,82 +300,6 @@ def _contiguous(problem: PlanningProblem, *, traffic: bool) -> CutOrReason:
     if stages is None:
         return f"{len(graph.ops)} operators for {len(cluster)} stages"
     return {op.name: [(op.nest.box, stage)] for op, stage in zip(graph.ops, stages, strict=True)}, {}
-
-
-class _BlocksAlongAxes:
-    """The blocks of a graph along a set of axes, and their graph, made once for all that partition them."""
-
-    def __init__(self, graph: Graph, axes: CutAxes) -> None:
-        self._graph, self._axes = graph, axes
-
-    @cached_property
-    def blocks(self) -> Blocks:
-        """The blocks. Raises Infeasible where there are too many."""
-        return split_into_blocks(self._graph, self._axes)
-
-    @cached_property
-    def graph(self) -> CsrGraph:
-        """The graph of the blocks. Raises Infeasible where there are too many edges."""
-        return build_block_graph(self.blocks)
-
-
-def _by_metis(problem: PlanningProblem, along: _BlocksAlongAxes, *, levels: bool) -> CutOrReason:
-    """METIS' cut of the block graph; with `levels`, the work of every level is balanced on its own."""
-    graph, cluster = problem.graph, problem.cluster
-    limit = MAX_LEVEL_BLOCKS if levels else MAX_BLOCKS
-    try:
-        vertices = along.blocks
-        if not len(cluster) <= len(vertices) <= limit:
-            return f"{len(vertices)} blocks; it takes {len(cluster)} to {limit}"
-        block_graph = along.graph
-        shares = [machine.flops_per_s for machine in cluster.machines]
-        if not levels:
-            part_of = partition_metis(block_graph, len(cluster), seed=problem.seed, shares=shares)
-            return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
-        groups = level_groups(graph, MAX_LEVELS)
-        level_of = [groups[block.op] for block in vertices]
-        part_of = partition_metis_levels(block_graph, len(cluster), level_of=level_of, seed=problem.seed, shares=shares)
-        return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
-    except (Infeasible, MetisUnavailable) as error:
-        return error.facts if isinstance(error, Infeasible) else str(error)
-
-
-def _by_kahypar(problem: PlanningProblem, along: _BlocksAlongAxes) -> CutOrReason:
-    """Mt-KaHyPar's cut of the hypergraph of blocks, whose connectivity is the traffic."""
-    cluster = problem.cluster
-    try:
-        vertices = along.blocks
-        if not len(cluster) <= len(vertices) <= MAX_LEVEL_BLOCKS:
-            return f"{len(vertices)} blocks; it takes {len(cluster)} to {MAX_LEVEL_BLOCKS}"
-        shares = [machine.flops_per_s for machine in cluster.machines]
-        fixed = {i: problem.pins[block.op] for i, block in enumerate(vertices) if block.op in problem.pins}
-        part_of = partition_kahypar(
-            build_block_hypergraph(vertices), len(cluster), seed=problem.seed, shares=shares, fixed=fixed
-        )
-        return boxes_by_operator(vertices, part_of), reduction_owners(vertices, part_of)
-    except Infeasible as error:
-        return error.facts
-
-
-def cut_axis_sets(graph: Graph, count: int) -> list[CutAxes]:
-    """The sets of axes for METIS: none gives a pipeline, units slices, pairs Megatron-LM's cut, space tiles."""
-    units, space, pairs = unit_axes(graph), spatial_axes(graph), paired_axes(graph)
-    sets = [CutAxes("layers", frozenset(), 1)]
-    for parts in (count, 4 * count) if count <= MAX_FINE_MACHINES else (count,):
-        sets.append(CutAxes(f"units/{parts}", units, parts))
-        sets.append(CutAxes(f"pairs/{parts}", pairs, parts, reductions=True))
-    for parts in sorted({_side(count), 2 * _side(count)}):
-        sets.append(CutAxes(f"space/{parts}", space, parts))
-    sets.append(CutAxes(f"units+space/{_side(count)}", units | space, _side(count)))
-    distinct: dict[tuple[frozenset[int], int, bool], CutAxes] = {}
-    for axes in sets:
-        distinct.setdefault((axes.axes, axes.parts if axes.axes else 1, axes.reductions), axes)
-    return list(distinct.values())
-
-
-def _side(count: int) -> int:
-    """The side of the smallest square grid of at least `count` tiles."""
-    return next(side for side in itertools.count(1) if side * side >= count)
 
 
 def max_machines(graph: Graph) -> int:

@@ -5,12 +5,12 @@ could not be made. A `ScoredPlan` is a candidate that was lowered and simulated.
 and the winner.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from ..cluster.machines import Cluster
-from ..dataflow.cut import Cut
+from ..dataflow.cut import Cut, PlacedBox
 from ..dataflow.dataflow import Dataflow
 from ..dataflow.lowering import lower_cut
 from ..dataflow.simulator import Simulation
@@ -30,6 +30,11 @@ SEARCH_PREFIXES = ("mesh", "stages x mesh", "wavefront", "metis levels", "kahypa
 LOCAL_SEARCH_SUFFIX = ", local search"
 
 Rank = tuple[bool, bool, float, float, float, int, str]
+
+Boxes = Mapping[str, Sequence[PlacedBox]]
+# Boxes, folds and, where it is not 0, the depth of a wave; or why there is no cut.
+CutOrReason = tuple[Boxes, Boxes] | tuple[Boxes, Boxes, int] | str
+CutMaker = Callable[[], CutOrReason]
 
 
 @dataclass(frozen=True)

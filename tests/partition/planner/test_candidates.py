@@ -4,10 +4,10 @@ import pytest
 from candidate_cuts import candidates
 from example_graphs import chain, conv_line, mlp_block
 
-from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import check_cut
 from cutset.partition.planner.candidates import propose_candidates
-from cutset.partition.planner.plan import PlanningProblem, Rejected
+from cutset.partition.planner.plan import Candidate, PlanningProblem, Rejected
 
 
 @pytest.mark.parametrize("machines", [2, 3, 4])
@@ -52,3 +52,18 @@ def test_stages_of_several_machines_come_with_micro_batches() -> None:
     assert "stages x mesh 2x2" not in [
         found.name for found in propose_candidates(PlanningProblem(graph, uniform_cluster(4)))
     ]
+
+
+def test_unlike_machines_have_stages_in_both_orders() -> None:
+    graph = chain(64, 64, 64, 64, 64, batch=16)
+    cluster = Cluster(tuple(Machine(f"m{n}", speed * 1e9) for n, speed in enumerate((4, 1, 1))), bandwidth=1e8)
+    found = {c.name: c for c in propose_candidates(PlanningProblem(graph, cluster, micro_batches=4), prefix="stages x")}
+    first = graph.ops[0].name
+    assert {"stages x meshes", "stages x meshes, uneven", "stages x meshes, turned"} <= found.keys()
+    for name, machine in (("stages x meshes", 0), ("stages x meshes, turned", 2)):
+        candidate = found[name]
+        assert isinstance(candidate, Candidate)
+        assert machine in {number for _, number in candidate.cut.boxes[first]}
+    alike = PlanningProblem(graph, uniform_cluster(3), micro_batches=4)
+    assert not [c.name for c in propose_candidates(alike, prefix="stages x") if "turned" in c.name]
+    assert not list(propose_candidates(PlanningProblem(graph, uniform_cluster(2)), prefix="stages x"))

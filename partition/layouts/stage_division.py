@@ -1,0 +1,244 @@
+"""Divides a model into stages, and the machines among them: each stage gets a group of neighbours as a mesh of its own.
+
+This is Alpa's pass between operators (Zheng et al., OSDI 2022, section 5); a stage whose mesh cuts the batch is one of
+PipeDream's replicated stages (Narayanan et al., SOSP 2019, section 3.1). A step of M micro-batches takes about
+
+    sum of the seconds of all stages + (M - 1) * those of the slowest,
+
+where a stage computes a micro-batch while the next one comes in. Then:
+
+1. A stage may begin at places where little crosses, and may have any group of neighbouring machines.
+2. On every group and mesh, the layouts that are best there for the whole model say what each operator takes.
+3. For every bound of the slowest stage, the least sum is found by dynamic programming over places and machines.
+
+Indices: i, j places among the operators; k, m places among the machines, in the order given.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..cluster.cost_model import CostModel
+from ..cluster.hierarchy import find_hosts
+from ..cluster.machines import Cluster
+from ..ir.box import volume
+from ..ir.graph import Graph
+from .layout_search import LayoutCosts, find_layout_costs, mesh_of_machines, mesh_shapes
+from .layout_space import Bools
+from .resharding_cost import Floats
+
+MAX_PLACES = 48  # where a stage may begin
+MAX_FREE = 8  # machines up to which groups of every size and at every place are tried; beyond, of powers of two
+BOUNDS = 24  # of the slowest stage that are tried
+
+Shape = tuple[int, ...]
+Group = tuple[int, int]  # machines k to m
+Span = tuple[int, int, Shape]  # the same as a mesh
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The operators up to the number `stop`, on these machines as a mesh of this shape."""
+
+    stop: int
+    machines: tuple[int, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class StageOption:
+    """What stages cost on a mesh.
+
+    computing: seconds for the operators between two places, [i, j]. entering: seconds until what they read is there,
+    [i]. fits: whether they fit in memory, with work enough, [i, j].
+    """
+
+    computing: Floats
+    entering: Floats
+    fits: Bools
+
+    @property
+    def total_s(self) -> Floats:
+        """Seconds of a micro-batch; infinite where there is no operator between the places."""
+        forward = np.triu(np.ones_like(self.computing), 1) > 0
+        return np.where(forward, self.computing + self.entering[:, None], np.inf)
+
+    @property
+    def busy_s(self) -> Floats:
+        """Seconds until the next micro-batch can follow."""
+        return np.maximum(self.computing, self.entering[:, None])
+
+
+def divide_stages(
+    graph: Graph,
+    cluster: Cluster,
+    machines: Sequence[int],
+    costs: CostModel,
+    *,
+    micro_batches: int,
+    least_load: float = 0.0,
+    cautious: bool = False,
+) -> list[Stage] | None:
+    """Return the best division into two stages at least; None where there is none.
+
+    machines: all machines of the cluster, in the order in which stages get them. least_load: the work that a stage has
+    at least, as a part of the share that its machines have of the speed of all. Memory is to hold what a stage
+    computes of one micro-batch, the others being computed again in backward; where machines of a stage exchange much,
+    most of it is held of all: if `cautious`, that is what must fit.
+    """
+    costing = _StageCosts(graph, cluster, machines, costs)
+    crossing = _count_crossing_bytes(graph)
+    fastest = max((cluster.machines[m] for m in machines), key=lambda machine: machine.flops_per_s)
+    places = _choose_places([sum(costs.seconds(op, op.nest.box, fastest)) for op in graph.ops], crossing)
+    in_flight = min(micro_batches, len(machines))
+    work = _sum_between(_count_flops(graph, costs), places)
+    options = dict[Span, StageOption]()
+    for group in _enumerate_groups(len(machines)):
+        entering = costing.enter(group, crossing[places])
+        for shape, found in costing.cost_meshes(group).items():
+            received = in_flight * 2 * crossing[places] / (group[1] - group[0])
+            copies = in_flight if cautious and group[1] - group[0] > 1 else 1
+            needed = copies * found.value_bytes + found.state_bytes
+            held = np.stack([_sum_between(each, places) for each in needed.T], axis=-1) + received[:, None, None]
+            fits = np.all(held <= costing.measure_room(group), axis=-1)
+            fits &= work >= least_load * work[0, -1] * costing.measure_speed(group)
+            options[(*group, shape)] = StageOption(_sum_between(found.seconds, places), entering, np.asarray(fits))
+    chosen = find_best_stages(options, len(machines), micro_batches)
+    return [Stage(places[j], tuple(machines[k:m]), shape) for _, j, (k, m, shape) in chosen] or None
+
+
+def _enumerate_groups(count: int) -> Iterator[Group]:
+    """Groups of neighbours, not all machines; where there are many, those of 2^n that begin at its multiples."""
+    sizes = range(1, count) if count <= MAX_FREE else [2**n for n in range(count.bit_length()) if 2**n < count]
+    for size in sizes:
+        for k in range(0, count - size + 1, 1 if count <= MAX_FREE else size):
+            yield k, k + size
+
+
+def _choose_places(work: Sequence[float], crossing: Floats) -> list[int]:
+    """Places between operators, both ends with them: of every part of the work the one where least crosses."""
+    done = np.array([0.0, *itertools.accumulate(work)])
+    part = np.minimum(MAX_PLACES - 1, done / max(done[-1], 1e-30) * MAX_PLACES).astype(int)
+    inner = range(1, len(work))
+    best = {int(part[i]): i for i in sorted(inner, key=lambda i: (-crossing[i], -i))}
+    return [0, *sorted(best.values()), len(work)]
+
+
+def _count_crossing_bytes(graph: Graph) -> Floats:
+    """Bytes of the values that are live in front of each operator, and after the last one."""
+    position = {name: n for n, op in enumerate(graph.ops) for name in op.outputs}
+    last = {name: n for n, op in enumerate(graph.ops) for name in op.inputs}
+    out = np.zeros(len(graph.ops) + 1)
+    for name, n in position.items():
+        info = graph.tensors[name]
+        out[n + 1 : last.get(name, n) + 1] += volume(info.box) * info.element_bytes
+    return out
+
+
+def _count_flops(graph: Graph, costs: CostModel) -> list[float]:
+    """FLOPs of each operator, forward and backward."""
+    works = [costs.work(op, op.nest.box) for op in graph.ops]
+    return [work.flops + work.backward_flops for work in works]
+
+
+def _sum_between(each: Sequence[float] | Floats, places: Sequence[int]) -> Floats:
+    """The sums over the operators between all pairs of places, [i, j]."""
+    done = np.array([0.0, *itertools.accumulate(each)])[list(places)]
+    return np.asarray(done[None, :] - done[:, None])
+
+
+class _StageCosts:
+    """What the operators of a graph cost on groups of machines."""
+
+    def __init__(self, graph: Graph, cluster: Cluster, machines: Sequence[int], costs: CostModel) -> None:
+        self.graph, self.cluster, self.machines, self.costs = graph, cluster, machines, costs
+        self._known: dict[object, dict[Shape, LayoutCosts]] = {}
+        host_of = {machine: n for n, host in enumerate(find_hosts(cluster)) for machine in host}
+        self._kinds = [(replace(cluster.machines[m], name="", address=""), host_of[m]) for m in machines]
+
+    def cost_meshes(self, group: Group) -> Mapping[Shape, LayoutCosts]:
+        """Costs on the meshes of a group, of its machines in order; groups of like machines have the same."""
+        kinds = self._kinds[slice(*group)]
+        hosts = [*dict.fromkeys(host for _, host in kinds)]
+        key = tuple((machine, hosts.index(host)) for machine, host in kinds)
+        if key not in self._known:
+            self._known[key] = {shape: self._cost_mesh(group, shape) for shape in mesh_shapes(len(kinds))}
+        return self._known[key]
+
+    def _cost_mesh(self, group: Group, shape: Shape) -> LayoutCosts:
+        numbers = list(self.machines[slice(*group)])
+        mesh = mesh_of_machines(self.cluster, numbers, shape)
+        found = find_layout_costs(self.graph, self.cluster, mesh, costs=self.costs)
+        return LayoutCosts(found.seconds, found.state_bytes[:, numbers], found.value_bytes[:, numbers])
+
+    def measure_room(self, group: Group) -> Floats:
+        """Bytes of a model that each machine of a group can hold."""
+        machines = [self.cluster.machines[m] for m in self.machines[slice(*group)]]
+        return np.array([(machine.memory_bytes - machine.process_bytes) / machine.memory_ratio for machine in machines])
+
+    def measure_speed(self, group: Group) -> float:
+        """The speed of a group, as a part of that of all machines."""
+        speeds = [self.cluster.machines[m].flops_per_s for m in self.machines]
+        return sum(speeds[slice(*group)]) / sum(speeds)
+
+    def enter(self, group: Group, crossing: Floats) -> Floats:
+        """Seconds in which values come to a group from the machines before it, and their gradients go back."""
+        k, m = group
+        if not k:
+            return np.zeros(len(crossing))
+        source, target = self.machines[k - 1], self.machines[k]
+        bandwidth = self.cluster.bandwidth_between(source, target) * (m - k)
+        return 2 * (crossing / bandwidth + self.cluster.latency_between(source, target))
+
+
+def find_best_stages(
+    options: Mapping[Span, StageOption], count: int, micro_batches: int
+) -> list[tuple[int, int, Span]]:
+    """The stages (i, j, span) of the best division, one whose stages fit if any does; none where there is none."""
+    busy = {span: option.busy_s for span, option in options.items()}
+    for fitting in (True, False):
+        total = {
+            span: np.where(option.fits, option.total_s, np.inf) if fitting else option.total_s
+            for span, option in options.items()
+        }
+        values = np.concatenate([busy[span][np.isfinite(each)] for span, each in total.items()])
+        best, best_s = list[tuple[int, int, Span]](), np.inf
+        for bound in np.unique(np.quantile(values, np.linspace(0, 1, BOUNDS) ** 2)) if len(values) else ():
+            within = {span: np.where(busy[span] <= bound, each, np.inf) for span, each in total.items()}
+            found = _find_least_sum(within, count)
+            slowest = max((float(busy[span][i, j]) for i, j, span in found), default=np.inf)
+            step_s = sum(float(total[span][i, j]) for i, j, span in found) + (micro_batches - 1) * slowest
+            if step_s < best_s:
+                best, best_s = found, step_s
+        if best:
+            return best
+    return []
+
+
+def _find_least_sum(times: Mapping[Span, Floats], count: int) -> list[tuple[int, int, Span]]:
+    """The stages that cover all operators and machines in the least sum of seconds; none where none do.
+
+    total[m][j]: the least sum of stages that have the first m machines and the operators in front of place j.
+    """
+    places = next(iter(times.values())).shape[0]
+    total = np.full((count + 1, places), np.inf)
+    total[0, 0] = 0.0
+    came = dict[tuple[int, int], tuple[int, Span]]()
+    for span in sorted(times, key=lambda span: (span[1], span[0])):
+        k, m, _ = span
+        through = total[k][:, None] + times[span]
+        at = through.argmin(axis=0)
+        better = through[at, np.arange(places)] < total[m]
+        for j in np.flatnonzero(better).tolist():
+            total[m, j] = through[at[j], j]
+            came[m, j] = int(at[j]), span
+    if not np.isfinite(total[count, -1]):
+        return []
+    stages, m, j = list[tuple[int, int, Span]](), count, places - 1
+    while m:
+        i, span = came[m, j]
+        stages.append((i, j, span))
+        m, j = span[0], i
+    return stages[::-1]
