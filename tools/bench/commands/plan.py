@@ -18,6 +18,7 @@ from .options import json_option, print_progress
 )
 @click.option("--measure", is_flag=True, help="Run twenty plans on this machine, and compare with predictions.")
 @click.option("--scale", is_flag=True, help="Measure how long plans of large nets for many machines take.")
+@click.option("--unlike", is_flag=True, help="Compare with plans by hand for fast and slow machines of little memory.")
 @click.option(
     "--svg", type=PathOption(may_be_folder=False), help="With --scale: write the picture of time against machines."
 )
@@ -37,6 +38,7 @@ def plan_bench_command(
     graphs: tuple[Path, ...],
     measure: bool,
     scale: bool,
+    unlike: bool,
     svg: Path | None,
     seeds: int,
     machines: int | None,
@@ -50,7 +52,9 @@ def plan_bench_command(
     By default: simulates plans for the bundled tasks, for nets whose good cuts are known, and for random nets. With
     --measure: compares what plans for this machine predict - seconds and bytes of a step, memory, and whether one
     process is as good - with what real processes take, on links as they are and on emulated ones. With --scale: plans
-    large nets for many machines, which takes some minutes, and prints what that took. With --graphs: plans published
+    large nets for many machines, which takes some minutes, and prints what that took. With --unlike: plans eleven nets
+    for two fast and two slow machines, whose memory is limited in several ways, and compares with some twenty plans
+    that are written by hand; takes a quarter of an hour. With --graphs: plans published
     graphs and compares with the results published for them, which are never used to find ours. The objective of a row
     is the largest load of a device for dnn-partitioning, the seconds of the slowest stage or transfer for PipeDream,
     and the weight of what is cut for METIS and hMETIS.
@@ -61,6 +65,8 @@ def plan_bench_command(
         raise click.UsageError(f"--svg needs --scale: cutset bench plan --scale --svg {svg}")
     if scale:
         _measure_planning(svg, as_json=as_json)
+    elif unlike:
+        _compare_unlike(as_json=as_json)
     elif measure:
         _measure_predictions(as_json=as_json)
     elif graphs:
@@ -89,6 +95,19 @@ def _compare_plans(seeds: int, *, as_json: bool) -> None:
         rows.append(row)
         print_progress(f"{row.net} on {row.machines} machines: {row.plan} ({row.plan_s:.1f} s)")
     show_tables(*tabulate(rows), as_json=as_json)
+
+
+def _compare_unlike(*, as_json: bool) -> None:
+    from ..bench_table import show_tables
+    from ..planner.unlike_machines import compare_unlike, list_cases, tabulate
+
+    rows = []
+    for row in compare_unlike(list_cases()):
+        rows.append(row)
+        print_progress(
+            f"{row.net}, memory {row.memory}, {row.micro_batches} micro-batches: {row.plan} ({row.plan_s:.1f} s)"
+        )
+    show_tables(tabulate(rows), as_json=as_json)
 
 
 def _measure_predictions(*, as_json: bool) -> None:

@@ -52,21 +52,21 @@ def list_subjects(*, seeds: int) -> Iterator[PlanSubject]:
     for machines in (2, 4, 8):
         layer = make_transformer_layer(tokens, width)
         yield PlanSubject(
-            layer.name, machines, _defer_capture(layer), partial(_count_megatron_bytes, machines, tokens * width)
+            layer.name, machines, defer_capture(layer), partial(_count_megatron_bytes, machines, tokens * width)
         )
     yield PlanSubject(
-        "square net 6 x 2560", 16, _defer_capture(make_square_net(6, 2560)), partial(_count_slice_bytes, 16)
+        "square net 6 x 2560", 16, defer_capture(make_square_net(6, 2560)), partial(_count_slice_bytes, 16)
     )
     for machines in (4, 9, 16):
         net = make_local_net(12)
-        yield PlanSubject(net.name, machines, _defer_capture(net), partial(_count_tile_bytes, machines))
+        yield PlanSubject(net.name, machines, defer_capture(net), partial(_count_tile_bytes, machines))
     mixture = make_mixture(tokens, width)
-    yield PlanSubject(mixture.name, 4, _defer_capture(mixture), partial(_count_expert_bytes, 4, tokens * width))
+    yield PlanSubject(mixture.name, 4, defer_capture(mixture), partial(_count_expert_bytes, 4, tokens * width))
     for name in BUNDLED:
-        yield PlanSubject(name, 4, _defer_bundled(name))
+        yield PlanSubject(name, 4, defer_bundled(name))
     for seed in range(seeds):
         yield PlanSubject(
-            f"random {make_random_net(seed).name}", RANDOM_MACHINES[seed % 4], _defer_capture(make_random_net(seed))
+            f"random {make_random_net(seed).name}", RANDOM_MACHINES[seed % 4], defer_capture(make_random_net(seed))
         )
 
 
@@ -131,11 +131,13 @@ def make_mixture(tokens: int, width: int) -> RandomNet:
         )
 
 
-def _defer_capture(net: RandomNet) -> Callable[[], Graph]:
+def defer_capture(net: RandomNet) -> Callable[[], Graph]:
+    """Return what captures a net when it is called."""
     return lambda: capture(net.model, net.loss, net.example)[0]
 
 
-def _defer_bundled(name: str) -> Callable[[], Graph]:
+def defer_bundled(name: str) -> Callable[[], Graph]:
+    """Return what captures a bundled task when it is called."""
     return lambda: capture_task(TaskSpec(f"cutset.models:{name}")).train
 
 
