@@ -121,17 +121,18 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
     request = replace(request, pins=name_pins(request.pins, cluster))  # whose numbers change with the machines
     wanted = {name: options[name] for name in ("faster_network", "add_machine")}
     list(list_changes(cluster, **wanted))  # so are those in the changes
+    tell = partial(click.echo, err=True)
     with keep_stdout(as_json):
         loaded = load_task(spec)
         micro_spec = micro_batch_spec(spec, loaded, request.micro_batches)
         capture = capture_task(micro_spec, loaded)
-        cluster = find_machines(capture, micro_spec, request, partial(click.echo, err=True)) or cluster
+        cluster = find_machines(capture, micro_spec, request, tell) or cluster
         changes = list(list_changes(cluster, **wanted))
 
         def plan_for(machines: "Cluster") -> "tuple[PlannedRun | None, PlannedTask]":
             if method is None:
                 return None, plan_task(capture, spec, request, machines)
-            run = plan_task_run(capture, spec, request, method, method_text=text, cluster=machines)
+            run = plan_task_run(capture, spec, request, method, method_text=text, cluster=machines, tell=tell)
             return run, run.replica
 
         def measure(machines: "Cluster") -> float:

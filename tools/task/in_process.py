@@ -11,7 +11,7 @@ import msgspec
 from ...models.task import Data
 from ...partition.capture.export import capture, collect_state
 from ...partition.capture.leaf_search import capture_by_leaf_modules
-from ...partition.cluster.machines import Cluster, uniform_cluster
+from ...partition.cluster.machines import Cluster
 from ...partition.dataflow.carried_cut import carry_cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
@@ -23,6 +23,7 @@ from ...runtime.replica.replica import Replica
 from ...runtime.worker.program import programs
 from . import weight_source as weights
 from .load_task import mean_square
+from .plan_request import PlanRequest
 from .trace_check import check_trace
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def plan_model(
 ) -> Placement:
     """Return the best placement of a module over `machines` machines (or those of a cluster), all of them used.
 
+    A number of machines means, as for the command, so many processes of this machine as it was measured, or what
+    CUTSET_CLUSTER names; nothing is measured here, and where nothing has been, machines are desktops.
     inputs, targets: an example batch (or micro-batch), of which only shapes and dtypes count; `loss(output, *targets)`
     gives a scalar. fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
     "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. leaf_modules: globs; a module whose
@@ -57,7 +60,8 @@ def plan_model(
     kind of plans to choose among ("metis"). name: the import string to note in the placement.
     """
     example = _as_sequence(inputs), _as_sequence(targets)
-    cluster = machines if isinstance(machines, Cluster) else uniform_cluster(machines)
+    request = PlanRequest(machines) if isinstance(machines, int) else None
+    cluster = machines if isinstance(machines, Cluster) else PlanRequest(machines).load_cluster()
 
     def attempt(tried: tuple[str, ...], unrolled: bool = False) -> "tuple[Graph, dict[str, Tensor]]":
         settings: dict[str, Any] = {"leaf_modules": tried, "autocast": autocast, "trust": trust_trace}
@@ -70,6 +74,8 @@ def plan_model(
     unrolled = None
     if len(cluster) > 1 and has_recurrent(graph):
         unrolled, _ = attempt(tuple(leaf_modules), unrolled=True)
+    if request is not None:
+        cluster = request.load_cluster(task=graph.digest, unrolled="" if unrolled is None else unrolled.digest)
     placement = plan_placement(
         graph,
         cluster,

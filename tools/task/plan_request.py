@@ -56,10 +56,11 @@ class PlanRequest:
         """How many processes share the cores of this machine, where the plan is for these."""
         return self.count * self.replicas
 
-    def load_cluster(self) -> "Cluster":
+    def load_cluster(self, *, task: str = "", unrolled: str = "") -> "Cluster":
         """Return the machines to plan for; UsageError or BadInput where there are none such.
 
-        HERE, they have the constants that are saved of this machine, or where none are, those of DESKTOP.
+        HERE, they have the constants that are saved of this machine, or where none are, those of DESKTOP. task: the
+        digest of the graph to plan, unrolled: of its unrolled form, so that what was measured of these is used.
         """
         from ...partition.cluster.cluster_file import load
         from ...partition.cluster.hierarchy import choose_machines, order_machines
@@ -70,7 +71,9 @@ class PlanRequest:
         if source in (HERE, DESKTOP):
             constants = uniform_cluster(self.count)  # UsageError for a number that cannot be
             saved = read_saved_probe(make_key(self.processes))[0] if source == HERE else None
-            return constants if saved is None else saved.make_cluster(self.count, self.replicas)
+            if saved is None:
+                return constants
+            return saved.make_cluster(self.count, self.replicas, task=task, unrolled=unrolled or task)
         cluster = load(source)
         cluster = cluster.select(order_machines(cluster))
         if self.machines is None and self.max_machines is None:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import UsageError
@@ -23,6 +23,8 @@ from ..task.load_task import TaskSpec
 from ..task.plan_request import PlanRequest
 from ..task.plan_task import PlannedTask, complete_placement
 from .find_exchange import find_exchange
+
+QUICK_MACHINES = 8  # up to which a plan takes seconds, and needs no words
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,12 @@ def plan_task_run(
     *,
     method_text: str,
     cluster: Cluster | None = None,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> PlannedRun:
     """Plan the run of a captured task, whose batch is a micro-batch, over all machines of a cluster.
 
-    method_text: the method as the user wrote it. cluster: by default that of the request. Raises Infeasible where
-    nothing fits in memory.
+    method_text: the method as the user wrote it. cluster: by default that of the request. tell: is called with a
+    sentence for each plan that takes some time. Raises Infeasible where nothing fits in memory.
     """
     cluster = request.load_cluster() if cluster is None else cluster
     exchange, batch = find_exchange(method), capture.batch * request.micro_batches
@@ -67,6 +70,8 @@ def plan_task_run(
     pins = name_pins(request.pins, cluster)
 
     def plan_replica(machines: Cluster) -> PlanningResult:
+        if len(machines) > QUICK_MACHINES:
+            tell(f"planning a replica of {len(machines)} of the {len(cluster)} machines")
         choice = find_choice(
             capture.train,
             machines,

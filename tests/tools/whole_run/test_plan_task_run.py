@@ -145,3 +145,11 @@ def test_a_pin_keeps_its_machine_where_one_is_added(tmp_path: Path) -> None:
     arguments = ["plan", TASK, "--cluster", str(path), "--pin", "2=1", "--add-machine", "--json"]
     found = json.loads(CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout)
     assert found["what_if"][0]["failure"] == ""
+
+
+def test_plans_for_many_machines_say_how_far_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutset.tools.whole_run.plan_task_run.QUICK_MACHINES", 2)
+    spec, method, words = TaskSpec(TASK), parse_method("downpour"), list[str]()
+    request = PlanRequest(cluster=write_cluster(tmp_path), candidates="slices")
+    plan_task_run(capture_task(spec), spec, request, method, method_text="downpour", tell=words.append)
+    assert words == ["planning a replica of 3 of the 4 machines", "planning a replica of 4 of the 4 machines"]

@@ -1,0 +1,37 @@
+"""A module in hand is planned for the machines that the command would plan for."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+import cutset
+from cutset.partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
+from cutset.tools.measured.saved_probe import make_key, make_saved_probe, save_probe
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+
+def test_a_number_of_machines_means_processes_as_they_were_measured(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CUTSET_CLUSTER")
+    x = torch.randn(4, 8)
+    unmeasured = cutset.plan(net(), x, machines=2)
+    assert unmeasured.predicted.step_s == cutset.plan(net(), x, machines=uniform_cluster(2)).predicted.step_s
+    machine = Machine("m", 1e6, memory_bytes=4 << 30, process_bytes=10**8)
+    machines = tuple(replace(machine, name=f"m {n}") for n in range(2))
+    probe = make_saved_probe(
+        make_key(2), Cluster(machines, 1e9, 5e-5, shared=(SharedCores((0, 1), 2),)), busy=0, seconds=1
+    )
+    save_probe(probe)
+    measured = cutset.plan(net(), x, machines=2)
+    assert measured.predicted.step_s > 2 * unmeasured.predicted.step_s
+    assert [m.memory_bytes for m in measured.machines] == [4 << 30, 4 << 30]
+    again = msgspec.structs.replace(probe, memory={measured.fingerprint.graph: 3.0})
+    save_probe(again)
+    used = [m.memory_used_bytes - 10**8 for m in cutset.plan(net(), x, machines=2).machines]
+    assert used == pytest.approx([3 * (m.memory_used_bytes - 10**8) for m in measured.machines], abs=2)
