@@ -39,7 +39,7 @@ Span = tuple[int, int, Shape]  # the same as a mesh
 
 
 @dataclass(frozen=True)
-class Stage:
+class MeshStage:
     """The operators up to the number `stop`, on these machines as a mesh of this shape."""
 
     stop: int
@@ -80,7 +80,7 @@ def divide_stages(
     micro_batches: int,
     least_load: float = 0.0,
     cautious: bool = False,
-) -> list[Stage] | None:
+) -> list[MeshStage] | None:
     """Return the best division into two stages at least; None where there is none.
 
     machines: all machines of the cluster, in the order in which stages get them. least_load: the work that a stage has
@@ -106,7 +106,7 @@ def divide_stages(
             fits &= work >= least_load * work[0, -1] * costing.measure_speed(group)
             options[(*group, shape)] = StageOption(_sum_between(found.seconds, places), entering, np.asarray(fits))
     chosen = find_best_stages(options, len(machines), micro_batches)
-    return [Stage(places[j], tuple(machines[k:m]), shape) for _, j, (k, m, shape) in chosen] or None
+    return [MeshStage(places[j], tuple(machines[k:m]), shape) for _, j, (k, m, shape) in chosen] or None
 
 
 def _enumerate_groups(count: int) -> Iterator[Group]:

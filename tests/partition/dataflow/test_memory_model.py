@@ -10,9 +10,16 @@ from torch import nn
 from cutset.errors import Infeasible
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.dataflow import Dataflow
 from cutset.partition.dataflow.lowering import lower_cut
-from cutset.partition.dataflow.memory_model import peak_memory, recompute_to_fit, state_bytes
+from cutset.partition.dataflow.memory_model import (
+    least_memory,
+    peak_memory,
+    recompute_to_fit,
+    state_bytes,
+    whole_memory,
+)
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement
 from cutset.partition.placement.to_cut import cut_from_placement
@@ -71,6 +78,22 @@ def test_recomputed_segments_are_held_for_one_micro_batch_at_a_time() -> None:
     assert all(need <= max(whole) // 2 for need in peak_memory(lean, in_flight=MICROS))
     marked = {(p.machine, s.stage) for p in programs(lean, training=True) for s in p.segments if s.recompute}
     assert marked == lean.cut.recomputed
+
+
+def test_the_least_is_what_is_left_where_everything_is_recomputed() -> None:
+    spelled = deep()
+    least = least_memory(spelled, in_flight=MICROS)
+    assert all(a < b for a, b in zip(least, peak_memory(spelled, in_flight=MICROS), strict=True))
+    tight = small(max(least))
+    lean = recompute_to_fit(spelled, tight, in_flight=MICROS)
+    assert peak_memory(lean, in_flight=MICROS) <= [max(least), max(least)]
+
+
+def test_the_whole_model_takes_about_what_one_machine_would_hold() -> None:
+    graph = deep().graph
+    for in_flight in (1, MICROS):
+        (held,) = peak_memory(lower_cut(graph, one_machine_cut(graph)), in_flight=in_flight)
+        assert held <= whole_memory(graph, in_flight=in_flight) <= 1.5 * held
 
 
 def test_where_even_that_is_too_much_nothing_is_recomputed() -> None:

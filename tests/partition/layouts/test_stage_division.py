@@ -11,7 +11,7 @@ from example_graphs import chain
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.ir.graph import Graph
-from cutset.partition.layouts.stage_division import Span, Stage, StageOption, divide_stages, find_best_stages
+from cutset.partition.layouts.stage_division import MeshStage, Span, StageOption, divide_stages, find_best_stages
 
 PLACES = 5
 
@@ -50,7 +50,7 @@ def test_stages_are_the_best_of_all_divisions(micro_batches: int, seed: int) -> 
     assert found in list(every_division(3, PLACES))
 
 
-def divide(graph: Graph, cluster: Cluster, *, turned: bool = False) -> list[Stage]:
+def divide(graph: Graph, cluster: Cluster, *, turned: bool = False) -> list[MeshStage]:
     machines = range(len(cluster))[:: -1 if turned else 1]
     stages = divide_stages(graph, cluster, machines, CostModel(graph.tensors), micro_batches=8)
     assert stages is not None
