@@ -71,11 +71,33 @@ class StageOption:
         return np.maximum(self.computing, self.entering[:, None])
 
 
+class MeshCosts:
+    """What the operators of a graph cost on meshes of some machines of a cluster, each found once."""
+
+    def __init__(self, graph: Graph, cluster: Cluster, costs: CostModel) -> None:
+        self.graph, self.cluster, self.costs = graph, cluster, costs
+        self._known: dict[object, dict[Shape, LayoutCosts]] = {}
+        self._host_of = {machine: n for n, host in enumerate(find_hosts(cluster)) for machine in host}
+
+    def find(self, machines: Sequence[int]) -> Mapping[Shape, LayoutCosts]:
+        """Costs on the meshes of these machines, which are those of like machines; bytes in the order given."""
+        hosts = [*dict.fromkeys(self._host_of[m] for m in machines)]
+        nameless = [replace(self.cluster.machines[m], name="", address="") for m in machines]
+        key = tuple((one, hosts.index(self._host_of[m])) for one, m in zip(nameless, machines, strict=True))
+        if key not in self._known:
+            self._known[key] = {shape: self._find_one(machines, shape) for shape in mesh_shapes(len(machines))}
+        return self._known[key]
+
+    def _find_one(self, machines: Sequence[int], shape: Shape) -> LayoutCosts:
+        numbers = list(machines)
+        mesh = mesh_of_machines(self.cluster, numbers, shape)
+        found = find_layout_costs(self.graph, self.cluster, mesh, costs=self.costs)
+        return LayoutCosts(found.seconds, found.state_bytes[:, numbers], found.value_bytes[:, numbers])
+
+
 def divide_stages(
-    graph: Graph,
-    cluster: Cluster,
+    meshes: MeshCosts,
     machines: Sequence[int],
-    costs: CostModel,
     *,
     micro_batches: int,
     least_load: float = 0.0,
@@ -88,23 +110,25 @@ def divide_stages(
     computes of one micro-batch, the others being computed again in backward; where machines of a stage exchange much,
     most of it is held of all: if `cautious`, that is what must fit.
     """
-    costing = _StageCosts(graph, cluster, machines, costs)
+    graph, cluster, costs = meshes.graph, meshes.cluster, meshes.costs
+    specs = [cluster.machines[m] for m in machines]
+    speeds = [machine.flops_per_s for machine in specs]
+    room = np.array([(machine.memory_bytes - machine.process_bytes) / machine.memory_ratio for machine in specs])
     crossing = _count_crossing_bytes(graph)
-    fastest = max((cluster.machines[m] for m in machines), key=lambda machine: machine.flops_per_s)
+    fastest = specs[speeds.index(max(speeds))]
     places = _choose_places([sum(costs.seconds(op, op.nest.box, fastest)) for op in graph.ops], crossing)
-    in_flight = min(micro_batches, len(machines))
     work = _sum_between(_count_flops(graph, costs), places)
     options = dict[Span, StageOption]()
-    for group in _enumerate_groups(len(machines)):
-        entering = costing.enter(group, crossing[places])
-        for shape, found in costing.cost_meshes(group).items():
-            received = in_flight * 2 * crossing[places] / (group[1] - group[0])
-            copies = in_flight if cautious and group[1] - group[0] > 1 else 1
+    for k, m in _enumerate_groups(len(machines)):
+        entering = _count_entering_seconds(cluster, machines, (k, m), crossing[places])
+        received = min(micro_batches, len(machines)) * 2 * crossing[places] / (m - k)
+        copies = min(micro_batches, len(machines)) if cautious and m - k > 1 else 1
+        enough = work >= least_load * work[0, -1] * sum(speeds[k:m]) / sum(speeds)
+        for shape, found in meshes.find(machines[k:m]).items():
             needed = copies * found.value_bytes + found.state_bytes
             held = np.stack([_sum_between(each, places) for each in needed.T], axis=-1) + received[:, None, None]
-            fits = np.all(held <= costing.measure_room(group), axis=-1)
-            fits &= work >= least_load * work[0, -1] * costing.measure_speed(group)
-            options[(*group, shape)] = StageOption(_sum_between(found.seconds, places), entering, np.asarray(fits))
+            fits = enough & np.all(held <= room[k:m], axis=-1)
+            options[k, m, shape] = StageOption(_sum_between(found.seconds, places), entering, np.asarray(fits))
     chosen = find_best_stages(options, len(machines), micro_batches)
     return [MeshStage(places[j], tuple(machines[k:m]), shape) for _, j, (k, m, shape) in chosen] or None
 
@@ -149,48 +173,14 @@ def _sum_between(each: Sequence[float] | Floats, places: Sequence[int]) -> Float
     return np.asarray(done[None, :] - done[:, None])
 
 
-class _StageCosts:
-    """What the operators of a graph cost on groups of machines."""
-
-    def __init__(self, graph: Graph, cluster: Cluster, machines: Sequence[int], costs: CostModel) -> None:
-        self.graph, self.cluster, self.machines, self.costs = graph, cluster, machines, costs
-        self._known: dict[object, dict[Shape, LayoutCosts]] = {}
-        host_of = {machine: n for n, host in enumerate(find_hosts(cluster)) for machine in host}
-        self._kinds = [(replace(cluster.machines[m], name="", address=""), host_of[m]) for m in machines]
-
-    def cost_meshes(self, group: Group) -> Mapping[Shape, LayoutCosts]:
-        """Costs on the meshes of a group, of its machines in order; groups of like machines have the same."""
-        kinds = self._kinds[slice(*group)]
-        hosts = [*dict.fromkeys(host for _, host in kinds)]
-        key = tuple((machine, hosts.index(host)) for machine, host in kinds)
-        if key not in self._known:
-            self._known[key] = {shape: self._cost_mesh(group, shape) for shape in mesh_shapes(len(kinds))}
-        return self._known[key]
-
-    def _cost_mesh(self, group: Group, shape: Shape) -> LayoutCosts:
-        numbers = list(self.machines[slice(*group)])
-        mesh = mesh_of_machines(self.cluster, numbers, shape)
-        found = find_layout_costs(self.graph, self.cluster, mesh, costs=self.costs)
-        return LayoutCosts(found.seconds, found.state_bytes[:, numbers], found.value_bytes[:, numbers])
-
-    def measure_room(self, group: Group) -> Floats:
-        """Bytes of a model that each machine of a group can hold."""
-        machines = [self.cluster.machines[m] for m in self.machines[slice(*group)]]
-        return np.array([(machine.memory_bytes - machine.process_bytes) / machine.memory_ratio for machine in machines])
-
-    def measure_speed(self, group: Group) -> float:
-        """The speed of a group, as a part of that of all machines."""
-        speeds = [self.cluster.machines[m].flops_per_s for m in self.machines]
-        return sum(speeds[slice(*group)]) / sum(speeds)
-
-    def enter(self, group: Group, crossing: Floats) -> Floats:
-        """Seconds in which values come to a group from the machines before it, and their gradients go back."""
-        k, m = group
-        if not k:
-            return np.zeros(len(crossing))
-        source, target = self.machines[k - 1], self.machines[k]
-        bandwidth = self.cluster.bandwidth_between(source, target) * (m - k)
-        return 2 * (crossing / bandwidth + self.cluster.latency_between(source, target))
+def _count_entering_seconds(cluster: Cluster, machines: Sequence[int], group: Group, crossing: Floats) -> Floats:
+    """Seconds in which values come to a group from the machines before it, and their gradients go back."""
+    k, m = group
+    if not k:
+        return np.zeros(len(crossing))
+    source, target = machines[k - 1], machines[k]
+    bandwidth = cluster.bandwidth_between(source, target) * (m - k)
+    return 2 * (crossing / bandwidth + cluster.latency_between(source, target))
 
 
 def find_best_stages(

@@ -32,7 +32,7 @@ from ..ir.graph import Graph
 from ..layouts.device_mesh import DeviceMesh
 from ..layouts.layout_search import mesh_of_machines, mesh_shapes, mesh_shapes_of, search_layouts
 from ..layouts.resharding_cost import EQUAL_WEIGHTS, TrafficWeights
-from ..layouts.stage_division import divide_stages
+from ..layouts.stage_division import MeshCosts, divide_stages
 from ..layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
 from .block_cuts import BlocksAlongAxes, cut_axis_sets, cut_by_kahypar, cut_by_metis
 from .fitting_shares import fit_shares, is_memory_tight
@@ -174,12 +174,15 @@ def _make_in_stages(problem: PlanningProblem, costs: CostModel, *, tight: bool) 
             yield f"{name} to fit", partial(_to_fit, problem, groups, costs)
     if len(machines) <= 2 or len(problem.graph.ops) * len(machines) > MAX_DIVIDED_WORK:
         return
-    unlike = len({machine.flops_per_s for machine in problem.cluster.machines}) > 1
+    unlike, meshes = (
+        len({m.flops_per_s for m in problem.cluster.machines}) > 1,
+        MeshCosts(problem.graph, problem.cluster, costs),
+    )
     for order, how in ((machines, ""), (machines[::-1], ", turned"))[: 1 + unlike]:
-        yield f"stages x meshes{how}", partial(_in_unlike_stages, problem, order, costs)
-        yield f"stages x meshes, uneven{how}", partial(_in_unlike_stages, problem, order, costs, least_load=0.0)
+        yield f"stages x meshes{how}", partial(_in_unlike_stages, problem, order, meshes)
+        yield f"stages x meshes, uneven{how}", partial(_in_unlike_stages, problem, order, meshes, least_load=0.0)
         if tight:
-            yield f"stages x meshes to fit{how}", partial(_in_unlike_stages, problem, order, costs, cautious=True)
+            yield f"stages x meshes to fit{how}", partial(_in_unlike_stages, problem, order, meshes, cautious=True)
 
 
 def format_shape(shape: Sequence[int]) -> str:
@@ -235,16 +238,14 @@ def _on_mesh(
 def _in_unlike_stages(
     problem: PlanningProblem,
     machines: Sequence[int],
-    costs: CostModel,
+    meshes: MeshCosts,
     *,
     least_load: float = FAIR_SHARE,
     cautious: bool = False,
 ) -> CutOrReason:
     """The best layouts of stages, which groups of the machines in this order have. For the rest see `divide_stages`."""
     graph, cluster, micro_batches = problem.graph, problem.cluster, problem.micro_batches
-    stages = divide_stages(
-        graph, cluster, machines, costs, micro_batches=micro_batches, least_load=least_load, cautious=cautious
-    )
+    stages = divide_stages(meshes, machines, micro_batches=micro_batches, least_load=least_load, cautious=cautious)
     if stages is None:
         return "no division into stages has a part for every machine"
     mesh_of, start = dict[str, DeviceMesh](), 0
@@ -253,7 +254,7 @@ def _in_unlike_stages(
         mesh_of |= {op.name: mesh for op in graph.ops[start : stage.stop]}
         start = stage.stop
     mesh_of |= {name: mesh_of_machines(cluster, [machine], (1,)) for name, machine in problem.pins.items()}
-    return search_layouts(graph, cluster, lambda op: mesh_of[op.name], costs=costs)
+    return search_layouts(graph, cluster, lambda op: mesh_of[op.name], costs=meshes.costs)
 
 
 def _wavefront(

@@ -11,7 +11,14 @@ from example_graphs import chain
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.ir.graph import Graph
-from cutset.partition.layouts.stage_division import MeshStage, Span, StageOption, divide_stages, find_best_stages
+from cutset.partition.layouts.stage_division import (
+    MeshCosts,
+    MeshStage,
+    Span,
+    StageOption,
+    divide_stages,
+    find_best_stages,
+)
 
 PLACES = 5
 
@@ -52,7 +59,7 @@ def test_stages_are_the_best_of_all_divisions(micro_batches: int, seed: int) -> 
 
 def divide(graph: Graph, cluster: Cluster, *, turned: bool = False) -> list[MeshStage]:
     machines = range(len(cluster))[:: -1 if turned else 1]
-    stages = divide_stages(graph, cluster, machines, CostModel(graph.tensors), micro_batches=8)
+    stages = divide_stages(MeshCosts(graph, cluster, CostModel(graph.tensors)), machines, micro_batches=8)
     assert stages is not None
     return stages
 
@@ -90,17 +97,17 @@ def test_a_machine_gets_no_stage_that_its_memory_does_not_hold() -> None:
 def test_one_operator_has_no_two_stages() -> None:
     graph = chain(8, 8)
     one = Graph(graph.tensors, graph.ops[:1], graph.axes, graph.batch_axes, graph.ops[0].outputs)
-    assert divide_stages(one, uniform_cluster(2), range(2), CostModel(one.tensors), micro_batches=4) is None
+    assert divide_stages(MeshCosts(one, uniform_cluster(2), CostModel(one.tensors)), range(2), micro_batches=4) is None
 
 
 def test_every_stage_has_the_least_work_that_is_asked_for() -> None:
     """On a slow network one machine would do nearly all; asked for, the stages have even shares."""
     graph = chain(64, 64, 64, 64, 64, batch=512)
     cluster = Cluster(tuple(Machine(f"m{n}", 1e9) for n in range(3)), bandwidth=1e5, latency_s=1e-3)
-    costs = CostModel(graph.tensors)
+    meshes = MeshCosts(graph, cluster, CostModel(graph.tensors))
 
     def least(least_load: float) -> float:
-        stages = divide_stages(graph, cluster, range(3), costs, micro_batches=2, least_load=least_load)
+        stages = divide_stages(meshes, range(3), micro_batches=2, least_load=least_load)
         assert stages is not None
         edges = [0, *(stage.stop for stage in stages)]
         works = [sum(op.flops for op in graph.ops[a:b]) for a, b in itertools.pairwise(edges)]
