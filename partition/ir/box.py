@@ -160,6 +160,8 @@ def find_common(a: tuple[Box, ...], b: tuple[Box, ...]) -> Mapping[int, Sequence
 
 
 def _find_common(a: tuple[Box, ...], b: tuple[Box, ...]) -> Mapping[int, Sequence[Box]]:
+    if not a or not b:
+        return {}
     common = intersections(as_array(a), as_array(b))
     hits: dict[int, list[Box]] = {}
     for row, column in np.argwhere(are_boxes(common)).tolist():

@@ -28,6 +28,7 @@ FAIR_SHARE = 0.25
 
 SEARCH_PREFIXES = ("mesh", "stages x mesh", "wavefront", "metis levels", "kahypar")
 LOCAL_SEARCH_SUFFIX = ", local search"
+EVEN_OWNERS_SUFFIX = ", even owners"
 
 Rank = tuple[bool, bool, float, float, float, int, str]
 
@@ -159,7 +160,7 @@ class ScoredPlan:
 
         One machine, slices, tiles, stages and plain METIS are regular cuts, which other systems make as well.
         """
-        return self.name.startswith(SEARCH_PREFIXES) or self.name.endswith(LOCAL_SEARCH_SUFFIX)
+        return self.name.startswith(SEARCH_PREFIXES) or LOCAL_SEARCH_SUFFIX in self.name
 
     @property
     def fits(self) -> bool:

@@ -15,13 +15,15 @@ from ...errors import Infeasible, UsageError
 from ..cluster.hierarchy import choose_machines, order_machines
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, one_machine_cut
+from ..dataflow.even_owners import spread_owners
 from ..ir.graph import Graph
 from .candidates import candidate_names, max_machines, propose_candidates
 from .estimates import CandidateEstimates, Estimate
-from .local_search import improve_cut
+from .local_search import MAX_INSTRUCTIONS, improve_cut
 from .lower_bound import bound_step_seconds
 from .pins import resolve_pins
 from .plan import (
+    EVEN_OWNERS_SUFFIX,
     LOCAL_SEARCH_SUFFIX,
     OBJECTIVES,
     TIME,
@@ -37,8 +39,9 @@ from .plan_scorer import PlanScorer
 NEAREST = 2  # candidates simulated whole though by their estimates they do not fit, where none else does
 LOCAL_SEARCH_STARTS = 2  # candidates that local search starts from
 LOCAL_SEARCH_RANGE = 3.0  # times the best plan's seconds; worse candidates do not become the best
-# The simulator is less exact than this, so of plans as close to the fastest the one that sends fewest bytes is better.
+# The simulator is less exact than this, so of plans as close to the fastest one that sends much fewer bytes is better.
 TIME_TOLERANCE = 1.03
+WORTH_OF_BYTES = 0.1
 
 
 def find_plan(
@@ -126,6 +129,7 @@ class _PlanSearch:
                 known = any(_have_same_cut(start, other) for other in best[:i])  # it would find the same
                 if start.simulation.step_s <= limit_s and not known:
                     self._search_locally(start)
+            self._spread_owners(min(self.plans, key=self._rank))
 
     def _leave_machines_out(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
         """Where no plan uses all machines, score those for the most that any plan uses, one if need be."""
@@ -231,10 +235,22 @@ class _PlanSearch:
         if better is not None:
             self._add(self.scorer.score(f"{start.name}{LOCAL_SEARCH_SUFFIX}", better, start.cluster))
 
+    def _spread_owners(self, best: ScoredPlan) -> None:
+        """Add the best plan with parameters that several machines read divided evenly among them, if that is better."""
+        if len(best.cluster) == 1 or sum(len(pieces) for pieces in best.cut.boxes.values()) > MAX_INSTRUCTIONS:
+            return
+        cut = spread_owners(best.dataflow)
+        if cut is None:
+            return
+        spread = self.scorer.simulate(f"{best.name}{EVEN_OWNERS_SUFFIX}", cut, best.cluster)
+        if self._rank(spread) < self._rank(best):
+            self._add(spread)
+
 
 def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used: bool = True) -> ScoredPlan:
-    """The best plan. For time: of the plans within TIME_TOLERANCE of the fastest, the one that sends fewest bytes.
+    """The best plan. For time: of the plans within TIME_TOLERANCE of the fastest, one that sends much fewer bytes.
 
+    A percent of the bytes counts as WORTH_OF_BYTES percent of the seconds.
     A plan that is slower than a regular cut (see `ScoredPlan.searched`) is never taken.
 
     all_used: see `ScoredPlan.rank`.
@@ -247,7 +263,12 @@ def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used:
     regular = (p.simulation.step_s for p in valid if not p.searched)
     limit = min(best.simulation.step_s * TIME_TOLERANCE, min(regular, default=math.inf))
     close = [plan for plan in valid if plan.simulation.step_s <= limit]
-    return min(close, key=lambda p: (p.bytes_forward, p.simulation.step_s, len(p.cluster), p.name))
+
+    def weigh(plan: ScoredPlan) -> tuple[float, float, float, int, str]:
+        step_s, sent = plan.simulation.step_s, float(plan.bytes_forward)
+        return step_s * sent**WORTH_OF_BYTES, sent, step_s, len(plan.cluster), plan.name
+
+    return min(close, key=weigh)
 
 
 def _have_same_cut(plan: ScoredPlan, other: ScoredPlan) -> bool:
