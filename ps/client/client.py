@@ -189,13 +189,11 @@ class Client:
 
         unpushed: gradients [n] that were computed and not pushed yet; with a local rate their step is taken again.
         """
-        fetcher, start = self._fetcher, self._clock()
-        while fetcher.awaited_keys:
-            message = self._sessions.receive_awaited(
-                lambda: fetcher.awaited_keys, waits_for_peers=fetcher.waits_for_peers
-            )
-            if message is not None:
-                fetcher.receive(message, unpushed)
+        if not self._fetcher.is_active:
+            return
+        start = self._clock()
+        while not self._fetcher.install_arrived(unpushed):
+            self._sessions.wait(lambda: self._fetcher.awaited_keys, waits_for_peers=self._fetcher.waits_for_peers)
         self._blocked_s["fetch"] += self._clock() - start
 
     def push(
@@ -236,7 +234,8 @@ class Client:
         """
         for session in self._sessions:
             self._sessions.send(session, session.make_join(step))
-        self._await(lambda: [session for session in self._sessions if session.join_request is not None])
+        for session in self._sessions:
+            self._await(lambda session=session: session.join_request is not None)
         return max((session.join_step for session in self._sessions), default=step)
 
     def leave(self) -> None:
@@ -279,7 +278,8 @@ class Client:
 
     def drain(self) -> None:
         """Wait until everything that was put or pushed is acknowledged."""
-        self._await(lambda: [session for session in self._sessions if session.is_unacknowledged])
+        for session in self._sessions:
+            self._await(lambda session=session: session.is_unacknowledged)
 
     def statistics(self) -> dict[str, Any]:
         """Return plain data: fetches, pushes, seconds spent waiting for either, the skew, and tensor bytes by shard."""
@@ -309,8 +309,7 @@ class Client:
         flush, rate = self._sessions.needs_flush, self.rate
         message = session.make_push(payload, step, base, flush=flush, rate=rate, fetch=fetch)
         message = self._sessions.send(session, message)
-        session.record_push(message)
-        self._sessions.bytes_in_flight += message.bytes
+        self._sessions.record_push(session, message)
         if self.local_rate == 0.0 or (isinstance(payload, PushPayload) and payload.skipped):
             return
         session.version += 1  # the caller's local step
@@ -320,30 +319,30 @@ class Client:
     def _await_room(self, session: SliceSession, size: int) -> None:
         """Wait until one more message of `size` bytes may be in flight, for this slice and for all together."""
 
-        def blocking_sessions() -> list[SliceSession]:
-            if session.sent - session.acknowledged >= self._unacknowledged:
-                return [session]
-            if self._sessions.bytes_in_flight and self._sessions.bytes_in_flight + size > self._window_bytes:
-                return [other for other in self._sessions if other.is_unacknowledged]
-            return [other for other in self._sessions if other.replay_buffer] if self._sessions.is_full else []
+        def is_blocked() -> bool:
+            in_flight = self._sessions.bytes_in_flight
+            is_window_full = in_flight > 0 and in_flight + size > self._window_bytes
+            return (
+                session.sent - session.acknowledged >= self._unacknowledged
+                or is_window_full
+                or self._sessions.is_full  # until some pushes are durable
+            )
 
-        self._await(blocking_sessions)
+        self._await(is_blocked)
 
-    def _await(self, blocking_sessions: Callable[[], list[SliceSession]]) -> None:
-        """Handle acknowledgements until no session blocks."""
-        if not blocking_sessions():
+    def _await(self, is_blocked: Callable[[], bool]) -> None:
+        """Handle what arrives until nothing blocks; in an exchange, install the values among it."""
+        if not is_blocked():
             return
         start = self._clock()
         self._sessions.collect_arrived()
-        while blocking_sessions():
-            message = self._sessions.receive_awaited(self._awaited_keys)
-            if message is not None and message.kind == "values":
-                self._fetcher.receive(message)
-            elif message is not None:
-                self._sessions.handle_reply(message)
+        while is_blocked():
+            self._sessions.wait(self._list_awaited_keys)
+            if self._fetcher.unpushed_count:
+                self._fetcher.install_arrived()
         self._blocked_s["push"] += self._clock() - start
 
-    def _awaited_keys(self) -> list[MessageKey]:
+    def _list_awaited_keys(self) -> list[MessageKey]:
         """Return the mailbox keys of the acknowledgements that are due, and in an exchange of the values."""
         values_keys = self._fetcher.awaited_keys if self._fetcher.unpushed_count else []
         return [*(key for session in self._sessions for key in session.awaited_keys), *values_keys]

@@ -98,19 +98,13 @@ class Fetcher:
 
     def install_arrived(self, unpushed: Tensor | FlatGradient | None = None) -> bool:
         """Install the slices that have arrived. Return whether the fetch is complete. unpushed: see `Client.wait`."""
-        mailbox = self._sessions.mailbox
-        mailbox.collect()
-        while arrived := [message for message in map(mailbox.take_collected, self.awaited_keys) if message is not None]:
+        self._sessions.collect_arrived()
+        while arrived := self._sessions.take_values():
             for message in arrived:
                 self._install(message, unpushed)
             self.request_more()
-            mailbox.collect()
+            self._sessions.collect_arrived()
         return not self.is_active
-
-    def receive(self, message: Message, unpushed: Tensor | FlatGradient | None = None) -> None:
-        """Install one slice that has arrived, and request more."""
-        self._install(message, unpushed)
-        self.request_more()
 
     @property
     def skew(self) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from ...runtime.channel.mailbox import Mailbox, MessageKey
 from ...runtime.channel.message import LAUNCHER, Message
 from .slice_session import SliceSession
 
-SHARD_REPLACED: MessageKey = (LAUNCHER, "shard_replaced", 0, 0, 0)  # with the shard's index and the new role's name
+# What shards send to a client unasked or in answer, and the launcher of a shard that another role replaces.
+KINDS = ("values", "put_ack", "push_ack", "leave_ack", "join_ack", "resend", "durable", "shard_replaced")
 
 
 class Sessions:
@@ -47,6 +48,9 @@ class Sessions:
         self._clock = clock
         self._unsaved = 0  # pushes dropped from the replay buffer although no shard could write them
         self._resent = 0
+        self._replay_bytes = 0  # of all sessions
+        self._arrived = mailbox.divert(KINDS)
+        self._values: dict[int, Message] = {}  # by slice, those of the current fetch that were not taken yet
         self._steps = deque[tuple[int, list[int]]]()  # steps not yet durable, with the last push of each session
         self._durable_step = 0
 
@@ -92,18 +96,25 @@ class Sessions:
         session.bytes_out += message.bytes
         return self.mailbox.send(session.shard, message)
 
-    def receive_awaited(self, keys: Callable[[], list[MessageKey]], *, waits_for_peers: bool = False) -> Message | None:
-        """Wait for one of the wanted messages. Return None after a notice, which may have changed what is wanted.
+    def record_push(self, session: SliceSession, message: Message) -> None:
+        """Keep a push that was just sent, until it is durable, and count its bytes."""
+        session.record_push(message)
+        self.bytes_in_flight += message.bytes
+        self._replay_bytes += message.bytes
 
-        waits_for_peers: whether the answer depends on other replicas, so that the long `peer_timeout_s` applies. After
-        each `retransmit_s` of silence everything unanswered is sent again. SilenceError at the timeout.
+    def wait(self, wanted: Callable[[], list[MessageKey]], *, waits_for_peers: bool = False) -> None:
+        """Wait until something arrives, and handle all that has; `take_values` then returns the values among it.
+
+        wanted: returns the keys of what is waited for, which an error names. waits_for_peers: whether that depends on
+        other replicas, so that the long `peer_timeout_s` applies. After each `retransmit_s` of silence everything
+        unanswered is sent again. SilenceError at the timeout.
         """
         silent_since: float | None = None
         timeout_s = self._peer_timeout_s if waits_for_peers else self.mailbox.timeout_s
-        while True:
-            within_s = min(self._retransmit_s, self.mailbox.timeout_s)
+        within_s = min(self._retransmit_s, self.mailbox.timeout_s)
+        while not self._arrived:
             try:
-                message = self.mailbox.wait([*keys(), *self._notice_keys], timeout_s=within_s)
+                self.mailbox.wait_diverted(wanted, timeout_s=within_s)
             except SilenceError as error:
                 if not waits_for_peers and within_s == timeout_s:
                     raise
@@ -113,26 +124,18 @@ class Sessions:
                     state = " (it waits for other replicas)" if waits_for_peers else ""
                     raise silence_error(self.name, timeout_s, state=state) from error
                 self._retransmit()
-                continue
-            if message.kind not in ("shard_replaced", "durable"):
-                return message
-            self._handle_notice(message)
-            return None
+        self._handle_arrived()
 
     def collect_arrived(self) -> None:
-        """Handle the notices and acknowledgements that have arrived, without waiting."""
+        """Handle what has arrived, without waiting."""
         self.mailbox.collect()
-        for key in self._notice_keys:
-            while (message := self.mailbox.take_collected(key)) is not None:
-                self._handle_notice(message)
-        for session in self._sessions:
-            for key in session.awaited_keys:
-                while (message := self.mailbox.take_collected(key)) is not None:
-                    self._handle_reply(session, message)
+        self._handle_arrived()
 
-    def handle_reply(self, message: Message) -> None:
-        """Handle an acknowledgement, or a shard's request to send pushes again."""
-        self._handle_reply(self._by_slice[message.edge], message)
+    def take_values(self) -> list[Message]:
+        """Return the values of the current fetch that have arrived since this was called last."""
+        values = list(self._values.values())
+        self._values.clear()
+        return values
 
     def acknowledge_put(self, session: SliceSession) -> None:
         """Record that the shard has values, as it has acknowledged the put or has sent values itself."""
@@ -152,55 +155,70 @@ class Sessions:
         while self._steps and all(map(ge, durable, self._steps[0][1])):
             self._durable_step = self._steps.popleft()[0] + 1
 
-    @property
-    def _replay_bytes(self) -> int:
-        return sum(session.replay_bytes for session in self._sessions)
+    def _handle_arrived(self) -> None:
+        while self._arrived:
+            self._handle(self._arrived.popleft())
 
-    @property
-    def _notice_keys(self) -> list[MessageKey]:
-        """The mailbox keys of messages that arrive without a request."""
-        shards = sorted({session.shard for session in self._sessions})
-        return [SHARD_REPLACED, *((shard, "durable", 0, 0, 0) for shard in shards)]
-
-    def _handle_reply(self, session: SliceSession, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message.kind:
+            case "shard_replaced" if message.sender == LAUNCHER:
+                self._replace_shard(message.body["shard"], message.body["name"])
+            case "durable":
+                for session in self._sessions:
+                    if session.shard == message.sender:
+                        self._release_reported(session, message.body)
+            case _:
+                answered = self._by_slice.get(message.edge)
+                if answered is not None and answered.shard == message.sender:  # not of a shard that was replaced
+                    self._handle_answer(answered, message)
+
+    def _handle_answer(self, session: SliceSession, message: Message) -> None:
+        body = message.body
+        match message.kind:
+            case "values":
+                # Values that contain a push acknowledge it, too: the shard sends no other answer then.
+                self._acknowledge(session, min(body["applied"], session.sent), body["durable"])
+                if session.fetch_request is not None and session.fetch_request.step == message.step:
+                    self._values[message.edge] = message
+            case "push_ack":
+                if body["number"] > session.sent:
+                    facts = (
+                        f"{self.name}: {session.shard} acknowledges push {body['number']}; the last was {session.sent}"
+                    )
+                    raise NetworkError("E552", facts)
+                self._acknowledge(session, body["number"], body["durable"])
             case "put_ack":
                 self.acknowledge_put(session)
             case "leave_ack":
                 session.is_leaving = False
             case "join_ack":
-                session.join_request, session.join_step = None, message.body["step"]
-            case "resend" if message.body["attempt"] == session.attempt:
-                self._resend(session, session.resend_after(message.body["number"]))
-            case "push_ack":
-                number = message.body["number"]
-                if number > session.sent:
-                    facts = f"{self.name}: {session.shard} acknowledges push {number}; the last was {session.sent}"
-                    raise NetworkError("E552", facts)
-                self.bytes_in_flight -= session.acknowledge(number)
-                session.release_durable(message.body["durable"])
+                session.join_request, session.join_step = None, body["step"]
+            case "resend" if body["attempt"] == session.attempt:
+                self._resend(session, session.resend_after(body["number"]))
 
-    def _handle_notice(self, message: Message) -> None:
-        """Handle news of a shard: another role has replaced it, or its journal has been written."""
-        if message.kind == "shard_replaced":
-            for session in self._sessions:
-                if session.piece.shard == message.body["shard"]:
-                    self._resend(session, session.on_shard_replaced(message.body["name"]))
-            return
-        for session in self._sessions:
-            if session.shard == message.sender:
-                self._release_durable(session, message.body)
+    def _acknowledge(self, session: SliceSession, number: int, durable: int) -> None:
+        """Record that a session's pushes up to a number have arrived, and that those up to another one are durable."""
+        self.bytes_in_flight -= session.acknowledge(number)
+        self._release_durable(session, durable)
 
-    def _release_durable(self, session: SliceSession, body: dict[str, Any]) -> None:
+    def _release_durable(self, session: SliceSession, number: int) -> None:
+        self._replay_bytes -= session.release_durable(number)
+
+    def _release_reported(self, session: SliceSession, body: dict[str, Any]) -> None:
         """Release the pushes that the shard's journal contains; with a failing disk, also those it cannot write."""
         number = body["numbers"].get(str(session.piece.number), 0)
-        # A push that is durable has arrived, even if its acknowledgement was lost.
-        self.bytes_in_flight -= session.acknowledge(number)
-        session.release_durable(number)
+        self._acknowledge(session, number, number)  # what is durable has arrived, even if its acknowledgement was lost
         buffer = session.replay_buffer
         while body["failing"] and self.needs_flush and buffer and buffer[0][0] <= session.acknowledged:
-            session.release_durable(buffer[0][0])  # exactly-once does not hold for this push while the disk is full
+            self._release_durable(session, buffer[0][0])  # exactly-once does not hold for it while the disk is full
             self._unsaved += 1
+
+    def _replace_shard(self, shard: int, name: str) -> None:
+        """Go on with another role in place of the one that held a shard."""
+        for session in self._sessions:
+            if session.piece.shard == shard:
+                self._values.pop(session.piece.number, None)  # the other one is asked again
+                self._resend(session, session.on_shard_replaced(name))
 
     def _retransmit(self) -> None:
         """Retry: send everything unanswered again, since it or its answer was lost on the way."""

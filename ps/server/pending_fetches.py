@@ -62,9 +62,10 @@ class PendingFetches:
         self._waiting = waiting
         return iter(ready)
 
-    def make_reply(self, fetch: PendingFetch, slice_state: SliceState) -> Message:
-        """Make the reply with the values, or with what has changed."""
-        body = {"version": slice_state.version, "applied": slice_state.applied.get(fetch.client, 0)}
+    def make_reply(self, fetch: PendingFetch, slice_state: SliceState, *, durable: int) -> Message:
+        """Make the reply with the values, or with what has changed. durable: the client's last durable push."""
+        applied = slice_state.applied.get(fetch.client, 0)
+        body = {"version": slice_state.version, "applied": applied, "durable": durable}
         fields, tensors = self._changed_values(slice_state, fetch.since)
         return Message("values", fetch.step, 0, self._piece.number, body | fields, tensors=tensors)
 

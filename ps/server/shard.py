@@ -2,14 +2,15 @@
 
 The `edge` of a message is the number of the slice that it is about. The messages of clients, and the replies:
   put     {version, state} values [n], states    "put_ack"; ignored if the slice has that version or a later one
-  fetch   {min_version, min_step, replica}       "values" {version, applied} values [n], once the slice has that version
-                                                 and every replica has pushed so many steps
+  fetch   {min_version, min_step, replica}       "values" {version, applied, durable} values [n], once the slice has
+                                                 that version and every replica has pushed so many steps
           {..., since}                           the same, but only what has changed since that version: no tensors with
                                                  {unchanged}, or rows int32 [r] and values [r, width] with {width}
   push    {base, number, replica} gradient [n]   "push_ack" {version, number, durable}, after the update; or "resend"
                                                  {number, attempt} if pushes after that number were lost
           {..., flush}                           the same; the journal is written soon
-          {..., fetch: {..., step}} gradient     the same, then "values" as for that fetch, before any other push
+          {..., fetch: {..., step}} gradient     "values" as for that fetch, before any other push; where they can be
+                                                 sent at once, in place of "push_ack"
           {..., compression} tensors             the same; the gradient is compressed (push_payload.py)
           {..., width} rows [r], values [r, w]   the same; the gradient of these rows of a sparse table (sparse_rows.py)
           {..., rate}                            the same; the learning rate is multiplied by this, as no schedule says
@@ -28,7 +29,8 @@ each journal. The launcher sends "fence" {client} when a client is lost, of whic
 {client, steps} says, once that is durable, by slice how many of its steps the values contain.
 base: the version of the values that the gradient was computed on, for accumulated gradients the last of them. number:
 the sequence number 1, 2, 3, ... of a push, for each client and slice; a repeated one is acknowledged and not applied.
-applied: the number of the client's last push that the values contain. durable: that of the last one in the journal.
+applied: the number of the client's last push that the values contain, and so acknowledge. durable: that of the last
+one in the journal.
 """
 
 from collections.abc import Callable, Iterable

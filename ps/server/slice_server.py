@@ -132,7 +132,7 @@ class SliceServer:
         else:
             self.counters.duplicates += 1
             done = [push] if number <= applied else []
-        return [*(self._acknowledge(slice_state, one) for one in done), *self._add_fetch(message, fetch)]
+        return self._acknowledge_all(slice_state, done, self._add_fetch(message, fetch))
 
     def join(self, message: Message) -> Replies:
         """Let a replica take part from some step on; "join_ack" tells it which, if it wants to know."""
@@ -152,7 +152,7 @@ class SliceServer:
         self._durability.before_change(self.piece.number)
         self._durability.request_flush()
         self._leaving[message.sender] = self.parse_count(message, "number"), self._durability.next_journal()
-        return [*(self._acknowledge(slice_state, one) for one in done if slice_state), *self.answer_fetches()]
+        return self._acknowledge_all(slice_state, done, self.answer_fetches()) if slice_state else []
 
     def acknowledge_leaves(self) -> Replies:
         """Return the replies to clients that have left, which a journal says, and whose pushes are all durable."""
@@ -292,6 +292,11 @@ class SliceServer:
         self.counters.updates += 1
         self.counters.rates += optimizer.rate(update)
 
+    def _acknowledge_all(self, slice_state: SliceState, pushes: list[PendingPush], replies: Replies) -> Replies:
+        """Add the acknowledgements of pushes to the replies with values, which acknowledge what they contain."""
+        answered = {client for client, _ in replies}
+        return [*(self._acknowledge(slice_state, one) for one in pushes if one.sender not in answered), *replies]
+
     def _acknowledge(self, slice_state: SliceState, push: PendingPush) -> tuple[str, Message]:
         durable = self._durability.durable_push(self.piece.number, push.sender, push.number)
         body = {"version": slice_state.version, "number": push.number, "durable": durable}
@@ -307,7 +312,9 @@ class SliceServer:
         if optimizer.compensates_delay:  # `on_fetch` may change its state
             self._durability.before_change(self.piece.number)
         optimizer.on_fetch(slice_state.value, slice_state.state, fetch.replica)
-        reply = self._fetches.make_reply(fetch, slice_state)
+        applied = slice_state.applied.get(fetch.client, 0)
+        durable = self._durability.durable_push(self.piece.number, fetch.client, applied)
+        reply = self._fetches.make_reply(fetch, slice_state, durable=durable)
         self.counters.fetches += 1
         self.counters.bytes_out += reply.bytes
         return reply

@@ -1,11 +1,12 @@
 """`Mailbox`: waits on one channel for the message that is wanted next, and keeps the others until they are wanted.
 
-A worker and its parameter client share one channel; each asks for its own messages by key.
+A worker and its parameter client share one channel. The worker asks for its messages by key; the client handles its
+own in the order in which they arrive (`divert`), since it would want one of as many keys as there are slices.
 """
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ...errors import CutsetError, NetworkError
 from .channel import Channel, SilenceError
@@ -43,6 +44,16 @@ class Mailbox:
         self.waited_s = 0.0
         self._kept: dict[MessageKey, deque[Message]] = defaultdict(deque)
         self._count = 0
+        self._diverted_kinds: frozenset[str] = frozenset()
+        self._diverted: deque[Message] = deque()
+
+    def divert(self, kinds: Collection[str]) -> deque[Message]:
+        """Put messages of these kinds into a queue from now on, as they arrive, instead of keeping them by key.
+
+        Returns the queue, out of which the caller takes them.
+        """
+        self._diverted_kinds = frozenset(kinds)
+        return self._diverted
 
     def send(self, peer: str, message: Message) -> Message:
         """Queue `message` for `peer`; see `Channel`."""
@@ -54,14 +65,15 @@ class Mailbox:
             for key in keys:
                 if key in self._kept:
                     return self._pop(key)
-            began = time.perf_counter()
-            try:
-                message = self.channel.receive(self.timeout_s if timeout_s is None else timeout_s)
-            except SilenceError as error:
-                raise SilenceError(error.code, f"{error.facts}; wanted: {_describe(keys)}", fix=error.fix) from None
-            finally:
-                self.waited_s += time.perf_counter() - began
-            self._keep(message)
+            self._receive(timeout_s, lambda: keys)
+
+    def wait_diverted(self, wanted: Callable[[], Collection[MessageKey]], *, timeout_s: float | None = None) -> None:
+        """Wait until the queue of what was diverted is not empty; SilenceError as of `wait`.
+
+        wanted: returns the keys that such an error is to name.
+        """
+        while not self._diverted:
+            self._receive(timeout_s, wanted)
 
     def take(self, key: MessageKey) -> Message | None:
         """Return a message with this key if one has arrived, without waiting."""
@@ -78,6 +90,17 @@ class Mailbox:
         """Return a message with this key if one was collected."""
         return self._pop(key) if key in self._kept else None
 
+    def _receive(self, timeout_s: float | None, wanted: Callable[[], Collection[MessageKey]]) -> None:
+        """Wait for the next message, whatever it is, and keep it."""
+        began = time.perf_counter()
+        try:
+            message = self.channel.receive(self.timeout_s if timeout_s is None else timeout_s)
+        except SilenceError as error:
+            raise SilenceError(error.code, f"{error.facts}; wanted: {_describe(wanted())}", fix=error.fix) from None
+        finally:
+            self.waited_s += time.perf_counter() - began
+        self._keep(message)
+
     def _pop(self, key: MessageKey) -> Message:
         waiting = self._kept[key]
         message = waiting.popleft()
@@ -89,19 +112,23 @@ class Mailbox:
     def _keep(self, message: Message) -> None:
         if message.kind == "stop":
             raise stop_error(self.channel.name, message)
-        if self._count == MAX_UNCLAIMED:
+        unclaimed = self._count + len(self._diverted)
+        if unclaimed == MAX_UNCLAIMED:
             raise NetworkError(
                 "E513",
-                f"{self.channel.name} has {self._count} messages that it did not ask for, "
+                f"{self.channel.name} has {unclaimed} messages that it did not ask for, "
                 f"now {message.kind!r} of {message.sender} (step {message.step})",
                 fix="check that all roles belong to this run and have the same placement; then start the run again",
             )
+        if message.kind in self._diverted_kinds:
+            self._diverted.append(message)
+            return
         self._kept[message_key(message)].append(message)
         self._count += 1
 
     def __repr__(self) -> str:
         kept = {key: len(queue) for key, queue in self._kept.items()}
-        return f"Mailbox({self.channel.name}, kept={kept})"
+        return f"Mailbox({self.channel.name}, kept={kept}, diverted={len(self._diverted)})"
 
 
 def _describe(keys: Collection[MessageKey]) -> str:

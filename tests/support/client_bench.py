@@ -17,7 +17,7 @@ class Bench:
     """Shards whose messages are handled when the test says so, and the clients of machine 0 in some replicas."""
 
     def __init__(self, *, replicas=1, shards=2, optimizer=None, local_rate=None, copies=False, most=SIZE, **options):
-        network = MemoryNetwork(copies=copies)
+        self.network = network = MemoryNetwork(copies=copies)
         optimizer = optimizer or SGD(0.5)
         slices = slice_parameters([SIZE], shards, align=8, max_elements=most)
         self.shards = [Shard(s, slices_of_shard(slices, s), ServingConfig(optimizer)) for s in range(shards)]

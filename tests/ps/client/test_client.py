@@ -218,7 +218,55 @@ def test_fetched_values_acknowledge_the_put():
     [client] = bench.clients
     client.put()
     client.fetch()
-    body = {"version": 0, "applied": 0}
+    body = {"version": 0, "applied": 0, "durable": 0}
     bench.channels[0].send("worker-0.0", Message("values", step=1, edge=0, body=body, tensors=(ramp(),)))
     client.wait()
     client.drain()
+
+
+def test_values_acknowledge_the_pushes_that_they_contain():
+    bench = Bench(shards=1, most=8)
+    [client] = bench.clients
+    client.put()
+    bench.pump()
+    client.drain()
+    client.exchange(ramp(), 0)
+    kinds = [
+        reply.kind
+        for message in iter(bench.channels[0].poll, None)
+        for peer, reply in bench.shards[0].handle(message)
+        for _ in [bench.channels[0].send(peer, reply)]
+    ]
+    assert kinds == ["values"] * 5
+    client.wait()
+    client.drain()
+    assert (client.in_flight, client.durable_step) == (0, 1)
+
+
+def test_values_of_an_earlier_fetch_or_another_role_are_not_installed():
+    bench = Bench(shards=1)
+    [client] = bench.clients
+    client.put()
+    bench.pump()
+    client.fetch()
+    body = {"version": 9, "applied": 0, "durable": 0}
+    stale = Message("values", step=0, body=body, tensors=(ramp(9.0),))
+    bench.channels[0].send("worker-0.0", stale)
+    bench.network.channel("shard-7").send("worker-0.0", Message("values", 1, body=body, tensors=(ramp(7.0),)))
+    bench.pump()
+    client.wait()
+    assert torch.equal(client.values, ramp(0.0))
+
+
+def test_values_that_a_replaced_shard_sent_are_asked_for_again():
+    bench = Bench(shards=1)
+    [client] = bench.clients
+    client.put()
+    bench.pump()
+    client.fetch()
+    bench.pump()
+    launcher, replacing = bench.network.channel("launcher"), bench.network.channel("shard-0b")
+    launcher.send("worker-0.0", Message("shard_replaced", body={"shard": 0, "name": "shard-0b"}))
+    with pytest.raises(SilenceError, match="values of shard-0b"):
+        client.wait()
+    assert "fetch" in [message.kind for message in iter(replacing.poll, None)]

@@ -1,5 +1,7 @@
 """Tables travel by rows: training ends where it does densely, and costs what is touched, not what there is."""
 
+from collections import deque
+
 import pytest
 import torch
 from marking import with_slow
@@ -161,8 +163,8 @@ def test_a_client_pushes_the_rows_that_were_touched():
         def collect(self):
             pass
 
-        def take_collected(self, key):
-            return None
+        def divert(self, kinds):
+            return deque()
 
     gradient = FlatGradient(torch.zeros(14), [SparseTable(0, 12, 3)])
     gradient.flat.view(-1)[3:6] = 2.0

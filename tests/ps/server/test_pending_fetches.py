@@ -34,12 +34,12 @@ def test_a_fetch_waits_for_its_version_and_for_the_slowest_replica() -> None:
 
 def test_the_reply_has_the_values_or_says_that_nothing_has_changed() -> None:
     fetches = PendingFetches(PIECE)
-    whole = fetches.make_reply(fetch("worker-0.0"), slice_state(version=2))
-    assert whole.body == {"version": 2, "applied": 3}
+    whole = fetches.make_reply(fetch("worker-0.0"), slice_state(version=2), durable=3)
+    assert whole.body == {"version": 2, "applied": 3, "durable": 3}
     assert not whole.borrowed
     assert torch.equal(whole.tensors[0], torch.arange(4.0))
-    same = fetches.make_reply(fetch("worker-1.0", since=2), slice_state(version=2))
-    assert same.body == {"version": 2, "applied": 0, "unchanged": True}
+    same = fetches.make_reply(fetch("worker-1.0", since=2), slice_state(version=2), durable=0)
+    assert same.body == {"version": 2, "applied": 0, "durable": 0, "unchanged": True}
     assert same.tensors == ()
 
 

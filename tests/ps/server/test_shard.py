@@ -29,28 +29,36 @@ from cutset.runtime.worker.flat_gradient import FlatGradient
 
 def test_put_fetch_push():
     shard = shard_with_values()
-    assert plain(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
+    assert plain(shard.handle(fetch())) == [
+        ("worker-0.0", "values", {"version": 0, "applied": 0, "durable": 0}, [[0, 10, 20]])
+    ]
     pushed = ("worker-0.0", "push_ack", {"version": 1, "number": 1, "durable": 1}, [])
     assert plain(shard.handle(push(1, 1.0, 2.0, 3.0))) == [pushed]
-    values = ("worker-1.0", "values", {"version": 1, "applied": 0}, [[-1, 8, 17]])
+    values = ("worker-1.0", "values", {"version": 1, "applied": 0, "durable": 0}, [[-1, 8, 17]])
     assert plain(shard.handle(fetch(sender="worker-1.0"))) == [values]
-    assert plain(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]])]
+    assert plain(shard.handle(fetch())) == [
+        ("worker-0.0", "values", {"version": 1, "applied": 1, "durable": 1}, [[-1, 8, 17]])
+    ]
 
 
 def test_a_fetch_attached_to_a_push_is_answered_before_the_next_push():
     shard = shard_with_values()
     replies = shard.handle(attach_fetch(push(1, 1.0, 2.0, 3.0)))
     assert plain(replies) == [
-        ("worker-0.0", "push_ack", {"version": 1, "number": 1, "durable": 1}, []),
-        ("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]]),
+        ("worker-0.0", "values", {"version": 1, "applied": 1, "durable": 1}, [[-1, 8, 17]]),
     ]
-    assert [message.step for _, message in replies] == [0, 3]
+    assert [message.step for _, message in replies] == [3]
     shard.handle(push(1, 1.0, 1.0, 1.0, sender="worker-1.0"))
     again = attach_fetch(push(1, 1.0, 2.0, 3.0), step=4)  # applied once, and answered as often as it asks
-    assert plain(shard.handle(again))[1] == ("worker-0.0", "values", {"version": 2, "applied": 1}, [[-2, 7, 16]])
+    assert plain(shard.handle(again))[0] == (
+        "worker-0.0",
+        "values",
+        {"version": 2, "applied": 1, "durable": 1},
+        [[-2, 7, 16]],
+    )
     assert plain(shard.handle(attach_fetch(push(3, 1.0, 2.0, 3.0)))) == [  # one was lost
         ("worker-0.0", "resend", {"number": 1, "attempt": 0}, []),
-        ("worker-0.0", "values", {"version": 2, "applied": 1}, [[-2, 7, 16]]),
+        ("worker-0.0", "values", {"version": 2, "applied": 1, "durable": 1}, [[-2, 7, 16]]),
     ]
 
 
@@ -72,7 +80,7 @@ def test_values_of_a_later_version_replace_the_present_ones():
     assert plain(shard.handle(later)) == [("worker-0.0", "put_ack", {}, [])]
     assert plain(shard.handle(put(0.0, 0.0, 0.0)))[0][1] == "put_ack"  # of version 0, which does not count any more
     assert plain(shard.handle(fetch(min_version=5))) == [
-        ("worker-0.0", "values", {"version": 5, "applied": 1}, [[1, 2, 3]])
+        ("worker-0.0", "values", {"version": 5, "applied": 1, "durable": 1}, [[1, 2, 3]])
     ]
     shard.handle(put(0.0, 0.0, machine=2))
     assert shard.slice_states()[0].state["sum"].tolist() == [4, 5, 6]
@@ -97,7 +105,9 @@ def test_memory_is_shared_once_all_of_a_machine_has_values():
     shared.apply(Adagrad(1.0), FlatGradient(vector(2, 2, 2, 2, -2)), seen=0)
     assert [one.value.tolist() for one in shard.slice_states()] == [[0, 1, 2], [3, 6]]
     assert [one.state["sum"].tolist() for one in shard.slice_states()] == [[4, 4, 4], [4, 4]]
-    assert plain(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 0}, [[0, 1, 2]])]
+    assert plain(shard.handle(fetch())) == [
+        ("worker-0.0", "values", {"version": 1, "applied": 0, "durable": 0}, [[0, 1, 2]])
+    ]
 
 
 def test_memory_is_shared_with_the_configured_replicas_only():
@@ -130,7 +140,9 @@ def test_the_first_initial_values_stay_whoever_puts_them_again():
     shard = shard_with_values()
     shard.handle(push(1, 1.0, 2.0, 3.0))
     assert plain(shard.handle(put(7.0, 7.0, 7.0))) == [("worker-0.0", "put_ack", {}, [])]
-    assert plain(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 1, "applied": 1}, [[-1, 8, 17]])]
+    assert plain(shard.handle(fetch())) == [
+        ("worker-0.0", "values", {"version": 1, "applied": 1, "durable": 1}, [[-1, 8, 17]])
+    ]
 
 
 def test_tensors_that_were_sent_or_put_are_never_overwritten():
@@ -157,7 +169,7 @@ def test_fetch_waits_for_its_version():
     assert shard.handle(fetch(min_version=2, sender="worker-1.0")) == []
     assert [m.kind for _, m in shard.handle(push(1, 1.0, 1.0, 1.0))] == ["push_ack"]
     replies = plain(shard.handle(push(2, 1.0, 1.0, 1.0, base=1)))
-    assert replies[1] == ("worker-1.0", "values", {"version": 2, "applied": 0}, [[-2, 8, 18]])
+    assert replies[1] == ("worker-1.0", "values", {"version": 2, "applied": 0, "durable": 0}, [[-2, 8, 18]])
     assert len(shard.handle(push(3, 0.0, 0.0, 0.0, base=2))) == 1
 
 
@@ -252,7 +264,9 @@ def test_broken_messages_are_network_errors_and_change_nothing(message, words):
     with pytest.raises(NetworkError, match=words) as caught:
         shard.handle(message)
     assert caught.value.exit_code == 5
-    assert plain(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
+    assert plain(shard.handle(fetch())) == [
+        ("worker-0.0", "values", {"version": 0, "applied": 0, "durable": 0}, [[0, 10, 20]])
+    ]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
@@ -265,7 +279,9 @@ def test_a_gradient_that_is_not_finite_names_its_worker(optimizer, number):
     assert caught.value.exit_code == 7
     for part in ("gradient", "worker-3.0", "shard-0", "machine 0", "step 41", "version 0", "--lr 0.05"):
         assert part in words
-    assert plain(shard.handle(fetch())) == [("worker-0.0", "values", {"version": 0, "applied": 0}, [[0, 10, 20]])]
+    assert plain(shard.handle(fetch())) == [
+        ("worker-0.0", "values", {"version": 0, "applied": 0, "durable": 0}, [[0, 10, 20]])
+    ]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -325,7 +341,7 @@ def test_a_push_with_nothing_for_a_slice_is_numbered_and_not_applied():
     acknowledged = [("worker-0.0", "push_ack", {"version": 0, "number": 1, "durable": 1}, [])]
     assert plain(shard.handle(skipped)) == acknowledged
     assert plain(shard.handle(skipped)) == acknowledged
-    values = ("worker-0.0", "values", {"version": 0, "applied": 1}, [[0, 10, 20]])
+    values = ("worker-0.0", "values", {"version": 0, "applied": 1, "durable": 1}, [[0, 10, 20]])
     assert plain(shard.handle(fetch())) == [values]
     fence = Message("fence", body={"client": "worker-0.0"}, sender="launcher")
     assert [body for _, _, body, _ in plain(shard.handle(fence))] == [
