@@ -261,7 +261,7 @@ class MemoryChannel:
                 return message
 
     def _as_sent(self, message: Message, sequence: int) -> Message:
-        frames = encode(message, job="memory", sender=self.name, sequence=sequence)
+        frames = encode(message, job="memory", sender=self.name, sequence=sequence, inline_bytes=0)
         if self._network.copies:
             frames = [bytes(frame) for frame in frames]
         return decode(frames, job="memory")[1]

@@ -1,7 +1,8 @@
 """`Message`: a typed header and raw tensor frames. Nothing is ever unpickled.
 
-On the wire a message is one msgpack header frame (msgspec) followed by the raw frames of its tensors. Nothing is
-copied: `encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory.
+On the wire a message is one msgpack header frame (msgspec) followed by the raw frames of its tensors. Nothing large is
+copied: `encode` gives buffers over the tensors' own memory, `decode` gives tensors over the frames' memory. Small
+tensors may lie in the header itself, since a frame more takes longer than to copy them.
 
 Where frames are encrypted, a large tensor is divided into several, which the receiver puts together: a frame is
 encrypted as a whole before any of it is sent, so a single one would be encrypted, sent and decrypted in turn.
@@ -20,10 +21,11 @@ from torch import Tensor
 from ...errors import NetworkError
 
 LAUNCHER = "launcher"
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 MAX_HEADER_BYTES = 16 << 20
 MAX_DIMENSIONS = 64  # of a tensor
 MAX_ENCRYPTED_FRAME_BYTES = 1 << 20
+INLINE_BYTES = 16 << 10  # of tensors in a header
 
 Buffer = bytes | bytearray | memoryview
 _T = TypeVar("_T")
@@ -57,14 +59,20 @@ class SharedSlot(msgspec.Struct, array_like=True, frozen=True):
 class Payload(msgspec.Struct, array_like=True, frozen=True):
     """One tensor of a message: its dtype's name, its shape, and where it lies.
 
-    slot: where the receiver finds it in shared memory; a tensor without one follows in raw frames. frames: how many;
-    all have the same size but for the last, which has the rest.
+    slot: where the receiver finds it in shared memory. content: its bytes, if they lie in the header. A tensor with
+    neither follows in raw frames. frames: how many; all have the same size but for the last, which has the rest.
     """
 
     dtype: str
     shape: list[int]
     slot: SharedSlot | None = None
     frames: int = 1
+    content: bytearray | None = None
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether the tensor follows in frames."""
+        return self.slot is None and self.content is None
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
@@ -149,31 +157,27 @@ def encode(
     sequence: int,
     slots: Sequence[SharedSlot | None] = (),
     frame_bytes: int = sys.maxsize,
+    inline_bytes: int = INLINE_BYTES,
 ) -> list[Buffer]:
     """Turn `message` into frames: its header, then the tensors, over the tensors' memory and keeping it alive.
 
     slots: for each tensor the slot in shared memory in which it lies, or None for one that travels; by default all
-    travel. frame_bytes: the most bytes of a tensor in one frame. NetworkError where the header is too large; ValueError
-    for a tensor that is not a dense CPU tensor.
+    travel. frame_bytes: the most bytes of a tensor in one frame. inline_bytes: the most bytes of tensors in the header,
+    which takes no more than half of a frame for them.
+    NetworkError where the header is too large; ValueError for a tensor that is not a dense CPU tensor.
     """
-    slots = slots or [None] * len(message.tensors)
-    payloads = [
-        Payload(_dtype_name(t), list(t.shape), slot, max(1, -(-t.nbytes // frame_bytes)) if slot is None else 1)
-        for t, slot in zip(message.tensors, slots, strict=True)
-    ]
-    header = Header(
-        version=WIRE_VERSION,
-        job=job,
-        sender=sender,
-        sequence=sequence,
-        kind=message.kind,
-        step=message.step,
-        micro=message.micro,
-        edge=message.edge,
-        body=message.body,
-        payloads=payloads,
-    )
-    head = _encoder.encode(header)
+    payloads, inline_bytes = [], min(inline_bytes, frame_bytes // 2)
+    for tensor, slot in zip(message.tensors, slots or [None] * len(message.tensors), strict=True):
+        dtype, shape, size = _dtype_name(tensor), list(tensor.shape), tensor.nbytes
+        if slot is not None:
+            payloads.append(Payload(dtype, shape, slot))
+        elif size <= inline_bytes:
+            inline_bytes -= size
+            payloads.append(Payload(dtype, shape, content=bytearray(to_buffer(tensor))))
+        else:
+            payloads.append(Payload(dtype, shape, frames=max(1, -(-size // frame_bytes))))
+    place = message.kind, message.step, message.micro, message.edge
+    head = _encoder.encode(Header(WIRE_VERSION, job, sender, sequence, *place, message.body, payloads))
     if len(head) > MAX_HEADER_BYTES:
         raise NetworkError(
             "E503",
@@ -182,7 +186,7 @@ def encode(
         )
     frames: list[Buffer] = [head]
     for tensor, payload in zip(message.tensors, payloads, strict=True):
-        if payload.slot is None:
+        if payload.has_frames:
             frames += _split(to_buffer(tensor), payload.frames)
     return frames
 
@@ -208,16 +212,16 @@ def decode(
     together; NetworkError where the peer is of another version or job.
     """
     header = _decode_header(frames, job)
-    expected = sum(payload.frames for payload in header.payloads if payload.slot is None)
+    expected = sum(payload.frames for payload in header.payloads if payload.has_frames)
     if len(frames) - 1 != expected:
         raise MalformedError(
             "E504", f"{header.sender} sent {len(frames) - 1} tensor frames; the header says {expected}"
         )
     reader, tensor_frames = (readers or {}).get(header.sender), iter(frames[1:])
     tensors = tuple(
-        _tensor_of_frames(payload, tensor_frames, header.sender)
-        if payload.slot is None
-        else _tensor_of_slot(payload, payload.slot, reader, header.sender)
+        _tensor_of_slot(payload, payload.slot, reader, header.sender)
+        if payload.slot is not None
+        else _tensor_of_frames(payload, tensor_frames, header.sender)
         for payload in header.payloads
     )
     message = Message(
@@ -298,14 +302,15 @@ def _check_payload(payload: Payload, sender: str) -> torch.dtype:
     if min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= 1 << 62:
         raise MalformedError("E504", f"{sender} sent a tensor of impossible shape {shape}")
     size = math.prod(shape) * dtype.itemsize
-    if count != 1 and (count < 1 or payload.slot is not None or (count - 1) * _part_bytes(size, count) >= size):
+    if count != 1 and (count < 1 or not payload.has_frames or (count - 1) * _part_bytes(size, count) >= size):
         raise MalformedError("E504", f"{sender} sent a {name} tensor of shape {shape} in {count} frames")
     return dtype
 
 
 def _tensor_of_frames(payload: Payload, frames: Iterator[Buffer], sender: str) -> Tensor:
     dtype, name, shape = _check_payload(payload, sender), payload.dtype, payload.shape
-    size, own = math.prod(shape) * dtype.itemsize, list(islice(frames, payload.frames))
+    size = math.prod(shape) * dtype.itemsize
+    own: list[Buffer] = list(islice(frames, payload.frames)) if payload.content is None else [payload.content]
     part, sizes = _part_bytes(size, payload.frames), [len(frame) for frame in own]
     if sum(sizes) != size or any(frame_size != part for frame_size in sizes[:-1]):
         raise MalformedError(

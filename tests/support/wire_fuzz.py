@@ -64,7 +64,8 @@ class Breaker:
         shares = one.kind == "share" and self._random.random() < 0.8
         slots = [self._arena.put(t) for t in one.tensors] if shares else []
         size = self._random.choice([n for n in (sys.maxsize, 1 << 12, 8, 5) if one.bytes <= n * FRAMES_MOST])
-        made = encode(one, job=JOB, sender=SENDER, sequence=sequence, slots=slots, frame_bytes=size)
+        room = self._random.choice((0, 40, 1 << 14))
+        made = encode(one, job=JOB, sender=SENDER, sequence=sequence, slots=slots, frame_bytes=size, inline_bytes=room)
         frames = [bytes(f) for f in made]
         for _ in range(self._random.choice((0, 1, 1, 1, 2, 5))):
             way = self._random.choice((self._fields, self._fields, self._bytes, self._cut, self._frames))

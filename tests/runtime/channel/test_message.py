@@ -60,8 +60,8 @@ def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
-def sent(message: Message) -> list[Any]:
-    return encode(message, job="job", sender="worker 1", sequence=7)
+def sent(message: Message, *, inline_bytes: int = 0) -> list[Any]:
+    return encode(message, job="job", sender="worker 1", sequence=7, inline_bytes=inline_bytes)
 
 
 def one_frame(**changes: Any) -> list[Any]:
@@ -82,9 +82,9 @@ def divided(*sizes: int, of: int = 0) -> list[Any]:
 @given(st.lists(tensors(), max_size=3), st.integers(1, 200))
 def test_what_is_divided_is_put_together(given_tensors: list[torch.Tensor], frame_bytes: int) -> None:
     message = Message("forward", tensors=tuple(given_tensors))
-    frames = encode(message, job="job", sender="worker 1", sequence=7, frame_bytes=frame_bytes)
+    frames = encode(message, job="job", sender="worker 1", sequence=7, frame_bytes=frame_bytes, inline_bytes=0)
     assert all(len(frame) <= frame_bytes for frame in frames[1:])
-    assert len(frames) == 1 + sum(max(1, math.ceil(t.nbytes / frame_bytes)) for t in given_tensors)
+    assert len(frames) == 1 + sum(math.ceil(t.nbytes / frame_bytes) for t in given_tensors)
     got = decode([bytes(frame) for frame in frames], job="job")[1]
     assert all(same(a, b) for a, b in zip(given_tensors, got.tensors, strict=True))
 
@@ -93,7 +93,8 @@ def test_what_is_divided_is_put_together(given_tensors: list[torch.Tensor], fram
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_frames_are_as_few_as_the_limit_allows_and_over_the_tensors_memory(count: int, more: int) -> None:
     tensor = torch.arange(count * 64 + more, dtype=torch.int64).to(torch.uint8)
-    _, *frames = encode(Message("x", tensors=(tensor,)), job="job", sender="a", sequence=0, frame_bytes=64)
+    message = Message("x", tensors=(tensor,))
+    _, *frames = encode(message, job="job", sender="a", sequence=0, frame_bytes=64, inline_bytes=0)
     assert len(frames) == count + (more > 0)
     tensor.fill_(7)
     assert set(b"".join(frames)) == {7}
@@ -107,6 +108,23 @@ def test_what_is_encoded_is_decoded(given_tensors: list[torch.Tensor], body: dic
     assert (header.sequence, got.sender) == (7, "worker 1")
     assert (got.kind, got.step, got.micro, got.edge, got.body) == ("forward", step, 2, 3, body)
     assert all(same(a, b) for a, b in zip(given_tensors, got.tensors, strict=True))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(tensors(), max_size=3), st.integers(0, 300))
+def test_what_lies_in_the_header_is_decoded(given_tensors: list[torch.Tensor], inline_bytes: int) -> None:
+    frames = sent(Message("forward", tensors=tuple(given_tensors)), inline_bytes=inline_bytes)
+    got = decode([bytes(frame) for frame in frames], job="job")[1]
+    assert all(same(a, b) for a, b in zip(given_tensors, got.tensors, strict=True))
+
+
+def test_tensors_lie_in_the_header_as_long_as_there_is_room() -> None:
+    sizes = [100, 200, 101, 100, 0]
+    frames = sent(Message("x", tensors=tuple(torch.ones(size, dtype=torch.uint8) for size in sizes)), inline_bytes=300)
+    assert list(map(len, frames[1:])) == [101, 100]
+    got = decode(frames, job="job")[1].tensors
+    assert [tensor.numel() for tensor in got] == sizes
+    got[0].fill_(2)  # may be written, as any tensor over a frame
 
 
 @pytest.mark.parametrize("name", sorted(DTYPES))
@@ -182,7 +200,7 @@ def test_a_body_that_is_not_plain_is_refused() -> None:
 
 def test_another_wire_version_is_named() -> None:
     newer = msgspec.msgpack.encode([9, "job", "worker 9", {"all": "new"}])
-    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 5") as caught:
+    with pytest.raises(NetworkError, match="peer 'worker 9' speaks wire version 9, this is 6") as caught:
         decode([newer], job="job")
     assert not isinstance(caught.value, MalformedError)
     assert caught.value.code == "E505"
@@ -222,6 +240,10 @@ def test_another_job_is_named() -> None:
         (divided(0, 24), "sent 0 + 24 bytes"),
         (divided(*[5] * 4, 4, 0), "sent 5 + 5 + 5 + 5 bytes"),
         (divided(*[1] * 24, 0), "in 25 frames"),
+        (one_frame(payloads=[("float32", [2, 3], None, 1, bytes(24))]), "sent 1 tensor frames; the header says 0"),
+        (one_frame(payloads=[("float32", [2, 3], None, 1, bytes(23)), ("float32", [2, 3])]), "sent 23 bytes"),
+        (one_frame(payloads=[("float32", [2, 3], None, 2, bytes(24)), ("float32", [2, 3])]), "in 2 frames"),
+        (one_frame(payloads=[("float32", [2, 3], (0, 0), 1, bytes(24)), ("float32", [2, 3])]), "not shared with it"),
     ],
 )
 def test_frames_that_do_not_fit_together_are_refused(frames: list[Any], said: str) -> None:

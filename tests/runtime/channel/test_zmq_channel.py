@@ -51,7 +51,8 @@ def raw(channel: ZmqChannel, *messages: list[bytes]) -> None:
 
 def frames_of(sequence: int, *, sender: str = "a") -> list[bytes]:
     message = Message("forward", sequence, tensors=(torch.zeros(3),))
-    return [bytes(frame) for frame in encode(message, job="job", sender=sender, sequence=sequence)]
+    frames = encode(message, job="job", sender=sender, sequence=sequence, inline_bytes=0)
+    return [bytes(frame) for frame in frames]
 
 
 def test_it_listens_on_loopback_only_and_on_any_free_port(opened: Opener) -> None:
