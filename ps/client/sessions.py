@@ -181,12 +181,11 @@ class Sessions:
                 if session.fetch_request is not None and session.fetch_request.step == message.step:
                     self._values[message.edge] = message
             case "push_ack":
-                if body["number"] > session.sent:
-                    facts = (
-                        f"{self.name}: {session.shard} acknowledges push {body['number']}; the last was {session.sent}"
-                    )
+                number = body["number"]
+                if number > session.sent:
+                    facts = f"{self.name}: {session.shard} acknowledges push {number}; the last was {session.sent}"
                     raise NetworkError("E552", facts)
-                self._acknowledge(session, body["number"], body["durable"])
+                self._acknowledge(session, number, body["durable"])
             case "put_ack":
                 self.acknowledge_put(session)
             case "leave_ack":

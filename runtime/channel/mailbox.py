@@ -112,11 +112,11 @@ class Mailbox:
     def _keep(self, message: Message) -> None:
         if message.kind == "stop":
             raise stop_error(self.channel.name, message)
-        unclaimed = self._count + len(self._diverted)
-        if unclaimed == MAX_UNCLAIMED:
+        count = self._count + len(self._diverted)
+        if count == MAX_UNCLAIMED:
             raise NetworkError(
                 "E513",
-                f"{self.channel.name} has {unclaimed} messages that it did not ask for, "
+                f"{self.channel.name} has {count} messages that it did not ask for, "
                 f"now {message.kind!r} of {message.sender} (step {message.step})",
                 fix="check that all roles belong to this run and have the same placement; then start the run again",
             )
