@@ -34,7 +34,7 @@ SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, wi
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
 CONNECTION_LOST = "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of one that lost messages
 CHECK_S = 0.5  # between two checks of all connections
-SPIN_S = 100e-6  # a thread that sleeps may take longer than this to wake up; meanwhile others may have the core
+SPIN_S = 100e-6  # at most; a thread that sleeps may take as long to wake up; meanwhile others may have the core
 _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
 
@@ -64,8 +64,7 @@ class ZmqChannel:
         shared_bytes: int = ARENA_BYTES,
         encrypted: bool = True,
     ) -> None:
-        self.name = name
-        self.job = job
+        self.name, self.job = name, job
         self._keys = keys
         self._max_frame_bytes = max_frame_bytes
         self._encrypted = encrypted
@@ -75,7 +74,7 @@ class ZmqChannel:
         self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
         self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
-        self._next_check = 0.0
+        self._next_check, self._spin_s = 0.0, SPIN_S
         self._owner: int | None = None
         self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -179,13 +178,15 @@ class ZmqChannel:
         """Sleep until something may be there to `poll`, one of the file descriptors is readable, or time is up."""
         self._check_use()
         monitors = (connection.monitor for connection in self._connections.new)
-        sources: tuple[Any, ...] = (self._inbox, *monitors, *self._sealed.sources, *files)
-        polled, until = [(source, _READABLE) for source in sources], time.monotonic() + min(SPIN_S, timeout_s)
+        polled: list[Any] = [(one, _READABLE) for one in (self._inbox, *monitors, *self._sealed.sources, *files)]
+        begin = time.monotonic()
         while not zmq.zmq_poll(polled, 0):
-            if time.monotonic() >= until:
+            if time.monotonic() - begin >= min(self._spin_s, timeout_s):
                 zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))
-                return
+                break
             os.sched_yield()
+        is_short = time.monotonic() - begin < 2 * SPIN_S  # or else to look was of no use, nor is it the next time
+        self._spin_s = min(SPIN_S, 2 * self._spin_s + SPIN_S / 16) if is_short else self._spin_s / 4
 
     def open_connection(self, peer: str) -> PeerConnection:
         """Open a connection of its own to `peer`, for another thread, which closes it before this channel is closed."""
