@@ -19,6 +19,12 @@ def test_the_threads_are_those_of_the_role() -> None:
     assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"], environment["MARK"]) == ("2", "2", "kept")
 
 
+def test_malloc_asks_for_huge_pages_unless_the_user_says_otherwise() -> None:
+    assert role_environment({}, threads=1)["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    users = role_environment({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, threads=1)["GLIBC_TUNABLES"]
+    assert users == "glibc.malloc.hugetlb=1:glibc.malloc.hugetlb=0"
+
+
 def test_in_a_role_a_product_has_the_same_bits_wherever_its_operands_lie() -> None:
     base = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     role = subprocess.run(
