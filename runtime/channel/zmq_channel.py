@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 import zmq
@@ -34,7 +33,8 @@ SIDE = "#"  # sender "worker 1#heartbeat" is a second connection of worker 1, wi
 HEARTBEAT = f"{SIDE}heartbeat"  # suffix of the only one there is
 CONNECTION_LOST = "@connection_lost"  # to the launcher: {"peer", "code", "facts", "fix"} of one that lost messages
 CHECK_S = 0.5  # between two checks of all connections
-SPIN_S = 100e-6  # at most; a thread that sleeps may take as long to wake up; meanwhile others may have the core
+SPIN_S = 100e-6  # a thread that sleeps may take longer than this to wake up; meanwhile others may have the core
+BULK_BYTES, BULK_S = 1 << 20, 0.05  # for so long after a message of so many bytes, cores are for those who move them
 _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
 
@@ -74,7 +74,7 @@ class ZmqChannel:
         self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
         self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
-        self._next_check, self._spin_s = 0.0, SPIN_S
+        self._next_check = self._bulk_until = 0.0
         self._owner: int | None = None
         self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -123,6 +123,7 @@ class ZmqChannel:
         is_curve = self._encrypted and sealed is None
         most = min(MAX_ENCRYPTED_FRAME_BYTES, self._max_frame_bytes) if is_curve else self._max_frame_bytes
         frames = encode(message, job=self.job, sender=self.name, sequence=sequence, slots=slots, frame_bytes=most)
+        self._note_bulk(frames)
         largest = max(map(len, frames))
         if largest > self._max_frame_bytes:
             raise NetworkError(
@@ -166,8 +167,7 @@ class ZmqChannel:
                 return self._poll_sealed()
             while frames[-1].more:
                 frames.append(self._inbox.recv(_NOW, copy=False))
-            message = self._read(frames)
-            if message is not None:
+            if (message := self._read(frames)) is not None:
                 return message
 
     def requeue(self, messages: Iterable[Message]) -> None:
@@ -179,14 +179,13 @@ class ZmqChannel:
         self._check_use()
         monitors = (connection.monitor for connection in self._connections.new)
         polled: list[Any] = [(one, _READABLE) for one in (self._inbox, *monitors, *self._sealed.sources, *files)]
-        begin = time.monotonic()
+        now = time.monotonic()
+        until = now + (min(SPIN_S, timeout_s) if now >= self._bulk_until else 0.0)
         while not zmq.zmq_poll(polled, 0):
-            if time.monotonic() - begin >= min(self._spin_s, timeout_s):
+            if time.monotonic() >= until:
                 zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))
-                break
+                return
             os.sched_yield()
-        is_short = time.monotonic() - begin < 2 * SPIN_S  # or else to look was of no use, nor is it the next time
-        self._spin_s = min(SPIN_S, 2 * self._spin_s + SPIN_S / 16) if is_short else self._spin_s / 4
 
     def open_connection(self, peer: str) -> PeerConnection:
         """Open a connection of its own to `peer`, for another thread, which closes it before this channel is closed."""
@@ -217,9 +216,7 @@ class ZmqChannel:
     def __enter__(self) -> "ZmqChannel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -306,11 +303,16 @@ class ZmqChannel:
 
     def _decode(self, frames: list[Buffer], sender: str) -> tuple[Header, Message] | None:
         """What is in the frames; None for what is dropped and counted, as the sender's."""
+        self._note_bulk(frames)
         try:
             return decode(frames, job=self.job, readers=self._same_host.readers)
         except MalformedError:
             self._numbers.count_malformed(sender)
             return None
+
+    def _note_bulk(self, frames: list[Buffer]) -> None:
+        if sum(map(len, frames)) >= BULK_BYTES:
+            self._bulk_until = time.monotonic() + BULK_S
 
     def _take(self, header: Header, message: Message) -> Message | None:
         """The message, for a role; None for one that is not the next, or that is for the channel itself."""
@@ -330,9 +332,8 @@ class ZmqChannel:
     def _is_next(self, sequence: int, message: Message) -> bool:
         """Whether to read a message: not one that came before, follows a gap, or comes from a peer that has ended."""
         sender = message.sender.partition(SIDE)[0]
-        if sender in self._ended_peers or (
-            sender in self._incomplete and sequence > self._numbers.next_expected(message.sender)
-        ):
+        is_late = sender in self._incomplete and sequence > self._numbers.next_expected(message.sender)
+        if sender in self._ended_peers or is_late:
             return False
         try:
             return self._numbers.check_arrival(sequence, message)
@@ -344,7 +345,6 @@ class ZmqChannel:
         if self._closed:
             raise NetworkError("E511", f"the channel of {self.name} is closed")
         thread = threading.get_ident()
-        if self._owner is None:
-            self._owner = thread
+        self._owner = self._owner or thread
         if self._owner != thread:
             raise RuntimeError(f"the channel of {self.name} is used by two threads")
