@@ -128,7 +128,7 @@ class Mailbox:
 
     def __repr__(self) -> str:
         kept = {key: len(queue) for key, queue in self._kept.items()}
-        return f"Mailbox({self.channel.name}, kept={kept}, diverted={len(self._diverted)})"
+        return f"Mailbox({self.channel.name}, diverted={len(self._diverted)}, kept={kept})"
 
 
 def _describe(keys: Collection[MessageKey]) -> str:
