@@ -8,6 +8,8 @@ residual is one more gradient that the shard does not have yet: the values are t
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
@@ -235,7 +237,7 @@ class Client:
         for session in self._sessions:
             self._sessions.send(session, session.make_join(step))
         for session in self._sessions:
-            self._await(lambda session=session: session.join_request is not None)
+            self._await(partial(attrgetter("is_joining"), session))
         return max((session.join_step for session in self._sessions), default=step)
 
     def leave(self) -> None:
@@ -279,7 +281,7 @@ class Client:
     def drain(self) -> None:
         """Wait until everything that was put or pushed is acknowledged."""
         for session in self._sessions:
-            self._await(lambda session=session: session.is_unacknowledged)
+            self._await(partial(attrgetter("is_unacknowledged"), session))
 
     def statistics(self) -> dict[str, Any]:
         """Return plain data: fetches, pushes, seconds spent waiting for either, the skew, and tensor bytes by shard."""

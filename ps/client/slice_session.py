@@ -69,7 +69,12 @@ class SliceSession:
     @property
     def is_unacknowledged(self) -> bool:
         """Whether the shard has yet to acknowledge something."""
-        return self.put_bytes > 0 or self.sent > self.acknowledged or self.is_leaving or self.join_request is not None
+        return self.put_bytes > 0 or self.sent > self.acknowledged or self.is_leaving or self.is_joining
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether the shard has yet to say with which step the replica takes part."""
+        return self.join_request is not None
 
     @property
     def awaited_keys(self) -> list[MessageKey]:
