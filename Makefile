@@ -21,7 +21,7 @@ FOLDERS := models partition ps runtime tools
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test runs slow simulate test-outside sweep engines fuzz chaos endure lint types format docs clean
+.PHONY: demo test runs slow bench-check simulate test-outside sweep engines fuzz chaos endure lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -38,6 +38,12 @@ runs: $(STAMP)
 # And more cases of all that `make test` tests once: half an hour more
 slow: runs
 	$(PYTEST) -m slow tests
+
+# Ratios to peers that are measured beside them, compared with those that are kept: names what fell by more than the
+# noise. Some minutes, on a machine on which nothing else runs. After a change that is meant to move them:
+#   .venv/bin/cutset bench check docs/guide/kept_ratios.json step --keep
+bench-check: $(STAMP)
+	$(VENV)/bin/cutset bench check docs/guide/kept_ratios.json
 
 # Runs in virtual time, each with up to three faults at random moments: some thousand a minute. Then one over a thousand
 # machines, to see whether the launcher keeps up.

@@ -172,6 +172,8 @@ MEANINGS: Mapping[str, str] = {
     "E375": "A number in a graph file is out of range.",
     "E376": "A graph file gives an edge different weights at its two ends.",
     "E377": "A program to compare with does not run, or prints no rates.",
+    "E378": "There is no benchmark of this name.",
+    "E379": "A file holds no kept ratios of benchmarks.",
     # No plan
     "E401": "There are more machines than blocks to distribute.",
     "E403": "No plan of the wanted kind, or with these pins, uses all machines.",

@@ -14,9 +14,9 @@ from ..partition.placement.placement_file import BEGINNING
 from ..whole_file import write_whole
 
 CLUSTER_MARK, TABLE_MARK = "# Measured by cutset probe", "<!-- Made by cutset bench -->"
-FIGURE_DATA_MARK = "figure of cutset bench"
+FIGURE_DATA_MARK, MEASURED_MARK = "figure of cutset bench", "measured by cutset bench"
 PLACEMENT, PAGE, PICTURE, CLUSTER, TABLE = "placement", "page", "picture", "cluster file", "table"  # kinds of files
-FIGURE_DATA = "figure's data"
+FIGURE_DATA, MEASURED = "figure's data", "file of measurements"
 
 _BEGINNINGS = {
     PLACEMENT: BEGINNING,
@@ -25,6 +25,7 @@ _BEGINNINGS = {
     CLUSTER: re.compile(re.escape(CLUSTER_MARK.encode())),
     TABLE: re.compile(re.escape(TABLE_MARK.encode())),
     FIGURE_DATA: re.compile(rb'\{\s*"' + re.escape(FIGURE_DATA_MARK.encode())),
+    MEASURED: re.compile(rb'\{\s*"' + re.escape(MEASURED_MARK.encode())),
 }
 _BEGINNING_BYTES = 4096
 

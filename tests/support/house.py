@@ -73,6 +73,7 @@ tools/bench
 tools/bench/device_placement/graphs
 tools/bench/*
 tools/bench/virtual_time
+tools/bench/summary
 tools/bench/commands
 tools/commands
 api

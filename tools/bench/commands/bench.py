@@ -2,18 +2,17 @@
 
 import click
 
-from .channel import channel_command
 from .cluster import cluster_command, step_command
 from .data import data_command
 from .figure3 import figure3_command
 from .figure4 import figure4_command
 from .figure5 import figure5_command
 from .methods import defaults_command, methods_bench_command
-from .optimizers import optimizers_command
 from .plan import plan_bench_command
 from .processes import memory_command, start_command
-from .ps import ps_command
 from .stragglers import stragglers_command
+from .summary import all_command, check_command
+from .transport import channel_command, optimizers_command, ps_command
 from .virtual_runs import against_real_command, method_map_command, simulate_command
 
 
@@ -24,7 +23,9 @@ def bench() -> None:
 
 for _command in (
     against_real_command,
+    all_command,
     channel_command,
+    check_command,
     cluster_command,
     data_command,
     defaults_command,

@@ -2,7 +2,8 @@
 
 Each training is a process of its own. When what happened stands in its metrics.jsonl: "begin" once the run is planned,
 "roles" once the processes of its first part know each other, "step" once one of them has made a step. That part is the
-one-process run which the others are compared with, unless `--no-baseline` leaves it out.
+one-process run which the others are compared with, unless `--no-baseline` leaves it out. Beside them stands a process
+of plain torch that makes one step.
 """
 
 import json
@@ -24,9 +25,12 @@ from ..bench_table import BenchTable, Column
 
 TASK = "cutset.models:digits"
 RUNS: tuple[tuple[str, ...], ...] = ((), ("--replicas", "2"), ("--machines", "2"), ("--replicas", "2", "--no-baseline"))
+PLAIN_TORCH = "plain torch, one step"
+GOAL_S = 3.0  # to the first step of the digits, on two quiet cores
 MOMENTS = ("begin", "roles", "step")
 HEADINGS = {"planned": "planned", "processes": "started", "first step, or end": "stepped", "CPU": "cpu"}
 _CUTSET = (sys.executable, "-P", "-c", "from cutset.tools.commands.cli import run_program; run_program()")
+_PLAIN = (sys.executable, "-P", "-m", "cutset.tools.bench.training.plain_first_step")
 Tell = Callable[[str], None]
 
 
@@ -50,21 +54,30 @@ def measure(tell: Tell, *, task: str = TASK, rounds: int, runs: Sequence[Sequenc
 
     tell: called with a line for each. Raises CutsetError (E101) where a command fails.
     """
-    commands = [["--help"], ["plan", task], *(["train", task, *options, "--epochs", "1"] for options in runs)]
+    commands = [
+        [PLAIN_TORCH, task],
+        ["--help"],
+        ["plan", task],
+        *(["train", task, *options, "--epochs", "1"] for options in runs),
+    ]
     found: list[list[tuple[list[float], float]]] = [[] for _ in commands]
     for number in range(-1, rounds):
         for rows, command in zip(found, commands, strict=True):
             row = _time_command(command)
             if number >= 0:
                 rows.append(row)
-                tell(f"{' '.join(command)}: {', '.join(map(format_seconds, row[0]))}")
+                tell(f"{_describe(command)}: {', '.join(map(format_seconds, row[0]))}")
     return [_gather(command, rows) for command, rows in zip(commands, found, strict=True)]
 
 
 def _gather(command: Sequence[str], rows: Sequence[tuple[list[float], float]]) -> StartTimes:
     moments = list(zip(*(at for at, _ in rows), strict=True))
     planned, started = moments[:2] if len(moments) == len(MOMENTS) else ((), ())
-    return StartTimes(" ".join(command), planned, started, moments[-1], tuple(cpu_s for _, cpu_s in rows))
+    return StartTimes(_describe(command), planned, started, moments[-1], tuple(cpu_s for _, cpu_s in rows))
+
+
+def _describe(command: Sequence[str]) -> str:
+    return PLAIN_TORCH if command[0] == PLAIN_TORCH else " ".join(command)
 
 
 def _time_command(command: Sequence[str]) -> tuple[list[float], float]:
@@ -72,8 +85,9 @@ def _time_command(command: Sequence[str]) -> tuple[list[float], float]:
     with tempfile.TemporaryDirectory(prefix="cutset-start-") as folder:
         out = Path(folder) / "run"
         options = ["--out", str(out)] if command[0] == "train" else []
+        program = [*_PLAIN, *command[1:]] if command[0] == PLAIN_TORCH else [*_CUTSET, *command, *options]
         before, begin = _children_cpu_s(), time.time()
-        done = subprocess.run([*_CUTSET, *command, *options], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(program, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         end, cpu_s = time.time(), _children_cpu_s() - before
         if done.returncode:
             raise CutsetError("E101", f"the measured command failed:\n{done.stderr}", fix=" ".join(command))

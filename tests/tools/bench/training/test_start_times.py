@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cutset.errors import CutsetError
-from cutset.tools.bench.training.start_times import StartTimes, find_moments, measure, tabulate
+from cutset.tools.bench.training.start_times import PLAIN_TORCH, StartTimes, find_moments, measure, tabulate
 from cutset.tools.units import NONE
 
 
@@ -34,9 +34,10 @@ def test_what_does_not_train_has_an_end_alone() -> None:
 def test_every_command_is_timed_in_order() -> None:
     told = list[str]()
     rows = measure(told.append, rounds=1, runs=[("--no-baseline",)])
-    assert rows[0].command == "--help"
-    assert len(told) == len(rows) == 3
-    planned, started, stepped = (series[0] for series in (rows[2].planned, rows[2].started, rows[2].stepped))
+    assert [row.command for row in rows[:2]] == [PLAIN_TORCH, "--help"]
+    assert len(told) == len(rows) == 4
+    planned, started, stepped = (series[0] for series in (rows[3].planned, rows[3].started, rows[3].stepped))
+    assert rows[0].stepped[0] < stepped, "plain torch has nothing to plan"
     assert 0 < planned < started < stepped
 
 

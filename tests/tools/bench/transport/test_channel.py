@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from cutset.tools.bench.commands.channel import channel_command
+from cutset.tools.bench.commands.transport import channel_command
 from cutset.tools.bench.transport import channel as bench
 from cutset.tools.bench.transport.channel import ChannelRates, measure, tabulate
 from cutset.tools.bench.transport.transports import GLOO, RAW, SHARED, TRANSPORTS

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cutset.ps.optimizers.registry import OPTIMIZERS
-from cutset.tools.bench.commands.optimizers import optimizers_command
+from cutset.tools.bench.commands.transport import optimizers_command
 from cutset.tools.bench.transport import optimizers as bench
 from cutset.tools.bench.transport.optimizers import NAMES, OptimizerRates, measure, tabulate
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cutset.errors import BadInput
-from cutset.tools.bench.commands.ps import ps_command
+from cutset.tools.bench.commands.transport import ps_command
 from cutset.tools.bench.transport import parameter_server as ps
 from cutset.tools.bench.transport.parameter_server import (
     BOTH_WAYS,
