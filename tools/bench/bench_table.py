@@ -88,11 +88,15 @@ class BenchTable(Generic[R]):
         plain: dict[str, Any] = msgspec.to_builtins(facts, enc_hook=_drop_unit)
         return plain
 
-    def to_html(self, *, best: Callable[[R], bool] = lambda row: False) -> str:
-        """Return the table and its notes as markup. best: whether to mark a row."""
+    def to_html(
+        self, *, best: Callable[[R], bool] = lambda row: False, bad: Callable[[R], Sequence[str]] = lambda row: ()
+    ) -> str:
+        """Return the table and its notes as markup. best: whether to mark a row; bad: the headings of its red cells."""
         columns = [html.TableColumn(column.heading, number=column.align == "right") for column in self._printed]
-        marks = [best(row) for row in self.rows]
-        rows = [html.TableRow(tuple(cells), best=mark) for cells, mark in zip(self.format_cells(), marks, strict=True)]
+        rows = [
+            html.TableRow(tuple(cells), best=best(row), bad=tuple(self.headings.index(name) for name in bad(row)))
+            for row, cells in zip(self.rows, self.format_cells(), strict=True)
+        ]
         return html.render_table(columns, rows) + html.render_notes(self.notes)
 
     def to_markdown(self) -> str:

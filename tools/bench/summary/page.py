@@ -79,7 +79,9 @@ def _render_html(shown: Shown, conditions: Conditions) -> str:
 
 def _render_table(benchmark: Benchmark, result: BenchmarkResult | None) -> str:
     table = tabulate_result(benchmark, result)
-    return table.to_html() if table.rows else render_notes(table.notes)
+    return (
+        table.to_html(bad=lambda row: ("met",) if row.met is False else ()) if table.rows else render_notes(table.notes)
+    )
 
 
 def _describe(benchmark: Benchmark, result: BenchmarkResult | None) -> str:

@@ -32,6 +32,7 @@ def test_every_form_has_every_row_and_every_trouble(tmp_path: Path) -> None:
         for part in ("cut over 2", "at most 1.50", "E245: only root can", "not measured yet", "04:30 UTC", "1 of 2"):
             assert part in text
     assert "some &lt;cpu&gt;" in html
+    assert html.count('bad">no</td>') == 1, "a goal that is missed is red"
     assert "some <cpu>, 2 cores, 1 GiB; torch 2, cutset 0.1" in markdown
     data = json.loads((tmp_path / "bench.json").read_text())
     assert [one["name"] for one in data["benchmarks"]] == list(NAMES)
