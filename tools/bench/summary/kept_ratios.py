@@ -20,8 +20,9 @@ from ..bench_table import BenchTable, Column
 from ..peer_comparison import GROWING, PeerComparison
 from .conditions import Conditions
 
-NOISES = 3.0  # standard deviations, of the difference of two series of rounds
-MIN_FALL = 0.05  # of a ratio; less is never named
+NOISES = 3.0  # standard deviations, of the difference of two medians
+MIN_FALL = 0.1  # of a ratio; less is never named, as medians of different hours differ by as much
+MEDIAN = 1.253  # the deviation of a median of n rounds, in deviations of one round over the root of n
 _LIST = re.compile(r"\[[^\[\]{}]*\]")  # of numbers, which stands in one line
 QUARTILES = 1.349  # what lies between the quartiles of a normal distribution, in standard deviations
 
@@ -67,7 +68,7 @@ class RatioChange:
     @property
     def noise(self) -> float:
         """By what part it may fall without being named."""
-        deviations = [_compute_deviation(series) for series in (self.kept, self.now)]
+        deviations = [_compute_deviation(series) for series in (self.kept, self.now) if series]
         return max(MIN_FALL, 1 - math.exp(-NOISES * math.hypot(*deviations)))
 
     @property
@@ -77,11 +78,11 @@ class RatioChange:
 
 
 def _compute_deviation(series: Sequence[float]) -> float:
-    """Return the relative standard deviation of a series as its quartiles tell it, which no single round can change."""
+    """Return the relative deviation of the median of a series, by its quartiles, which no single round can change."""
     if len(series) < 2:
         return 0.0
     low, _, high = statistics.quantiles([math.log(value) for value in series], n=4, method="inclusive")
-    return (high - low) / QUARTILES
+    return MEDIAN * (high - low) / QUARTILES / math.sqrt(len(series))
 
 
 def collect_ratios(benchmark: str, runs: Sequence[Sequence[PeerComparison]]) -> dict[str, tuple[float, ...]]:

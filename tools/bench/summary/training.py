@@ -45,7 +45,7 @@ def compare_steps(rows: Sequence[StepRow]) -> Iterator[PeerComparison]:
 def measure_start(options: BenchmarkOptions, tell: Tell) -> Sequence[PeerComparison]:
     """Time commands up to their first training step."""
     runs = start_times.RUNS[:1] if options.short else start_times.RUNS
-    return tuple(compare_starts(start_times.measure(tell, rounds=options.choose_rounds(5), runs=runs)))
+    return tuple(compare_starts(start_times.measure(tell, rounds=options.choose_rounds(5, short=2), runs=runs)))
 
 
 def compare_starts(rows: Sequence[StartTimes]) -> Iterator[PeerComparison]:
