@@ -57,6 +57,12 @@ BENCHMARKS = (
         planning.measure_plans,
     ),
     Benchmark(
+        "unlike",
+        "cutset bench plan --unlike",
+        "Simulated steps of our plans for fast and slow machines of little memory, beside the best plan by hand.",
+        planning.measure_unlike,
+    ),
+    Benchmark(
         "predictions",
         "cutset bench plan --measure",
         "Steps and bytes of plans that were run, beside what was predicted.",

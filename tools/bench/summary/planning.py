@@ -14,6 +14,7 @@ from ..planner import planning_time
 from ..planner.baselines import PlanComparison, compare_plans
 from ..planner.models import list_subjects
 from ..planner.planning_time import PlanningTime
+from ..planner.unlike_machines import UnlikeComparison, compare_unlike, list_cases
 from .benchmark import BenchmarkOptions, Tell
 from .plain_export import NAME as EXPORT
 from .plain_export import measure_export
@@ -45,6 +46,28 @@ def list_steps(rows: Sequence[PlanComparison]) -> Iterator[PeerComparison]:
         yield PeerComparison(
             f"{row.net}, {row.machines} machines", SECONDS, (row.step_s,), best, (others[best],), limit
         )
+
+
+def measure_unlike(options: BenchmarkOptions, tell: Tell) -> Sequence[PeerComparison]:
+    """Plan nets for unlike machines with little memory."""
+    rows = []
+    for row in compare_unlike(list_cases()):
+        rows.append(row)
+        tell(f"{row.net}, memory {row.memory}: {row.plan}")
+    return tuple(list_unlike(rows))
+
+
+def list_unlike(rows: Sequence[UnlikeComparison]) -> Iterator[PeerComparison]:
+    """Compare the simulated step of our plan, where one fits, with that of the best plan by hand that fits."""
+    for row in rows:
+        if row.step_s is None:
+            continue
+        name = f"{row.net}, memory {row.memory}, {row.micro_batches} micro-batches"
+        if row.hand_step_s is None:
+            yield PeerComparison(f"{name}; no plan by hand fits", SECONDS, (row.step_s,))
+            continue
+        limit = Limit(most=1 + SAME)
+        yield PeerComparison(name, SECONDS, (row.step_s,), row.hand_plan, (row.hand_step_s,), limit)
 
 
 def measure_planning_time(options: BenchmarkOptions, tell: Tell) -> Sequence[PeerComparison]:

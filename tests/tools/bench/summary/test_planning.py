@@ -6,6 +6,7 @@ from typing import Any, cast
 from cutset.tools.bench.device_placement.run_graphs import GraphResult
 from cutset.tools.bench.planner.baselines import PlanComparison
 from cutset.tools.bench.planner.planning_time import PlanningTime
+from cutset.tools.bench.planner.unlike_machines import UnlikeComparison
 from cutset.tools.bench.summary.planning import (
     GOALS,
     Limit,
@@ -14,6 +15,7 @@ from cutset.tools.bench.summary.planning import (
     list_graphs,
     list_predictions,
     list_steps,
+    list_unlike,
 )
 
 
@@ -24,6 +26,18 @@ def make_plan(step_s: float, peers: dict[str, float]) -> PlanComparison:
 def test_a_plan_stands_beside_the_best_of_the_others() -> None:
     rows = list(list_steps([make_plan(1.0, {"slices": 1.0, "tiles": 3.0}), make_plan(2.5, {"tiles": 3.0})]))
     assert [(row.peer, row.ratio, row.met) for row in rows] == [("slices", 1.0, True), ("one machine", 1.25, False)]
+
+
+def test_a_plan_for_unlike_machines_stands_beside_the_best_by_hand_that_fits() -> None:
+    def make(step_s: float | None, hand_step_s: float | None) -> UnlikeComparison:
+        return UnlikeComparison("net", "half", 1, "mesh", 4, step_s, "tiles", hand_step_s, 3, 20, 1.0)
+
+    rows = list(list_unlike([make(1.0, 2.0), make(3.0, 2.0), make(1.0, None), make(None, None)]))
+    assert [(row.peer, row.ratio, row.met) for row in rows] == [
+        ("tiles", 0.5, True),
+        ("tiles", 1.5, False),
+        ("", None, None),
+    ]
 
 
 def test_planning_stands_beside_an_export_by_rounds() -> None:
