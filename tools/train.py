@@ -68,16 +68,16 @@ def train_and_save(config: RunConfig, listener: RunListener | None = None) -> Ru
         return RunResult(result, job.placement)
 
 
-def prepare_on(here: LocalHost | None, config: RunConfig) -> AbstractContextManager[Job]:
+def prepare_on(here: LocalHost | None, config: RunConfig, *, again: bool = False) -> AbstractContextManager[Job]:
     """Prepare a run whose roles will be on this machine, or on others where that is None; see `prepare_run`.
 
-    Where this machine is measured for the plan, nothing else is at work on it.
+    Where this machine is measured for the plan, nothing else is at work on it. again: as of `find_machines`.
     """
 
     def find_when_quiet(*arguments: Any) -> Cluster | None:
         if here is not None:
             here.await_prepared()
-        return find_machines(*arguments)
+        return find_machines(*arguments, again=again)
 
     return prepare_run(config, partial(prepare, find_machines=find_when_quiet))
 

@@ -1,15 +1,15 @@
 """The commands `cutset train` and `cutset demo`."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..config.run_config import RunConfig
 from ..hosts.early_host import open_early_host
-from ..run_folder import BEST_WEIGHTS, REPORT, RUNS, TRACE, WEIGHTS
+from ..run_folder import BEST_WEIGHTS, REPORT, TRACE, WEIGHTS
 from ..run_listener import RunListener, StepReport
+from ..task.plan_request import HERE
 from ..units import format_number, format_percent
 from .config_options import ALL_OPTIONS, GroupedCommand, config_options
 from .output import json_option, keep_stdout, print_json
@@ -17,7 +17,6 @@ from .output import json_option, keep_stdout, print_json
 if TYPE_CHECKING:
     from ..job.job import Job
 
-DEMO_CLUSTER = RUNS / "cluster.toml"
 EXAMPLES = """\b
 Examples:
   cutset train cutset.models:digits
@@ -48,13 +47,14 @@ def train(task: str, as_json: bool, **options: Any) -> None:
 def demo(as_json: bool, **options: Any) -> None:
     """Train on handwritten digits, as a demonstration.
 
-    This machine is measured for some seconds, and a locally connected net, as DistBelief's are, is cut over two
-    processes as is best for it. Then it is trained, by one process with all cores and by the two that have it together.
+    This machine is measured for some seconds as it is now, and a locally connected net, as DistBelief's are, is cut
+    over two processes as is best for it. Then it is trained, by one process with all cores and by the two that have it
+    together.
     """
     config = RunConfig(
         "cutset.models:digits_large",
         machines=2,
-        cluster=_measure_machine(DEMO_CLUSTER),
+        cluster=HERE,
         method="hogwild",
         epochs=10,
         optimizer="adagrad",
@@ -62,23 +62,10 @@ def demo(as_json: bool, **options: Any) -> None:
         target=0.95,
         **options,
     )
-    result = _train(config, as_json=as_json)
+    click.echo("measuring this machine and the net, for some seconds", err=True)
+    result = _train(config, as_json=as_json, again=True)
     if not as_json and result:
         click.echo(f"\n{_describe_gain(result)}")
-
-
-def _measure_machine(path: Path) -> Path:
-    """Measure this machine, which takes some seconds, and return the cluster file with what was found."""
-    from ...partition.cluster.cluster_file import to_toml
-    from ..output_file import CLUSTER, CLUSTER_MARK, check_output, write_output
-    from ..probe.measure_machine import probe
-
-    path.parent.mkdir(exist_ok=True)
-    check_output(path, CLUSTER)
-    click.echo("measuring this machine, for about 15 s", err=True)
-    note = f"{CLUSTER_MARK[2:]} for the demo; for one of your own: cutset probe"
-    write_output(path, to_toml(probe(2).cluster, note=note), CLUSTER)
-    return path
 
 
 def _describe_gain(result: dict[str, Any]) -> str:
@@ -91,8 +78,11 @@ def _describe_gain(result: dict[str, Any]) -> str:
     return f"{gained}: the two processes that have the cut net train {times}; test accuracy {reached}."
 
 
-def _train(config: RunConfig, *, as_json: bool) -> dict[str, Any]:
-    """Load, capture, plan and configure (`prepare_on`), then run and report; return the result, if it is here."""
+def _train(config: RunConfig, *, as_json: bool, again: bool = False) -> dict[str, Any]:
+    """Load, capture, plan and configure (`prepare_on`), then run and report; return the result, if it is here.
+
+    again: measure this machine for the plan, whatever is known of it.
+    """
     with open_early_host(config) as here:  # before torch is imported, which takes a second
         if config.placement is None and config.plan_request.count > 1:
             from ...partition.mincut.kahypar import load_kahypar
@@ -103,7 +93,7 @@ def _train(config: RunConfig, *, as_json: bool) -> dict[str, Any]:
 
         if serve_if_member(config.on):
             return {}
-        with keep_stdout(as_json), prepare_on(here, config) as job:
+        with keep_stdout(as_json), prepare_on(here, config, again=again) as job:
             if not as_json:
                 _announce(job)
             with _ProgressLines() as lines:

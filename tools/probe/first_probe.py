@@ -30,19 +30,22 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 
 
-def find_machines(capture: CapturedTask, spec: TaskSpec, request: PlanRequest, tell: Tell) -> Cluster | None:
+def find_machines(
+    capture: CapturedTask, spec: TaskSpec, request: PlanRequest, tell: Tell, *, again: bool = False
+) -> Cluster | None:
     """Return the machines to plan a captured task for, after measuring what is not known of them.
 
     None where they are not processes of this machine, or there is one machine to plan for and nothing to compare. tell:
-    is called with a sentence for what takes time, and for what cannot be used or kept.
+    is called with a sentence for what takes time, and for what cannot be used or kept. again: measure everything for
+    this plan alone, and leave what is kept as it is.
     """
     if request.source != HERE or request.count == 1:
         return None
-    saved = probe_once(request.processes, tell)
+    saved = _probe(request.processes) if again else probe_once(request.processes, tell)
     other = capture_unrolled(capture, spec)
     captures = [capture] if other is None or not other.unrolled else [capture, other]
     digests = [one.train.digest for one in captures]
-    known = measure_task(saved, captures, spec, tell)
+    known = measure_task(saved, captures, spec, tell, keep=not again)
     return known.make_cluster(request.count, request.replicas, task=digests[0], unrolled=digests[-1])
 
 
@@ -51,7 +54,7 @@ def probe_once(processes: int, tell: Tell) -> SavedProbe:
 
     What was measured while other work disturbed it is measured again once the machine is idle.
     """
-    from .measure_machine import BUSY, QUICK, probe
+    from .measure_machine import BUSY
 
     key = make_key(processes)
     saved, note = read_saved_probe(key)
@@ -63,10 +66,17 @@ def probe_once(processes: int, tell: Tell) -> SavedProbe:
     threads = f"{key.threads} thread" + ("s" if key.threads > 1 else "")
     again = "again, since it was busy when it was measured" if saved is not None else "once"
     tell(f"measuring this machine, {again}, for processes of {threads}: some seconds")
-    probed = probe(min(processes, max(2, key.cores)), effort=QUICK)
-    while_busy = f", while {probed.busy:.1f} other processes ran" if probed.disturbed else ""
-    tell(f"measured in {probed.seconds:.0f} s{while_busy}; kept in {find_folder()}")
-    return save(summarise(probed), tell)
+    measured = _probe(processes)
+    while_busy = f", while {measured.busy:.1f} other processes ran" if measured.busy > BUSY * key.cores else ""
+    tell(f"measured in {measured.seconds:.0f} s{while_busy}; kept in {find_folder()}")
+    return save(measured, tell)
+
+
+def _probe(processes: int) -> SavedProbe:
+    """Measure this machine for so many processes, by a short probe."""
+    from .measure_machine import QUICK, probe
+
+    return summarise(probe(min(processes, max(2, make_key(processes).cores)), effort=QUICK))
 
 
 def summarise(probed: "ProbeResult") -> SavedProbe:
@@ -82,8 +92,13 @@ def save(saved: SavedProbe, tell: Tell) -> SavedProbe:
     return saved
 
 
-def measure_task(saved: SavedProbe, captures: Sequence[CapturedTask], spec: TaskSpec, tell: Tell) -> SavedProbe:
-    """Return what is known with the operators of captured tasks, which are measured where they are not known."""
+def measure_task(
+    saved: SavedProbe, captures: Sequence[CapturedTask], spec: TaskSpec, tell: Tell, *, keep: bool = True
+) -> SavedProbe:
+    """Return what is known with the operators of captured tasks, which are measured where they are not known.
+
+    keep: for later plans, too.
+    """
     from .task_operators import has_unknown, measure_operators
 
     machine, threads = saved.make_cluster(1).machines[0], saved.key.threads
@@ -105,5 +120,7 @@ def measure_task(saved: SavedProbe, captures: Sequence[CapturedTask], spec: Task
                 "memory": {**saved.memory, task: found.memory},
                 "contentions": {**saved.contentions, **({task: found.contention} if found.contention else {})},
             }
-            saved = save(msgspec.structs.replace(saved, **known), tell)
+            saved = msgspec.structs.replace(saved, **known)
+            if keep:
+                save(saved, tell)
     return saved

@@ -23,6 +23,7 @@ from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare_run
 from cutset.tools.run_folder import remove_run
+from cutset.tools.task.plan_request import HERE
 from cutset.tools.train import run
 
 GOOD, WRONG = USER_MODELS / "good.py", USER_MODELS / "wrong.py"
@@ -90,7 +91,7 @@ def test_the_demo_and_python_do_the_same(cutset: Cutset, untrained: list[Job]) -
     demo = cutset("demo")
     assert demo.code == 0
     assert demo.out.splitlines()[-1].startswith("Nothing gained on this machine: the two processes that have the cut")
-    assert Path("runs/cluster.toml").read_text().startswith("# Measured by cutset probe for the demo")
+    assert untrained[0].config.plan_request.source == HERE
     assert os.readlink("runs/last") == "0001-digits_large"
     public.train(TASK)
     assert os.readlink("runs/last") == "0002-task"

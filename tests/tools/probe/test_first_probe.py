@@ -80,6 +80,21 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
     assert measured == [spec.model]
 
 
+def test_what_is_measured_again_is_for_one_plan_alone(probes, monkeypatch):
+    capture, spec = capture_task(TaskSpec("cutset.models:digits")), TaskSpec("cutset.models:digits")
+    kept = probe_once(2, lambda words: None)
+    monkeypatch.setattr(
+        "cutset.tools.probe.task_operators.measure_operators",
+        lambda *arguments, **more: TaskRatios({"an operator": (2.0, 1.0)}, 1.5, contention=1.75),
+    )
+    for _ in range(2):
+        cluster = find_machines(capture, spec, PlanRequest(machines=2, cluster=HERE), pytest.fail, again=True)
+        assert cluster is not None
+        assert cluster.machines[0].ratios == {"an operator": (2.0, 1.0)}
+    assert probes == [2, 2, 2]
+    assert read_saved_probe(make_key(2)) == (kept, "")
+
+
 def test_nothing_is_measured_for_other_machines_or_for_one(probes):
     capture, spec = capture_task(TaskSpec("cutset.models:digits")), TaskSpec("cutset.models:digits")
     for request in (PlanRequest(machines=2, cluster=DESKTOP), PlanRequest(machines=1, cluster=HERE)):
