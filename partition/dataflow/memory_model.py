@@ -2,12 +2,14 @@
 
 A machine holds, for the whole step, its state: a parameter, its gradient and a copy on its way to other machines, in
 the dtype of all parameters' masters (runtime/worker/flat_layout.py), and a parameter of fewer bits with its gradient
-beside them. For each micro-batch in flight it holds the batch, what it received, what later segments read, and the
-activations of each segment with their gradients. A segment that is recomputed holds its activations for one micro-batch
-at a time (Chen et al., "Training deep nets with sublinear memory cost", 2016, section 3, with segments as the parts).
+beside them; and the gradient of one parameter that is about to be added to the others. For each micro-batch in flight
+it holds the batch, what it received, copies of what it sent, what later segments read, and the activations of each
+segment with their gradients: outputs of operators, and operands that are put together from several pieces. A segment
+that is recomputed holds its activations for one micro-batch at a time (Chen et al., "Training deep nets with sublinear
+memory cost", 2016, section 3, with segments as the parts).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +19,7 @@ from ..ir.box import volume
 from ..ir.graph import STATE_KINDS, Graph, Op, TensorInfo
 from ..operators.leaf_module import LEAF_MODULE
 from ..operators.sharding.cost_class import VIEW
-from .dataflow import Dataflow
+from .dataflow import RUN, Dataflow
 
 MIN_MASTER_BYTES = 4  # an element of float32
 
@@ -26,12 +28,13 @@ MIN_MASTER_BYTES = 4  # an element of float32
 class _MemoryUse:
     """Bytes of one machine.
 
-    steady: state. held: what is there for every micro-batch in flight. activation_bytes: by stage, activations and
-    gradients, for every micro-batch in flight, or for one where the stage is recomputed. fixed: stages that cannot run
-    twice.
+    steady: state. added: the largest gradient that is added to that of a parameter. held: what is there for every
+    micro-batch in flight. activation_bytes: by stage, activations and gradients, for every micro-batch in flight, or
+    for one where the stage is recomputed. fixed: stages that cannot run twice.
     """
 
     steady: int = 0
+    added: int = 0
     held: int = 0
     activation_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     fixed: set[int] = field(default_factory=set)
@@ -39,7 +42,7 @@ class _MemoryUse:
     def bytes(self, in_flight: int, recomputed: set[int]) -> int:
         kept = sum(size for stage, size in self.activation_bytes.items() if stage not in recomputed)
         largest = max((self.activation_bytes[stage] for stage in recomputed), default=0)
-        return self.steady + in_flight * (self.held + kept) + largest
+        return self.steady + self.added + in_flight * (self.held + kept) + largest
 
 
 def state_bytes(graph: Graph) -> dict[str, int]:
@@ -124,10 +127,14 @@ def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
             continue
         if piece.tensor in state:
             machine.steady += volume(piece.box) * state[piece.tensor]
+            machine.added = max(machine.added, size if info.gradient else 0)
         elif piece.maker < 0 or piece.index in later:
             machine.held += (2 if info.gradient else 1) * size
         else:
             machine.activation_bytes[stages[piece.maker]] += (2 if info.gradient else 1) * size
+    for (number, stage), size in _assembled_bytes(dataflow).items():
+        machines[number].activation_bytes[stage] += size
+    _add_sent(dataflow, machines)
     leaf_modules = {op.name for op in dataflow.graph.ops if op.target == LEAF_MODULE}
     for i in dataflow.instructions:
         if i.op in leaf_modules:  # the user's own code, which may remember how often it ran
@@ -136,6 +143,37 @@ def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
     for machine in machines:
         machine.held += batch
     return machines
+
+
+def _assembled_bytes(dataflow: Dataflow) -> dict[tuple[int, int], int]:
+    """Bytes of the operands that each segment, by machine and stage, puts together, with their gradients.
+
+    All readers of a segment share what they read of a tensor (runtime/worker/segment_compiler.py).
+    """
+    tensors = dataflow.graph.tensors
+    assembled = {
+        (i.machine, i.stage, read.tensor, read.box)
+        for i in dataflow.instructions
+        if i.kind == RUN
+        for read in i.reads
+        if len(read.sources) > 1
+    }
+    sizes = Counter[tuple[int, int]]()
+    for machine, stage, tensor, box in assembled:
+        info = tensors[tensor]
+        assert box is not None
+        sizes[machine, stage] += (2 if info.gradient else 1) * volume(box) * info.element_bytes
+    return sizes
+
+
+def _add_sent(dataflow: Dataflow, machines: Sequence[_MemoryUse]) -> None:
+    """Add the copies of what each machine sends, forward and back, which last until the receiver is done with them."""
+    for edge in dataflow.edges:
+        machines[edge.source].held += dataflow.bytes(edge)
+        machines[edge.target].held += dataflow.gradient_bytes(edge)
+    for edge in dataflow.shared_edges:
+        machines[edge.source].steady += dataflow.bytes(edge)
+        machines[edge.target].steady += dataflow.gradient_bytes(edge)
 
 
 def _read_later(dataflow: Dataflow) -> set[int]:

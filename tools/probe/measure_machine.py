@@ -21,8 +21,8 @@ from ...runtime.hosts.remote_host import RemoteHost
 from ...runtime.hosts.versions import read_memory
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import programs
+from .contention import compute_contention
 from .fit_constants import (
-    DIGITS,
     ChainSample,
     OperatorSample,
     add_random_rate,
@@ -32,13 +32,12 @@ from .fit_constants import (
     round_digits,
 )
 from .probe_models import CHAIN_LENGTH, REPEATED, SUBJECTS, ExchangeChain, make_chains, make_gallery, name_repetition
-from .probe_process import PROBE_ENTRY, TURNS, ChainPart, ProbeSetup, ProbeTimes
+from .probe_process import PROBE_ENTRY, TURNS, ChainPart, ProbeSetup, ProbeTimes, Times
 
 OPERATORS_S = 6.0
 CHAIN_STEPS = (30, 20, 8, 30)  # in each turn
 QUICK = 0.25  # of these, in a probe that nobody asked for
 FEW = 2
-MAX_CONTENTION = 2.0  # more would be other work that disturbed
 BUSY = 0.4  # processes a core, from which on the machine is said to be busy
 PEERS = ["probe-0", "probe-1"]
 
@@ -135,12 +134,14 @@ def _measure(
 
 
 def _compute_contention(timed: Sequence[ProbeTimes]) -> float:
-    """Return how many times as long large operators take while both processes compute as while one does."""
-    ratios = []
-    for name in timed[0].crowded:
-        alone = sum(_pick_undisturbed(timed[0].subjects[name]))
-        ratios.append(statistics.median(sum(_pick_undisturbed(one.crowded[name])) for one in timed) / alone)
-    return float(f"{min(MAX_CONTENTION, max(1.0, statistics.median(ratios))):.{DIGITS}g}") if ratios else 1.0
+    """Return the contention of large operators of every class."""
+    crowded = [_sum_undisturbed(one.crowded) for one in timed]
+    alone = {name: timed[0].subjects[name] for name in timed[0].crowded}
+    return compute_contention(_sum_undisturbed(alone), crowded)
+
+
+def _sum_undisturbed(subjects: Times) -> float:
+    return sum(sum(_pick_undisturbed(rounds)) for rounds in subjects.values())
 
 
 def _make_setup(

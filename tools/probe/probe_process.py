@@ -246,10 +246,10 @@ def _time_chain(mailbox: Mailbox, config: ProbeSetup, number: int, chain: ChainP
     batch = Data((torch.ones(1, chain.width),) * chain.ways, ())
     clock = time.monotonic if chain.together else _choose_clock()
     times = []
+    peers = config.peers if chain.together else config.peers[:1]
     for step in range(WARM_UP + chain.steps):
-        begin = (
-            agree_on_start(mailbox, config.peers, program.machine, number << 20 | step) if chain.together else clock()
-        )
+        moment = agree_on_start(mailbox, peers, program.machine, number << 20 | step)
+        begin = moment if chain.together else clock()
         worker.step(batch, step)
         times.append((begin, clock()))
     return times[WARM_UP:]

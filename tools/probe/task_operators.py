@@ -1,10 +1,10 @@
 """Measures the operators of a task: each by itself, in whole steps of the uncut model, of real weights and samples.
 
 A program in which every operator is a segment of its own runs some steps in a process of as many threads as a worker
-has. What a segment takes, without what any segment costs, is compared with what the cost model says. Before, the same
-process makes steps as one machine does that has the whole model, of which the memory is measured. At last as many
-processes as have cores of their own make such steps at once: how much longer they take depends on how much of a model
-lies in caches, which are shared, as memory is.
+has. What a segment takes, without what any segment costs, is compared with what the cost model says. In turn with
+these, the same process makes steps as one machine does that has the whole model: of these the memory is measured, and
+the time, which is that of all operators together. At last as many processes as have cores of their own make steps at
+once: how much longer they take depends on how much of a model lies in caches, which are shared, as memory is.
 """
 
 import statistics
@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,27 @@ from ...partition.dataflow.memory_model import peak_memory
 from ...partition.ir.graph import Graph
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
+from ...runtime.channel.message import Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import programs
 from ...runtime.worker.trace import Trace
-from ...runtime.worker.worker import BACKWARD, FORWARD
+from ...runtime.worker.worker import BACKWARD, FORWARD, Worker
 from ..measured.saved_probe import MAX_RATIO, MIN_RATIO, Ratio
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
+from .contention import compute_contention
 from .measure_step import make_setup
-from .timed_worker import StepSetup, agree_on_start, make_batch, make_worker, read_memory, restart_peak
+from .timed_worker import (
+    StepSetup,
+    agree_on_start,
+    hold_pushed,
+    make_batch,
+    make_worker,
+    read_memory,
+    restart_peak,
+)
 
 ENTRY = "cutset.tools.probe.task_operators:time_operators"
 NAME = "operators"
@@ -49,7 +59,7 @@ BUDGET_S, MIN_STEPS, MAX_STEPS = 1.5, 3, 30
 MAX_BYTES = 1 << 30  # that the uncut model may take, in all processes together
 MAX_STEP_S = 3.0  # by the cost model
 MIN_S = 1e-7  # a segment takes longer
-MAX_CONTENTION = 3.0  # more would be other work that disturbed
+MAX_SCALE = 2.0  # of a step of the whole model to the sum of its operators: more would be other work that disturbed
 MIN_MEMORY, MAX_MEMORY = 0.5, 10.0  # ratios beyond are those of models of next to no bytes
 DIGITS = 3
 
@@ -67,11 +77,13 @@ class OperatorSetup(StepSetup, frozen=True):
 
 class OperatorTimes(msgspec.Struct, frozen=True):
     """segments: seconds of each segment, forward and backward, while no other process works; crowded: while all do;
-    both empty where that was not measured. peak_bytes: of a process that has the whole model."""
+    both empty where that was not measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its
+    step, made in turn with those of the segments, 0 where that was not measured."""
 
     segments: Medians
     crowded: Medians
     peak_bytes: int
+    whole_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,8 @@ def measure_operators(
     processes = processes if processes * memory <= MAX_BYTES else 1
     timed = _run(capture, spec, flow, divided, threads, processes)
     first, found = timed[0], defaultdict[str, list[Ratio]](list)
-    for signature, ratio in _compare(divided, works, first.segments, machine):
+    segments = _scale_to_whole(first, machine)
+    for signature, ratio in _compare(divided, works, segments, machine):
         found[signature].append(ratio)
     taken = max(0, first.peak_bytes - machine.process_bytes) / max(1, memory)
     return TaskRatios(
@@ -121,10 +134,22 @@ def measure_operators(
     )
 
 
+def _scale_to_whole(first: OperatorTimes, machine: Machine) -> Medians:
+    """Return the seconds of segments, such that without what each costs they add up to a step of the whole model."""
+    costs, own = (machine.segment_s, machine.segment_back_s), sum(map(sum, first.segments))
+    whole_s = first.whole_s - machine.step_s - sum(costs)
+    parts_s = own - len(first.segments) * sum(costs)
+    if whole_s <= 0 or parts_s <= 0:
+        return first.segments
+    scale = min(MAX_SCALE, max(1 / MAX_SCALE, whole_s / parts_s))
+    return [
+        (costs[0] + scale * (ahead - costs[0]), costs[1] + scale * (back - costs[1])) for ahead, back in first.segments
+    ]
+
+
 def _compute_contention(timed: Sequence[OperatorTimes]) -> float:
-    alone = sum(map(sum, timed[0].segments))
-    crowded = statistics.median(sum(map(sum, one.crowded)) for one in timed)
-    return _round(min(MAX_CONTENTION, max(1.0, crowded / alone)))
+    """Return the contention of all operators of the task."""
+    return compute_contention(sum(map(sum, timed[0].segments)), [sum(map(sum, one.crowded)) for one in timed])
 
 
 def has_unknown(capture: CapturedTask, known: Mapping[str, Ratio]) -> bool:
@@ -163,45 +188,84 @@ def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict
     """Return what a process with the whole model takes, and for each segment the seconds of an undisturbed step."""
     config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
-    peak, alone, crowded = 0, Medians(), Medians()
+    peak, whole, alone, crowded, steps = 0, list[float](), Medians(), Medians(), 0
     if config.number == 0:
         peak = _measure_peak(config, mailbox, batch)
-        alone = _time_segments(config, mailbox, batch, progress, together=False)
+        whole, alone = _time_alone(config, mailbox, batch, progress)
+        steps = len(whole)
     if len(config.processes) > 1:
-        crowded = _time_segments(config, mailbox, batch, progress, together=True)
-    return msgspec.to_builtins(OperatorTimes(alone, crowded, peak))  # type: ignore[no-any-return]
+        steps = _agree_on_steps(mailbox, config, steps)
+        crowded = _time_beside_others(config, mailbox, batch, progress, steps)
+    times = OperatorTimes(alone, crowded, peak, _pick(whole) if whole else 0.0)
+    return msgspec.to_builtins(times)  # type: ignore[no-any-return]
 
 
-def _time_segments(
-    config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress, *, together: bool
-) -> Medians:
-    """Return the seconds of each segment, forward and backward: of an undisturbed step, or of one beside the others."""
-    worker = make_worker(config, mailbox)
-    if together:
-        agree_on_start(mailbox, list(config.processes), config.number, 0)
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    worker.trace = Trace(range(1, config.steps), clock=clock)
-    deadline = time.monotonic() + BUDGET_S
+def _agree_on_steps(mailbox: Mailbox, config: OperatorSetup, steps: int) -> int:
+    """Return how many steps the first process has made by itself, which all are to make at once."""
+    first, *others = config.processes
+    if config.number:
+        return int(mailbox.wait([(first, "steps", 0, 0, 0)]).body["count"])
+    for name in others:
+        mailbox.send(name, Message("steps", body={"count": steps}))
+    return steps
+
+
+def _time_alone(
+    config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress
+) -> tuple[list[float], Medians]:
+    """Return the seconds of each step of the whole model, and those of each segment, made in turn by one process."""
+    whole = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
+    divided, clock = make_worker(config, mailbox), _choose_clock()
+    divided.trace = Trace(range(1, config.steps), clock=clock)
+    took, deadline = list[float](), time.monotonic() + 2 * BUDGET_S
     for step in range(config.steps):
-        worker.gradients.zero_()
         progress.value = step
-        worker.step(batch, step)
+        for worker in (whole, divided):
+            worker.gradients.zero_()
+            agree_on_start(mailbox, config.processes[:1], 0, step)
+            begin = clock()
+            worker.step(batch, step)
+            took += [clock() - begin] if worker is whole else []
         if step >= MIN_STEPS and time.monotonic() > deadline:
             break
+    return took, _collect(divided)
+
+
+def _time_beside_others(
+    config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress, steps: int
+) -> Medians:
+    """Return the seconds of each segment while all processes make the same step at once."""
+    worker = make_worker(config, mailbox)
+    worker.trace = Trace(range(1, steps), clock=_choose_clock())
+    for step in range(steps):
+        worker.gradients.zero_()
+        progress.value = step
+        agree_on_start(mailbox, config.processes, config.number, step)
+        worker.step(batch, step)
+    return _collect(worker)
+
+
+def _choose_clock() -> Callable[[], float]:
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
+def _collect(worker: Worker) -> Medians:
+    """Return the seconds of each segment, forward and backward, of a step that no other work disturbed."""
     seconds = defaultdict[tuple[str, int], list[float]](list)
     for span in worker.trace.spans:
         seconds[span.kind, span.part].append(span.stop_s - span.start_s)
-    pick = statistics.median if together else _pick
     count = len(worker.program.segments)
-    return [(pick(seconds[FORWARD, part]), pick(seconds[BACKWARD, part])) for part in range(count)]
+    return [(_pick(seconds[FORWARD, part]), _pick(seconds[BACKWARD, part])) for part in range(count)]
 
 
 def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
     worker = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
+    pushed = hold_pushed(worker)
     restart_peak()
     for step in range(MIN_STEPS):
         worker.gradients.zero_()
         worker.step(batch, -1 - step)
+    del pushed
     return read_memory("VmHWM")
 
 

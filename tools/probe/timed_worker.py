@@ -1,27 +1,31 @@
 """A worker whose steps are timed: all workers of a replica begin each step at one moment.
 
 The moment is agreed on beforehand and is one of the clock that all processes of a host share (CLOCK_MONOTONIC), so that
-no message of the agreement is in the time of the step.
+no message of the agreement is in the time of the step. A worker by itself waits as long: in training there is always
+something between two steps, after which the first calls of a step take longer.
 """
 
 import gc
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import Tensor
 
 from ...models.task import Data
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
+from ...runtime.channel.shared_tensors import return_free_memory
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.program import Program
 from ...runtime.worker.worker import Worker
 from ..task.load_task import TaskSpec, build_model, load_task
-from ..task.weight_source import read_tensors_from
+from ..task.weight_source import load_pieces, open_weights, read_tensors_from
 
 STEP_ENTRY = "cutset.tools.probe.timed_worker:time_steps"
 UNCUT_ENTRY = "cutset.tools.probe.timed_worker:time_uncut_steps"
@@ -76,7 +80,7 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
     config = msgspec.convert(setup, StepSetup)
     before, mailbox = read_memory("VmRSS"), _CountingMailbox(channel)
     worker = make_worker(config, mailbox)
-    batch = make_batch(config)
+    batch, pushed = make_batch(config), hold_pushed(worker)
     restart_peak()
     times, sent = [], 0
     for step in range(config.steps):
@@ -88,12 +92,14 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
     record = WorkerRecord(times, mailbox.bytes_sent - sent, before, read_memory("VmHWM"))
+    del pushed
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
 
 def restart_peak() -> None:
-    """Forget the peak of this process's memory so far."""
+    """Forget the peak of this process's memory so far, and what malloc keeps of it."""
     gc.collect()
+    return_free_memory()
     with suppress(OSError):  # not every container allows it; the peak is then that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -113,8 +119,14 @@ def make_worker(config: StepSetup, mailbox: Mailbox) -> Worker:
     program = msgspec.msgpack.decode(config.program, type=Program)
     pace = (lambda position, backward: config.pace[position][backward]) if config.pace else None
     worker = Worker(program, mailbox, config.peers, pace=pace)
-    worker.states.load(read_tensors_from(config.state))
+    with open_weights(Path(config.state)) as weights:  # as in training: a whole tensor may be larger than all its parts
+        load_pieces(worker.states, weights)
     return worker
+
+
+def hold_pushed(worker: Worker) -> Tensor:
+    """Return what a worker in training holds besides: a copy of its gradients on its way to the shards."""
+    return worker.gradients.clone()
 
 
 def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
@@ -143,8 +155,8 @@ def make_batch(config: StepSetup) -> Data:
     return Data(tuple(map(value, config.inputs)), tuple(map(value, config.targets)))
 
 
-def agree_on_start(mailbox: Mailbox, peers: list[str], machine: int, step: int) -> float:
-    """Wait for the moment that machine 0 names once all are ready, and return it."""
+def agree_on_start(mailbox: Mailbox, peers: Sequence[str], machine: int, step: int) -> float:
+    """Wait for the moment that machine 0 names once all are ready, and return it. peers: all, this one included."""
     if machine == 0:
         for peer in peers[1:]:
             mailbox.wait([(peer, "ready", step, 0, 0)])

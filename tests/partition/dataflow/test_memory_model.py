@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from cutting import assert_same, pipeline, run_cut, run_plain, subject
+from example_graphs import chain
 from torch import nn
 
 from cutset.errors import Infeasible
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.machines import uniform_cluster
-from cutset.partition.dataflow.cut import one_machine_cut
+from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.dataflow import Dataflow
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.memory_model import (
@@ -42,6 +43,35 @@ class Deep(nn.Module):
 def deep() -> Dataflow:
     graph, _ = capture(Deep(), lambda loss: loss, (torch.zeros(64, 8),), ())
     return lower_cut(graph, pipeline(graph, 2))
+
+
+def test_what_is_sent_counts_at_both_ends_forward_and_back() -> None:
+    graph = chain(8, 8, 8, batch=4)
+    first, *rest = graph.ops
+    alone, both = (
+        lower_cut(graph, Cut(2, {first.name: [(first.nest.box, 0)]} | {op.name: [(op.nest.box, at)] for op in rest}))
+        for at in (0, 1)
+    )
+    weights, largest, activations = 3 * 4 * 64, 4 * 64, 2 * 4 * 4 * 8
+    batch = 4 * 4 * 8 + 8 * 4  # inputs, labels
+    loss = peak_memory(alone)[0] - 2 * weights - largest - 2 * activations - batch
+    assert 0 < loss < 1000
+    assert peak_memory(both) == [
+        weights + largest + activations + batch + activations // 2,  # the copy on its way
+        weights + largest + activations + batch + loss + activations + activations // 2,
+    ]
+
+
+def test_operands_that_are_put_together_count_with_their_gradients() -> None:
+    graph = chain(8, 8, 8, batch=4)
+    first, *rest = graph.ops
+    halves = [(((0, 4), (0, 4), *first.nest.box[2:]), 0), (((0, 4), (4, 8), *first.nest.box[2:]), 0)]
+    ends = {op.name: [(op.nest.box, 0)] for op in rest}
+    whole, divided = (
+        peak_memory(lower_cut(graph, Cut(1, {first.name: boxes} | ends)))[0]
+        for boxes in ([(first.nest.box, 0)], halves)
+    )
+    assert divided == whole + 2 * 4 * 4 * 8
 
 
 @pytest.mark.run
