@@ -52,6 +52,7 @@
     machines = ["desk 0", "desk 1"]
     cores = 2                         # how many of them can compute at once, each at its full speed
     contention = 1.3                  # so many times as long where all cores are busy; 1 if left out
+    copies = "4 GB/s"                 # how fast they copy what they send each other; if left out, it travels
 
 Numbers without a unit are bytes, bytes/s, seconds and FLOP/s. What is left out is as in `Machine`.
 """

@@ -131,6 +131,7 @@ class SharedTable(Table):
     machines: list[Name]
     cores: Count
     contention: Slowdown | None = None
+    copies_per_s: Bandwidth | None = None
 
 
 class ClusterTables(Table):

@@ -7,6 +7,7 @@ Every time that a step consists of is a constant here, so that `cutset probe` ca
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import permutations
 
 from ...errors import UsageError
 
@@ -106,12 +107,14 @@ class SharedCores:
 
     machines: their numbers. cores: how many of them have a core, or cores, of their own while they compute at once.
     contention: how many times as long a machine computes while all cores are busy as while the others are idle: caches,
-    memory and, of two threads of a core, the core itself are shared, too.
+    memory and, of two threads of a core, the core itself are shared, too. copies_per_s: bytes/s at which a machine
+    copies what it sends to another of these into memory that both share; None where it travels by a network.
     """
 
     machines: tuple[int, ...]
     cores: int
     contention: float = 1.0
+    copies_per_s: float | None = None
 
     def slowdown(self, busy: int) -> float:
         """How many times as long each of so many machines computes that compute at once."""
@@ -182,6 +185,10 @@ class Cluster:
         link = self.link(source, target)
         return (self._latency(source) + self._latency(target)) / 2 if link is None else link.latency_s
 
+    def copies_between(self, source: int, target: int) -> float | None:
+        """Bytes/s at which a machine copies what it sends to another one; None where it travels."""
+        return self._copies.get((source, target))
+
     def link(self, source: int, target: int) -> NetworkLink | None:
         """The link that a pair of machines has of its own, in this direction."""
         return self._links.get((source, target))
@@ -189,6 +196,10 @@ class Cluster:
     def _latency(self, machine: int) -> float:
         own = self.machines[machine].latency_s
         return self.latency_s if own is None else own
+
+    @cached_property
+    def _copies(self) -> dict[tuple[int, int], float | None]:
+        return {pair: shared.copies_per_s for shared in self.shared for pair in permutations(shared.machines, 2)}
 
     @cached_property
     def _links(self) -> dict[tuple[int, int], NetworkLink]:

@@ -74,7 +74,8 @@ def make_schedules(
             _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
     for machine, spec in enumerate(cluster.machines):
         for segment in roles[machine].segments:
-            segment.seconds += spec.message_s * (segment.waits + len(segment.sends))
+            copied_s = [_copy_seconds(cluster, machine, send.target, send.bytes) for send in segment.sends]
+            segment.seconds += spec.message_s * (segment.waits + len(segment.sends)) + sum(copied_s)
     _add_shared_state(dataflow, cluster, roles, micro_batches)
     return roles
 
@@ -86,17 +87,28 @@ def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[MachineS
     for i in dataflow.instructions:
         mask_names[i.machine].update(read.tensor for read in i.reads if tensors[read.tensor].kind == "random")
     ahead, back = Counter[int](), Counter[int]()
+    ahead_s, back_s = defaultdict[int, float](float), defaultdict[int, float](float)
     for edge in dataflow.shared_edges:
-        ends = (edge.source, edge.target)
+        ends, gradients = (edge.source, edge.target), dataflow.gradient_bytes(edge)
         ahead.update(ends)
-        back.update(ends if dataflow.gradient_bytes(edge) else ())
+        back.update(ends if gradients else ())
+        ahead_s[edge.source] += _copy_seconds(cluster, edge.source, edge.target, dataflow.bytes(edge))
+        back_s[edge.target] += _copy_seconds(cluster, edge.target, edge.source, gradients)
     for machine, spec in enumerate(cluster.machines):
         segments = roles[machine].segments
         if not segments:
             continue
-        messages_s = spec.message_s / micro_batches
-        segments[0].seconds += mask_seconds(dataflow.graph, mask_names[machine], spec) + messages_s * ahead[machine]
-        segments[-1].seconds += messages_s * back[machine]
+        ahead_s[machine] += spec.message_s * ahead[machine]
+        back_s[machine] += spec.message_s * back[machine]
+        masks_s = mask_seconds(dataflow.graph, mask_names[machine], spec)
+        segments[0].seconds += masks_s + ahead_s[machine] / micro_batches
+        segments[-1].seconds += back_s[machine] / micro_batches
+
+
+def _copy_seconds(cluster: Cluster, source: int, target: int, size: int) -> float:
+    """Seconds that a machine is busy with copying what it sends; none where it travels."""
+    copies_per_s = cluster.copies_between(source, target)
+    return 0.0 if copies_per_s is None else size / copies_per_s
 
 
 def _connect(

@@ -1,5 +1,6 @@
 """`NetworkTimes`: when messages leave and land, one after the other on each network card and link."""
 
+import math
 from dataclasses import dataclass
 
 from ..cluster.machines import Cluster
@@ -49,7 +50,9 @@ class NetworkTimes:
     def _find_way(self, source: int, target: int) -> _Way:
         cluster = self._cluster
         bandwidth, latency_s = cluster.bandwidth_between(source, target), cluster.latency_between(source, target)
-        if cluster.link(source, target) is None:
+        if cluster.copies_between(source, target) is not None:  # the sender is busy with it until all of it is there
+            way = _Way(source, target, math.inf, math.inf, math.inf, latency_s)
+        elif cluster.link(source, target) is None:
             out, in_ = cluster.bandwidth_out(source), cluster.bandwidth_in(target)
             way = _Way(source, target, out, in_, bandwidth, latency_s)
         else:

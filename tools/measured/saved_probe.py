@@ -23,7 +23,7 @@ from ...partition.cluster.machines import Cluster, SharedCores
 from ...runtime.hosts.versions import read_cores
 from ...whole_file import write_whole
 
-FORMAT = 2
+FORMAT = 3
 MAX_BYTES = 16 << 20  # of a file; a longer one is none of ours
 MAX_SAVED = 20_000  # operators, and tasks; the oldest are dropped
 MIN_RATIO, MAX_RATIO = 0.01, 100.0  # anything else is an accident
@@ -80,9 +80,9 @@ class SavedProbe(msgspec.Struct, frozen=True):
         machines = tuple(replace(machine, name=f"machine {number}") for number in range(count))
         cores = max(1, self.key.cores // self.key.threads // replicas)
         contention = self.contentions.get(task, self.contention)
-        shared = (SharedCores(tuple(range(count)), cores, contention),) if count > 1 else ()
-        link = self.learned_link
-        return Cluster(machines, one.bandwidth / link, one.latency_s * link, shared=shared)
+        bandwidth, latency_s = one.bandwidth / self.learned_link, one.latency_s * self.learned_link
+        shared = (SharedCores(tuple(range(count)), cores, contention, bandwidth),) if count > 1 else ()
+        return Cluster(machines, bandwidth, latency_s, shared=shared)
 
 
 def make_saved_probe(key: MachineKey, cluster: Cluster, *, busy: float, seconds: float) -> SavedProbe:

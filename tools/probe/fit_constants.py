@@ -5,7 +5,6 @@ is left at no operator, a message what a chain takes longer where it goes to and
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,6 +47,7 @@ class ChainSample:
     """Medians of a step of a chain whose messages have so many bytes: on one machine, and to and fro between two.
 
     alone_s: of one of the chains that go both ways at once. joins: messages without bytes that these need to end.
+    busy_s: for how long all threads of both have cores in a step between two, but for what they look for messages.
     """
 
     bytes: int
@@ -56,6 +56,7 @@ class ChainSample:
     messages: int  # forward and backward
     segments: int  # more than alone
     joins: int = 0
+    busy_s: float = 0.0
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> LinearFit:
@@ -128,13 +129,13 @@ def add_random_rate(machine: Machine, rate: float) -> Machine:
 
 
 def fit_network(
-    machine: Machine, graphs: tuple[Graph, Graph], chains: Sequence[ChainSample], sends: Sequence[float]
+    machine: Machine, graphs: tuple[Graph, Graph], chains: Sequence[ChainSample]
 ) -> tuple[Machine, float, float]:
     """Return the machine with its costs of a message and of a step, and the network's bandwidth and latency.
 
     chains: the one with the smallest messages, those that go both ways at once, since that is what a network can carry
-    while all machines send, and the mixed one; graphs: of the first and of the last. sends: seconds that handing a
-    message over took.
+    while all machines send, and the mixed one; graphs: of the first and of the last. A message costs at
+    either end half of what the processes are busy with it; what it takes longer than that is its latency.
     """
     extra = machine.segment_s + machine.segment_back_s
     first, *both_ways, mixed = chains
@@ -145,7 +146,8 @@ def fit_network(
     points = [(first.bytes, _subtract(start, 0.0))]
     points += [(c.bytes, _subtract(_compute_surplus(c, extra) - c.joins * start, 0.0) / c.messages) for c in both_ways]
     line = fit_line(points)
-    message = statistics.median(sends)
+    handled = min(line.start, (first.busy_s - first.alone_s - first.segments * extra) / first.messages)
+    message = _subtract(handled, cold * few) / 2
     latency = _subtract(line.start, 2 * message + cold * few)
     ends = zip((chains[0], chains[-1]), graphs, strict=True)
     step = min(_subtract(c.alone_s, extra + _sum_seconds(graph, machine)) for c, graph in ends)  # noise only adds to it

@@ -119,13 +119,12 @@ def _measure(
     repeated = {n: _pick_undisturbed(timed[0].subjects[name_repetition(n)]) for n in REPEATED}
     machine = add_random_rate(fit_machine(name, samples, repeated), timed[0].draw)
     lines = [_collect_chain(i, chain, timed) for i, chain in enumerate(chains)]
-    sends = [seconds for one in timed for seconds in one.sends]
-    machine, bandwidth, latency_s = fit_network(machine, (chains[0].whole, chains[-1].whole), lines, sends)
+    machine, bandwidth, latency_s = fit_network(machine, (chains[0].whole, chains[-1].whole), lines)
     memory, taken = memory_bytes // workers, max(one.taken_bytes for one in timed)
     machine = replace(machine, memory_bytes=round_digits(memory), process_bytes=round_digits(taken))
     cluster = make_cluster(machine, workers, bandwidth, latency_s)
     if workers > 1:
-        shared = SharedCores(tuple(range(workers)), max(1, cores // threads), _compute_contention(timed))
+        shared = SharedCores(tuple(range(workers)), max(1, cores // threads), _compute_contention(timed), bandwidth)
         cluster = replace(cluster, shared=(shared,))
     seconds = time.monotonic() - begin
     return ProbeResult(
@@ -209,8 +208,10 @@ def _pick_undisturbed(rounds: tuple[list[float], list[float]]) -> tuple[float, f
 def _collect_chain(number: int, chain: ExchangeChain, timed: Sequence[ProbeTimes]) -> ChainSample:
     """Return the medians of a chain in the turn in which they were least: other work only makes a turn longer."""
     alone, together = 2 * number, 2 * number + 1
-    single = [end - begin for begin, end in timed[0].chains[alone]]
-    both = [max(end for _, end in ends) - ends[0][0] for ends in zip(*(t.chains[together] for t in timed), strict=True)]
+    single = [end - begin for begin, end, _ in timed[0].chains[alone]]
+    steps = list(zip(*(t.chains[together] for t in timed), strict=True))
+    both = [max(end for _, end, _ in step) - step[0][0] for step in steps]
+    busy = [sum(busy for _, _, busy in step) for step in steps]
     return ChainSample(
         4 * chain.width,
         _least_median(single) / chain.ways,
@@ -218,6 +219,7 @@ def _collect_chain(number: int, chain: ExchangeChain, timed: Sequence[ProbeTimes
         messages=2 * CHAIN_LENGTH,
         segments=CHAIN_LENGTH,
         joins=2 * (chain.ways - 1),
+        busy_s=_least_median(busy),
     )
 
 

@@ -7,7 +7,7 @@ one thread, it is this thread's time that counts: other work on the machine hard
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from ...models.tasks import locally_connected as local  # noqa: F401 - defines t
 from ...partition.ir.box import sizes
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
-from ...runtime.channel.message import Message
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.prepared_segment import MicroBatch
@@ -70,16 +69,16 @@ class ProbeTimes(msgspec.Struct, frozen=True):
     """What was timed.
 
     subjects: seconds forward and backward of each round, by name; single: with one thread; crowded: of the last group,
-    while the other process timed it, too. chains: begin and end of each step; sends: seconds that each message took to
-    be handed over. copy: bytes/s of a large copy, both ways; draw: random numbers a second, as masks are made of them.
-    taken_bytes: the most memory that the process took for steps of a net that has next to no tensors.
+    while the other process timed it, too. chains: begin and end of each step, and for how long all threads of this
+    process had a core meanwhile, but for what they looked for messages. copy: bytes/s of a large copy, both ways; draw:
+    random numbers a second, as masks are made of them. taken_bytes: the most memory that the process took for steps of
+    a net that has next to no tensors.
     """
 
     subjects: Times
     single: Times
     crowded: Times
-    chains: list[list[tuple[float, float]]]
-    sends: list[float]
+    chains: list[list[tuple[float, float, float]]]
     copy: float
     draw: float
     taken_bytes: int
@@ -88,11 +87,11 @@ class ProbeTimes(msgspec.Struct, frozen=True):
 def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
     """Time everything that the setup names."""
     config = msgspec.convert(setup, ProbeSetup)
-    mailbox = _TimingMailbox(channel)
+    mailbox, read_busy = Mailbox(channel, timeout_s=PROBE_TIMEOUT_S), _measure_busy(channel)
     restart_peak()
-    _time_chain(mailbox, config, FIRST_CHAIN, config.chains[1])  # the smallest messages, between both
+    _time_chain(mailbox, config, FIRST_CHAIN, config.chains[1], read_busy)  # the smallest messages, between both
     taken = read_memory("VmHWM")
-    chains = _time_chains(mailbox, config, progress)
+    chains = _time_chains(mailbox, config, progress, read_busy)
     progress.value = "operators"
     groups = _make_timers(config) if config.gallery else []
     works = config.machine == 0  # the other one waits meanwhile, so that this one has the host to itself
@@ -102,7 +101,7 @@ def run_probe(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str,
     agree_on_start(mailbox, config.peers, config.machine, -1)
     crowded = _time_groups(groups[-1:], config.seconds / 4) if config.crowded else {}
     progress.value = None
-    times = ProbeTimes(subjects, single, crowded, chains, mailbox.sends, copy, draw, taken)
+    times = ProbeTimes(subjects, single, crowded, chains, copy, draw, taken)
     return msgspec.to_builtins(times)  # type: ignore[no-any-return]
 
 
@@ -212,33 +211,38 @@ def _measure_random() -> float:
 # Chains ------------------------------------------------------------------------------------------------------------
 
 
-class _TimingMailbox(Mailbox):
-    """A mailbox that records how long it takes to send a message with tensors."""
+def _measure_busy(channel: Channel) -> Callable[[], float]:
+    """Return what says for how long this process has had cores, all threads together, but for looking for messages.
 
-    def __init__(self, channel: Channel) -> None:
-        super().__init__(channel, timeout_s=PROBE_TIMEOUT_S)
-        self.sends: list[float] = []
+    Who waits looks for some time before it sleeps; that takes a core only from those that do nothing either.
+    """
+    wait, looked = channel.wait, [0.0]
 
-    def send(self, peer: str, message: Message) -> Message:
+    def time_wait(timeout_s: float, *, files: Collection[int] = ()) -> None:
         begin = time.thread_time()
-        sent = super().send(peer, message)
-        if message.tensors:
-            self.sends.append(time.thread_time() - begin)
-        return sent
+        wait(timeout_s, files=files)
+        looked[0] += time.thread_time() - begin
+
+    channel.wait = time_wait  # type: ignore[method-assign]
+    return lambda: time.process_time() - looked[0]
 
 
-def _time_chains(mailbox: Mailbox, config: ProbeSetup, progress: RoleProgress) -> list[list[tuple[float, float]]]:
-    """Return begin and end of every step of every chain."""
-    chains: list[list[tuple[float, float]]] = [[] for _ in config.chains]
+def _time_chains(
+    mailbox: Mailbox, config: ProbeSetup, progress: RoleProgress, read_busy: Callable[[], float]
+) -> list[list[tuple[float, float, float]]]:
+    """Return every step of every chain: its begin and end, and for how long this process was busy."""
+    chains: list[list[tuple[float, float, float]]] = [[] for _ in config.chains]
     for turn in range(TURNS):
         for i, chain in enumerate(config.chains):
             progress.value = f"chain {i}, turn {turn}"
-            chains[i] += _time_chain(mailbox, config, turn * len(config.chains) + i, chain)
+            chains[i] += _time_chain(mailbox, config, turn * len(config.chains) + i, chain, read_busy)
     return chains
 
 
-def _time_chain(mailbox: Mailbox, config: ProbeSetup, number: int, chain: ChainPart) -> list[tuple[float, float]]:
-    """Return begin and end of every step of a chain, which both machines begin together if both have a part in it."""
+def _time_chain(
+    mailbox: Mailbox, config: ProbeSetup, number: int, chain: ChainPart, read_busy: Callable[[], float]
+) -> list[tuple[float, float, float]]:
+    """Return every step of a chain, which both machines begin together if both have a part in it."""
     if not chain.program:
         return []
     program = msgspec.msgpack.decode(chain.program, type=Program)
@@ -249,7 +253,7 @@ def _time_chain(mailbox: Mailbox, config: ProbeSetup, number: int, chain: ChainP
     peers = config.peers if chain.together else config.peers[:1]
     for step in range(WARM_UP + chain.steps):
         moment = agree_on_start(mailbox, peers, program.machine, number << 20 | step)
-        begin = moment if chain.together else clock()
+        busy, begin = read_busy(), moment if chain.together else clock()
         worker.step(batch, step)
-        times.append((begin, clock()))
+        times.append((begin, clock(), read_busy() - busy))
     return times[WARM_UP:]

@@ -1,12 +1,13 @@
 """What machines wait for and send in a step, against the edges of the dataflow."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from example_graphs import chain
 
 from cutset.partition.cluster.cost_model import CostModel
-from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.cluster.machines import SharedCores, uniform_cluster
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.dataflow import Dataflow
 from cutset.partition.dataflow.lowering import lower_cut
@@ -64,3 +65,14 @@ def test_a_message_wakes_the_segment_that_waits_for_it() -> None:
         if segment.waits
     }
     assert woken == waits
+
+
+def test_who_shares_memory_is_busy_with_copying_what_it_sends() -> None:
+    dataflow, copies_per_s = sliced(), 100.0
+    costs, apart = CostModel(dataflow.graph.tensors), uniform_cluster(MACHINES)
+    beside = replace(apart, shared=(SharedCores((0, 1), 2, copies_per_s=copies_per_s),))
+    schedules = [make_schedules(dataflow, cluster, costs, [1.0] * MACHINES, 1) for cluster in (apart, beside)]
+    for machine, (travels, copied) in enumerate(zip(*schedules, strict=True)):
+        for before, after in zip(travels.segments, copied.segments, strict=True):
+            size = sum(send.bytes for send in before.sends if 2 not in (machine, send.target))
+            assert after.seconds - before.seconds == pytest.approx(size / copies_per_s)

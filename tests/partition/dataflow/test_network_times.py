@@ -2,7 +2,7 @@
 
 import pytest
 
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCores
 from cutset.partition.dataflow.network_times import NetworkTimes
 
 MACHINES = (Machine("a"), Machine("b"), Machine("slow", bandwidth_in=1.0))
@@ -46,3 +46,10 @@ def test_links_pass_by_the_cards() -> None:
     times.send(0, 2, 1000, 0.0)
     assert deliver(times, 0, 1, 100, 0.0) == (0.0, pytest.approx(1.5))
     assert deliver(times, 0, 1, 100, 0.0) == (1.0, pytest.approx(2.5))
+
+
+def test_what_the_sender_copies_is_there_when_it_leaves() -> None:
+    times = NetworkTimes(Cluster(MACHINES, 10.0, 3.0, shared=(SharedCores((0, 1), 2, copies_per_s=5.0),)))
+    assert deliver(times, 0, 1, 100, 1.0) == (1.0, 4.0)
+    assert deliver(times, 0, 1, 100, 1.0) == (1.0, 4.0)
+    assert deliver(times, 0, 2, 100, 1.0) == (1.0, 104.0)

@@ -42,16 +42,16 @@ def test_processes_share_cores_and_memory_of_the_machine():
     assert cluster.machines[0].memory_bytes == 2 << 30
     assert cluster.machines[0].rates["loss"] == Rate(1e9, 2e9, 3e-6, 4e-6)
     assert cluster.machines[0].ratios == {"op": (2.0, 3.0), "loss": (1.5, 1.0)}
-    assert cluster.shared == (SharedCores((0, 1, 2, 3), 4, 1.25),)
+    assert cluster.shared == (SharedCores((0, 1, 2, 3), 4, 1.25, 1e9),)
     assert (cluster.bandwidth, cluster.latency_s) == (1e9, 5e-5)
-    assert saved.make_cluster(2, replicas=2).shared == (SharedCores((0, 1), 2, 1.25),)
+    assert saved.make_cluster(2, replicas=2).shared == (SharedCores((0, 1), 2, 1.25, 1e9),)
     assert saved.make_cluster(1).shared == ()
 
 
 def test_a_task_slows_others_down_as_it_was_measured():
     saved = msgspec.structs.replace(make_probe(), contentions={"digest": 1.5})
-    assert saved.make_cluster(2, task="digest").shared == (SharedCores((0, 1), 4, 1.5),)
-    assert saved.make_cluster(2, task="another").shared == (SharedCores((0, 1), 4, 1.25),)
+    assert saved.make_cluster(2, task="digest").shared == (SharedCores((0, 1), 4, 1.5, 1e9),)
+    assert saved.make_cluster(2, task="another").shared == (SharedCores((0, 1), 4, 1.25, 1e9),)
 
 
 def test_both_forms_of_a_task_have_the_memory_that_was_measured():

@@ -81,11 +81,12 @@ def test_a_network_is_known_by_what_chains_take_longer_between_two_machines(grap
     def sample(size: int, seconds: float, starts: float, joins: int) -> ChainSample:
         alone = TRUE.segment_s + TRUE.segment_back_s + step + seconds
         carried = 12 * size / bandwidth + (12 + joins) * (2 * message + latency)
-        return ChainSample(size, alone, alone + segments + carried + cold * starts, 12, 6, joins)
+        busy = alone + segments + 12 * 2 * message + cold * starts
+        return ChainSample(size, alone, alone + segments + carried + cold * starts, 12, 6, joins, busy)
 
     samples = [sample(256, computed[0], few, 0), *(sample(size, computed[0], few, 2) for size in (1 << 16, 1 << 20))]
     samples.append(sample(256, computed[1], many, 0))
-    machine, found_bandwidth, found_latency = fit_network(TRUE, graphs, samples, [message, message, 1.0])
+    machine, found_bandwidth, found_latency = fit_network(TRUE, graphs, samples)
     assert found_bandwidth == pytest.approx(bandwidth, rel=1e-2)
     assert found_latency == pytest.approx(latency, rel=1e-2)
     assert machine.message_s == pytest.approx(message, rel=1e-3)
@@ -98,7 +99,7 @@ def test_starts_that_cost_nothing_cost_nothing_when_cold(graphs):
     samples = [
         ChainSample(size, 1e-4, t, 12, 6) for size, t in ((256, 5e-3), (1 << 16, 6e-3), (1 << 20, 9e-3), (256, 8e-3))
     ]
-    assert 0 <= fit_network(free, graphs, samples, [80e-6])[0].cold <= 3
+    assert 0 <= fit_network(free, graphs, samples)[0].cold <= 3
 
 
 def works(graph: Graph) -> list[Work]:
@@ -135,6 +136,6 @@ def test_a_cluster_is_of_machines_alike_with_names_of_their_own():
 
 def test_noise_that_leaves_a_line_flat_makes_nothing_infinitely_fast(graphs):
     samples = [ChainSample(size, 1e-4, 5e-3, 12, 6) for size in (256, 1 << 16, 1 << 20, 256)]
-    machine, bandwidth, latency = fit_network(TRUE, graphs, samples, [80e-6])
-    assert bandwidth == pytest.approx(4 * (1 << 20) / (latency + 2 * 80e-6), rel=1e-2)
+    machine, bandwidth, latency = fit_network(TRUE, graphs, samples)
+    assert bandwidth == pytest.approx(4 * (1 << 20) / (latency + 2 * machine.message_s), rel=1e-2)
     assert machine.cold == 0

@@ -165,7 +165,8 @@ def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cl
     """Return machines with a measured link: what a message takes beside its handling at both ends."""
     line = fit_line(link.points)
     latency = max(MIN_LATENCY_S, line.start - 2 * cluster.machines[0].message_s)
-    return replace(cluster, bandwidth=min(payload_rate, 1 / line.slope), latency_s=latency)
+    shared = tuple(replace(cores, copies_per_s=None) for cores in cluster.shared)
+    return replace(cluster, bandwidth=min(payload_rate, 1 / line.slope), latency_s=latency, shared=shared)
 
 
 def _measure_round(one: PlannedPair) -> None:

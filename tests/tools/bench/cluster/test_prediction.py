@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cutset.partition.cluster.machines import Cluster, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, SharedCores, uniform_cluster
 from cutset.tools.bench.cluster import prediction
 from cutset.tools.bench.cluster.link import LinkTimes
 from cutset.tools.bench.cluster.prediction import (
@@ -69,7 +69,9 @@ def test_a_measured_link_is_no_faster_than_its_wire():
     cluster = replace(
         uniform_cluster(2), machines=tuple(replace(m, message_s=2e-4) for m in uniform_cluster(2).machines)
     )
+    cluster = replace(cluster, shared=(SharedCores((0, 1), 2, 1.5, 4e9),))
     linked = _link_machines(cluster, link, 90e6)
+    assert linked.shared == (SharedCores((0, 1), 2, 1.5),)
     assert isinstance(linked, Cluster)
     assert (linked.bandwidth, linked.latency_s) == (90e6, pytest.approx(6e-4))
     assert _link_machines(cluster, link, 110e6).bandwidth == pytest.approx(1e8)
