@@ -20,6 +20,7 @@ from ...models.tasks import locally_connected as local  # noqa: F401 - defines t
 from ...partition.ir.box import sizes
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
+from ...runtime.channel.zmq_channel import ZmqChannel
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.prepared_segment import MicroBatch
@@ -216,6 +217,7 @@ def _measure_busy(channel: Channel) -> Callable[[], float]:
 
     Who waits looks for some time before it sleeps; that takes a core only from those that do nothing either.
     """
+    assert isinstance(channel, ZmqChannel)  # as those of all roles are
     wait, looked = channel.wait, [0.0]
 
     def time_wait(timeout_s: float, *, files: Collection[int] = ()) -> None:
