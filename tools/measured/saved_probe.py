@@ -46,9 +46,9 @@ class SavedProbe(msgspec.Struct, frozen=True):
 
     cluster: a cluster file of one such machine and the loopback between two processes. contention: as in `SharedCores`.
     busy: other processes that ran while it was measured; seconds: that this took. ratios: of operators by signature;
-    memory: of tasks, by the digest of their graph: measured over modelled memory; contentions: of tasks, where it was
-    measured. learned: of classes of operators, from runs. learned_link: how many times as long messages took in runs as
-    measured.
+    memory: of tasks, by the digest of their graph: measured over modelled memory; contentions: of tasks, by
+    `name_contention`. learned: of classes of operators, from runs. learned_link: how many times as long messages took
+    in runs as measured.
     """
 
     format: int
@@ -79,7 +79,8 @@ class SavedProbe(msgspec.Struct, frozen=True):
         )
         machines = tuple(replace(machine, name=f"machine {number}") for number in range(count))
         cores = max(1, self.key.cores // self.key.threads // replicas)
-        contention = self.contentions.get(task, self.contention)
+        known_as = name_contention(task, count * replicas, self.key.cores // self.key.threads)
+        contention = self.contentions.get(known_as, self.contention)
         bandwidth, latency_s = one.bandwidth / self.learned_link, one.latency_s * self.learned_link
         shared = (SharedCores(tuple(range(count)), cores, contention, bandwidth),) if count > 1 else ()
         return Cluster(machines, bandwidth, latency_s, shared=shared)
@@ -91,6 +92,14 @@ def make_saved_probe(key: MachineKey, cluster: Cluster, *, busy: float, seconds:
     memory = sum(machine.memory_bytes for machine in cluster.machines)
     one = replace(cluster, machines=(replace(cluster.machines[0], name="machine", memory_bytes=memory),), shared=())
     return SavedProbe(FORMAT, key, to_toml(one), contention, busy, seconds)
+
+
+def name_contention(task: str, processes: int, cores: int) -> str:
+    """Return under which name the contention of a task's processes is kept: where they take turns, it is another one.
+
+    cores: how many processes have cores of their own.
+    """
+    return task if processes <= cores else f"{task} by {processes}"
 
 
 def make_key(processes: int) -> MachineKey:

@@ -17,6 +17,7 @@ from ..measured.saved_probe import (
     find_folder,
     make_key,
     make_saved_probe,
+    name_contention,
     read_saved_probe,
     save_probe,
 )
@@ -45,7 +46,7 @@ def find_machines(
     other = capture_unrolled(capture, spec)
     captures = [capture] if other is None or not other.unrolled else [capture, other]
     digests = [one.train.digest for one in captures]
-    known = measure_task(saved, captures, spec, tell, keep=not again)
+    known = measure_task(saved, captures, spec, tell, processes=request.processes, keep=not again)
     return known.make_cluster(request.count, request.replicas, task=digests[0], unrolled=digests[-1])
 
 
@@ -93,32 +94,40 @@ def save(saved: SavedProbe, tell: Tell) -> SavedProbe:
 
 
 def measure_task(
-    saved: SavedProbe, captures: Sequence[CapturedTask], spec: TaskSpec, tell: Tell, *, keep: bool = True
+    saved: SavedProbe,
+    captures: Sequence[CapturedTask],
+    spec: TaskSpec,
+    tell: Tell,
+    *,
+    processes: int,
+    keep: bool = True,
 ) -> SavedProbe:
     """Return what is known with the operators of captured tasks, which are measured where they are not known.
 
-    keep: for later plans, too.
+    processes: to plan for. keep: for later plans, too.
     """
     from .task_operators import has_unknown, measure_operators
 
     machine, threads = saved.make_cluster(1).machines[0], saved.key.threads
+    cores = saved.key.cores // threads
     for capture in captures:
-        if capture.train.digest in saved.memory and not has_unknown(capture, saved.ratios):
+        task = name_contention(capture.train.digest, processes, cores)
+        is_known = capture.train.digest in saved.memory and (processes <= cores or task in saved.contentions)
+        if is_known and not has_unknown(capture, saved.ratios):
             continue
         own = msgspec.structs.replace(spec, unrolled=capture.unrolled)
         try:
             found = measure_operators(
-                capture, own, machine, saved.ratios, threads=threads, processes=saved.key.cores // threads
+                capture, own, machine, saved.ratios, threads=threads, processes=max(processes, cores), cores=cores
             )
         except CutsetError as error:
             tell(f"the operators of {spec.model} could not be measured one by one: {error.facts}")
             continue
         if found is not None:
-            task = capture.train.digest
             known = {
                 "ratios": {**saved.ratios, **found.operators},
-                "memory": {**saved.memory, task: found.memory},
-                "contentions": {**saved.contentions, **({task: found.contention} if found.contention else {})},
+                "memory": {**saved.memory, capture.train.digest: found.memory},
+                "contentions": {**saved.contentions, task: found.contention or saved.contention},
             }
             saved = msgspec.structs.replace(saved, **known)
             if keep:

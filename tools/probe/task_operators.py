@@ -4,7 +4,8 @@ A program in which every operator is a segment of its own runs some steps in a p
 has. What a segment takes, without what any segment costs, is compared with what the cost model says. In turn with
 these, the same process makes steps as one machine does that has the whole model: of these the memory is measured, and
 the time, which is that of all operators together. At last as many processes as have cores of their own make steps at
-once: how much longer they take depends on how much of a model lies in caches, which are shared, as memory is.
+once, or as many as are planned for if these are more: how much longer they take depends on how much of a model lies in
+caches, which are shared, as memory is.
 """
 
 import statistics
@@ -40,7 +41,7 @@ from ...runtime.worker.worker import BACKWARD, FORWARD, Worker
 from ..measured.saved_probe import MAX_RATIO, MIN_RATIO, Ratio
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
-from .contention import compute_contention
+from .contention import compute_contention, compute_turn_taking
 from .measure_step import make_setup
 from .timed_worker import (
     StepSetup,
@@ -78,19 +79,23 @@ class OperatorSetup(StepSetup, frozen=True):
 class OperatorTimes(msgspec.Struct, frozen=True):
     """segments: seconds of each segment, forward and backward, while no other process works; crowded: while all do;
     both empty where that was not measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its
-    step, made in turn with those of the segments, 0 where that was not measured."""
+    step, made in turn with those of the segments, 0 where that was not measured. alone_s, crowded_s: seconds of each
+    step of segments by itself and beside others, from the moment at which all begin."""
 
     segments: Medians
     crowded: Medians
     peak_bytes: int
     whole_s: float = 0.0
+    alone_s: list[float] = []
+    crowded_s: list[float] = []
 
 
 @dataclass(frozen=True)
 class TaskRatios:
     """Measured over modelled: seconds of operators by signature, and memory of the whole model.
 
-    contention: how many times as long all operators take while all cores are busy; None where there is one process.
+    contention: how many times as long all operators take while all cores are busy, or where processes take turns; None
+    where there is one process.
     """
 
     operators: dict[str, Ratio]
@@ -106,11 +111,13 @@ def measure_operators(
     *,
     threads: int,
     processes: int = 1,
+    cores: int = 1,
 ) -> TaskRatios | None:
     """Measure a captured task; return the ratios of its operators that are not known yet, and of its memory.
 
     None where the uncut model takes too much memory or time to be measured. machine: modelled seconds are those of this
-    one. threads: of each process; processes: that work at once in the end, where their memory allows that.
+    one. threads: of each process; processes: that work at once in the end, where their memory allows that; cores: how
+    many of these have cores of their own.
     """
     graph = capture.train
     works = _find_works(graph)
@@ -120,7 +127,7 @@ def measure_operators(
     if memory > MAX_BYTES or modelled > MAX_STEP_S:
         return None
     divided = _divide(flow)
-    processes = processes if processes * memory <= MAX_BYTES else 1
+    processes = next((n for n in (processes, min(processes, cores)) if n * memory <= MAX_BYTES), 1)
     timed = _run(capture, spec, flow, divided, threads, processes)
     first, found = timed[0], defaultdict[str, list[Ratio]](list)
     segments = _scale_to_whole(first, machine)
@@ -130,7 +137,7 @@ def measure_operators(
     return TaskRatios(
         {signature: _average(ratios) for signature, ratios in found.items() if signature not in known},
         _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if first.peak_bytes else 1.0,
-        _compute_contention(timed) if processes > 1 else None,
+        _compute_contention(timed, cores) if processes > 1 else None,
     )
 
 
@@ -147,8 +154,10 @@ def _scale_to_whole(first: OperatorTimes, machine: Machine) -> Medians:
     ]
 
 
-def _compute_contention(timed: Sequence[OperatorTimes]) -> float:
+def _compute_contention(timed: Sequence[OperatorTimes], cores: int) -> float:
     """Return the contention of all operators of the task."""
+    if len(timed) > cores:
+        return compute_turn_taking(statistics.median(timed[0].alone_s), [one.crowded_s for one in timed], cores)
     return compute_contention(sum(map(sum, timed[0].segments)), [sum(map(sum, one.crowded)) for one in timed])
 
 
@@ -188,15 +197,14 @@ def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict
     """Return what a process with the whole model takes, and for each segment the seconds of an undisturbed step."""
     config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
-    peak, whole, alone, crowded, steps = 0, list[float](), Medians(), Medians(), 0
+    times = OperatorTimes([], [], 0)
     if config.number == 0:
         peak = _measure_peak(config, mailbox, batch)
-        whole, alone = _time_alone(config, mailbox, batch, progress)
-        steps = len(whole)
+        times = msgspec.structs.replace(_time_alone(config, mailbox, batch, progress), peak_bytes=peak)
     if len(config.processes) > 1:
-        steps = _agree_on_steps(mailbox, config, steps)
-        crowded = _time_beside_others(config, mailbox, batch, progress, steps)
-    times = OperatorTimes(alone, crowded, peak, _pick(whole) if whole else 0.0)
+        steps = _agree_on_steps(mailbox, config, len(times.alone_s))
+        crowded, crowded_s = _time_beside_others(config, mailbox, batch, progress, steps)
+        times = msgspec.structs.replace(times, crowded=crowded, crowded_s=crowded_s)
     return msgspec.to_builtins(times)  # type: ignore[no-any-return]
 
 
@@ -210,39 +218,39 @@ def _agree_on_steps(mailbox: Mailbox, config: OperatorSetup, steps: int) -> int:
     return steps
 
 
-def _time_alone(
-    config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress
-) -> tuple[list[float], Medians]:
-    """Return the seconds of each step of the whole model, and those of each segment, made in turn by one process."""
+def _time_alone(config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress) -> OperatorTimes:
+    """Time steps of the whole model and of the segments, made in turn by one process."""
     whole = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
     divided, clock = make_worker(config, mailbox), _choose_clock()
     divided.trace = Trace(range(1, config.steps), clock=clock)
-    took, deadline = list[float](), time.monotonic() + 2 * BUDGET_S
+    took, alone_s, deadline = list[float](), list[float](), time.monotonic() + 2 * BUDGET_S
     for step in range(config.steps):
         progress.value = step
         for worker in (whole, divided):
             worker.gradients.zero_()
-            agree_on_start(mailbox, config.processes[:1], 0, step)
+            moment = agree_on_start(mailbox, config.processes[:1], 0, step)
             begin = clock()
             worker.step(batch, step)
             took += [clock() - begin] if worker is whole else []
+            alone_s += [time.monotonic() - moment] if worker is divided else []
         if step >= MIN_STEPS and time.monotonic() > deadline:
             break
-    return took, _collect(divided)
+    return OperatorTimes(_collect(divided), [], 0, _pick(took), alone_s)
 
 
 def _time_beside_others(
     config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress, steps: int
-) -> Medians:
-    """Return the seconds of each segment while all processes make the same step at once."""
-    worker = make_worker(config, mailbox)
+) -> tuple[Medians, list[float]]:
+    """Return the seconds of each segment, and of each step, while all processes make the same step at once."""
+    worker, took = make_worker(config, mailbox), list[float]()
     worker.trace = Trace(range(1, steps), clock=_choose_clock())
     for step in range(steps):
         worker.gradients.zero_()
         progress.value = step
-        agree_on_start(mailbox, config.processes, config.number, step)
+        moment = agree_on_start(mailbox, config.processes, config.number, step)
         worker.step(batch, step)
-    return _collect(worker)
+        took.append(time.monotonic() - moment)
+    return _collect(worker), took
 
 
 def _choose_clock() -> Callable[[], float]:

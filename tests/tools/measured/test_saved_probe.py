@@ -54,6 +54,13 @@ def test_a_task_slows_others_down_as_it_was_measured():
     assert saved.make_cluster(2, task="another").shared == (SharedCores((0, 1), 4, 1.25, 1e9),)
 
 
+def test_processes_that_take_turns_have_a_contention_of_their_own():
+    cores = KEY.cores // KEY.threads
+    saved = msgspec.structs.replace(make_probe(), contentions={"digest": 1.5, f"digest by {cores + 1}": 1.75})
+    found = [saved.make_cluster(count, task="digest").shared[0].contention for count in range(cores, cores + 3)]
+    assert found == [1.5, 1.75, 1.25]
+
+
 def test_both_forms_of_a_task_have_the_memory_that_was_measured():
     saved = msgspec.structs.replace(make_probe(), memory={"whole": 1.5, "unrolled": 1.25})
     both, one = saved.make_cluster(2, task="whole", unrolled="unrolled"), saved.make_cluster(2, task="whole")

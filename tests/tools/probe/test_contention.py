@@ -2,7 +2,7 @@
 
 import pytest
 
-from cutset.tools.probe.contention import compute_contention
+from cutset.tools.probe.contention import compute_contention, compute_turn_taking
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,17 @@ from cutset.tools.probe.contention import compute_contention
 )
 def test_contention_is_what_the_middle_process_takes_longer(crowded: list[float], expected: float) -> None:
     assert compute_contention(2.0, crowded) == expected
+
+
+@pytest.mark.parametrize(
+    ("crowded", "expected"),
+    [
+        ([[3.0], [3.0], [3.0]], 1.0),  # three processes on two cores, without loss
+        ([[2.0], [4.0], [4.0]], 1.33),  # one has a core to itself, the others share one
+        ([[3.0, 3.3, 9.0], [3.0, 3.0, 3.0], [3.0, 3.0, 3.0]], 1.1),  # the middle step
+        ([[8.0], [8.0], [8.0]], 2.0),  # one core would not take as long
+        ([[1.0], [1.0], [1.0]], 1.0),
+    ],
+)
+def test_who_takes_turns_is_done_with_the_last(crowded: list[list[float]], expected: float) -> None:
+    assert compute_turn_taking(2.0, crowded, 2) == expected

@@ -65,7 +65,7 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
     capture, spec = capture_task(TaskSpec("cutset.models:digits")), TaskSpec("cutset.models:digits")
     measured = list[str]()
 
-    def measure_operators(capture, spec, machine, known, *, threads, processes):
+    def measure_operators(capture, spec, machine, known, *, threads, processes, cores):
         measured.append(spec.model)
         return TaskRatios({"an operator": (2.0, 1.0)}, 1.5, contention=1.75)
 

@@ -83,7 +83,7 @@ def test_contention_is_that_of_all_operators_together(monkeypatch):
     first = OperatorTimes([(1.0, 2.0)] * count, [(1.5, 2.5)] * count, 1 << 30)
     other = OperatorTimes([], [(2.5, 2.5)] * count, 0)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [first, other])
-    found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2)
+    found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
     assert found.contention == pytest.approx(4.5 / 3.0)
 
@@ -93,22 +93,35 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
 
     def run(capture, spec, flow, divided, threads, processes):
         counts.append(processes)
-        return [OperatorTimes([(1.0, 1.0)] * len(flow.instructions), [(1.0, 1.0)] * len(flow.instructions), 0)]
+        segments = [(1.0, 1.0)] * len(flow.instructions)
+        return processes * [OperatorTimes(segments, segments, 0, alone_s=[1.0], crowded_s=[4.0])]
 
     monkeypatch.setattr(task_operators, "_run", run)
     capture = capture_task(SPEC)
     (memory,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
-    for limit, contention in ((4 * memory, 1.0), (3 * memory, None)):
+    for limit, contention in ((4 * memory, 2.0), (3 * memory, 1.0), (memory, None)):
         monkeypatch.setattr(task_operators, "MAX_BYTES", limit)
-        found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=4)
+        found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=4, cores=2)
         assert found is not None
         assert found.contention == contention
-    assert counts == [4, 1]
+    assert counts == [4, 2, 1]
+
+
+def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
+    capture = capture_task(SPEC)
+    segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
+    timed = [
+        OperatorTimes(segments, segments, 0, alone_s=[2.0, 2.0, 9.0], crowded_s=[3.0, last]) for last in (3.6, 3.0, 3.6)
+    ]
+    monkeypatch.setattr(task_operators, "_run", lambda *arguments: timed)
+    found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=3, cores=2)
+    assert found is not None
+    assert found.contention == pytest.approx(3.3 / 3.0)
 
 
 @pytest.mark.run
 def test_processes_that_work_at_once_are_measured_together():
-    found = measure_operators(capture_task(SPEC), SPEC, MACHINE, {}, threads=1, processes=2)
+    found = measure_operators(capture_task(SPEC), SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
     assert found.contention is not None
     assert 1.0 <= found.contention <= 2.0
