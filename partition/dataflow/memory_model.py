@@ -84,7 +84,8 @@ def whole_memory(graph: Graph, *, in_flight: int = 1) -> int:
         for info in graph.tensors.values()
         if info.name not in state and info.name not in views
     )
-    return sum(volume(graph.tensors[name].box) * size for name, size in state.items()) + in_flight * values
+    added = max((volume(info.box) * info.element_bytes for info in graph.parameters if info.gradient), default=0)
+    return sum(volume(graph.tensors[name].box) * size for name, size in state.items()) + added + in_flight * values
 
 
 def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1) -> Dataflow:
