@@ -280,8 +280,9 @@ class Client:
 
     def drain(self) -> None:
         """Wait until everything that was put or pushed is acknowledged."""
-        for session in self._sessions:
-            self._await(partial(attrgetter("is_unacknowledged"), session))
+        while unacknowledged := [session for session in self._sessions if session.is_unacknowledged]:
+            for session in unacknowledged:  # meanwhile the shard of another may be replaced
+                self._await(partial(attrgetter("is_unacknowledged"), session))
 
     def statistics(self) -> dict[str, Any]:
         """Return plain data: fetches, pushes, seconds spent waiting for either, the skew, and tensor bytes by shard."""

@@ -99,6 +99,23 @@ def test_drain_does_not_take_a_repeated_acknowledgement_for_another():
     client.drain()
 
 
+def test_drain_waits_again_for_a_shard_that_is_replaced_while_it_waits_for_another():
+    bench = Bench(shards=2)
+    bench.network.channel("shard-0b")
+    [client] = bench.clients
+    client.put()
+    client.push(ramp(), 0)
+    arrived = Message("push_ack", body={"version": 1, "number": 1, "durable": 0})
+    for message in (Message("put_ack"), arrived):
+        bench.channels[0].send("worker-0.0", message)
+    client.collect_acknowledgements()
+    replaced = Message("shard_replaced", body={"shard": 0, "name": "shard-0b"})
+    bench.network.channel("launcher").send("worker-0.0", replaced)
+    bench.pump(shard=1)
+    with pytest.raises(SilenceError, match="push_ack of shard-0b"):
+        client.drain()
+
+
 def test_an_acknowledgement_of_what_was_not_pushed_is_named():
     bench = Bench(shards=1)
     [client] = bench.clients
