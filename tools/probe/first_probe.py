@@ -112,7 +112,7 @@ def measure_task(
     cores = saved.key.cores // threads
     for capture in captures:
         task = name_contention(capture.train.digest, processes, cores)
-        is_known = capture.train.digest in saved.memory and (processes <= cores or task in saved.contentions)
+        is_known = capture.train.digest in saved.memory and task in saved.contentions
         if is_known and not has_unknown(capture, saved.ratios):
             continue
         own = msgspec.structs.replace(spec, unrolled=capture.unrolled)

@@ -80,6 +80,20 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
     assert measured == [spec.model]
 
 
+def test_the_contention_of_a_task_does_not_hang_on_which_plan_came_first(probes, monkeypatch):
+    capture, spec = capture_task(TaskSpec("cutset.models:digits")), TaskSpec("cutset.models:digits")
+    monkeypatch.setattr("cutset.tools.measured.saved_probe.read_cores", lambda: 2)
+    monkeypatch.setattr(
+        "cutset.tools.probe.task_operators.measure_operators",
+        lambda *arguments, processes, **more: TaskRatios({}, 1.5, contention=1.0 + processes / 8),
+    )
+    monkeypatch.setattr("cutset.tools.probe.task_operators.has_unknown", lambda capture, known: False)
+    for count in (3, 2, 3):  # three take turns, two do not
+        cluster = find_machines(capture, spec, PlanRequest(machines=count, cluster=HERE), lambda words: None)
+        assert cluster is not None
+        assert cluster.shared[0].contention == 1.0 + count / 8
+
+
 def test_what_is_measured_again_is_for_one_plan_alone(probes, monkeypatch):
     capture, spec = capture_task(TaskSpec("cutset.models:digits")), TaskSpec("cutset.models:digits")
     kept = probe_once(2, lambda words: None)
