@@ -20,7 +20,7 @@ kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 """
 
 import itertools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -41,6 +41,7 @@ from .wavefront import assign_layers, find_layers, group_counts, wave_lengths
 from .whole_operators import spread_whole_operators
 
 MAX_MEMORY_RATIO = 1.25  # largest to smallest memory per FLOP/s; beyond, shares by memory are tried too
+TO_FIT = " to fit"  # in the names of candidates that are made where memory is tight
 MAX_DIVIDED_WORK = 4_000  # operators times machines up to which stages of unlike size are worth their time
 # The sum over pairs of operators does not see that latencies overlap where several messages leave at once.
 BYTES_FIRST = TrafficWeights(network=4.0, latency=0.0)
@@ -51,7 +52,7 @@ def propose_candidates(
     costs: CostModel | None = None,
     *,
     prefix: str = "",
-    names: Container[str] | None = None,
+    names: Collection[str] | None = None,
 ) -> Iterator[Candidate | Rejected]:
     """Yield all candidates in a fixed order; those that cannot be made or leave a machine idle as `Rejected`.
 
@@ -62,7 +63,9 @@ def propose_candidates(
     if count == 1:
         yield Candidate("one machine", one_machine_cut(problem.graph))
         return
-    for name, make in _makers(problem, costs or CostModel(problem.graph.tensors)):
+    # By names the candidates are those of another problem, whose memory may be tight where that of this one is not.
+    tight = is_memory_tight(problem) if names is None else any(TO_FIT in name for name in names)
+    for name, make in _makers(problem, costs or CostModel(problem.graph.tensors), tight=tight):
         if not name.startswith(prefix) or (names is not None and name not in names):
             continue
         boxes_and_folds = make()
@@ -79,7 +82,8 @@ def propose_candidates(
 
 def candidate_names(problem: PlanningProblem) -> list[str]:
     """The names of all candidates that there may be."""
-    return [name for name, _ in _makers(problem, CostModel(problem.graph.tensors))]
+    costs, tight = CostModel(problem.graph.tensors), is_memory_tight(problem)
+    return [name for name, _ in _makers(problem, costs, tight=tight)]
 
 
 def count_stages(name: str, machines: int) -> int:
@@ -118,8 +122,8 @@ def operator_box(graph: Graph, name: str) -> tuple[tuple[int, int], ...]:
     return next(op.nest.box for op in graph.ops if op.name == name)
 
 
-def _makers(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, CutMaker]]:
-    machines, tight = problem.machines, is_memory_tight(problem)
+def _makers(problem: PlanningProblem, costs: CostModel, *, tight: bool) -> Iterator[tuple[str, CutMaker]]:
+    machines = problem.machines
     yield from _make_on_meshes(problem, costs, tight=tight)
     yield from _make_in_stages(problem, costs, tight=tight)
     layers = find_layers(problem.graph)
@@ -149,7 +153,7 @@ def _make_on_meshes(problem: PlanningProblem, costs: CostModel, *, tight: bool) 
         if _memory_differs(problem.cluster):
             yield f"{name} by memory", partial(_by_memory, problem, shape, costs)
         if tight:
-            yield f"{name} to fit", partial(_to_fit, problem, groups, costs)
+            yield f"{name}{TO_FIT}", partial(_to_fit, problem, groups, costs)
     if len(find_hosts(problem.cluster)) > 1:
         alike = replace(problem.cluster, links=())
         for (weights, how), shape in itertools.product(
@@ -171,7 +175,7 @@ def _make_in_stages(problem: PlanningProblem, costs: CostModel, *, tight: bool) 
         groups = [(machines[at : at + size], shape) for at in range(0, len(machines), size)]
         yield name, partial(_on_mesh, problem, groups, costs)
         if tight:
-            yield f"{name} to fit", partial(_to_fit, problem, groups, costs)
+            yield f"{name}{TO_FIT}", partial(_to_fit, problem, groups, costs)
     if len(machines) <= 2 or len(problem.graph.ops) * len(machines) > MAX_DIVIDED_WORK:
         return
     unlike, meshes = (
@@ -182,7 +186,7 @@ def _make_in_stages(problem: PlanningProblem, costs: CostModel, *, tight: bool) 
         yield f"stages x meshes{how}", partial(_in_unlike_stages, problem, order, meshes)
         yield f"stages x meshes, uneven{how}", partial(_in_unlike_stages, problem, order, meshes, least_load=0.0)
         if tight:
-            yield f"stages x meshes to fit{how}", partial(_in_unlike_stages, problem, order, meshes, cautious=True)
+            yield f"stages x meshes{TO_FIT}{how}", partial(_in_unlike_stages, problem, order, meshes, cautious=True)
 
 
 def format_shape(shape: Sequence[int]) -> str:

@@ -142,8 +142,13 @@ def shorten_problem(problem: PlanningProblem, stages: int) -> ShorterProblems | 
 
 
 def _with_graph(problem: PlanningProblem, graph: Graph) -> PlanningProblem:
+    """Return the problem on a shorter graph, on machines with less room for a model, as that is smaller."""
     share = _tensor_bytes(graph) / _tensor_bytes(problem.graph)
-    machines = tuple(replace(m, memory_bytes=int(m.memory_bytes * share)) for m in problem.cluster.machines)
+    rooms = [max(0, machine.memory_bytes - machine.process_bytes) for machine in problem.cluster.machines]
+    machines = tuple(
+        replace(machine, memory_bytes=min(machine.memory_bytes, machine.process_bytes + int(room * share)))
+        for machine, room in zip(problem.cluster.machines, rooms, strict=True)
+    )
     return replace(problem, graph=graph, cluster=replace(problem.cluster, machines=machines))
 
 

@@ -11,7 +11,7 @@ from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.simulator import Simulation
 from cutset.partition.ir.graph import Graph
-from cutset.partition.planner import estimates, local_search, planner
+from cutset.partition.planner import candidates, estimates, local_search, planner
 from cutset.partition.planner.candidates import candidate_names, count_stages
 from cutset.partition.planner.estimates import CandidateEstimates, shorten_problem
 from cutset.partition.planner.plan import PlanningProblem, ScoredPlan
@@ -75,6 +75,33 @@ def test_where_memory_is_scarce_a_plan_is_found_all_the_same(deep: Graph, monkey
     least = max(find_plan(deep, uniform_cluster(4), objective="memory").winner.simulation.memory_bytes)
     tight = Cluster(tuple(Machine(f"m{i}", memory_bytes=int(1.02 * least)) for i in range(4)))
     assert find_plan(deep, tight).winner.fits
+
+
+def test_what_a_process_takes_by_itself_is_the_same_with_a_shorter_model(
+    deep: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    room, found = 1 << 22, list[list[tuple[str, bool, float]]]()
+    for taken in (0, 1 << 28):
+        machine = Machine("m", memory_bytes=taken + room, process_bytes=taken)
+        problem = PlanningProblem(deep, Cluster((machine,) * 4))
+        estimated = CandidateEstimates(problem, prefix="").estimate_all(["mesh 4", "slices"])
+        found.append([(one.name, one.figures.fits, one.figures.step_s) for one in estimated])
+    assert found[0] == found[1]
+    assert all(fits for _, fits, _ in found[0])
+
+
+@pytest.mark.parametrize("is_tight", [True, False])
+def test_a_shorter_graph_stands_for_all_candidates_whether_its_own_memory_is_tight_or_not(
+    deep: Graph, is_tight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "MIN_WORK", 0)
+    monkeypatch.setattr(candidates, "is_memory_tight", lambda problem: (problem.graph is deep) == is_tight)
+    problem = PlanningProblem(deep, uniform_cluster(4), micro_batches=4)
+    found, names = CandidateEstimates(problem, prefix="mesh"), candidate_names(problem)
+    named = [*(one.name for one in found.estimate_all(names)), *(one.name for one in found.rejected)]
+    assert any("to fit" in name for name in names) == is_tight
+    assert sorted(named) == sorted(name for name in names if name.startswith("mesh"))
 
 
 def test_small_problems_and_pinned_ones_are_planned_whole(deep: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
