@@ -54,7 +54,7 @@ def check_command(kept: Path, keep: bool, as_json: bool, names: tuple[str, ...])
 
     NAMEs: only these benchmarks. Ratios alone are compared, each with a peer that is measured in the same rounds, since
     machines differ. The noise is known from the rounds of both. What fell is measured once more, and named if it fell
-    again. Takes some minutes, and a quiet machine. Exit code 1 if anything fell.
+    again. Takes some minutes, and a quiet machine. Exit code 1 if anything fell, or nothing was compared.
     """
     from ..bench_table import show_tables
     from ..summary.benchmarks import find_benchmarks
@@ -62,12 +62,13 @@ def check_command(kept: Path, keep: bool, as_json: bool, names: tuple[str, ...])
     from ..summary.conditions import read_conditions
     from ..summary.kept_ratios import read_kept
 
-    benchmarks, conditions = list_kept(find_benchmarks(names)), read_conditions()
+    benchmarks, conditions = find_benchmarks(names), read_conditions()
     if keep:
-        troubles = keep_ratios(kept, benchmarks, conditions, tell=print_progress)
+        troubles = keep_ratios(kept, list_kept(benchmarks), conditions, tell=print_progress)
         click.echo("\n".join([*troubles, f"written to {kept}"]), err=True)
         raise SystemExit(1 if troubles else 0)
-    table = check_ratios(read_kept(kept), benchmarks, conditions, tell=print_progress)
+    wanted = benchmarks if names else list_kept(benchmarks)
+    table = check_ratios(read_kept(kept), wanted, conditions, tell=print_progress)
     show_tables(table, as_json=as_json)
-    if any(one.fell for one in table.rows):
+    if not table.rows or any(one.fell for one in table.rows):
         raise SystemExit(1)

@@ -51,8 +51,12 @@ def check_ratios(
     tell: Tell,
     measure: Measure = measure_apart,
 ) -> BenchTable[RatioChange]:
-    """Measure the ratios of benchmarks beside the kept ones. What fell is measured once more, and is to fall twice."""
-    changes, notes = list[RatioChange](), list[str]()
+    """Measure the ratios of benchmarks beside the kept ones. What fell is measured once more, and is to fall twice.
+
+    Benchmarks without kept ratios are notes.
+    """
+    changes = list[RatioChange]()
+    notes = [f"{one.name} has no kept ratios." for one in benchmarks if one.name not in kept.benchmarks]
     for benchmark in (one for one in benchmarks if one.name in kept.benchmarks):
         found = kept.benchmarks[benchmark.name]
         if not found.conditions.is_same_machine(conditions):

@@ -117,6 +117,7 @@ def tabulate_changes(changes: Sequence[RatioChange], *, notes: Sequence[str] = (
     ordered = sorted(changes, key=lambda one: (not one.fell, one.change or -1.0))
     fallen = [one.row for one in ordered if one.fell]
     verdict = f"Fell by more than the noise: {'; '.join(fallen)}." if fallen else "Nothing fell by more than the noise."
+    verdict = verdict if ordered else "Nothing was compared."
     return BenchTable(COLUMNS, ordered, notes=(*notes, verdict), name="ratios")
 
 

@@ -33,10 +33,12 @@ def test_a_benchmark_runs_in_a_process_of_its_own_and_a_broken_one_is_named(tmp_
     assert "measured at" in CliRunner().invoke(all_command, command).stderr, "it is measured once"
 
 
-def test_without_kept_ratios_nothing_fell(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [[], ["plans"]])
+def test_without_kept_ratios_nothing_is_said_to_stand(tmp_path: Path, names: list[str]) -> None:
     write_kept(tmp_path / "kept.json", KeptRatios({}))
-    done = CliRunner().invoke(check_command, [str(tmp_path / "kept.json")])
-    assert (done.exit_code, "Nothing fell" in done.stdout) == (0, True)
+    done = CliRunner().invoke(check_command, [str(tmp_path / "kept.json"), *names])
+    assert (done.exit_code, "Nothing was compared" in done.stdout) == (1, True)
+    assert f"{names[0] if names else 'channel'} has no kept ratios" in done.stdout
 
 
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -67,6 +67,14 @@ def test_what_fell_once_is_not_named_and_what_fell_twice_is(tmp_path: Path) -> N
 def test_another_machine_and_a_benchmark_that_fails_are_notes(tmp_path: Path) -> None:
     path, there = tmp_path / "kept.json", msgspec.structs.replace(HERE, cores=64)
     keep_ratios(path, BENCHMARKS[:1], there, tell=ignore, measure=make_measure(1.0))
-    table = check_ratios(read_kept(path), BENCHMARKS, HERE, tell=ignore, measure=make_measure(0.0, 0.0))
+    table = check_ratios(read_kept(path), BENCHMARKS[:1], HERE, tell=ignore, measure=make_measure(0.0, 0.0))
     assert table.notes[:2] == ("one was kept on another machine: cpu, 64 cores.", "one: no root.")
     assert [row.fell for row in table.rows] == [True]
+
+
+def test_where_nothing_is_kept_nothing_is_said_to_stand(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    keep_ratios(path, BENCHMARKS[:1], HERE, tell=ignore, measure=make_measure(1.0))
+    table = check_ratios(read_kept(path), BENCHMARKS[1:], HERE, tell=ignore, measure=make_measure())
+    assert table.notes == ("two has no kept ratios.", "Nothing was compared.")
+    assert not table.rows
