@@ -148,7 +148,9 @@ def read_saved_probe(key: MachineKey) -> tuple[SavedProbe | None, str]:
         saved.make_cluster(1)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, BadInput, ZeroDivisionError) as error:
         return None, f"{path} is left out, since it cannot be read: {error}"
-    if saved.format != FORMAT or saved.key != key:
+    if saved.format != FORMAT:
+        return None, f"{path} is left out: another version of cutset has measured it"
+    if saved.key != key:
         return None, f"{path} is left out: it is a probe of another machine ({_describe_difference(saved.key, key)})"
     ratios = [*saved.ratios.values(), *saved.learned.values(), (saved.learned_link, saved.contention)]
     ratios += [(ratio, ratio) for kept in (saved.memory, saved.contentions) for ratio in kept.values()]

@@ -8,6 +8,7 @@ import pytest
 
 from cutset.partition.cluster.machines import Cluster, Machine, Rate, SharedCores, uniform_cluster
 from cutset.tools.measured.saved_probe import (
+    FORMAT,
     MachineKey,
     SavedProbe,
     find_file,
@@ -115,6 +116,13 @@ def test_numbers_that_cannot_be_are_left_out():
         saved, note = read_saved_probe(KEY)
         assert saved is None
         assert "is left out" in note
+
+
+def test_what_another_version_has_measured_is_left_out_and_said_to_be():
+    save_probe(msgspec.structs.replace(make_probe(), format=FORMAT - 1))
+    saved, note = read_saved_probe(KEY)
+    assert saved is None
+    assert note.endswith("is left out: another version of cutset has measured it")
 
 
 def test_a_probe_of_another_machine_is_left_out_and_its_name_is_said():
