@@ -189,6 +189,11 @@ class Cluster:
         """Bytes/s at which a machine copies what it sends to another one; None where it travels."""
         return self._copies.get((source, target))
 
+    def on_network(self, bandwidth: float, latency_s: float) -> "Cluster":
+        """Return the same machines on a network by which all travels that they send each other."""
+        shared = tuple(replace(cores, copies_per_s=None) for cores in self.shared)
+        return replace(self, bandwidth=bandwidth, latency_s=latency_s, links=(), shared=shared)
+
     def link(self, source: int, target: int) -> NetworkLink | None:
         """The link that a pair of machines has of its own, in this direction."""
         return self._links.get((source, target))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...partition.cluster.cost_model import CostModel
-from ...partition.cluster.machines import Cluster, Machine
+from ...partition.cluster.machines import Cluster, Machine, SharedCores
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.dataflow.simulator import simulate
 from ...partition.operators.sharding.cost_class import ELEMENTWISE, VIEW
@@ -67,7 +67,12 @@ def _make_worse(cluster: Cluster, kinds: list[str]) -> Iterator[tuple[str, Clust
         links = tuple(replace(link, latency_s=WORSE * link.latency_s) for link in cluster.links)
         yield MESSAGES, replace(cluster, machines=machines, links=links, latency_s=WORSE * cluster.latency_s)
         links = tuple(replace(link, bandwidth=link.bandwidth / WORSE) for link in cluster.links)
-        yield BANDWIDTH, replace(cluster, links=links, bandwidth=cluster.bandwidth / WORSE)
+        shared = tuple(map(_slow_copies, cluster.shared))
+        yield BANDWIDTH, replace(cluster, links=links, bandwidth=cluster.bandwidth / WORSE, shared=shared)
+
+
+def _slow_copies(cores: SharedCores) -> SharedCores:
+    return cores if cores.copies_per_s is None else replace(cores, copies_per_s=cores.copies_per_s / WORSE)
 
 
 def _slow_down(machine: Machine, kind: str) -> Machine:

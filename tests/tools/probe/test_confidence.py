@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
 from cutset.tools.probe.confidence import describe_confidence
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
@@ -30,6 +30,14 @@ def test_on_a_slow_machine_it_hangs_on_what_it_computes():
     assert said.startswith("The predicted step hangs on matrix products (")
     assert "a guess: the speed of matrix products" in said
     assert "as in lab.toml" in describe(cluster, "lab.toml")
+
+
+def test_where_machines_copy_what_they_send_it_hangs_on_how_fast_that_is():
+    machine = Machine("m", flops_per_s=1e15, ratios={"another": (1.0, 1.0)})
+    machines = tuple(replace(machine, name=name) for name in "ab")
+    for copies_per_s, is_named in ((1e3, True), (1e12, False)):
+        cluster = Cluster(machines, 1e12, 1e-9, shared=(SharedCores((0, 1), 2, copies_per_s=copies_per_s),))
+        assert ("the network's bandwidth" in describe(cluster, HERE)) == is_named
 
 
 def test_machines_that_the_plan_does_not_name_say_nothing():

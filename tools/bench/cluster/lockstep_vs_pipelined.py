@@ -196,7 +196,7 @@ def make_cluster(experiment: ClusterExperiment, flops: float | None, link: LinkT
         return Cluster(machines, payload_rate, latency)
     from ...probe.measure_machine import probe
 
-    return replace(probe(experiment.machines).cluster, bandwidth=payload_rate, latency_s=latency)
+    return probe(experiment.machines).cluster.on_network(payload_rate, latency)
 
 
 def plan_variants(

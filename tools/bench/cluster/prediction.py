@@ -11,7 +11,7 @@ Every round measures every pair once, so that a disturbance does not hit one of 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ....errors import UsageError
 from ....partition.cluster.machines import Cluster
@@ -165,8 +165,7 @@ def _link_machines(cluster: Cluster, link: LinkTimes, payload_rate: float) -> Cl
     """Return machines with a measured link: what a message takes beside its handling at both ends."""
     line = fit_line(link.points)
     latency = max(MIN_LATENCY_S, line.start - 2 * cluster.machines[0].message_s)
-    shared = tuple(replace(cores, copies_per_s=None) for cores in cluster.shared)
-    return replace(cluster, bandwidth=min(payload_rate, 1 / line.slope), latency_s=latency, shared=shared)
+    return cluster.on_network(min(payload_rate, 1 / line.slope), latency)
 
 
 def _measure_round(one: PlannedPair) -> None:

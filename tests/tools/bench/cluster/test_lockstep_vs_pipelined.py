@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from name_spaces import needs_namespaces
 
 from cutset.errors import UsageError
-from cutset.partition.cluster.machines import Cluster, Machine
+from cutset.partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
 from cutset.partition.dataflow.simulator import SEND
 from cutset.partition.planner.planner import find_plan
 from cutset.runtime.worker.program import programs
@@ -30,6 +30,7 @@ from cutset.tools.bench.cluster.lockstep_vs_pipelined import (
 )
 from cutset.tools.bench.cluster.report import describe_conditions, render_cluster_page, tabulate
 from cutset.tools.bench.commands.cluster import cluster_command, read_counts, read_flops, read_rate
+from cutset.tools.probe.measure_machine import ProbeResult
 from cutset.tools.probe.measure_step import WARM_UP, measure_programs
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
@@ -55,6 +56,15 @@ def make_result(ratio: float, gain: float) -> ClusterResult:
     seconds = [way.simulation.step_s / ratio for way in planned_ways[:-1]] + [lock_step / gain]
     rows = tuple(VariantResult(way, (s, s), 0.1 * s, None) for way, s in zip(planned_ways, seconds, strict=True))
     return ClusterResult(experiment(), 1e8, LINK, cluster, 2, candidates, rows)
+
+
+def test_machines_with_cores_of_their_own_send_by_the_emulated_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    copying = Cluster(uniform_cluster(2).machines, 1e10, 1e-6, shared=(SharedCores((0, 1), 2, 1.25, 1e10),))
+    probed = ProbeResult(copying, 2, 2, 1, (), (), 1e9, 0.0, 1.0)
+    monkeypatch.setattr("cutset.tools.probe.measure_machine.probe", lambda workers: probed)
+    cluster = make_cluster(experiment(), None, LINK, 119e6)
+    assert cluster.shared == (SharedCores((0, 1), 2, 1.25),)
+    assert (cluster.copies_between(0, 1), cluster.bandwidth_between(0, 1)) == (None, 119e6)
 
 
 def test_options_are_read() -> None:
