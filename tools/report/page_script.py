@@ -165,7 +165,7 @@ document.addEventListener('input', event => {
 });
 
 // Replaces what parts of the page show; what a reader has opened, scrolled or stands on stays so. All is read before
-// anything is written, and written only where it differs: so the page is laid out once.
+// anything is written: so the page is laid out once.
 function replaceParts(parts) {
   const list = place => [...place.querySelectorAll('.item, svg.figure, .scroll, summary, input, button')];
   const states = parts.map(([place, markup]) => ({
