@@ -23,7 +23,7 @@ def all_command(
     Writes bench.html, bench.md and bench.json to the folder of -o, anew after each benchmark, with a file for each. A
     benchmark that fails, or lacks root or data, is named there, and the others go on. A run that was stopped goes on
     where it was; what was measured with other sources, versions or options, or on another machine, is measured again.
-    Takes an hour or two, and a quiet machine.
+    Takes some hours, and a quiet machine.
     """
     from ..bench_table import show_tables
     from ..summary.benchmark import BenchmarkOptions
