@@ -280,9 +280,8 @@ class Client:
 
     def drain(self) -> None:
         """Wait until everything that was put or pushed is acknowledged."""
-        while unacknowledged := [session for session in self._sessions if session.is_unacknowledged]:
-            for session in unacknowledged:  # meanwhile the shard of another may be replaced
-                self._await(partial(attrgetter("is_unacknowledged"), session))
+        while session := next((one for one in self._sessions if one.is_unacknowledged), None):
+            self._await(partial(attrgetter("is_unacknowledged"), session))  # meanwhile another shard may be replaced
 
     def statistics(self) -> dict[str, Any]:
         """Return plain data: fetches, pushes, seconds spent waiting for either, the skew, and tensor bytes by shard."""

@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -24,6 +24,7 @@ LAUNCHER = "launcher"
 WIRE_VERSION = 6
 MAX_HEADER_BYTES = 16 << 20
 MAX_DIMENSIONS = 64  # of a tensor
+MAX_TENSORS = 1 << 16  # of a message: each takes a receiver some microseconds
 MAX_ENCRYPTED_FRAME_BYTES = 1 << 20
 INLINE_BYTES = 16 << 10  # of tensors in a header
 
@@ -88,7 +89,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
     micro: int
     edge: int
     body: dict[str, Any]
-    payloads: list[Payload]
+    payloads: Annotated[list[Payload], msgspec.Meta(max_length=MAX_TENSORS)]
 
 
 class _Origin(msgspec.Struct, array_like=True, frozen=True):
@@ -179,10 +180,11 @@ def encode(
             payloads.append(Payload(dtype, shape, frames=max(1, -(-size // frame_bytes))))
     place = message.kind, message.step, message.micro, message.edge
     head = _encoder.encode(Header(WIRE_VERSION, job, sender, sequence, *place, message.body, payloads))
-    if len(head) > MAX_HEADER_BYTES:
+    if len(head) > MAX_HEADER_BYTES or len(payloads) > MAX_TENSORS:
         raise NetworkError(
             "E503",
-            f"{sender} has a header of {len(head)} bytes in a message {message.kind!r}; {MAX_HEADER_BYTES} are allowed",
+            f"{sender} has a header of {len(head)} bytes, of {len(payloads)} tensors, in a message {message.kind!r}; "
+            f"{MAX_HEADER_BYTES} and {MAX_TENSORS} are allowed",
             fix="send large data as tensors, not in the body",
         )
     frames: list[Buffer] = [head]

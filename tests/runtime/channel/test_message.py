@@ -244,6 +244,7 @@ def test_another_job_is_named() -> None:
         (one_frame(payloads=[("float32", [2, 3], None, 1, bytes(23)), ("float32", [2, 3])]), "sent 23 bytes"),
         (one_frame(payloads=[("float32", [2, 3], None, 2, bytes(24)), ("float32", [2, 3])]), "in 2 frames"),
         (one_frame(payloads=[("float32", [2, 3], (0, 0), 1, bytes(24)), ("float32", [2, 3])]), "not shared with it"),
+        (one_frame(payloads=[("uint8", [0], None, 1, b"")] * (wire.MAX_TENSORS + 1)), "length <= 65536"),
     ],
 )
 def test_frames_that_do_not_fit_together_are_refused(frames: list[Any], said: str) -> None:
@@ -267,5 +268,7 @@ def test_a_damaged_message_is_refused_or_decoded_but_never_more(data: st.DataObj
 
 
 def test_a_header_that_is_too_large_is_not_sent() -> None:
-    with pytest.raises(NetworkError, match=r"worker 1 has a header of \d+ bytes in a message 'x'"):
+    with pytest.raises(NetworkError, match=r"worker 1 has a header of \d+ bytes, of 0 tensors, in a message 'x'"):
         sent(Message("x", body={"much": "a" * wire.MAX_HEADER_BYTES}))
+    with pytest.raises(NetworkError, match=r"of 65537 tensors, in a message 'x'"):
+        sent(Message("x", tensors=(torch.zeros(0),) * (wire.MAX_TENSORS + 1)))

@@ -114,7 +114,7 @@ COLUMNS: tuple[Column[RatioChange], ...] = (
 
 def tabulate_changes(changes: Sequence[RatioChange], *, notes: Sequence[str] = ()) -> BenchTable[RatioChange]:
     """Return the table of the ratios, those that fell first; the last note says which these are."""
-    ordered = sorted(changes, key=lambda one: (not one.fell, one.change or -1.0))
+    ordered = sorted(changes, key=lambda one: (not one.fell, -1.0 if one.change is None else one.change))
     fallen = [one.row for one in ordered if one.fell]
     verdict = f"Fell by more than the noise: {'; '.join(fallen)}." if fallen else "Nothing fell by more than the noise."
     verdict = verdict if ordered else "Nothing was compared."
