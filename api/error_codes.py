@@ -93,7 +93,7 @@ MEANINGS: Mapping[str, str] = {
     "E283": "The checkpoint was written with another random seed.",
     "E284": "The checkpoint was written at the end of the training that is requested.",
     "E285": "The policy for divergence does not fit the method or the optimizer.",
-    "E286": "There is no such method, or curve, in a benchmark.",
+    "E286": "There is no such benchmark, or no such method or curve in one.",
     "E287": "Both --resume and --init were given.",
     "E288": "Checkpoints were requested for a method during which the shards have no parameters to save.",
     "E289": "The checkpoint was written by a run on other data: numbered samples, or other parts of a stream.",
@@ -172,8 +172,7 @@ MEANINGS: Mapping[str, str] = {
     "E375": "A number in a graph file is out of range.",
     "E376": "A graph file gives an edge different weights at its two ends.",
     "E377": "A program to compare with does not run, or prints no rates.",
-    "E378": "There is no benchmark of this name.",
-    "E379": "A file holds no kept ratios of benchmarks.",
+    "E378": "A file holds no kept ratios of benchmarks.",
     # No plan
     "E401": "There are more machines than blocks to distribute.",
     "E403": "No plan of the wanted kind, or with these pins, uses all machines.",

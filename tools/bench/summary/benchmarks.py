@@ -119,9 +119,9 @@ NAMES = tuple(benchmark.name for benchmark in BENCHMARKS)
 def find_benchmarks(names: Sequence[str]) -> tuple[Benchmark, ...]:
     """Return the benchmarks of these names, in the order of the page; all without names.
 
-    Raises UsageError (E378) for a name that there is not.
+    Raises UsageError (E286) for a name that there is not.
     """
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise UsageError("E378", f"there is no benchmark {unknown[0]}, but {', '.join(NAMES)}", fix=NAMES[0])
+        raise UsageError("E286", f"there is no benchmark {unknown[0]}, but {', '.join(NAMES)}", fix=NAMES[0])
     return tuple(one for one in BENCHMARKS if not names or one.name in names)

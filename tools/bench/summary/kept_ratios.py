@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ....errors import UsageError
+from ....errors import BadInput
 from ...output_file import MEASURED, MEASURED_MARK, write_output
 from ...strict_json import to_json
 from ...units import format_percent
@@ -122,12 +122,12 @@ def tabulate_changes(changes: Sequence[RatioChange], *, notes: Sequence[str] = (
 
 
 def read_kept(path: Path) -> KeptRatios:
-    """Read the file; UsageError (E379) where it is none of kept ratios."""
+    """Read the file; BadInput (E378) where it is none of kept ratios."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=KeptRatios)
     except (OSError, msgspec.MsgspecError) as error:
         facts, fix = f"{path} has no kept ratios: {error}", f"cutset bench check {path} --keep"
-        raise UsageError("E379", facts, fix=fix) from error
+        raise BadInput("E378", facts, fix=fix) from error
 
 
 def write_kept(path: Path, kept: KeptRatios) -> None:

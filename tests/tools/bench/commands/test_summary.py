@@ -44,4 +44,4 @@ def test_without_kept_ratios_nothing_is_said_to_stand(tmp_path: Path, names: lis
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(check_command, [str(tmp_path / "kept.json"), "nothing"])
     assert isinstance(done.exception, UsageError)
-    assert done.exception.code == "E378"
+    assert done.exception.code == "E286"

@@ -42,5 +42,5 @@ def test_options_that_benchmarks_need_are_options() -> None:
 def test_benchmarks_are_found_by_name_in_the_order_of_the_page() -> None:
     assert find_benchmarks([]) == BENCHMARKS
     assert [one.name for one in find_benchmarks(["step", "channel"])] == ["channel", "step"]
-    with pytest.raises(UsageError, match="E378"):
+    with pytest.raises(UsageError, match="E286"):
         find_benchmarks(["nothing"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cutset.errors import UsageError
+from cutset.errors import BadInput, UsageError
 from cutset.tools.bench.peer_comparison import RATE, SECONDS, PeerComparison
 from cutset.tools.bench.summary.conditions import Conditions
 from cutset.tools.bench.summary.kept_ratios import (
@@ -80,5 +80,5 @@ def test_the_file_is_read_as_it_was_written_and_replaces_none_of_the_user(tmp_pa
     path.write_text('{"mine": 1}')
     with pytest.raises(UsageError, match="E232"):
         write_kept(path, KeptRatios({}))
-    with pytest.raises(UsageError, match="E379"):
+    with pytest.raises(BadInput, match="E378"):
         read_kept(path)
