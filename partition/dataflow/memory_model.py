@@ -2,11 +2,11 @@
 
 A machine holds, for the whole step, its state: a parameter, its gradient and a copy on its way to other machines, in
 the dtype of all parameters' masters (runtime/worker/flat_layout.py), and a parameter of fewer bits with its gradient
-beside them; and the gradient of one parameter that is about to be added to the others. For each micro-batch in flight
-it holds the batch, what it received, copies of what it sent, what later segments read, and the activations of each
-segment with their gradients: outputs of operators, and operands that are put together from several pieces. A segment
-that is recomputed holds its activations for one micro-batch at a time (Chen et al., "Training deep nets with sublinear
-memory cost", 2016, section 3, with segments as the parts).
+beside them. Where such copies are kept until then, the gradient of one parameter that is about to be added comes on
+top of them. For each micro-batch in flight it holds the batch, what it received, copies of what it sent, what later
+segments read, and the activations of each segment with their gradients: outputs of operators, and operands that are put
+together from several pieces. A segment that is recomputed holds its activations for one micro-batch at a time (Chen et
+al., "Training deep nets with sublinear memory cost", 2016, section 3, with segments as the parts).
 """
 
 from collections import Counter, defaultdict
@@ -22,18 +22,21 @@ from ..operators.sharding.cost_class import VIEW
 from .dataflow import RUN, Dataflow
 
 MIN_MASTER_BYTES = 4  # an element of float32
+KEPT_BYTES = 128 << 20  # of gradients on their way while the next are computed; of more, slices are copied (ps/client)
 
 
 @dataclass
 class _MemoryUse:
     """Bytes of one machine.
 
-    steady: state. added: the largest gradient that is added to that of a parameter. held: what is there for every
-    micro-batch in flight. activation_bytes: by stage, activations and gradients, for every micro-batch in flight, or
-    for one where the stage is recomputed. fixed: stages that cannot run twice.
+    steady: state. copies: of it, copies of gradients on their way. added: the largest gradient that is added to that of
+    a parameter. held: what is there for every micro-batch in flight. activation_bytes: by stage, activations and
+    gradients, for every micro-batch in flight, or for one where the stage is recomputed. fixed: stages that cannot run
+    twice.
     """
 
     steady: int = 0
+    copies: int = 0
     added: int = 0
     held: int = 0
     activation_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -42,12 +45,21 @@ class _MemoryUse:
     def bytes(self, in_flight: int, recomputed: set[int]) -> int:
         kept = sum(size for stage, size in self.activation_bytes.items() if stage not in recomputed)
         largest = max((self.activation_bytes[stage] for stage in recomputed), default=0)
-        return self.steady + self.added + in_flight * (self.held + kept) + largest
+        return self.steady + _added_bytes(self.added, self.copies) + in_flight * (self.held + kept) + largest
+
+
+def _added_bytes(added: int, copies: int) -> int:
+    """Bytes that a gradient takes that is about to be added: none where copies were that are not kept until then."""
+    return max(0, added - max(0, copies - KEPT_BYTES))
+
+
+def _master_bytes(graph: Graph) -> int:
+    return max((MIN_MASTER_BYTES, *(info.element_bytes for info in graph.parameters)))
 
 
 def state_bytes(graph: Graph) -> dict[str, int]:
     """Return the bytes that a machine holds for each element that it owns of a parameter or buffer, by its name."""
-    master = max((MIN_MASTER_BYTES, *(info.element_bytes for info in graph.parameters)))
+    master = _master_bytes(graph)
     held = dict[str, int]()
     for name, info in graph.tensors.items():
         if info.kind == "parameter":
@@ -85,6 +97,7 @@ def whole_memory(graph: Graph, *, in_flight: int = 1) -> int:
         if info.name not in state and info.name not in views
     )
     added = max((volume(info.box) * info.element_bytes for info in graph.parameters if info.gradient), default=0)
+    added = _added_bytes(added, _master_bytes(graph) * sum(volume(info.box) for info in graph.parameters))
     return sum(volume(graph.tensors[name].box) * size for name, size in state.items()) + added + in_flight * values
 
 
@@ -119,7 +132,7 @@ def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
     machines = [_MemoryUse() for _ in range(dataflow.cut.machines)]
     tensors = dataflow.graph.tensors
     views = {name for op in dataflow.graph.ops if is_view(op, tensors) for name in op.outputs}
-    later, state = _read_later(dataflow), state_bytes(dataflow.graph)
+    later, state, master = _read_later(dataflow), state_bytes(dataflow.graph), _master_bytes(dataflow.graph)
     stages = {i.index: i.stage for i in dataflow.instructions}
     for piece in dataflow.pieces:
         info, machine = tensors[piece.tensor], machines[piece.machine]
@@ -128,6 +141,7 @@ def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
             continue
         if piece.tensor in state:
             machine.steady += volume(piece.box) * state[piece.tensor]
+            machine.copies += master * volume(piece.box) if info.kind == "parameter" else 0
             machine.added = max(machine.added, size if info.gradient else 0)
         elif piece.maker < 0 or piece.index in later:
             machine.held += (2 if info.gradient else 1) * size

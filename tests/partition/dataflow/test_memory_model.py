@@ -15,6 +15,7 @@ from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.dataflow import Dataflow
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.memory_model import (
+    KEPT_BYTES,
     least_memory,
     peak_memory,
     recompute_to_fit,
@@ -24,9 +25,11 @@ from cutset.partition.dataflow.memory_model import (
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement
 from cutset.partition.placement.to_cut import cut_from_placement
+from cutset.ps.client.client import MAX_DONATED_BYTES
 from cutset.runtime.worker.program import programs
 
 MICROS = 4
+MODEL = "cutset.partition.dataflow.memory_model"
 
 
 class Deep(nn.Module):
@@ -43,6 +46,16 @@ class Deep(nn.Module):
 def deep() -> Dataflow:
     graph, _ = capture(Deep(), lambda loss: loss, (torch.zeros(64, 8),), ())
     return lower_cut(graph, pipeline(graph, 2))
+
+
+def test_a_gradient_that_is_added_takes_no_more_than_copies_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert KEPT_BYTES == MAX_DONATED_BYTES
+    graph = chain(8, 8, 8, batch=4)
+    found, largest, copies = lower_cut(graph, one_machine_cut(graph)), 4 * 64, 4 * 2 * 64
+    kept, whole = peak_memory(found)[0], whole_memory(graph)
+    for bound, less in ((copies - 100, 100), (0, largest)):
+        monkeypatch.setattr(f"{MODEL}.KEPT_BYTES", bound)
+        assert (peak_memory(found)[0], whole_memory(graph)) == (kept - less, whole - less)
 
 
 def test_what_is_sent_counts_at_both_ends_forward_and_back() -> None:
