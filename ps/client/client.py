@@ -59,7 +59,7 @@ class Client:
         unacknowledged: pushes of one slice in flight at most; with more, `push` waits.
         window_bytes: bytes in flight each way at most, so that neither end ever holds a second copy of everything.
         peer_timeout_s: how long a fetch may wait for pushes of other replicas; other waits use the mailbox's timeout.
-        retransmit_s: silence after which everything unanswered is sent again.
+        retransmit_s: silence of a shard after which everything that it has not answered is sent again.
 
         Raises ValueError if the slices do not have n elements.
         """
@@ -194,8 +194,11 @@ class Client:
         if not self._fetcher.is_active:
             return
         start = self._clock()
-        while not self._fetcher.install_arrived(unpushed):
-            self._sessions.wait(lambda: self._fetcher.awaited_keys, waits_for_peers=self._fetcher.waits_for_peers)
+        self._sessions.wait_while(
+            lambda: not self._fetcher.install_arrived(unpushed),
+            lambda: self._fetcher.awaited_keys,
+            waits_for_peers=self._fetcher.waits_for_peers,
+        )
         self._blocked_s["fetch"] += self._clock() - start
 
     def push(
@@ -334,15 +337,10 @@ class Client:
 
     def _await(self, is_blocked: Callable[[], bool]) -> None:
         """Handle what arrives until nothing blocks; in an exchange, install the values among it."""
-        if not is_blocked():
-            return
-        start = self._clock()
-        self._sessions.collect_arrived()
-        while is_blocked():
-            self._sessions.wait(self._list_awaited_keys)
-            if self._fetcher.unpushed_count:
-                self._fetcher.install_arrived()
-        self._blocked_s["push"] += self._clock() - start
+        if is_blocked():
+            start = self._clock()
+            self._sessions.wait_while(self._fetcher.installing(is_blocked), self._list_awaited_keys)
+            self._blocked_s["push"] += self._clock() - start
 
     def _list_awaited_keys(self) -> list[MessageKey]:
         """Return the mailbox keys of the acknowledgements that are due, and in an exchange of the values."""

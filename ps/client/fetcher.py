@@ -5,6 +5,7 @@ are taken again on the new values, so that the worker always sees its own pushes
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -105,6 +106,16 @@ class Fetcher:
             self.request_more()
             self._sessions.collect_arrived()
         return not self.is_active
+
+    def installing(self, is_blocked: Callable[[], bool]) -> Callable[[], bool]:
+        """Return `is_blocked` so that each call during an exchange installs the slices that have arrived, too."""
+
+        def install_and_look() -> bool:
+            if self.unpushed_count:
+                self.install_arrived()
+            return is_blocked()
+
+        return install_and_look
 
     @property
     def skew(self) -> dict[str, Any]:

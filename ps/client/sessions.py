@@ -7,13 +7,13 @@ pushes until they are durable; and when the launcher announces a replaced shard,
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import ge
 from typing import Any
 
 from ...errors import NetworkError
 from ...runtime.channel.channel import SilenceError, silence_error
-from ...runtime.channel.mailbox import Mailbox, MessageKey
+from ...runtime.channel.mailbox import Mailbox, MessageKey, describe_keys
 from ...runtime.channel.message import LAUNCHER, Message
 from .slice_session import SliceSession
 
@@ -53,6 +53,7 @@ class Sessions:
         self._values: dict[int, Message] = {}  # by slice, those of the current fetch that were not taken yet
         self._steps = deque[tuple[int, list[int]]]()  # steps not yet durable, with the last push of each session
         self._durable_step = 0
+        self._answering = set[str]()  # shards that have answered something since a wait last looked
 
     def __iter__(self) -> Iterator[SliceSession]:
         return iter(self._sessions)
@@ -102,29 +103,43 @@ class Sessions:
         self.bytes_in_flight += message.bytes
         self._replay_bytes += message.bytes
 
-    def wait(self, wanted: Callable[[], list[MessageKey]], *, waits_for_peers: bool = False) -> None:
-        """Wait until something arrives, and handle all that has; `take_values` then returns the values among it.
+    def wait_while(
+        self,
+        is_blocked: Callable[[], bool],
+        wanted: Callable[[], list[MessageKey]],
+        *,
+        waits_for_peers: bool = False,
+    ) -> None:
+        """Handle what arrives as long as something blocks; `take_values` returns the values among it.
 
-        wanted: returns the keys of what is waited for, which an error names. waits_for_peers: whether that depends on
-        other replicas, so that the long `peer_timeout_s` applies. After each `retransmit_s` of silence everything
-        unanswered is sent again. SilenceError at the timeout.
+        is_blocked: looks again whether it does; it may send. wanted: returns the keys of what is waited for, which an
+        error names. waits_for_peers: whether that depends on other replicas, so that the long `peer_timeout_s` applies.
+
+        What a shard has not answered is sent to it again after each `retransmit_s` in which it has answered nothing,
+        whatever else arrives meanwhile. SilenceError once a shard has been so silent for as long as the timeout.
         """
-        silent_since: float | None = None
         timeout_s = self._peer_timeout_s if waits_for_peers else self.mailbox.timeout_s
-        within_s = min(self._retransmit_s, self.mailbox.timeout_s)
-        while not self._arrived:
+        look_s = min(self._retransmit_s, self.mailbox.timeout_s)
+        silent_since: dict[str, float] = {}  # by shard
+        looked_at, connections = self._clock(), ""
+        self._answering.clear()
+        while is_blocked():
+            now = self._clock()
+            if now - looked_at >= look_s:
+                self.collect_arrived()  # a process that was stopped has answers that it has not seen
+                unanswered = {session.shard for session in self._sessions if session.is_unanswered}
+                silent_since = {shard: silent_since.get(shard, looked_at) for shard in unanswered - self._answering}
+                self._answering.clear()
+                looked_at = now
+                if silent_since and now - min(silent_since.values()) >= timeout_s:
+                    raise self._silence_error(silent_since, timeout_s, wanted(), connections, waits_for_peers)
+                self._retransmit(silent_since)
             try:
-                self.mailbox.wait_diverted(wanted, timeout_s=within_s)
+                self.mailbox.wait_next(timeout_s=looked_at + look_s - now)
+                connections = ""
             except SilenceError as error:
-                if not waits_for_peers and within_s == timeout_s:
-                    raise
-                now = self._clock()
-                silent_since = now - within_s if silent_since is None else silent_since
-                if now - silent_since >= timeout_s:
-                    state = " (it waits for other replicas)" if waits_for_peers else ""
-                    raise silence_error(self.name, timeout_s, state=state) from error
-                self._retransmit()
-        self._handle_arrived()
+                connections = error.state
+            self._handle_arrived()
 
     def collect_arrived(self) -> None:
         """Handle what has arrived, without waiting."""
@@ -170,6 +185,7 @@ class Sessions:
             case _:
                 answered = self._by_slice.get(message.edge)
                 if answered is not None and answered.shard == message.sender:  # not of a shard that was replaced
+                    self._answering.add(message.sender)
                     self._handle_answer(answered, message)
 
     def _handle_answer(self, session: SliceSession, message: Message) -> None:
@@ -197,6 +213,8 @@ class Sessions:
 
     def _acknowledge(self, session: SliceSession, number: int, durable: int) -> None:
         """Record that a session's pushes up to a number have arrived, and that those up to another one are durable."""
+        if number > session.acknowledged:
+            self._answering.add(session.shard)  # also by a notice
         self.bytes_in_flight -= session.acknowledge(number)
         self._release_durable(session, durable)
 
@@ -216,12 +234,27 @@ class Sessions:
         """Go on with another role in place of the one that held a shard."""
         for session in self._sessions:
             if session.piece.shard == shard:
+                self._answering.add(name)  # it is silent from now on only
                 self._values.pop(session.piece.number, None)  # the other one is asked again
                 self._resend(session, session.on_shard_replaced(name))
 
-    def _retransmit(self) -> None:
-        """Retry: send everything unanswered again, since it or its answer was lost on the way."""
+    def _silence_error(
+        self,
+        shards: Collection[str],
+        timeout_s: float,
+        wanted: list[MessageKey],
+        connections: str,
+        waits_for_peers: bool,
+    ) -> SilenceError:
+        state = (" (it waits for other replicas)" if waits_for_peers else "") + connections
+        missing = f"answer of {', '.join(sorted(shards))}"
+        return silence_error(self.name, timeout_s, missing=missing, state=f"{state}; wanted: {describe_keys(wanted)}")
+
+    def _retransmit(self, shards: Collection[str]) -> None:
+        """Retry: send these shards everything unanswered again, since it or its answer was lost on the way."""
         for session in self._sessions:
+            if session.shard not in shards:
+                continue
             if session.put_bytes and session.make_put is not None:
                 self._resend(session, [session.make_put()])
             if session.sent > session.acknowledged:

@@ -72,6 +72,11 @@ class SliceSession:
         return self.put_bytes > 0 or self.sent > self.acknowledged or self.is_leaving or self.is_joining
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether the shard has yet to acknowledge something or to send values."""
+        return self.is_unacknowledged or self.fetch_request is not None
+
+    @property
     def is_joining(self) -> bool:
         """Whether the shard has yet to say with which step the replica takes part."""
         return self.join_request is not None

@@ -84,16 +84,20 @@ def count_link_bytes(channel: Channel) -> dict[str, int]:
 
 
 class SilenceError(NetworkError):
-    """Raised when nothing arrived before the deadline."""
+    """Raised when nothing arrived before the deadline. state: what the channel knew of its connections, as text."""
+
+    state = ""
 
 
-def silence_error(name: str, timeout_s: float, *, state: str = "") -> SilenceError:
-    """The error of a role that waited in vain. state: what its channel knows of its connections, as text."""
-    return SilenceError(
+def silence_error(name: str, timeout_s: float, *, missing: str = "message", state: str = "") -> SilenceError:
+    """The error of a role that waited in vain. missing: for what. state: what its channel knows of its connections."""
+    error = SilenceError(
         "E501",
-        f"{name} waited {timeout_s:g} s and no message came{state}",
+        f"{name} waited {timeout_s:g} s and no {missing} came{state}",
         fix="see in the log of each role whether it still runs; raise the timeout where a step takes longer than this",
     )
+    error.state = state
+    return error
 
 
 def unknown_peer_error(name: str, peer: str, known: list[str]) -> NetworkError:

@@ -6,7 +6,7 @@ own in the order in which they arrive (`divert`), since it would want one of as 
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from ...errors import CutsetError, NetworkError
 from .channel import Channel, SilenceError
@@ -65,15 +65,20 @@ class Mailbox:
             for key in keys:
                 if key in self._kept:
                     return self._pop(key)
-            self._receive(timeout_s, lambda: keys)
+            try:
+                self.wait_next(timeout_s=self.timeout_s if timeout_s is None else timeout_s)
+            except SilenceError as error:
+                facts = f"{error.facts}; wanted: {describe_keys(keys)}"
+                raise SilenceError(error.code, facts, fix=error.fix) from None
 
-    def wait_diverted(self, wanted: Callable[[], Collection[MessageKey]], *, timeout_s: float | None = None) -> None:
-        """Wait until the queue of what was diverted is not empty; SilenceError as of `wait`.
-
-        wanted: returns the keys that such an error is to name.
-        """
-        while not self._diverted:
-            self._receive(timeout_s, wanted)
+    def wait_next(self, *, timeout_s: float) -> None:
+        """Wait for the next message, whatever it is, and keep or divert it; SilenceError if none comes in time."""
+        began = time.perf_counter()
+        try:
+            message = self.channel.receive(timeout_s)
+        finally:
+            self.waited_s += time.perf_counter() - began
+        self._keep(message)
 
     def take(self, key: MessageKey) -> Message | None:
         """Return a message with this key if one has arrived, without waiting."""
@@ -89,17 +94,6 @@ class Mailbox:
     def take_collected(self, key: MessageKey) -> Message | None:
         """Return a message with this key if one was collected."""
         return self._pop(key) if key in self._kept else None
-
-    def _receive(self, timeout_s: float | None, wanted: Callable[[], Collection[MessageKey]]) -> None:
-        """Wait for the next message, whatever it is, and keep it."""
-        began = time.perf_counter()
-        try:
-            message = self.channel.receive(self.timeout_s if timeout_s is None else timeout_s)
-        except SilenceError as error:
-            raise SilenceError(error.code, f"{error.facts}; wanted: {_describe(wanted())}", fix=error.fix) from None
-        finally:
-            self.waited_s += time.perf_counter() - began
-        self._keep(message)
 
     def _pop(self, key: MessageKey) -> Message:
         waiting = self._kept[key]
@@ -131,7 +125,8 @@ class Mailbox:
         return f"Mailbox({self.channel.name}, diverted={len(self._diverted)}, kept={kept})"
 
 
-def _describe(keys: Collection[MessageKey]) -> str:
+def describe_keys(keys: Collection[MessageKey]) -> str:
+    """Return what an error says of messages that are waited for: the first three."""
     few = [
         f"{kind} of {sender} (step {step}, micro {micro}, edge {edge})"
         for sender, kind, step, micro, edge in list(keys)[:3]

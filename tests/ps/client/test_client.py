@@ -158,18 +158,26 @@ def test_a_fetch_that_waits_for_peers_has_a_longer_timeout():
 
 
 def test_statistics():
-    ticks = iter(range(100))
-    bench = Bench(clock=lambda: float(next(ticks)))
+    now = 0.0
+    bench = Bench(clock=lambda: now)
     [client] = bench.clients
+    mailbox = client._sessions.mailbox
+    wait_next = mailbox.wait_next
+
+    def wait(*, timeout_s):
+        nonlocal now
+        now += 2.0
+        bench.pump()
+        wait_next(timeout_s=timeout_s)
+
+    mailbox.wait_next = wait
     client.put()
     client.fetch()
-    bench.pump()
     client.wait()
     client.push(ramp(), 0)
-    bench.pump()
     client.drain()
     shards = {f"shard-{s}": {"bytes_in": 8 * n, "bytes_out": 16 * n} for s, n in enumerate([16, 24])}
-    blocked = {"fetch_blocked_s": 1.0, "push_blocked_s": 1.0}
+    blocked = {"fetch_blocked_s": 2.0, "push_blocked_s": 4.0}  # two acknowledgements, one after the other
     counts = {"fetches": 1, "pushes": 1, "repeats": 0, "unsaved": 0}
     skew = {"fetches": 1, "mean": 0.0, "max": 0}
     assert client.statistics() == {**counts, **blocked, "skew": skew, "shards": shards}

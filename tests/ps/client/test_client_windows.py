@@ -31,15 +31,15 @@ def test_an_exchange_larger_than_the_window_installs_slices_meanwhile():
     channel, shard = bench.channels[0], bench.shards[0]
     for piece in (served.piece for served in shard._slice_servers.values()):
         shard.handle(Message("put", edge=piece.number, tensors=(vector_of(piece),), sender="worker-9.0"))
-    waiting, most = client._sessions.mailbox.wait_diverted, 0
+    waiting, most = client._sessions.mailbox.wait_next, 0
 
-    def wait(wanted, *, timeout_s=None):
+    def wait(*, timeout_s):
         nonlocal most
         most = max(most, len(client._fetcher._requested))
         bench.pump()
-        return waiting(wanted, timeout_s=timeout_s)
+        return waiting(timeout_s=timeout_s)
 
-    client._sessions.mailbox.wait_diverted = wait
+    client._sessions.mailbox.wait_next = wait
     client.exchange(torch.ones(SIZE, dtype=torch.float64), 0)
     assert len(client._fetcher._requested) < 5  # some are there already
     client.wait()

@@ -57,14 +57,14 @@ def test_what_is_diverted_is_queued_as_it_arrives() -> None:
     queue = box.divert(["values", "ack"])
     for kind, step in (("values", 1), ("forward", 1), ("ack", 0), ("values", 0)):
         a.send("b", Message(kind, step))
-    box.wait_diverted(list)
+    box.wait_next(timeout_s=1)
     assert [message.kind for message in queue] == ["values"]
     assert box.wait([("a", "forward", 1, 0, 0)]).kind == "forward"
     box.collect()
     assert [(message.kind, message.step) for message in queue] == [("values", 1), ("ack", 0), ("values", 0)]
     queue.clear()
-    with pytest.raises(NetworkError, match=r"E501.*wanted: ack of a"):
-        box.wait_diverted(lambda: [("a", "ack", 0, 0, 0)], timeout_s=0.05)
+    with pytest.raises(NetworkError, match="E501"):
+        box.wait_next(timeout_s=0.05)
 
 
 def test_sending_goes_through() -> None:
@@ -97,7 +97,7 @@ def test_what_nobody_asks_for_is_not_kept_without_end(monkeypatch: pytest.Monkey
     box.divert(["push"])
     a.send("b", Message("push"))
     with pytest.raises(NetworkError, match=r"E513: b has 3 messages that it did not ask for, now 'push' of a"):
-        box.wait_diverted(list)
+        box.wait_next(timeout_s=1)
 
 
 def test_the_time_waited_for_others_is_counted() -> None:
