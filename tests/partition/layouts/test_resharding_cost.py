@@ -148,7 +148,7 @@ def compare_with_spelled_cuts(
                 expected = pytest.approx(found, abs=MIN_MESSAGE_S * 2 * count)
             assert estimates[p, q] == expected, (maker.name, makers.layouts[p], readers.layouts[q])
             compared += 1
-    assert compared > 5
+    assert compared >= 4
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2)])

@@ -1,7 +1,9 @@
 """The page of a run over HTTP: who has the token sees it, and hears what changes."""
 
+import fcntl
 import http.client
 import json
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -135,6 +137,31 @@ def test_what_changes_is_sent_and_nothing_else(server: WatchServer, file: Metric
     again.close()
     assert "&lt;b&gt;all is well" in parts["happenings"]
     assert {"curves", "title", "state"} <= set(parts), "whatever it has seen, it is sent what is shown now"
+
+
+def test_curves_are_drawn_again_only_where_that_shows(
+    server: WatchServer, folder: Path, file: MetricsFile, clock: Clock
+) -> None:
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as the process that trains does
+
+    def take_step(number: int) -> str:
+        clock.now += 2
+        file.on_step(StepReport("ssp", number, 9999, 1 / number, 8 * number, 2.0 * number))
+        server.update()
+        return str(server.news.parts["curves"])
+
+    early = [take_step(number) for number in range(2, 12)]
+    assert len(set(early)) == 10
+    drawn = take_step(3000)
+    late = [take_step(3000 + more) for more in range(1, 10)]
+    assert set(late) == {drawn}, "a 333rd of the width"
+    assert take_step(3010) != drawn
+    shown = take_step(3011)
+    file.on_evaluate(EvaluationReport("ssp", 8 * 3011, 6022.0, 0.5, 0.25, {}))
+    os.close(held)
+    server.update()
+    assert server.news.parts["curves"] != shown, "in the end there is all"
 
 
 def test_many_viewers_are_told_the_same_and_more_are_sent_away(
