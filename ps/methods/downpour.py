@@ -98,17 +98,22 @@ class Downpour(Method, frozen=True, tag="downpour"):
             if loop.has_ended:
                 break
             is_pushed = False
+            pushes = step % self.push == 0 or loop.is_last
+            skipped = loop.take_skipped() if pushes else ()
+            # The next step fetches: what the push has changed comes with its acknowledgement.
+            exchanges = pushes and not (self.overlap or loop.is_last or (step + 1) % self.fetch)
             # "accruedgradients ← accruedgradients + gradient; parameters ← parameters - α * gradient"
+            own_rate = 0.0 if exchanges and not skipped else rate  # the shards take this step on what they send at once
             if is_separate:
-                gradient.descend_and_accumulate(worker.values, rate, accrued)
-            elif rate > 0:
-                gradient.descend(worker.values, rate)
+                gradient.descend_and_accumulate(worker.values, own_rate, accrued)
+            elif own_rate > 0:
+                gradient.descend(worker.values, own_rate)
             # "if (step mod n_push) == 0: StartAsynchronouslyPushingGradients(accruedgradients)"
-            if step % self.push == 0 or loop.is_last:
-                if self.overlap or loop.is_last or (step + 1) % self.fetch:
-                    client.push(accrued, step, donate=donate, skipped=loop.take_skipped())
-                else:  # the next step fetches: what the push has changed comes with its acknowledgement
-                    client.exchange(accrued, step, changed_only=True, donate=donate, skipped=loop.take_skipped())
+            if pushes:
+                if exchanges:
+                    client.exchange(accrued, step, changed_only=True, donate=donate, skipped=skipped)
+                else:
+                    client.push(accrued, step, donate=donate, skipped=skipped)
                 is_pushed = True
                 # "accruedgradients ← 0"
                 if donate:
