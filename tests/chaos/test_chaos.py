@@ -19,6 +19,8 @@ from train_with_faults import Fault, Signal, random_fault, roles_of, train_with_
 from cutset.ps.methods.downpour import Downpour
 from cutset.ps.methods.registry import parse_method
 from cutset.ps.optimizers.standard import Adagrad
+from cutset.runtime.hosts import role_process
+from cutset.runtime.hosts.role_process import _ServerProcess
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 from cutset.tools.train import run
@@ -49,6 +51,12 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _paths_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path[:])
+
+
+@pytest.fixture(autouse=True)
+def _servers_end_with_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept for the next test here: neither processes nor descriptors."""
+    monkeypatch.setattr(role_process, "_ServerProcess", _ServerProcess)
 
 
 def open_files() -> set[str]:
