@@ -19,6 +19,7 @@ from .slice_session import SliceSession
 
 # What shards send to a client unasked or in answer, and the launcher of a shard that another role replaces.
 KINDS = ("values", "put_ack", "push_ack", "leave_ack", "join_ack", "resend", "durable", "shard_replaced")
+ROUNDING_S = 1e-6  # by which what was waited for in parts may be less than the whole
 
 
 class Sessions:
@@ -121,24 +122,24 @@ class Sessions:
         timeout_s = self._peer_timeout_s if waits_for_peers else self.mailbox.timeout_s
         look_s = min(self._retransmit_s, self.mailbox.timeout_s)
         silent_since: dict[str, float] = {}  # by shard
-        looked_at, connections = self._clock(), ""
+        looked_at, is_silent, connections = self._clock(), False, ""
         self._answering.clear()
         while is_blocked():
             now = self._clock()
-            if now - looked_at >= look_s:
+            if is_silent or now - looked_at >= look_s:
                 self.collect_arrived()  # a process that was stopped has answers that it has not seen
                 unanswered = {session.shard for session in self._sessions if session.is_unanswered}
                 silent_since = {shard: silent_since.get(shard, looked_at) for shard in unanswered - self._answering}
                 self._answering.clear()
                 looked_at = now
-                if silent_since and now - min(silent_since.values()) >= timeout_s:
+                if silent_since and now - min(silent_since.values()) >= timeout_s - ROUNDING_S:
                     raise self._silence_error(silent_since, timeout_s, wanted(), connections, waits_for_peers)
                 self._retransmit(silent_since)
             try:
                 self.mailbox.wait_next(timeout_s=looked_at + look_s - now)
-                connections = ""
-            except SilenceError as error:
-                connections = error.state
+                is_silent, connections = False, ""
+            except SilenceError as error:  # although by the clock it may be too early yet, by a rounding
+                is_silent, connections = True, error.state
             self._handle_arrived()
 
     def collect_arrived(self) -> None:

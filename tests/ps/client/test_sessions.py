@@ -1,6 +1,7 @@
 """A shard that answers nothing is noticed, whatever the others say meanwhile."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -65,3 +66,23 @@ def test_a_shard_that_took_the_place_of_another_is_silent_only_since_then():
     with pytest.raises(SilenceError, match="no answer of shard-0 came"):
         client.drain()
     assert clock() - replaced[0] >= 20
+
+
+def test_a_wait_that_ends_a_rounding_too_early_has_ended():
+    now, waits = 0.1, 0
+    bench = Bench(retransmit_s=5.0, clock=lambda: now)
+    [client] = bench.clients
+    client.put()
+    mailbox = client._sessions.mailbox
+    mailbox.timeout_s = 20.0
+
+    def wait(*, timeout_s):
+        nonlocal now, waits
+        now, waits = math.nextafter(now + timeout_s, 0), waits + 1
+        raise SilenceError("E501", "nothing came")
+
+    mailbox.wait_next = wait
+    with pytest.raises(SilenceError, match="waited 20 s and no answer of shard-0, shard-1 came"):
+        client.drain()
+    assert waits == 4
+    assert client.statistics()["repeats"] == 2 * 3
