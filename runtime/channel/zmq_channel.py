@@ -43,7 +43,8 @@ class ZmqChannel:
 
     host: the address of one interface to listen on, at any free port or, as "ADDRESS:FIRST-LAST", at one of a range.
     shared_bytes: the most memory to share with each peer on this host, 0 for none. encrypted: without it anybody may
-    connect and send under any name; only allowed on loopback, to measure what encryption costs.
+    connect and send under any name; only allowed on loopback, to measure what encryption costs. looking_s: the CPU time
+    that `wait` took so far.
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
     key on the list, and may not send under the name of a peer that is known to have another key. Before the first large
@@ -64,10 +65,8 @@ class ZmqChannel:
         shared_bytes: int = ARENA_BYTES,
         encrypted: bool = True,
     ) -> None:
-        self.name, self.job = name, job
-        self._keys = keys
-        self._max_frame_bytes = max_frame_bytes
-        self._encrypted = encrypted
+        self.name, self.job, self.looking_s = name, job, 0.0
+        self._keys, self._encrypted, self._max_frame_bytes = keys, encrypted, max_frame_bytes
         self._numbers = SequenceNumbers(name)
         self._same_host = SameHostPeers(host.partition(":")[0], size=shared_bytes)
         self._requeued: deque[Message] = deque()
@@ -179,13 +178,14 @@ class ZmqChannel:
         self._check_use()
         monitors = (connection.monitor for connection in self._connections.new)
         polled: list[Any] = [(one, _READABLE) for one in (self._inbox, *monitors, *self._sealed.sources, *files)]
-        now = time.monotonic()
+        now, busy_s = time.monotonic(), time.thread_time()
         until = now + (min(SPIN_S, timeout_s) if now >= self._bulk_until else 0.0)
         while not zmq.zmq_poll(polled, 0):
             if time.monotonic() >= until:
                 zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))
-                return
+                break
             os.sched_yield()
+        self.looking_s += time.thread_time() - busy_s
 
     def open_connection(self, peer: str) -> PeerConnection:
         """Open a connection of its own to `peer`, for another thread, which closes it before this channel is closed."""

@@ -7,7 +7,7 @@ one thread, it is this thread's time that counts: other work on the machine hard
 
 import statistics
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,15 +218,7 @@ def _measure_busy(channel: Channel) -> Callable[[], float]:
     Who waits looks for some time before it sleeps; that takes a core only from those that do nothing either.
     """
     assert isinstance(channel, ZmqChannel)  # as those of all roles are
-    wait, looked = channel.wait, [0.0]
-
-    def time_wait(timeout_s: float, *, files: Collection[int] = ()) -> None:
-        begin = time.thread_time()
-        wait(timeout_s, files=files)
-        looked[0] += time.thread_time() - begin
-
-    channel.wait = time_wait  # type: ignore[method-assign]
-    return lambda: time.process_time() - looked[0]
+    return lambda: time.process_time() - channel.looking_s
 
 
 def _time_chains(
