@@ -48,11 +48,14 @@ class Mailbox:
         self._diverted: deque[Message] = deque()
 
     def divert(self, kinds: Collection[str]) -> deque[Message]:
-        """Put messages of these kinds into a queue from now on, as they arrive, instead of keeping them by key.
+        """Put messages of these kinds into a queue, as they arrive, instead of keeping them by key.
 
-        Returns the queue, out of which the caller takes them.
+        Returns the queue, out of which the caller takes them: those that were kept so far are in it.
         """
         self._diverted_kinds = frozenset(kinds)
+        for key in [key for key in self._kept if key[1] in self._diverted_kinds]:
+            self._count -= len(self._kept[key])
+            self._diverted.extend(self._kept.pop(key))
         return self._diverted
 
     def send(self, peer: str, message: Message) -> Message:

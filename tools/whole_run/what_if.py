@@ -31,7 +31,9 @@ def list_changes(cluster: Cluster, *, faster_network: str | None, add_machine: b
     """Yield the changes that are asked for. UsageError where the network's speed cannot be read."""
     if faster_network is not None:
         bandwidth = read_bandwidth(faster_network)
-        yield ClusterChange(f"a network of {Bandwidth.format(bandwidth)}", speed_up_network(cluster, bandwidth))
+        unused = any(one.copies_per_s is not None and len(one.machines) == len(cluster) for one in cluster.shared)
+        note = " (which these processes of one machine do not use)" if unused else ""
+        yield ClusterChange(f"a network of {Bandwidth.format(bandwidth)}{note}", speed_up_network(cluster, bandwidth))
     if add_machine:
         best = cluster.machines[order_machines(cluster)[0]]
         more = replace(best, name=f"one more {best.name}", address="")

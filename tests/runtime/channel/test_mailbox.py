@@ -67,6 +67,18 @@ def test_what_is_diverted_is_queued_as_it_arrives() -> None:
         box.wait_next(timeout_s=0.05)
 
 
+def test_what_was_kept_before_is_diverted_too() -> None:
+    a, box = mailbox()
+    for step in range(2):
+        a.send("b", Message("values", step))
+        a.send("b", Message("forward", step))
+    box.collect()
+    queue = box.divert(["values"])
+    assert [(message.kind, message.step) for message in queue] == [("values", 0), ("values", 1)]
+    assert box.take_collected(("a", "values", 0, 0, 0)) is None
+    assert box.wait([("a", "forward", 1, 0, 0)]).step == 1
+
+
 def test_sending_goes_through() -> None:
     a, box = mailbox()
     box.send("a", Message("hello"))

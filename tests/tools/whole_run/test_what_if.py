@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cutset.errors import Infeasible, UsageError
-from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCores
 from cutset.tools.whole_run.what_if import ChangeEffect, list_changes, read_bandwidth, speed_up_network, try_changes
 
 CLUSTER = Cluster(
@@ -34,6 +34,14 @@ def test_a_faster_network_slows_nothing_down() -> None:
     assert [machine.bandwidth_out for machine in faster.machines] == [None, 1e8]
     assert [link.bandwidth for link in faster.links] == [1e8, 9e9]
     assert faster.latency_s == CLUSTER.latency_s
+
+
+def test_processes_of_one_machine_are_said_to_use_no_network() -> None:
+    here = replace(CLUSTER, shared=(SharedCores((0, 1), 2, copies_per_s=1e9),))
+    (change,) = list_changes(here, faster_network="1 Gbit/s", add_machine=False)
+    assert change.words == "a network of 125 MB/s (which these processes of one machine do not use)"
+    (change,) = list_changes(CLUSTER, faster_network="1 Gbit/s", add_machine=False)
+    assert change.words == "a network of 125 MB/s"
 
 
 def test_the_machine_that_is_added_is_like_the_best() -> None:
