@@ -16,12 +16,13 @@ class RunFollower:
     now: seconds since 1970.
 
     Attributes:
+        now: that clock.
         view: what is known of the run.
         is_running: whether a process of this machine leads it.
     """
 
     def __init__(self, folder: Path, *, now: Callable[[], float] = time.time) -> None:
-        self._reader, self._now = MetricsReader(folder), now
+        self._reader, self.now = MetricsReader(folder), now
         self.view, self.is_running = RunView(), self._reader.is_running()
         self._restarts = 0
 
@@ -48,7 +49,7 @@ class RunFollower:
 
     def describe(self) -> tuple[str, str]:
         """Return what state the run is in, and how far it is."""
-        state = describe_state(self.view, is_running=self.is_running, now=self._now())
+        state = describe_state(self.view, is_running=self.is_running, now=self.now())
         count = self._reader.unreadable
         lines = f"{count} {'lines' if count > 1 else 'line'} of {METRICS}"
         cut_short = f" {lines} could not be read: cut short, or of another version of cutset." if count else ""

@@ -36,7 +36,7 @@ from ..units import NONE, format_count, format_percent, format_seconds
 from .activity_bars import find_busy, render_activity
 from .role_rows import COLUMNS, describe_step, list_rows
 from .run_follower import RunFollower
-from .run_view import RunCurve, RunView
+from .run_view import RunView
 
 TITLE = "title"  # also a part, of the heading
 PARTS = ("state", "facts", "map", "curves", "activity", "processes", "links", "step", "happenings")
@@ -45,7 +45,6 @@ _ACTIVITY = (
     "computed, and for shards that send parameters or take gradients."
 )
 BUSY = "busy"  # beside the parts: by machine
-FINEST = 1 / 300  # of a curve's width: nobody sees that it has grown by less, and drawing takes a browser's time
 
 _CSS = ".off{color:var(--bad);font-weight:600}\nsection.card:empty{display:none}\n" + "".join(
     f"#map svg .f{i}{{fill-opacity:var(--busy{i},1)}}\n" for i in range(MACHINE_COLOURS)
@@ -103,7 +102,6 @@ class PageParts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, tuple[int, str]] = {}  # what a part was made of, when that was written, and the part
-        self._curves: tuple[RunCurve | None, int, str] = None, 0, ""  # of which run, how many samples, the part
 
     def render(self, follower: RunFollower) -> dict[str, Any]:
         """Return all parts by their name in the page, as they are now, and how busy machines are."""
@@ -114,7 +112,7 @@ class PageParts:
             "state": f'<p class="verdict">{escape(state)}</p><p class="lead">{escape(progress)}</p>',
             "facts": _render_key_facts(view),
             "map": self._render_file(PLACEMENT, _render_map),
-            "curves": self._render_curves(follower),
+            "curves": _render_curves(view),
             "activity": render_card(
                 "Who computes, who waits",
                 _ACTIVITY,
@@ -126,16 +124,6 @@ class PageParts:
             "happenings": _render_happenings(view),
         }
         return {**parts, BUSY: find_busy(view)}
-
-    def _render_curves(self, follower: RunFollower) -> str:
-        """Return the curves, drawn again where that shows."""
-        current = follower.view.current
-        samples = current.step.get("samples", 0) if current is not None else 0
-        of, drawn, part = self._curves
-        if of is not current or abs(samples - drawn) >= FINEST * drawn or not follower.is_running:
-            part = _render_curves(follower.view)
-            self._curves = current, samples, part
-        return part
 
     def _render_file(self, name: str, render: Any) -> str:
         """Return a part that is made of a file of the run, made anew where that has changed; "" where there is none."""

@@ -23,6 +23,7 @@ from .watch_page import BUSY, PageParts, render_watch_page
 
 LOOPBACK = "127.0.0.1"
 UPDATE_S = 2.0  # a browser takes some milliseconds for each, maybe of a core that trains
+SLOWEST_S, FINEST = 10.0, 1 / 300  # the longer a run lasts, the less a curve moves: so much of its width, at most
 QUIET_S = 10.0  # after so long without news a comment keeps the connection, and finds that a browser has gone
 SEND_TIMEOUT_S = 20.0
 MAX_VIEWERS = 32
@@ -79,6 +80,8 @@ class WatchServer:
 
     def __init__(self, follower: RunFollower, folder: Path, port: int = 0, *, token: str = "") -> None:
         self._follower, self._parts, self.news = follower, PageParts(folder), News()
+        self._happened: object = None
+        self._shown_at = 0.0
         self._token, self._viewers = token or secrets.token_urlsafe(24), threading.Semaphore(MAX_VIEWERS)
         self._title = folder.resolve().name
         try:
@@ -90,9 +93,19 @@ class WatchServer:
         self.address = f"http://{LOOPBACK}:{self._http.server_address[1]}/{self._token}/"
 
     def update(self) -> None:
-        """Take into account what was written since the last time."""
-        self._follower.update()
-        self.news.publish(self._parts.render(self._follower))
+        """Take into account what was written since the last time. What happens is shown at once, progress in its time.
+
+        A run of ten minutes is shown anew each two seconds, one of an hour each ten.
+        """
+        follower = self._follower
+        follower.update()
+        view, now = follower.view, follower.now()
+        happened = follower.is_running, view, tuple(view.happenings)[-1:]
+        trained_s = view.current.step.get("seconds", 0.0) if view.current else 0.0
+        if happened == self._happened and 0 <= now - self._shown_at < min(SLOWEST_S, FINEST * trained_s):
+            return
+        self._happened, self._shown_at = happened, now
+        self.news.publish(self._parts.render(follower))
 
     def find_part(self, path: str) -> str | None:
         """Return which part of the page a path names, None without the right token."""

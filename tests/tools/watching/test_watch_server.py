@@ -139,29 +139,33 @@ def test_what_changes_is_sent_and_nothing_else(server: WatchServer, file: Metric
     assert {"curves", "title", "state"} <= set(parts), "whatever it has seen, it is sent what is shown now"
 
 
-def test_curves_are_drawn_again_only_where_that_shows(
+def test_a_long_run_is_shown_anew_less_often_but_what_happens_at_once(
     server: WatchServer, folder: Path, file: MetricsFile, clock: Clock
 ) -> None:
     held = os.open(folder, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)  # as the process that trains does
 
-    def take_step(number: int) -> str:
+    def take_step(number: int) -> int:
         clock.now += 2
         file.on_step(StepReport("ssp", number, 9999, 1 / number, 8 * number, 2.0 * number))
         server.update()
-        return str(server.news.parts["curves"])
+        return server.news.number
 
-    early = [take_step(number) for number in range(2, 12)]
-    assert len(set(early)) == 10
-    drawn = take_step(3000)
-    late = [take_step(3000 + more) for more in range(1, 10)]
-    assert set(late) == {drawn}, "a 333rd of the width"
-    assert take_step(3010) != drawn
-    shown = take_step(3011)
-    file.on_evaluate(EvaluationReport("ssp", 8 * 3011, 6022.0, 0.5, 0.25, {}))
+    def count_shown(first: int) -> int:
+        """In the 40 seconds after this step."""
+        before = take_step(first)
+        return [take_step(number) for number in range(first + 1, first + 21)][-1] - before
+
+    assert count_shown(2) == 20
+    assert count_shown(570) == 10, "after 19 minutes, each 4 seconds"
+    assert count_shown(3000) == 4, "after 100 minutes, each 10"
+    shown = take_step(3030)
+    file.on_notice("a machine was lost")
+    server.update()
+    assert server.news.number == shown + 1
     os.close(held)
     server.update()
-    assert server.news.parts["curves"] != shown, "in the end there is all"
+    assert server.news.number == shown + 2, "the end is shown"
 
 
 def test_many_viewers_are_told_the_same_and_more_are_sent_away(
@@ -206,8 +210,9 @@ def test_a_port_that_is_taken_is_named(server: WatchServer, folder: Path) -> Non
     assert caught.value.code == "E280"
 
 
-def test_a_placement_that_is_damaged_is_said_so(server: WatchServer, folder: Path) -> None:
+def test_a_placement_that_is_damaged_is_said_so(server: WatchServer, folder: Path, clock: Clock) -> None:
     (folder / "placement.json").write_text("{")
+    clock.now += 2
     server.update()
     assert "cannot be shown" in server.news.parts["map"]
 
