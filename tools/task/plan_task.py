@@ -219,10 +219,11 @@ def _take_rest(capture: CapturedTask, tests: "Samples | PartSamples") -> "Data |
     """Return the samples of evaluation that make no whole batch, where programs of their own compute them, else None.
 
     Where all that is read of the output has samples along its first dimension, the last batch is filled up, and what
-    was added is left out. It cannot be where the model computes its loss itself.
+    was added is left out. It cannot be where the model computes its loss itself, or gives parameters, too.
     """
     graph = capture.evaluation
-    if all(graph.tensors[name].shape[:1] == (capture.batch,) for name in graph.results):
+    computed = _find_computed(graph)
+    if all(name in computed and graph.tensors[name].shape[:1] == (capture.batch,) for name in graph.results):
         return None
     samples = number_samples(capture.task, tests)
     count = len(samples) % capture.batch
@@ -231,6 +232,15 @@ def _take_rest(capture: CapturedTask, tests: "Samples | PartSamples") -> "Data |
     if _list_lengths(samples):  # the last samples say which length
         return samples.rows(torch.arange(len(samples) - count, len(samples)))
     return capture.example.batch.rows(torch.arange(count))
+
+
+def _find_computed(graph: Graph) -> set[str]:
+    """Return the tensors that hang on inputs."""
+    found = {name for name, tensor in graph.tensors.items() if tensor.kind == "input"}
+    for op in graph.ops:  # in the order of execution
+        if not found.isdisjoint(op.inputs):
+            found.update(op.outputs)
+    return found
 
 
 def _list_shapes(batch: "Data") -> list[tuple[int, ...]]:

@@ -1,8 +1,9 @@
 """How well a model does on samples: loss, accuracy and the task's metrics, of a model that is cut or is not.
 
-The batches of a split stream through the machines of a cut model; the one with the output measures. The last batch is
-filled up with the last sample, and what is measured are the samples that there are. Where an output has no samples, as
-a loss that the model computes itself, the last batch is computed as short as it is: by programs of its own size.
+The batches of a split stream through the machines of a cut model; the one with the output measures. The last batch of
+a cut model is filled up with the last sample, and what is measured are the samples that there are. Where an output has
+no samples, as a loss that the model computes itself, and where the model is not cut, the last batch is computed as
+short as it is.
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ from ...models.metrics import CollectingMetric
 from ...models.task import Data, Task, TaskError, count_correct_classes
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.box import Box
-from ...partition.ir.pytree import first_tensor, flatten, iter_leaves
+from ...partition.ir.pytree import first_tensor, flatten
 from ...runtime.replica.sized_workers import SizedWorkers
 from ...runtime.worker.uncut_worker import UncutWorker
 from ...runtime.worker.worker import Worker
@@ -76,7 +77,7 @@ class Scorer:
             targets = tuple(target[:count] for target in targets)
         first = first_tensor(outputs)
         if first is not None and self._counts_correct:
-            self._count_correct(first, targets)
+            self._count_correct(first, targets, count)
         self._samples += count
         self._add_loss(outputs, targets, count)
         for name, metric in self._task.metrics.items():
@@ -96,8 +97,8 @@ class Scorer:
         loss = None if self.failure else self._losses / self._samples
         return Scores(self._samples, loss, self._correct if self._counts_correct else None, metrics)
 
-    def _count_correct(self, first: Tensor, targets: tuple[Tensor, ...]) -> None:
-        correct, count = self._task.correct, len(targets[0]) if targets else len(first)
+    def _count_correct(self, first: Tensor, targets: tuple[Tensor, ...], count: int) -> None:
+        correct = self._task.correct
         assert correct is not None
         if correct is count_correct_classes:
             try:
@@ -155,20 +156,10 @@ def score(workers: SizedWorkers, task: Task, data: Samples, step: int, *, autoca
 def score_uncut(worker: UncutWorker, task: Task, data: Samples, size: int) -> Scores:
     """Return the scores of an uncut model on samples, in batches of `size`."""
     scorer = Scorer(task, autocast=worker.autocast)
-    for number, batch in enumerate(iterate_batches(data, size)):
-        start = number * size
-        count, outputs = min(size, len(data) - start), worker.predict(batch)
-        if count < size and not _has_samples(outputs, size):
-            batch = data.rows(torch.arange(start, len(data)))
-            outputs = worker.predict(batch)
-        scorer.add(outputs, batch.targets, size=len(batch), count=count)
-    return scorer.finish()
-
-
-def iterate_batches(data: Samples, size: int) -> Iterator[Data]:
-    """Yield all samples in batches of `size`; the last batch is filled up with the last sample."""
     for start in range(0, len(data), size):
-        yield data.rows(torch.arange(start, start + size).clamp(max=len(data) - 1))
+        batch = data.rows(torch.arange(start, min(start + size, len(data))))
+        scorer.add(worker.predict(batch), batch.targets, size=len(batch), count=len(batch))
+    return scorer.finish()
 
 
 def _build_output(worker: Worker, pieces: list[tuple[Box, Tensor]]) -> Any:
@@ -179,12 +170,6 @@ def _build_output(worker: Worker, pieces: list[tuple[Box, Tensor]]) -> Any:
         for result, (box, output) in zip(program.results, pieces, strict=True)
     ]
     return tensors[0] if program.output is None else program.output.build(tensors)
-
-
-def _has_samples(outputs: Any, size: int) -> bool:
-    """Return whether every tensor has so many samples along its first dimension."""
-    tensors = [leaf for leaf in iter_leaves(outputs) if isinstance(leaf, Tensor)]
-    return all(tensor.dim() > 0 and len(tensor) == size for tensor in tensors)
 
 
 def _collects(metric: Callable[..., Any] | CollectingMetric) -> bool:

@@ -75,6 +75,55 @@ def language() -> Task:
     )
 
 
+class Prototypes(nn.Module):
+    """Gives a parameter, too, of as many rows as a batch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.rows = nn.Linear(FEATURES, 3), nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x: Tensor) -> OrderedDict[str, Tensor]:
+        return OrderedDict(classes=self.head(x), rows=self.rows)
+
+
+def prototypes() -> Task:
+    """A loss that reads all rows of a parameter."""
+
+    def data(split: str) -> Data:
+        x, (y,) = numbers(96 if split == "train" else 50).inputs[0], numbers(96 if split == "train" else 50).targets
+        return Data((x,), ((y > 0).long(),))
+
+    return Task(
+        "prototypes",
+        Prototypes,
+        lambda outputs, classes: nn.functional.cross_entropy(outputs["classes"], classes) + outputs["rows"].norm(),
+        data=data,
+        batch=8,
+    )
+
+
+class Reconstruction(nn.Module):
+    """Gives its loss, and has no targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.middle(x) - x).square().mean()
+
+
+def reconstruction() -> Task:
+    """A model that computes its own loss, without targets."""
+    return Task(
+        "reconstruction",
+        Reconstruction,
+        lambda loss: loss,
+        data=lambda split: Data(numbers(96 if split == "train" else 50).inputs),
+        batch=8,
+    )
+
+
 class TwoHeads(nn.Module):
     """Gives a dict, whose parts both count."""
 

@@ -33,7 +33,7 @@ from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.task.plan_request import PlanRequest
 from cutset.tools.task.plan_task import compile_other_sizes, compile_programs
-from cutset.tools.task.scores import Scorer, Scores, iterate_batches, score, score_uncut
+from cutset.tools.task.scores import Scorer, Scores, score, score_uncut
 from cutset.tools.train import run
 
 NAMES = ["worker-0.0", "worker-0.1"]
@@ -44,12 +44,6 @@ def samples(count: int) -> Data:
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(count, 12, dtype=torch.float64, generator=generator)
     return Data((inputs,), (torch.randint(0, 5, (count,), generator=generator),))
-
-
-def test_the_last_batch_is_filled_up() -> None:
-    found = [batch.inputs[0][:, 0].tolist() for batch in iterate_batches(samples(5), 2)]
-    first = samples(5).inputs[0][:, 0].tolist()
-    assert found == [first[:2], first[2:4], [first[4]] * 2]
 
 
 @pytest.mark.parametrize("count", [1, 6, 13, 60])
@@ -167,6 +161,36 @@ def test_a_loss_inside_the_model_counts_every_sample(count: int) -> None:
     assert scores is not None
     assert (scores.loss, scores.metrics["perplexity"]) == pytest.approx(expected, rel=1e-6)
     assert (scores.samples, scores.correct) == (count, None)
+
+
+@pytest.mark.parametrize("name", ["prototypes", "reconstruction"])
+def test_outputs_that_are_no_samples_are_never_cut_off(name: str) -> None:
+    """The last of 50 samples make a batch of 2; the parameter has 8 rows, as many as a batch."""
+    spec = TaskSpec(f"{SCORED}:{name}")
+    task, data, capture = load_task(spec), read_split(load_task(spec), "test"), capture_task(spec)
+    model, losses = task.build(seed=3).eval(), 0.0
+    for start in range(0, 50, 8):
+        part = data.rows(torch.arange(start, min(start + 8, 50)))
+        losses += float(task.loss(model(*part.inputs), *part.targets)) * len(part)
+    scores = score_uncut(UncutWorker(task.build(seed=3), task.loss), task, data, 8)
+    assert (scores.loss, scores.samples) == (pytest.approx(losses / 50, rel=1e-6), 50)
+
+    cut = finest_cut(capture.train, 2)
+    evaluations = compile_programs(capture, cut)[1]
+    others = compile_other_sizes(capture, spec, cut, data)
+    values = collect_state(task.build(seed=3), task.loss, {**capture.constants, **others.constants})
+
+    def role(machine: int, channel: MemoryChannel) -> Scores | None:
+        programs = [machines[machine] for machines in (evaluations, *others.evaluations)]
+        workers = SizedWorkers(programs, Mailbox(channel), NAMES)
+        workers.first.states.load(values.__getitem__)
+        return score(workers, task, data, 1)
+
+    found = MemoryNetwork().run({n: lambda channel, m=m: role(m, channel) for m, n in enumerate(NAMES)})  # type: ignore[misc]
+    (cut_scores,) = [one for one in found.values() if one is not None]
+    assert (cut_scores.loss, cut_scores.samples) == (pytest.approx(losses / 50, rel=1e-6), 50)
+    assert (cut_scores.correct is None) == (name == "reconstruction")
+    assert cut_scores.correct == scores.correct
 
 
 def classification(**more: Any) -> Task:
