@@ -42,6 +42,10 @@ class Data:
             inputs = tuple(inputs.values())
         object.__setattr__(self, "inputs", _as_tensors(inputs))
         object.__setattr__(self, "targets", _as_tensors(self.targets))
+        strange = {type(part).__name__ for part in (*self.inputs, *self.targets) if not isinstance(part, Tensor)}
+        if strange:
+            facts = f"inputs and targets must be tensors or arrays, not {', '.join(sorted(strange))}"
+            raise TaskError(facts, fix="give tensors [samples, ...], one, several or by name")
         shapes = [tuple(t.shape) for t in (*self.inputs, *self.targets)]
         if not self.inputs or () in shapes or len({shape[0] for shape in shapes}) > 1:
             raise TaskError(

@@ -129,7 +129,10 @@ class TabulatedSchedule(Schedule, frozen=True, tag="table"):
     @classmethod
     def of(cls, function: Callable[[int], float], steps: int) -> "TabulatedSchedule":
         """Return the schedule of a function of the step, from 0 to `steps` - 1, as torch's LambdaLR has it."""
-        return cls(tuple(float(function(step)) for step in range(max(1, steps))))
+        if not isinstance(steps, int) or steps < 1:
+            facts = f"a schedule of {steps!r} steps; it wants the steps of the run, 1 or more"
+            raise UsageError("E257", facts, fix="cutset.TabulatedSchedule.of(function, steps)")
+        return cls(tuple(float(function(step)) for step in range(steps)))
 
     def factor(self, progress: float) -> float:
         """Return the factor at a point, or between two."""

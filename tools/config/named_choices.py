@@ -67,6 +67,10 @@ def _with_schedule(optimizer: RatedOptimizer, choice: str | AnySchedule) -> Rate
     if isinstance(optimizer, Scheduled):
         facts = "lr_schedule beside an optimizer that has a schedule of its own"
         raise UsageError("E229", facts, fix="leave one of both out")
+    if callable(choice) and not isinstance(choice, type):
+        facts = f"lr_schedule is a function of the step, {getattr(choice, '__name__', choice)}"
+        fix = "lr_schedule=cutset.TabulatedSchedule.of(function, steps), where steps are those of the run"
+        raise UsageError("E252", facts, fix=fix)
     if not isinstance(choice, str):
         _expect(choice, Schedule, "lr_schedule", "cosine")
     return Scheduled(optimizer, parse_schedule(choice) if isinstance(choice, str) else choice)
@@ -101,5 +105,7 @@ def _refuse_huge(chosen: msgspec.Struct, option: str) -> None:
 def _expect(choice: Any, kind: type[Any], what: str, such: str) -> None:
     """Raise UsageError unless `choice` is of a type. what: the name of its option; such: a text that it could be."""
     if not isinstance(choice, kind):
-        facts = f"{what} is {choice!r}; it must be a text such as {such!r}, or the object that such a text describes"
-        raise UsageError("E252", facts, fix=f"--{what} {such}")
+        kind = choice if isinstance(choice, type) else type(choice)
+        given = f"{'the class' if isinstance(choice, type) else 'a'} {kind.__module__}.{kind.__qualname__}"
+        facts = f"{what} is {given}; it must be a text such as {such!r}, or the object that such a text describes"
+        raise UsageError("E252", facts, fix=f"{what}={such!r}")

@@ -71,7 +71,9 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     trial = _try_a_batch(plan, weights)
     _check_target(config, plan, trial)
     training = _make_training_spec(config, plan, trial, start, staged)
-    names, resumed = state_names(weights.model), [] if start is None else start.notes
+    names, resumed = state_names(weights.model), list[str]()
+    if start is not None:
+        resumed = [*start.notes, *start.describe_repeats(training.batch * training.replicas)]
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     groups, ties = config.parameter_groups, list_ties(weights.model)
     base = _choose_optimizer(config, method, plan.task)

@@ -51,6 +51,16 @@ class ResumeState:
     stream: StreamPosition | None = None
     loop: LoopPosition = FIRST_LOOP
 
+    def describe_repeats(self, step_samples: int) -> list[str]:
+        """Return a note where samples are trained again, as the run has steps of another number of samples now.
+
+        Of a stream each sample counts once, whatever the steps.
+        """
+        repeated = 0 if self.stream is not None else self.samples % step_samples
+        if not repeated:
+            return []
+        return [f"{repeated} samples are trained again: {self.samples} are no whole steps of {step_samples} samples"]
+
 
 def find_checkpoint(path: Path, *, on_notice: Callable[[str], object] = lambda notice: None) -> Checkpoint:
     """Return the checkpoint in a folder, or the last one of a run folder (checkpoint_order.py).

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UsageError
-from ...models.task import Data, call_by_name
+from ...models.task import Data, TaskError, call_by_name
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.pytree import flatten
 from ...partition.placement.placement_file import Placement
@@ -52,7 +52,7 @@ class Trainer:
 
     def __init__(self, task: str | Callable[..., Any], *, callbacks: Sequence[Any] = (), **options: Any) -> None:
         self.config = RunConfig(task, **options)
-        self.callbacks = list(callbacks)
+        self.callbacks = _check_callbacks(callbacks)
         self.folder = None if self.config.out is None else Path(self.config.out)
         self.result: RunResult | None = None
         self._running: CallbackThread | None = None
@@ -120,11 +120,18 @@ class Trainer:
         inputs: a tensor [samples, ...], several, or by name; or a `cutset.Data`, or the name of a split. batch: samples
         at a time, by default as the task says. The whole model computes, in this process.
         """
+        if batch is not None and (not isinstance(batch, int) or batch < 1):
+            raise UsageError("E224", f"batch={batch!r}; it is samples at a time, 1 or more", fix="leave batch out")
         task = load_task(self.config.task_spec)
         if isinstance(inputs, str):
             samples = read_split(task, check_split(inputs), one_shape=False)
         else:
-            samples = inputs if isinstance(inputs, Data) else Data(inputs)
+            try:
+                samples = inputs if isinstance(inputs, Data) else Data(inputs)
+            except TaskError as error:
+                raise UsageError("E224", f"predict: {error}", fix=error.fix) from error
+        if not len(samples):
+            raise UsageError("E224", "there are no samples to predict for", fix="give at least one")
         size, model = batch or self.config.batch or task.batch, self.model(which=which)
         outputs = []
         for start in range(0, len(samples), size):
@@ -135,7 +142,7 @@ class Trainer:
 
     def _find(self, which: str) -> Path:
         """Return the file of the weights. UsageError where there are none."""
-        if which not in _WEIGHTS:
+        if not isinstance(which, str) or which not in _WEIGHTS:
             raise UsageError("E224", f"which={which!r}; there are {', '.join(_WEIGHTS)}", fix='which="last"')
         if self.folder is None or not (self.folder / RESULT).exists():
             where = "no run folder" if self.folder is None else f"{self.folder} has no result"
@@ -147,6 +154,18 @@ class Trainer:
 
     def __repr__(self) -> str:
         return f"Trainer({self.config.task_name}, {self.config.method}, folder={self.folder})"
+
+
+def _check_callbacks(callbacks: Any) -> list[Any]:
+    """Return the callbacks as a list. UsageError where they are none, or a class in place of an object of it."""
+    fix = "callbacks=[MyCallback()]"
+    if not isinstance(callbacks, Iterable) or isinstance(callbacks, str):
+        raise UsageError("E224", f"callbacks={callbacks!r}; they are a list of objects", fix=fix)
+    found = list(callbacks)
+    classes = [one.__name__ for one in found if isinstance(one, type)]
+    if classes:
+        raise UsageError("E224", f"callback {classes[0]} is a class; callbacks are objects", fix=fix)
+    return found
 
 
 def join_outputs(outputs: list[Any]) -> Any:

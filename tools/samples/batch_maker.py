@@ -118,4 +118,7 @@ def unpack_batch(batch: Any) -> "Data":
     if isinstance(batch, Sequence) and len(batch) > 1 and all(isinstance(part, Tensor) for part in batch):
         return Data(tuple(batch[:-1]), (batch[-1],))
     facts = f"a batch is a {type(batch).__name__}, neither a dict nor a sequence of inputs and a target"
+    if isinstance(batch, Sequence) and not isinstance(batch, str):
+        kinds = ", ".join(type(part).__name__ for part in batch)
+        facts = f"a batch is a sequence of {kinds}; it must be of tensors, inputs and a target"
     raise TaskError(facts, fix="give the task unpack=..., which makes a cutset.Data of a batch")

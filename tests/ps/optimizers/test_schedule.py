@@ -96,6 +96,9 @@ def test_an_option_out_of_range_is_refused(text: str) -> None:
 def test_what_is_no_schedule_is_refused() -> None:
     with pytest.raises(UsageError, match="E252: no schedule 'cosin'; there are cosine, linear, one-cycle, step"):
         parse_schedule("cosin")
+    for steps in (0, -1, 2.5):
+        with pytest.raises(UsageError, match="E257"):
+            TabulatedSchedule.of(lambda step: 1.0, steps)  # type: ignore[arg-type]
     for factors in ((), (1.0, math.nan), (-1.0,)):
         with pytest.raises(UsageError, match="E257"):
             TabulatedSchedule(factors)

@@ -224,6 +224,16 @@ def test_python_refuses_objects_of_the_wrong_kind(options: dict[str, Any], code:
         RunConfig(TASK, **options)
 
 
+def test_a_function_as_a_schedule_names_what_makes_one_of_it() -> None:
+    def warm(step: int) -> float:
+        return 1.0
+
+    with pytest.raises(UsageError, match=r"E252: lr_schedule is a function of the step, warm\n.*TabulatedSchedule.of"):
+        RunConfig(TASK, lr_schedule=warm)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"E252: lr_schedule is the class .*Path; .*\n  fix: lr_schedule='cosine'"):
+        RunConfig(TASK, lr_schedule=Path)  # type: ignore[arg-type]
+
+
 def test_a_task_in_hand_is_to_be_named() -> None:
     task = Task(name="mine", model=None, loss=None, example=None, batch=1)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"E227: the task is a Task itself, .*\n  fix: .*file.py:task"):

@@ -127,6 +127,18 @@ def test_steps_are_counted_by_samples(run: Path, options: RunConfig, tmp_path: P
     assert (job.training.start_step, job.training.steps) == (3, 12)
 
 
+def test_samples_that_are_trained_again_are_said(run: Path, options: RunConfig, tmp_path: Path) -> None:
+    """After 6 steps of one replica: 3 of two, and one and a half of four."""
+    said = {}
+    for replicas in (2, 4):
+        job = prepare(replace(options, out=tmp_path / f"{replicas}", resume=run, replicas=replicas, epochs=9))
+        said[replicas] = [note for note in job.notes if "are trained again" in note]
+    batch = job.training.batch
+    assert job.training.start_step == 1
+    assert said[2] == []
+    assert said[4] == [f"{2 * batch} samples are trained again: {6 * batch} are no whole steps of {4 * batch} samples"]
+
+
 def test_where_there_is_none(resume: Resume, tmp_path: Path) -> None:
     refused(resume(resume=tmp_path / "nowhere"), OF_CHECKPOINT, "E801", str(tmp_path / "nowhere"), "name a run folder")
     begun = tmp_path / "begun"

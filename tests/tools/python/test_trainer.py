@@ -57,6 +57,27 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Recording
 
 
 @pytest.mark.run
+def test_what_cannot_be_predicted_is_named(fitted: tuple[Trainer, Recording]) -> None:
+    trainer, _ = fitted
+    inputs = read_split(load_task(TaskSpec(TASK)), "test").rows(torch.arange(3)).inputs[0]
+    for batch in (0, -1, 2.5):
+        with pytest.raises(UsageError, match="E224: batch="):
+            trainer.predict(inputs, batch=batch)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="E224: there are no samples"):
+        trainer.predict(inputs[:0])
+    with pytest.raises(cutset.CutsetError, match="inputs and targets must be tensors or arrays, not list"):
+        trainer.predict([[1.0, 2.0]])
+    with pytest.raises(UsageError, match="E224: which="):
+        trainer.evaluate(which=["best"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("callbacks", [None, cutset.Callback(), [Recording], "all"])
+def test_callbacks_are_objects_in_a_list(callbacks: Any) -> None:
+    with pytest.raises(UsageError, match="E224: callback"):
+        Trainer(TASK, callbacks=callbacks, **OPTIONS)
+
+
+@pytest.mark.run
 def test_callbacks_hear_of_the_run_in_a_thread_of_their_own(fitted: tuple[Trainer, Recording]) -> None:
     trainer, recording = fitted
     assert trainer.result is not None
