@@ -128,7 +128,7 @@ MEANINGS: Mapping[str, str] = {
     "E319": "The checkpoint to resume from is that of another model.",
     "E320": "The model cannot be traced.",
     "E321": "The model fails on the example batch.",
-    "E322": "The loss is not a scalar.",
+    "E322": "The loss is not a scalar, or has no gradient.",
     "E323": "An operator has an argument of an unsupported type.",
     "E324": "An operator draws random numbers in a way that cannot be repeated.",
     "E325": "The pattern of a leaf module matches nothing that is called.",

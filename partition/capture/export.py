@@ -36,6 +36,7 @@ from ..trace.source_location import describe_location, first_line
 from .custom_gradients import RefuseDroppedGradients, refuse_functions, refuse_hooks
 from .leaf_selection import select_leaf_modules
 from .leaf_wrapping import LeafTrials, wrap_leaf_modules
+from .loss_check import demand_loss
 from .lowering import Lowering
 from .traced_code import keep_quiet, refuse_scripted_modules, run_as_traced
 from .tracing_error import Untraceable, find_leaf_globs, find_modules_of, refuse_difference
@@ -223,10 +224,7 @@ def _try_step(step: StepModule, example: tuple[Any, ...]) -> None:
         )
     if step.criterion is None:
         return
-    if not isinstance(result, Tensor) or result.dim() != 0:
-        shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-        raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
-    refuse_functions(result, model, lambda: step(*example))
+    refuse_functions(demand_loss(result, step), model, lambda: step(*example))
 
 
 def _compare_steps(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from torch import nn
@@ -149,11 +149,12 @@ def _write_weights(config: RunConfig, plan: ReplicaPlan, staged: Path, start: Re
 
 def _try_a_batch(plan: ReplicaPlan, weights: InitialWeights) -> DryRun:
     """Put one micro-batch through the model, the loss and all that scores it."""
-    example, autocast = example_batch(plan.task, plan.batch // plan.micro_batches), plan.spec.autocast
+    example = example_batch(plan.task, plan.batch // plan.micro_batches)
+    known: dict[str, Any] = {"has_leaf_modules": plan.has_leaf_modules, "autocast": plan.spec.autocast}
     if not weights.whole:
-        return dry_run_without_weights(plan.task, example, has_leaf_modules=plan.has_leaf_modules, autocast=autocast)
+        return dry_run_without_weights(plan.task, example, **known)
     try:
-        return dry_run(plan.task, weights.model, example, autocast=autocast, uncut=not plan.is_cut)
+        return dry_run(plan.task, weights.model, example, uncut=not plan.is_cut, **known)
     except BadInput as error:
         if plan.failure is not None and plan.failure.code == FAILS_UNTRACED:
             raise plan.failure from error

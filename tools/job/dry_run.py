@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from ...errors import BadInput
 from ...models.task import Data
+from ...partition.capture.loss_check import demand_loss
 from ...partition.ir.autocast import autocast_context
 from ...partition.ir.empty_copy import empty_copy, empty_like
 from ...partition.ir.pytree import first_tensor
@@ -60,17 +61,27 @@ class DryRun:
         return cls(train.total or 0, **found, parts=train.parts)
 
 
-def dry_run(task: "Task", model: nn.Module, example: Data, *, autocast: str = "", uncut: bool = False) -> DryRun:
+def dry_run(
+    task: "Task",
+    model: nn.Module,
+    example: Data,
+    *,
+    has_leaf_modules: bool = False,
+    autocast: str = "",
+    uncut: bool = False,
+) -> DryRun:
     """Put a batch of training samples, as large as `example`, through `model`.
 
-    autocast: the dtype in which torch.autocast computes it, if it does. uncut: whether to look for tables.
+    has_leaf_modules: no trace has shown whether the loss has a gradient. autocast: the dtype in which torch.autocast
+    computes it, if it does. uncut: no trace has shown anything; and whether to look for tables.
 
     Raises BadInput where the data is missing or unlike the example, where the batch does not go through, and where
     there is nothing to train.
     """
     train, test = _read_splits(task, model, example, exactly=not uncut)
     index = torch.arange(len(example))
-    with torch.set_grad_enabled(uncut), torch.random.fork_rng(devices=[]), autocast_context(autocast):
+    untraced = uncut or has_leaf_modules
+    with torch.set_grad_enabled(untraced), torch.random.fork_rng(devices=[]), autocast_context(autocast):
         loss = _compute_loss(task, model.train(), take_first(train, len(example)))
     scores, notes = _score(task, model.eval(), test.rows(index % len(test)), autocast)
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -168,10 +179,7 @@ def _compute_loss(task: "Task", model: nn.Module, batch: Data) -> Tensor:
     shapes = ", ".join(_format_sample(tensor) for tensor in (*batch.inputs, *batch.targets))
     with blame("E314", f"the first training batch of task {task.name} ({len(batch)} x {shapes})"):
         loss: Any = task.loss(batch.call(model), *batch.targets)
-    if not isinstance(loss, Tensor) or loss.dim() != 0:
-        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise BadInput("E322", f"the loss must be a scalar tensor, not {shape}", fix="take the mean over the batch")
-    return loss
+    return demand_loss(loss, model)
 
 
 @torch.no_grad()

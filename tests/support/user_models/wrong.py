@@ -189,6 +189,18 @@ def loss_of_each_sample() -> Task:
     return make(loss=nn.CrossEntropyLoss(reduction="none"))
 
 
+def loss_without_gradient() -> Task:
+    return make(loss=lambda output, target: (output.argmax(1) != target).float().mean())
+
+
+def loss_without_gradient_by_chance() -> Task:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        wrong = (output.argmax(1) != target).float().mean()
+        return wrong if wrong > 0.5 else 2 * wrong
+
+    return make(loss=loss)
+
+
 def loss_raises() -> Task:
     return make(loss=nn.functional.mse_loss)
 

@@ -228,6 +228,7 @@ def test_no_command_shows_a_traceback_of_the_users_code(
         ("gives_a_pair", BAD_INPUT, "E321", ["must be Tensor, not tuple"]),
         ("loss_without_targets", BAD_INPUT, "E321", ["takes 1 positional argument but 2 were given"]),
         ("loss_of_each_sample", BAD_INPUT, "E322", ["must be a scalar", "(8,)", "mean"]),
+        ("loss_without_gradient", BAD_INPUT, "E322", ["no gradient", "argmax"]),
         ("example_is_a_tensor", BAD_INPUT, "E312", ["gives a Tensor"]),
     ],
 )

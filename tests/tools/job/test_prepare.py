@@ -256,6 +256,20 @@ def test_a_rehearsal_that_fails(name: str, code: str) -> None:
         dry_run(task, task.build(seed=0), task.example(8))
 
 
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("loss_without_gradient", {"uncut": True}),
+        ("loss_without_gradient_by_chance", {"uncut": True}),
+        ("loss_without_gradient_by_chance", {"has_leaf_modules": True}),
+    ],
+)
+def test_a_rehearsal_finds_a_loss_without_a_gradient_that_no_trace_has_shown(name: str, seen: dict[str, bool]) -> None:
+    task = load_task(TaskSpec(f"{MODELS / 'wrong.py'}:{name}"))
+    with pytest.raises(CutsetError, match="E322: the loss has no gradient"):
+        dry_run(task, task.build(seed=0), task.example(8), **seen)
+
+
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
