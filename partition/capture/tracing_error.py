@@ -8,6 +8,7 @@ from torch import nn
 from torch.fx import Node
 
 from ...errors import BadInput
+from ..operators.step_module import PARTS
 from ..trace.repeated_steps import Difference, RepeatedSteps
 from ..trace.source_location import module_paths, source_line
 from ..trace.user_frames import CodeLine
@@ -114,9 +115,13 @@ def find_modules_of(error: BaseException, model: nn.Module) -> tuple[str, ...]:
 
 
 def find_leaf_globs(model: nn.Module, names: Sequence[str], leaf_modules: Sequence[str]) -> tuple[str, ...]:
-    """Return globs for the modules `names` that may become leaf modules: those neither one yet nor part of one."""
+    """Return globs for the modules `names` that may become leaf modules: those neither one yet nor part of one.
+
+    The loss, which is no module of the model, goes by its own name, and so do its parts.
+    """
     free = [name for name in names if not any(name == leaf or is_inside(name, leaf) for leaf in leaf_modules)]
-    return tuple(dict.fromkeys(find_glob(model, name) for name in free))
+    outer = [part if (part := name.split(".")[0]) in PARTS else name for name in free]
+    return tuple(dict.fromkeys(name if name in PARTS else find_glob(model, name) for name in outer))
 
 
 def _running_modules(traceback: TracebackType | None) -> list[int]:

@@ -33,8 +33,8 @@ def module_paths(node: Node) -> list[str]:
 
 
 def _name_in_model(path: str) -> str:
-    """Return the name of a part of a step as the user knows it."""
-    return "(loss)" if path == "criterion" else path.removeprefix("model").lstrip(".")
+    """Return the name of a part of a step as the user knows it; parts of the loss bear its name."""
+    return "(loss)" if path.split(".")[0] == "criterion" else path.removeprefix("model").lstrip(".")
 
 
 def describe_location(error: BaseException) -> str:

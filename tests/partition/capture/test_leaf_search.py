@@ -1,10 +1,16 @@
 """The search for leaf modules: where it goes, and that it ends."""
 
+from collections.abc import Callable
+
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from cutset.errors import BadInput
+from cutset.partition.capture.export import capture
 from cutset.partition.capture.leaf_search import MAX_ATTEMPTS, capture_by_leaf_modules
-from cutset.partition.capture.tracing_error import Untraceable
+from cutset.partition.capture.tracing_error import Untraceable, find_leaf_globs
 
 
 def test_the_search_ends() -> None:
@@ -43,3 +49,43 @@ def test_the_loss_then_the_model_then_the_step() -> None:
 
     assert capture_by_leaf_modules(attempt, ())[1] == ("(step)",)
     assert tried == [(), ("(loss)",), ("(model)",), ("(step)",)]
+
+
+def loss_with_state() -> Callable[[Tensor, Tensor], Tensor]:
+    steps = torch.zeros(1)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        steps.add_(1)
+        return F.mse_loss(output, target) * steps.sum()
+
+    return loss
+
+
+class CountingLoss(nn.Module):
+    """Counts its steps in a plain tensor of a module of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Identity()
+        self.scale.forward = loss_with_state()  # type: ignore[method-assign]
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.scale(output, target)
+        return loss
+
+
+@pytest.mark.parametrize("make_loss", [loss_with_state, CountingLoss])
+def test_a_loss_that_overwrites_a_tensor_of_its_own_becomes_an_island(make_loss: Callable[[], nn.Module]) -> None:
+    model, loss, x = nn.Linear(6, 6), make_loss(), torch.zeros(4, 6)
+    (graph, _), leaf_modules, error = capture_by_leaf_modules(
+        lambda tried: capture(model, loss, [x], [x], leaf_modules=tried), ()
+    )
+    assert leaf_modules == ("(loss)",)
+    assert error is not None
+    assert "is overwritten" in error.traced
+    assert [op.target for op in graph.ops if "leaf" in op.target]
+
+
+def test_parts_of_the_loss_may_become_the_loss() -> None:
+    assert find_leaf_globs(nn.Linear(6, 6), ["(loss).inner", "(loss)"], ()) == ("(loss)",)
+    assert find_leaf_globs(nn.Linear(6, 6), ["(loss).inner"], ("(loss)",)) == ()
