@@ -1,6 +1,5 @@
 """What a trial run of a leaf module needs: inputs of random values, and a copy of the module."""
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from ..ir.empty_copy import dense_stride
+from ..ir.module_copy import copy_module
 from ..operators.leaf_module import TRACED_CALL, TensorSpec, tensor_spec
 
 # Applied to normally distributed values, so that they have the signs and sizes that a branch may ask for.
@@ -58,7 +58,7 @@ def copy_untraced(module: nn.Module, tensors: Iterable[Tensor]) -> nn.Module:
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     marks = [vars(inner).get(TRACED_CALL) for inner in module.modules()]
     with _KeepTraced():
-        copied = copy.deepcopy(module, memo | {id(mark): mark for mark in marks})
+        copied = copy_module(module, memo | {id(mark): mark for mark in marks})
     for inner in copied.modules():
         vars(inner).pop(TRACED_CALL, None)
     return copied

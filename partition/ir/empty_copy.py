@@ -1,11 +1,12 @@
 """Copies of modules and tensors without their values."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .module_copy import copy_module
 
 
 def empty_like(tensor: Tensor, device: str = "cpu") -> Tensor:
@@ -23,7 +24,7 @@ def empty_copy(module: nn.Module, empty: Callable[[Tensor], Tensor]) -> nn.Modul
         for value in vars(submodule).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # left by a computation, of weight_norm for example
                 memo[id(value)] = value.detach()
-    return copy.deepcopy(module, memo)
+    return copy_module(module, memo)
 
 
 def dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:

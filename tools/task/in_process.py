@@ -1,6 +1,5 @@
 """`cutset.plan` and `cutset.replica`: a module in hand, planned and computed by threads of this process."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +14,7 @@ from ...partition.cluster.machines import Cluster
 from ...partition.dataflow.carried_cut import carry_cut
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.ir.graph import Graph
+from ...partition.ir.module_copy import copy_module
 from ...partition.placement.from_plan import plan_placement
 from ...partition.placement.placement_file import Placement
 from ...partition.placement.to_cut import cut_from_placement
@@ -106,7 +106,7 @@ def _check(
     if len({tensor.shape[:1] for tensor in (*inputs, *targets)}) != 1:
         return
     batch = Data(tuple(inputs), tuple(targets))
-    check_trace(lambda: copy.deepcopy(model), loss, batch, graph, constants, autocast=autocast, tell=lambda note: None)
+    check_trace(lambda: copy_module(model), loss, batch, graph, constants, autocast=autocast, tell=lambda note: None)
 
 
 def make_replica(

@@ -1,11 +1,13 @@
 """A module in hand is planned for the machines that the command would plan for."""
 
+import threading
 from dataclasses import replace
 
 import msgspec
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import cutset
 from cutset.partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
@@ -35,3 +37,24 @@ def test_a_number_of_machines_means_processes_as_they_were_measured(tmp_path, mo
     save_probe(again)
     used = [m.memory_used_bytes - 10**8 for m in cutset.plan(net(), x, machines=2).machines]
     assert used == pytest.approx([3 * (m.memory_used_bytes - 10**8) for m in measured.machines], abs=2)
+
+
+class Locked(nn.Module):
+    """Holds a lock and a module of Python, and branches, so that it is traced, tried as an island and compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.lock, self.functions = nn.Linear(8, 8), threading.Lock(), F
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.lock:
+            y = self.functions.relu(self.linear(x))
+        return y if y.sum() > 0 else -y
+
+
+def test_a_module_that_holds_what_cannot_be_copied_is_planned_and_run() -> None:
+    model, x = Locked(), torch.randn(4, 8)
+    placement = cutset.plan(model, x, machines=1)
+    assert placement.leaf_modules == ["(model)"]
+    with cutset.replica(model, placement, x) as replica:
+        replica.step(cutset.Data((x,), ()), 0)
