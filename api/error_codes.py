@@ -116,6 +116,7 @@ MEANINGS: Mapping[str, str] = {
     "E306": "A file of the user trains as it is imported.",
     "E307": "A function of a notebook uses what cannot be written to a file.",
     "E308": "A callback of the user has failed.",
+    "E309": "Targets are given, and no loss that compares the output with them.",
     "E310": "The task has no data to train on.",
     "E311": "The data of the task cannot be read, or is not a `cutset.Data` with samples.",
     "E312": "The example batch of the task cannot be made, or has the wrong size.",

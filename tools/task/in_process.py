@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...errors import BadInput
 from ...models.task import Data
 from ...partition.capture.export import capture, collect_state
 from ...partition.capture.leaf_search import capture_by_leaf_modules
@@ -53,13 +54,13 @@ def plan_model(
     A number of machines means, as for the command, so many processes of this machine as it was measured, or what
     CUTSET_CLUSTER names; nothing is measured here, and where nothing has been, machines are desktops.
     inputs, targets: an example batch (or micro-batch), of which only shapes and dtypes count; `loss(output, *targets)`
-    gives a scalar. fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
+    gives a scalar, by default the mean square of the output. fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
     "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. leaf_modules: globs; a module whose
     name matches one is one operator, whose inside is not traced. autocast: the dtype in which torch.autocast computes
     model and loss ("bfloat16"), if any. trust_trace: do not compare what is traced with plain torch. candidates: the
     kind of plans to choose among ("metis"). name: the import string to note in the placement.
     """
-    example = _as_sequence(inputs), _as_sequence(targets)
+    example = _as_example(inputs, targets, loss)
     request = PlanRequest(machines) if isinstance(machines, int) else None
     cluster = machines if isinstance(machines, Cluster) else PlanRequest(machines).load_cluster()
 
@@ -126,14 +127,15 @@ def make_replica(
     file, with the weights to use; by default the module's own. training: to `step`; else to `predict`, as the module
     does in evaluation mode. BadInput where the placement is of another model, CheckpointError where the weights are.
     """
+    example = _as_example(inputs, targets, loss)
     leaf_modules, autocast = placement.leaf_modules, placement.autocast
     # The plan was checked when it was made.
     settings: dict[str, Any] = {"leaf_modules": leaf_modules, "autocast": autocast, "trust": True}
     settings["unrolled"] = placement.unrolled
-    graph, constants = capture(model, loss, _as_sequence(inputs), _as_sequence(targets), **settings)
+    graph, constants = capture(model, loss, *example, **settings)
     dataflow = lower_cut(graph, cut_from_placement(placement, graph))
     if not training:
-        evaluation, more = capture(model, None, _as_sequence(inputs), **settings)
+        evaluation, more = capture(model, None, example[0], **settings)
         dataflow = lower_cut(evaluation, carry_cut(graph, dataflow.cut, evaluation))
         constants |= more
     parts = programs(dataflow, training=training)
@@ -146,6 +148,16 @@ def make_replica(
         for worker in replica.workers:
             weights.load_pieces(worker.states, values)
     return replica
+
+
+def _as_example(
+    inputs: "Tensor | Sequence[Tensor]", targets: "Tensor | Sequence[Tensor]", loss: "Callable[..., Tensor]"
+) -> "tuple[Sequence[Tensor], Sequence[Tensor]]":
+    """Return the example batch; BadInput where it has targets, and no loss was given that takes them."""
+    example = _as_sequence(inputs), _as_sequence(targets)
+    if loss is mean_square and example[1]:
+        raise BadInput("E309", "targets are given without a loss", fix="loss=..., called as loss(output, *targets)")
+    return example
 
 
 def _as_sequence(tensors: "Tensor | Sequence[Tensor]") -> "Sequence[Tensor]":

@@ -58,3 +58,12 @@ def test_a_module_that_holds_what_cannot_be_copied_is_planned_and_run() -> None:
     assert placement.leaf_modules == ["(model)"]
     with cutset.replica(model, placement, x) as replica:
         replica.step(cutset.Data((x,), ()), 0)
+
+
+def test_targets_without_a_loss_are_refused() -> None:
+    x = torch.randn(4, 8)
+    placement = cutset.plan(net(), x)
+    with pytest.raises(cutset.CutsetError, match="E309: targets are given without a loss"):
+        cutset.plan(net(), (x,), (x,))
+    with pytest.raises(cutset.CutsetError, match="E309"):
+        cutset.replica(net(), placement, x, x)
