@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 
 from ...errors import BadInput
 from ...models.task import Data
@@ -22,7 +23,9 @@ from ...partition.placement.to_cut import cut_from_placement
 from ...partition.recurrence.recurrent_call import has_recurrent
 from ...runtime.replica.replica import Replica
 from ...runtime.worker.program import programs
+from ..blame import blame
 from . import weight_source as weights
+from .lazy_modules import initialise_lazy_modules, is_lazy
 from .load_task import mean_square
 from .plan_request import PlanRequest
 from .trace_check import check_trace
@@ -54,13 +57,15 @@ def plan_model(
     A number of machines means, as for the command, so many processes of this machine as it was measured, or what
     CUTSET_CLUSTER names; nothing is measured here, and where nothing has been, machines are desktops.
     inputs, targets: an example batch (or micro-batch), of which only shapes and dtypes count; `loss(output, *targets)`
-    gives a scalar, by default the mean square of the output. fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
+    gives a scalar, by default the mean square of the output. Of a lazy module a copy gets its sizes from the batch.
+    fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
     "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. leaf_modules: globs; a module whose
     name matches one is one operator, whose inside is not traced. autocast: the dtype in which torch.autocast computes
     model and loss ("bfloat16"), if any. trust_trace: do not compare what is traced with plain torch. candidates: the
     kind of plans to choose among ("metis"). name: the import string to note in the placement.
     """
     example = _as_example(inputs, targets, loss)
+    model = _with_sizes(model, example, seed)
     request = PlanRequest(machines) if isinstance(machines, int) else None
     cluster = machines if isinstance(machines, Cluster) else PlanRequest(machines).load_cluster()
 
@@ -128,6 +133,7 @@ def make_replica(
     does in evaluation mode. BadInput where the placement is of another model, CheckpointError where the weights are.
     """
     example = _as_example(inputs, targets, loss)
+    model = _with_sizes(model, example, seed)
     leaf_modules, autocast = placement.leaf_modules, placement.autocast
     # The plan was checked when it was made.
     settings: dict[str, Any] = {"leaf_modules": leaf_modules, "autocast": autocast, "trust": True}
@@ -162,3 +168,13 @@ def _as_example(
 
 def _as_sequence(tensors: "Tensor | Sequence[Tensor]") -> "Sequence[Tensor]":
     return tensors if isinstance(tensors, list | tuple) else (tensors,)
+
+
+def _with_sizes(model: "nn.Module", example: "tuple[Sequence[Tensor], Sequence[Tensor]]", seed: int) -> "nn.Module":
+    """Return the model, or where it is lazy a copy that has its sizes, with values drawn from the seed."""
+    if not is_lazy(model):
+        return model
+    device = next(tensor.device.type for tensor in (*model.parameters(), *model.buffers()))
+    batch = Data(tuple(torch.zeros_like(tensor, device=device) for tensor in example[0]), ())
+    with blame("E321", "the model, run on zeros of the shapes of the example batch,", fix="check the example batch"):
+        return initialise_lazy_modules(copy_module(model), lambda: batch, seed=seed, device=device)

@@ -67,3 +67,28 @@ def test_targets_without_a_loss_are_refused() -> None:
         cutset.plan(net(), (x,), (x,))
     with pytest.raises(cutset.CutsetError, match="E309"):
         cutset.replica(net(), placement, x, x)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_lazy_module_gets_its_sizes_from_the_example_batch(device: str) -> None:
+    x, y = torch.randn(4, 8), torch.randn(4, 2)
+    model = nn.Sequential(nn.LazyLinear(3, device=device), nn.Linear(3, 2, device=device))
+    placement = cutset.plan(model, (x,), (y,), loss=F.mse_loss)
+    sized = nn.Sequential(nn.Linear(8, 3), nn.Linear(3, 2))
+    assert placement.fingerprint == cutset.plan(sized, (x,), (y,), loss=F.mse_loss).fingerprint
+    assert isinstance(model[0], nn.LazyLinear)
+
+
+def test_a_replica_of_a_lazy_module_draws_its_values() -> None:
+    x, model = torch.randn(4, 8), nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
+    placement = cutset.plan(model, x)
+    losses = []
+    for seed in (1, 1, 2):
+        with cutset.replica(model, placement, x, seed=seed) as replica:
+            losses.append(replica.step(cutset.Data((x,), ()), 0))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_lazy_module_that_fails_on_the_example_batch() -> None:
+    with pytest.raises(cutset.CutsetError, match=r"E321: the model, run on zeros .* mat1 and mat2"):
+        cutset.plan(nn.Sequential(nn.LazyLinear(3), nn.Linear(4, 2)), torch.randn(4, 8))
