@@ -24,11 +24,12 @@ class StreamPosition(msgspec.Struct, frozen=True):
 class LoopPosition(msgspec.Struct, frozen=True):
     """How a loop that the user keeps goes through its data.
 
-    batches: of the data for each step of a replica. scheduled: how often its schedulers are called for each step.
+    batches: of the data for each step of a replica. scheduled: how often each of its schedulers is called within the
+    loop for each step, in the order in which they are prepared.
     """
 
     batches: float = 1.0
-    scheduled: float = 0.0
+    scheduled: list[float] = []
 
 
 FIRST_LOOP = LoopPosition()

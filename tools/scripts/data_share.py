@@ -15,48 +15,66 @@ from ..samples.generators import iterate_seeded
 class LoopCounts:
     """How many batches a replica has taken, and how often its schedulers were called within the loops over them.
 
-    calls: of a scheduler within the loops. is_reading: whether a loop over batches is under way.
+    is_reading: whether a loop over batches is under way.
     """
 
     def __init__(self) -> None:
-        self.batches, self.calls, self.is_reading = 0, 0, False
-        self._schedule_steps = list[Callable[..., Any]]()
-        self._to_skip, self._calls_per_batch, self._due = 0, 0.0, 0.0
+        self.batches, self.is_reading = 0, False
+        self._schedulers = list[WatchedScheduler]()
+        self._to_skip, self._called = 0, list[int]()
+
+    @property
+    def calls(self) -> list[int]:
+        """How often each scheduler was called within the loops, in the order in which they are watched."""
+        return [scheduler.calls for scheduler in self._schedulers]
 
     def begin_at(self, step: int, position: LoopPosition) -> None:
         """Pass over the batches before a step, and call the schedulers for them as often as they were called."""
         self.batches = self._to_skip = round(step * position.batches)
-        self.calls = round(step * position.scheduled)
-        self._calls_per_batch = self.calls / max(1, self.batches)
+        self._called = [round(step * rate) for rate in position.scheduled]
 
     def describe(self, steps: int) -> LoopPosition:
         """Return how the loop goes, after so many steps: within the last one, before the schedulers are called."""
-        return LoopPosition(self.batches / max(1, steps), self.calls / max(1, steps - 1))
+        return LoopPosition(self.batches / max(1, steps), [calls / max(1, steps - 1) for calls in self.calls])
 
     def skip(self) -> bool:
         """Return whether the next batch is passed over; call the schedulers as its loop did."""
         if not self._to_skip:
             return False
         self._to_skip -= 1
-        self._due += self._calls_per_batch
-        while self._due >= 1 - 1e-9:
-            self._due -= 1
-            for step in self._schedule_steps:
-                step()
+        for scheduler in self._schedulers:
+            scheduler.catch_up()
         return True
 
     def watch(self, scheduler: Any) -> None:
         """Count the calls of a scheduler from now on, which is the object's own `step`."""
-        original: Callable[..., Any] = scheduler.step
-        is_first = not self._schedule_steps
+        number = len(self._schedulers)
+        called = self._called[number] if number < len(self._called) else 0
+        self._schedulers.append(WatchedScheduler(scheduler, self, called))
+
+
+class WatchedScheduler:
+    """A scheduler whose calls within the loops are counted, each by itself: one is called for each batch, one never.
+
+    called: how often it was before this process began, while it took as many batches as `counts` has then.
+    """
+
+    def __init__(self, scheduler: Any, counts: LoopCounts, called: int) -> None:
+        self.calls, self._per_batch, self._due = called, called / max(1, counts.batches), 0.0
+        self._step: Callable[..., Any] = scheduler.step
 
         def step(*arguments: Any, **options: Any) -> Any:
-            if is_first and self.is_reading:
-                self.calls += 1
-            return original(*arguments, **options)
+            self.calls += counts.is_reading
+            return self._step(*arguments, **options)
 
         scheduler.step = step
-        self._schedule_steps.append(original)
+
+    def catch_up(self) -> None:
+        """Call it as often as it was called for a batch that is passed over."""
+        self._due += self._per_batch
+        while self._due >= 1 - 1e-9:
+            self._due -= 1
+            self._step()
 
 
 def share_loader(loader: Any, replica: int, replicas: int, *, seed: int, counts: LoopCounts) -> Any:

@@ -70,18 +70,33 @@ class Scheduler:
         self.calls += 1
 
 
-def test_a_scheduler_that_is_called_for_each_batch_goes_on_too() -> None:
-    counts, scheduler = LoopCounts(), Scheduler()
-    counts.watch(scheduler)
-    for _ in share_loader(loader_of(20, 2), 0, 1, seed=0, counts=counts):
-        scheduler.step()
-    scheduler.step()  # between two epochs, which whoever goes on does by itself
-    assert (counts.batches, counts.calls) == (10, 10)
-    later, again = LoopCounts(), Scheduler()
-    later.begin_at(7, LoopPosition(1.0, counts.calls / counts.batches))
-    later.watch(again)
-    assert len(batches(share_loader(loader_of(20, 2), 0, 1, seed=0, counts=later))) == 3
-    assert again.calls == 7
+def run_epochs(counts: LoopCounts, epochs: int, order: list[str], stop: int = 0) -> dict[str, int]:
+    """Loop with a scheduler that is called for each batch, one for every other and one after each epoch."""
+    schedulers = {name: Scheduler() for name in order}
+    for scheduler in schedulers.values():
+        counts.watch(scheduler)
+    share = share_loader(loader_of(20, 2), 0, 1, seed=0, counts=counts)
+    for _ in range(epochs):
+        for _ in share:
+            schedulers["batch"].step()
+            if counts.batches % 2 == 0:
+                schedulers["second"].step()
+            if counts.batches == stop:
+                return {name: one.calls for name, one in schedulers.items()}
+        schedulers["epoch"].step()
+    return {name: one.calls for name, one in schedulers.items()}
+
+
+@pytest.mark.parametrize("order", [["batch", "epoch", "second"], ["epoch", "second", "batch"]])
+def test_each_scheduler_goes_on_as_often_as_it_was_called(order: list[str]) -> None:
+    """Those between two epochs are called by whoever goes on by itself."""
+    counts, stop = LoopCounts(), 16
+    assert run_epochs(counts, 3, order, stop) == {"batch": 16, "second": 8, "epoch": 1}
+    assert dict(zip(order, counts.calls, strict=True)) == {"batch": 16, "second": 8, "epoch": 0}
+    later = LoopCounts()
+    later.begin_at(stop, LoopPosition(1.0, [calls / stop for calls in counts.calls]))
+    assert run_epochs(later, 3, order) == run_epochs(LoopCounts(), 3, order)
+    assert dict(zip(order, later.calls, strict=True)) == {"batch": 30, "second": 15, "epoch": 0}
 
 
 class Stream(IterableDataset[Tensor]):
