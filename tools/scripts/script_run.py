@@ -124,7 +124,7 @@ class ScriptRun:
         self._worker, self.start_step = worker, worker.start_step
         for scheduler in schedulers:
             counts.watch(scheduler)
-        shared = SharedOptimizer(optimizer, worker.take_step)
+        shared = SharedOptimizer(optimizer, worker.take_step, goes_on=worker.start_step > 0)
         seed = spec.training.seed
         made = {id(optimizer): shared}
         made |= {id(one): share_loader(one, self.replica, self.replicas, seed=seed, counts=counts) for one in data}

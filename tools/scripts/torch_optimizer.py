@@ -72,10 +72,10 @@ class SharedOptimizer(torch.optim.Optimizer):
     """Hands gradients to the shards at `step`, which make the update; has the parameter groups of the user's optimizer.
 
     So schedulers of either set the rates of both. Other options stay as they were. push: called with the factor of the
-    learning rate at present.
+    learning rate at present. goes_on: whether steps were made before, by another process.
     """
 
-    def __init__(self, own: torch.optim.Optimizer, push: Callable[[float], None]) -> None:
+    def __init__(self, own: torch.optim.Optimizer, push: Callable[[float], None], *, goes_on: bool = False) -> None:
         parameters = [parameter for group in own.param_groups for parameter in group["params"]]
         super().__init__(parameters, own.defaults)
         self.param_groups = own.param_groups
@@ -83,6 +83,8 @@ class SharedOptimizer(torch.optim.Optimizer):
         self._frozen = [one for one in parameters if not one.requires_grad]
         self._bases = [base_rate(group) for group in own.param_groups]
         self._options = self._list_options()
+        if goes_on:
+            self._note_step()
 
     @property
     def factor(self) -> float:
@@ -133,9 +135,13 @@ class SharedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         self._demand_same_options()
         self._demand_same_parameters()
-        vars(self._own)["_opt_called"] = True  # else a scheduler of it warns
+        self._note_step()
         self._push(self.factor)
         return loss
+
+    def _note_step(self) -> None:
+        """Have schedulers know of a step; else they warn that they are called before the optimizer."""
+        vars(self._own)["_opt_called"] = True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set rates and other options. BadInput E361 where it has more: the rest is on the shards."""

@@ -78,6 +78,18 @@ def test_schedulers_of_either_optimizer_set_the_rate_that_is_pushed() -> None:
         assert pushed == pytest.approx([1, 0.5, 0.25])
 
 
+@pytest.mark.filterwarnings("error")
+def test_schedulers_that_catch_up_before_the_first_step_do_not_warn() -> None:
+    own = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.2)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(own, 0.5)
+    taken = SharedOptimizer(own, lambda factor: None, goes_on=True)
+    schedule.step()
+    assert taken.factor == 0.5
+    anew = torch.optim.lr_scheduler.ExponentialLR(shared(0.2)[1], 0.5)
+    with pytest.raises(UserWarning, match=r"before `optimizer.step\(\)`"):
+        anew.step()
+
+
 def test_a_closure_is_called_before_the_push() -> None:
     taken, _, pushed = shared(0.1)
     assert taken.step(lambda: 7.0) == 7.0
