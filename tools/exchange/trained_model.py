@@ -38,6 +38,13 @@ TORCH_NAMES = {
     "adam": {"mean": "exp_avg", "square": "exp_avg_sq"},
     "adamw": {"mean": "exp_avg", "square": "exp_avg_sq"},
 }
+TORCH_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adagrad-torch": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 COUNTED = ("adagrad-torch", "rmsprop", "adam", "adamw")  # those whose state has the number of the update in torch
 
 
@@ -118,7 +125,7 @@ def _find_group(checkpoint: Checkpoint, optimizer: RatedOptimizer | Grouped, nam
 
 
 def _list_options(optimizer: RatedOptimizer) -> dict[str, Any]:
-    """Return the options as torch has them."""
+    """Return the options as torch has them; those that are only torch's as they are by default, which it demands."""
     plain: PlainOptimizer | Scaled = optimizer.inner if isinstance(optimizer, Scheduled) else optimizer
     options = dict(msgspec.to_builtins(plain.inner if isinstance(plain, Scaled) else plain))
     options.pop("type", None)
@@ -126,7 +133,9 @@ def _list_options(optimizer: RatedOptimizer) -> dict[str, Any]:
         options["betas"] = (options.pop("beta1"), options.pop("beta2"))
     if "initial" in options:
         options["initial_accumulator_value"] = options.pop("initial")
-    return options
+    twin = TORCH_OPTIMIZERS.get(optimizer.name)
+    defaults = {} if twin is None else twin([torch.zeros(1)]).defaults
+    return {**defaults, **options}
 
 
 def write_checkpoint(model: TrainedModel, folder: Path, about: Mapping[str, Any]) -> None:

@@ -10,8 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from cutset.errors import BadInput, UsageError
+from cutset.ps.optimizers.registry import parse_optimizer
+from cutset.tools.exchange import trained_model
 from cutset.tools.exchange.forms import read_form, write_form
-from cutset.tools.exchange.trained_model import TrainedModel, read_trained, write_checkpoint
+from cutset.tools.exchange.trained_model import TORCH_NAMES, TORCH_OPTIMIZERS, TrainedModel, read_trained, write_checkpoint
 from cutset.tools.run_folder import WEIGHTS
 
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -21,6 +23,13 @@ OPTIMIZERS: dict[str, Make] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
     "adagrad-torch": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+OPTIONS = {  # of the same here: text and learning rate
+    "sgd": ("sgd:momentum=0.9", 0.1),
+    "adam": ("adam", 0.01),
+    "adamw": ("adamw", 0.01),
+    "rmsprop": ("rmsprop:momentum=0.5", 0.01),
+    "adagrad-torch": ("adagrad-torch", 0.1),
 }
 UPDATES = 4
 
@@ -58,7 +67,11 @@ def through_a_run(model: TrainedModel, folder: Path) -> TrainedModel:
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_of_torch_goes_on_after_the_way_through_a_run(name: str, named: bool, tmp_path: Path) -> None:
+def test_an_optimizer_of_torch_goes_on_after_the_way_through_a_run(
+    name: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is in the file, with the options of a run that was trained with the same."""
+    monkeypatch.setattr(trained_model, "parse_optimizer", lambda name, lr: parse_optimizer(*OPTIONS[name]))
     model, optimizer = train(OPTIMIZERS[name], named=named)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "theirs.pt")
     read = read_form(tmp_path / "theirs.pt")
@@ -69,12 +82,16 @@ def test_an_optimizer_of_torch_goes_on_after_the_way_through_a_run(name: str, na
     again = net()
     again.load_state_dict(ours["model"])
     assert same(again.state_dict(), model.state_dict())
-    later = OPTIMIZERS[name](again.named_parameters())
-    state = later.state_dict() | {"state": ours["optimizer"]["state"]}
-    later.load_state_dict(state)
+    later = type(optimizer)(again.named_parameters(), lr=7.0)  # which the file replaces, with all other options
+    later.load_state_dict(ours["optimizer"])
     for one in (later, optimizer):
         step(again if one is later else model, one, 3)
     assert same(again.state_dict(), model.state_dict())
+
+
+def test_all_optimizers_whose_state_torch_has_are_tried() -> None:
+    assert OPTIMIZERS.keys() == OPTIONS.keys() == TORCH_NAMES.keys() == TORCH_OPTIMIZERS.keys()
+    assert all(type(make([torch.zeros(1)])) is TORCH_OPTIMIZERS[name] for name, make in OPTIMIZERS.items())
 
 
 @pytest.mark.parametrize("named", [True, False])
