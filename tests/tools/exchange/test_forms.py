@@ -13,7 +13,13 @@ from cutset.errors import BadInput, UsageError
 from cutset.ps.optimizers.registry import parse_optimizer
 from cutset.tools.exchange import trained_model
 from cutset.tools.exchange.forms import read_form, write_form
-from cutset.tools.exchange.trained_model import TORCH_NAMES, TORCH_OPTIMIZERS, TrainedModel, read_trained, write_checkpoint
+from cutset.tools.exchange.trained_model import (
+    TORCH_NAMES,
+    TORCH_OPTIMIZERS,
+    TrainedModel,
+    read_trained,
+    write_checkpoint,
+)
 from cutset.tools.run_folder import WEIGHTS
 
 Make = Callable[[Any], torch.optim.Optimizer]
