@@ -38,7 +38,10 @@ def export(run: Path, form: str, out: Path, weights: str, part: str) -> None:
         raise UsageError("E220", f"--part {part}; it must be a size", fix="--part 500MB, or 5GB")
     model = read_trained(run, weights)
     write_form(form, out, model, part_bytes=int(size[1]) * (10**9 if size[2] == "GB" else 10**6))
-    what = f", state of {model.optimizer}" if model.groups and form != "hf" else ""
+    what = ""
+    if model.optimizer and form != "hf":
+        what = f", state of {model.optimizer}"
+        what = what if model.groups else f", without the{what[1:]}: no optimizer of torch is the same"
     click.echo(f"{out}: {len(model.weights)} tensors{what}", err=True)
 
 

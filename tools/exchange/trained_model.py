@@ -1,7 +1,7 @@
 """`TrainedModel`: a model's weights and what its optimizer remembers, by names; read from a run, and written as one."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ TORCH_NAMES = {
     "adam": {"mean": "exp_avg", "square": "exp_avg_sq"},
     "adamw": {"mean": "exp_avg", "square": "exp_avg_sq"},
 }
-TORCH_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+TORCH_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adagrad-torch": torch.optim.Adagrad,
     "rmsprop": torch.optim.RMSprop,
@@ -51,6 +51,8 @@ COUNTED = ("adagrad-torch", "rmsprop", "adam", "adamw")  # those whose state has
 @dataclass
 class TrainedModel:
     """weights: the state_dict. optimizer: its name here, "" where nothing is known of one.
+
+    There are state and groups only where torch has the same optimizer.
 
     state: by name of a trained parameter, what the optimizer remembers of it, by the names of torch. groups: options of
     the optimizer by name, each with the "params" that it has. updates: that were made.
@@ -92,9 +94,11 @@ def read_trained(source: Path, which: str = LAST) -> TrainedModel:
 
 def _read_optimizer(checkpoint: Checkpoint, optimizer: AnyOptimizer, model: TrainedModel) -> None:
     model.optimizer = optimizer.name
+    if optimizer.name not in TORCH_OPTIMIZERS:
+        return
     inner = optimizer.inner if isinstance(optimizer, Averaged) else optimizer
     options = inner.optimizers if isinstance(inner, Grouped) else [inner]
-    names = TORCH_NAMES.get(optimizer.name, {})
+    names = TORCH_NAMES[optimizer.name]
     members: list[list[str]] = [[] for _ in options]
     places = {name: place for place, name in enumerate(model.weights)}  # torch goes by the order of the model
     for name in sorted(checkpoint.trained_names, key=lambda name: places.get(name, len(places))):

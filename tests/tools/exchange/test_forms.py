@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from cutset.errors import BadInput, UsageError
 from cutset.ps.optimizers.registry import parse_optimizer
+from cutset.tools.commands.exchange_commands import export
 from cutset.tools.exchange import trained_model
 from cutset.tools.exchange.forms import read_form, write_form
 from cutset.tools.exchange.trained_model import (
@@ -98,6 +100,21 @@ def test_an_optimizer_of_torch_goes_on_after_the_way_through_a_run(
 def test_all_optimizers_whose_state_torch_has_are_tried() -> None:
     assert OPTIMIZERS.keys() == OPTIONS.keys() == TORCH_NAMES.keys() == TORCH_OPTIMIZERS.keys()
     assert all(type(make([torch.zeros(1)])) is TORCH_OPTIMIZERS[name] for name, make in OPTIMIZERS.items())
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam/tau", "adadelay"])
+def test_of_an_optimizer_that_torch_does_not_have_the_weights_alone_are_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = train(OPTIMIZERS["adagrad-torch"])
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "theirs.pt")
+    monkeypatch.setattr(trained_model, "parse_optimizer", lambda _, lr: parse_optimizer(name, lr))
+    through_a_run(read_form(tmp_path / "theirs.pt"), tmp_path / "run")
+    for form in ("torch", "dcp"):
+        done = CliRunner().invoke(export, [str(tmp_path / "run"), "--to", form, "--out", str(tmp_path / form)])
+        assert f"without the state of {name}: no optimizer of torch is the same" in done.output
+    assert torch.load(tmp_path / "torch", weights_only=True).keys() == {"model"}
+    assert not read_form(tmp_path / "dcp", trust=True).state
 
 
 @pytest.mark.parametrize("named", [True, False])
