@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ..ir.autocast import autocast_depth
 from ..ir.pytree import iter_leaves
 from ..operators.step_module import MODEL, STEP
-from ..trace.source_location import PARTITION, TORCH
+from ..trace.user_frames import is_users_file
 from .leaf_selection import is_inside
 from .tracing_error import Untraceable
 
@@ -48,7 +48,7 @@ class RefuseDroppedGradients(TorchFunctionMode):
 
 
 def _find_user_line() -> str:
-    frames = [f for f in traceback.extract_stack()[:-1] if not f.filename.startswith((TORCH, PARTITION))]
+    frames = [f for f in traceback.extract_stack()[:-1] if is_users_file(f.filename)]
     return _format_place(frames[-1].filename, frames[-1].lineno)
 
 

@@ -3,22 +3,21 @@
 import os
 import traceback
 
-import torch
 from torch.fx import Node
 
-TORCH = os.path.dirname(torch.__file__)
-PARTITION = os.path.dirname(os.path.dirname(__file__))
+from .user_frames import is_users_file
 
 
 def source_line(node: Node) -> str:
     """Return file and line of the model's code that led to a node, as "model.py:12"; "" where there is none."""
     trace = (node.meta.get("stack_trace") or "").splitlines()
     lines = [line.strip() for line in trace if line.strip().startswith("File")]
-    users = [line for line in lines if TORCH not in line and PARTITION not in line and '"<' not in line]
+    places = [line.removeprefix("File ").partition(", line ") for line in lines]
+    users = [(file.strip(chr(34)), rest) for file, _, rest in places if is_users_file(file.strip(chr(34)))]
     if not users:
         return ""
-    file, _, rest = users[-1].removeprefix("File ").partition(", line ")
-    return f"{os.path.basename(file.strip(chr(34)))}:{rest.partition(',')[0]}"
+    file, rest = users[-1]
+    return f"{os.path.basename(file)}:{rest.partition(',')[0]}"
 
 
 def module_path(node: Node) -> str:
@@ -38,9 +37,9 @@ def _name_in_model(path: str) -> str:
 
 
 def describe_location(error: BaseException) -> str:
-    """Return the innermost line outside torch that led to an error, as " at model.py:12 (code)", or ""."""
+    """Return the innermost line of the user's code that led to an error, as " at model.py:12 (code)", or ""."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [f for f in frames if not f.filename.startswith((TORCH, PARTITION, "<"))]
+    users = [f for f in frames if is_users_file(f.filename)]
     cause = error.__cause__ or error.__context__
     if not users:
         return describe_location(cause) if cause is not None else ""
