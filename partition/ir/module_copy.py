@@ -69,5 +69,6 @@ def _list_parts(value: Any) -> list[Any]:
         return []
     if not isinstance(reduced, tuple) or not reduced:  # a string names a global, which is not copied
         return []
-    made, state, items, pairs = (*reduced[1:5], *[None] * (5 - len(reduced)))
+    parts: list[Any] = [*reduced[1:5], *[None] * (5 - len(reduced))]
+    made, state, items, pairs = parts
     return [*made, state, *(items or ()), *(part for pair in pairs or () for part in pair)]

@@ -141,10 +141,7 @@ class RunConfig:
         help="Also keep an exponential moving average of the weights, in model-ema.safetensors.",
     )
     clip_norm: float = option(
-        0.0,
-        group=TRAINING,
-        check=number(0),
-        help="Clip the global gradient norm of each replica to this value; 0 disables.",
+        0.0, group=TRAINING, check=number(0), help="Clip the global gradient norm of each replica to this; 0 disables."
     )
     epochs: int | None = option(
         group=TRAINING,

@@ -55,14 +55,14 @@ def plan_model(
     """Return the best placement of a module over `machines` machines (or those of a cluster), all of them used.
 
     A number of machines means, as for the command, so many processes of this machine as it was measured, or what
-    CUTSET_CLUSTER names; nothing is measured here, and where nothing has been, machines are desktops.
-    inputs, targets: an example batch (or micro-batch), of which only shapes and dtypes count; `loss(output, *targets)`
-    gives a scalar, by default the mean square of the output. Of a lazy module a copy gets its sizes from the batch.
-    fewer: some machines may be left out, where that is better. objective: what to minimise: "time",
-    "bytes" or "memory". pins: "GLOB=MACHINE", modules that must be on a machine. leaf_modules: globs; a module whose
-    name matches one is one operator, whose inside is not traced. autocast: the dtype in which torch.autocast computes
-    model and loss ("bfloat16"), if any. trust_trace: do not compare what is traced with plain torch. candidates: the
-    kind of plans to choose among ("metis"). name: the import string to note in the placement.
+    CUTSET_CLUSTER names; nothing is measured here, and where nothing has been, machines are desktops. inputs, targets:
+    an example batch, of which only shapes and dtypes count; `loss(output, *targets)` gives a scalar, by default the
+    mean square of the output. Of a lazy module a copy gets its sizes from it.
+    fewer: some machines may be left out, where that is better. objective: what to minimise: "time", "bytes" or
+    "memory". pins: "GLOB=MACHINE", modules that must be on a machine. leaf_modules: globs; a module whose name matches
+    one is one operator, not traced inside. autocast: the dtype in which torch.autocast computes model and loss, if any.
+    trust_trace: do not compare what is traced with plain torch. candidates: the kind of plans to choose among
+    ("metis"). name: the import string to note in the placement.
     """
     example = _as_example(inputs, targets, loss)
     model = _with_sizes(model, example, seed)
@@ -77,9 +77,8 @@ def plan_model(
         return found
 
     (graph, _), leaf_modules, _ = capture_by_leaf_modules(attempt, leaf_modules)
-    unrolled = None
-    if len(cluster) > 1 and has_recurrent(graph):
-        unrolled, _ = attempt(tuple(leaf_modules), unrolled=True)
+    is_unrolled = len(cluster) > 1 and has_recurrent(graph)
+    unrolled = attempt(tuple(leaf_modules), unrolled=True)[0] if is_unrolled else None
     if request is not None:
         cluster = request.load_cluster(task=graph.digest, unrolled="" if unrolled is None else unrolled.digest)
     placement = plan_placement(
