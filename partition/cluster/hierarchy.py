@@ -7,12 +7,12 @@ groups; cards of different speeds do not.
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import networkx as nx
 
-from .machines import Cluster
+from .machines import Cluster, Machine
 
 MIN_RATIO = 1.5  # of the bandwidths inside and between groups; below it all machines are equally near
 
@@ -36,9 +36,37 @@ def order_machines(cluster: Cluster) -> list[int]:
 
 def choose_machines(cluster: Cluster, count: int, keep: Sequence[int] = ()) -> list[int]:
     """Choose so many machines, in rising order: those to keep, then the fastest; of machines alike, near ones."""
+    return _choose(cluster, count, keep, lambda machine: (-machine.flops_per_s, -machine.memory_bytes))
+
+
+def choose_large_machines(cluster: Cluster, count: int, model_bytes: int, keep: Sequence[int] = ()) -> list[int]:
+    """Choose so many machines for a model that does not fit on the fastest: those to keep, then those that hold it.
+
+    model_bytes: of the whole model on one machine, by the memory model. Of machines that hold it alone, the fastest
+    come first; the largest of the others come after them.
+    """
+
+    def order(machine: Machine) -> tuple[float, ...]:
+        holds = machine.needed_bytes(model_bytes) <= machine.memory_bytes
+        speed, size = -machine.flops_per_s, -float(machine.memory_bytes)
+        return (0.0, speed, size) if holds else (1.0, size, speed)
+
+    return _choose(cluster, count, keep, order)
+
+
+def have_room(cluster: Cluster, model_bytes: int) -> bool:
+    """Whether some machine holds a model of so many bytes alone, or all together have the memory for it."""
+    rooms = [max(0, one.memory_bytes - one.process_bytes) / one.memory_ratio for one in cluster.machines]
+    alone = any(one.needed_bytes(model_bytes) <= one.memory_bytes for one in cluster.machines)
+    return alone or (len(cluster) > 1 and sum(rooms) >= model_bytes)
+
+
+def _choose(
+    cluster: Cluster, count: int, keep: Sequence[int], order: Callable[[Machine], tuple[float, ...]]
+) -> list[int]:
     place = {number: i for i, number in enumerate(order_machines(cluster))}
     others = [n for n in range(len(cluster)) if n not in keep]
-    others.sort(key=lambda n: (-cluster.machines[n].flops_per_s, -cluster.machines[n].memory_bytes, place[n]))
+    others.sort(key=lambda n: (order(cluster.machines[n]), place[n]))
     return sorted([*keep, *others[: max(0, count - len(keep))]])
 
 

@@ -19,7 +19,9 @@ from ..ir.box import volume
 from ..ir.graph import STATE_KINDS, Graph, Op, TensorInfo
 from ..operators.leaf_module import LEAF_MODULE
 from ..operators.sharding.cost_class import VIEW
+from .cut import one_machine_cut
 from .dataflow import RUN, Dataflow
+from .lowering import lower_cut
 
 MIN_MASTER_BYTES = 4  # an element of float32
 KEPT_BYTES = 128 << 20  # of gradients on their way while the next are computed; of more, slices are copied (ps/client)
@@ -99,6 +101,12 @@ def whole_memory(graph: Graph, *, in_flight: int = 1) -> int:
     added = max((volume(info.box) * info.element_bytes for info in graph.parameters if info.gradient), default=0)
     added = _added_bytes(added, _master_bytes(graph) * sum(volume(info.box) for info in graph.parameters))
     return sum(volume(graph.tensors[name].box) * size for name, size in state.items()) + added + in_flight * values
+
+
+def uncut_memory(graph: Graph) -> int:
+    """Bytes that a machine with the whole model needs at least, with every segment recomputed that can be."""
+    (needed,) = least_memory(lower_cut(graph, one_machine_cut(graph)))
+    return needed
 
 
 def recompute_to_fit(dataflow: Dataflow, cluster: Cluster, *, in_flight: int = 1) -> Dataflow:

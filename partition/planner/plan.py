@@ -180,6 +180,12 @@ class ScoredPlan:
         return max(needed / machine.memory_bytes for needed, machine in pairs)
 
     @property
+    def memory_excess(self) -> float:
+        """What the machines need beyond their memory, as fractions of it, added up; 0 where all have enough."""
+        pairs = zip(self.simulation.memory_bytes, self.cluster.machines, strict=True)
+        return sum(max(0.0, needed / machine.memory_bytes - 1.0) for needed, machine in pairs)
+
+    @property
     def figures(self) -> Figures:
         """What it is ranked by."""
         simulation = self.simulation
@@ -195,9 +201,9 @@ class ScoredPlan:
 class PlanningResult:
     """What planning found.
 
-    one_machine: the model uncut on the fastest machine. plans: all that were scored. rejected: all that were not made.
-    shortage: why machines had to be left out, in words; "" where they had not. least_s: seconds that no plan is below
-    (lower_bound.py).
+    one_machine: the model uncut on the fastest machine that holds it, on the largest where none does. plans: all that
+    were scored. rejected: all that were not made. shortage: why machines had to be left out, in words; "" where they
+    had not. least_s: seconds that no plan is below (lower_bound.py).
     """
 
     problem: PlanningProblem

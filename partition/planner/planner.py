@@ -3,19 +3,22 @@
 1. Make the candidates for all machines and, where some may stay idle or must, for fewer of them (candidates.py).
 2. Lower each to what every machine computes and sends, and simulate a step of it; of a large graph that repeats blocks
    only those that are best by estimates (estimates.py).
-3. Improve the best few by local search (local_search.py).
+3. Improve the best few by local search (local_search.py); while nothing fits in memory, those that come nearest to it.
 4. Choose: plans that fit in memory and use every machine come first, then the objective decides.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 from ...errors import Infeasible, UsageError
-from ..cluster.hierarchy import choose_machines, order_machines
+from ..cluster.hierarchy import choose_large_machines, choose_machines, order_machines
 from ..cluster.machines import Cluster
 from ..dataflow.cut import Cut, one_machine_cut
 from ..dataflow.even_owners import spread_owners
+from ..dataflow.memory_model import uncut_memory
 from ..ir.graph import Graph
 from .candidates import candidate_names, max_machines, propose_candidates
 from .estimates import CandidateEstimates, Estimate
@@ -25,6 +28,7 @@ from .pins import resolve_pins
 from .plan import (
     EVEN_OWNERS_SUFFIX,
     LOCAL_SEARCH_SUFFIX,
+    MEMORY,
     OBJECTIVES,
     TIME,
     Candidate,
@@ -82,6 +86,7 @@ class _PlanSearch:
     def __init__(self, problem: PlanningProblem, *, prefix: str, fewer: bool, objective: str) -> None:
         self.problem, self.prefix, self.fewer, self.objective = problem, prefix, fewer, objective
         self.scorer = PlanScorer(problem.graph, problem.micro_batches)
+        self.problems: list[PlanningProblem] = []
         self.plans: list[ScoredPlan] = []
         self.rejected: list[Rejected] = []
         self.shortage = ""
@@ -89,8 +94,7 @@ class _PlanSearch:
     def run(self) -> PlanningResult:
         """Score everything, and choose."""
         cluster = self.problem.cluster
-        (fastest,) = choose_machines(cluster, 1)
-        one_machine = self._score_one_machine(fastest)
+        one_machine = self._score_best_machine()
         if len(cluster) == 1:
             self.plans = [one_machine]
         else:
@@ -109,6 +113,13 @@ class _PlanSearch:
     def _rank(self, plan: ScoredPlan) -> Rank:
         return plan.rank(self.objective, all_used=not self.fewer)
 
+    def _rank_by_excess(self, plan: ScoredPlan) -> tuple[bool, float, Rank]:
+        """Plans that fit come first, then those that come nearest to it."""
+        return (not plan.fits, plan.memory_excess, self._rank(plan))
+
+    def _rank_by_memory(self, plan: ScoredPlan) -> Rank:
+        return plan.rank(MEMORY, all_used=not self.fewer)
+
     def _score_all(self, one_machine: ScoredPlan) -> None:
         count = len(self.problem.cluster)
         self._score_candidates(self.problem)
@@ -116,54 +127,70 @@ class _PlanSearch:
         if self.fewer:
             most = min(count - 1, max_machines(self.problem.graph))
             for fewer in _smaller_counts(max(2, len(pinned)), most):
-                self._score_candidates(self._smaller_problem(fewer))
+                self._score_fewer(fewer)
             if len(pinned) <= 1 and one_machine.name.startswith(self.prefix):
-                self._score_single_machines(one_machine, pinned)
+                self._score_single_machine(one_machine, pinned)
         elif not self.plans and not self.prefix:
             self._leave_machines_out(one_machine, pinned)
         self._require_plans()
         if not self.prefix:
-            best = sorted(self.plans, key=self._rank)[:LOCAL_SEARCH_STARTS]
-            limit_s = LOCAL_SEARCH_RANGE * best[0].simulation.step_s
-            for i, start in enumerate(best):
-                known = any(_have_same_cut(start, other) for other in best[:i])  # it would find the same
-                if start.simulation.step_s <= limit_s and not known:
-                    self._search_locally(start)
-            self._spread_owners(min(self.plans, key=self._rank))
+            self._search_for_room()
+            if any(plan.fits for plan in self.plans):
+                self._improve_best()
+                self._spread_owners(min(self.plans, key=self._rank))
 
     def _leave_machines_out(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
         """Where no plan uses all machines, score those for the most that any plan uses, one if need be."""
         count = len(self.problem.cluster)
         self.shortage = f"no plan gives each of {count} machines a part of the model"
         for fewer in _smaller_counts(max(2, len(pinned)), count - 1):
-            self._score_candidates(self._smaller_problem(fewer))
+            self._score_fewer(fewer)
             if self.plans:
                 return
         if len(pinned) <= 1:
-            self._score_single_machines(one_machine, pinned)
+            self._score_single_machine(one_machine, pinned)
 
-    def _score_single_machines(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
-        """One machine: the pinned one, else the fastest, and the largest too where that has too little memory."""
-        cluster = self.problem.cluster
-        (fastest,) = choose_machines(cluster, 1)
-        largest = max(range(len(cluster)), key=lambda n: cluster.machines[n].memory_bytes)
-        for number in pinned or ([fastest] if one_machine.fits else dict.fromkeys([fastest, largest])):
-            self._add(one_machine if number == fastest else self._score_one_machine(number))
+    def _score_fewer(self, count: int) -> None:
+        """Score candidates for some of the machines: the fastest, and where none fits on these, those with memory."""
+        before, cluster, pinned = len(self.plans), self.problem.cluster, sorted(set(self.problem.pins.values()))
+        numbers = choose_machines(cluster, count, pinned)
+        self._score_candidates(self._smaller_problem(numbers))
+        if not any(plan.fits for plan in self.plans[before:]):
+            large = choose_large_machines(cluster, count, self._uncut_bytes, pinned)
+            if large != numbers:
+                self._score_candidates(self._smaller_problem(large))
+
+    @cached_property
+    def _uncut_bytes(self) -> int:
+        return uncut_memory(self.problem.graph)
+
+    def _score_single_machine(self, one_machine: ScoredPlan, pinned: Sequence[int]) -> None:
+        """One machine: the pinned one, else the best."""
+        self._add(self._score_one_machine(pinned[0]) if pinned else one_machine)
+
+    def _score_best_machine(self) -> ScoredPlan:
+        """The model uncut on the fastest machine that holds it; where none does, on the largest."""
+        (fastest,) = choose_machines(self.problem.cluster, 1)
+        plan = self._score_one_machine(fastest)
+        if plan.fits or len(self.problem.cluster) == 1:
+            return plan
+        (large,) = choose_large_machines(self.problem.cluster, 1, self._uncut_bytes)
+        return self._score_one_machine(large)
 
     def _score_one_machine(self, machine: int) -> ScoredPlan:
         return self.scorer.score(
             "one machine", one_machine_cut(self.problem.graph), self.problem.cluster.select([machine])
         )
 
-    def _smaller_problem(self, count: int) -> PlanningProblem:
-        """The same problem for `count` machines: those with pins, and the fastest of the others."""
+    def _smaller_problem(self, numbers: Sequence[int]) -> PlanningProblem:
+        """The same problem for some of the machines, among them all with pins."""
         problem = self.problem
-        numbers = choose_machines(problem.cluster, count, keep=sorted(set(problem.pins.values())))
         pins = {op: numbers.index(machine) for op, machine in problem.pins.items()}
         return replace(problem, cluster=problem.cluster.select(numbers), pins=pins)
 
     def _score_candidates(self, problem: PlanningProblem) -> None:
         """Score all candidates; where the graph is large and repeats blocks, those that are best by estimates."""
+        self.problems.append(problem)
         estimates = CandidateEstimates(problem, prefix=self.prefix)
         names = [name for name in candidate_names(problem) if name.startswith(self.prefix)]
         machines = len(problem.cluster)
@@ -222,15 +249,30 @@ class _PlanSearch:
             fix=f"--max-machines {count}, which may use fewer",
         )
 
-    def _search_locally(self, start: ScoredPlan) -> None:
+    def _improve_best(self) -> None:
+        """Search near the best few plans for better ones."""
+        best = sorted(self.plans, key=self._rank)[:LOCAL_SEARCH_STARTS]
+        limit_s = LOCAL_SEARCH_RANGE * best[0].simulation.step_s
+        for start in _unlike(best):
+            if start.simulation.step_s <= limit_s:
+                self._search_locally(start, self._rank)
+
+    def _search_for_room(self) -> None:
+        """Search near plans that nearly fit, and near those that need least memory, until one fits."""
+        for order in (self._rank_by_excess, self._rank_by_memory):
+            for start in _unlike(sorted(self.plans, key=order)[:LOCAL_SEARCH_STARTS]):
+                if any(plan.fits for plan in self.plans):
+                    return
+                self._search_locally(start, order)
+
+    def _search_locally(self, start: ScoredPlan, order: Callable[[ScoredPlan], Any]) -> None:
         if len(start.cluster) == 1:
             return
 
-        def rank(cut: Cut) -> Rank:
-            return self._rank(self.scorer.simulate("", cut, start.cluster))
+        def rank(cut: Cut) -> Any:
+            return order(self.scorer.simulate("", cut, start.cluster))
 
-        whole = start.cluster is self.problem.cluster
-        problem = self.problem if whole else self._smaller_problem(len(start.cluster))
+        problem = next(problem for problem in self.problems if problem.cluster == start.cluster)
         better = improve_cut(problem, start.cut, rank)
         if better is not None:
             self._add(self.scorer.score(f"{start.name}{LOCAL_SEARCH_SUFFIX}", better, start.cluster))
@@ -271,8 +313,11 @@ def choose_best(plans: Sequence[ScoredPlan], objective: str = TIME, *, all_used:
     return min(close, key=weigh)
 
 
-def _have_same_cut(plan: ScoredPlan, other: ScoredPlan) -> bool:
-    return plan.cluster == other.cluster and plan.cut == other.cut
+def _unlike(plans: Sequence[ScoredPlan]) -> Iterator[ScoredPlan]:
+    """Yield the plans without those whose cut came before: a search near them would find the same."""
+    for i, plan in enumerate(plans):
+        if not any(plan.cluster == other.cluster and plan.cut == other.cut for other in plans[:i]):
+            yield plan
 
 
 def _smaller_counts(low: int, high: int) -> Iterator[int]:

@@ -19,6 +19,7 @@ from cutset.partition.layouts.standard_cuts import contiguous_stages, slice_laye
 from cutset.partition.placement.from_plan import plan_placement
 from cutset.partition.placement.placement_file import Placement, to_json
 from cutset.partition.placement.to_cut import cut_from_placement
+from cutset.partition.placement.verdict import write_verdict
 from cutset.partition.planner.plan import FAIR_SHARE, ScoredPlan
 from cutset.partition.planner.planner import choose_best, find_plan
 
@@ -85,6 +86,19 @@ def test_a_model_too_large_for_one_machine_is_spread() -> None:
     machines = tuple(Machine(f"m{i}", memory_bytes=whole * 3 // 4) for i in range(2))
     placement = plan_placement(graph, Cluster(machines), model="m")
     assert placement.verdict.startswith("The model does not fit on one machine: 2 machines ")
+
+
+def test_one_machine_is_the_fastest_that_holds_the_model() -> None:
+    """The fast machine has next to no memory; a slower one has enough, and a still slower one even more."""
+    used = find_plan(GRAPH, fast_network(1)).winner.simulation.memory_bytes[0]
+    sizes = ((1e7, used - 1), (2e6, used), (1e6, 9 * used))
+    machines = tuple(Machine(f"m{i}", speed, size, operator_s=0.0) for i, (speed, size) in enumerate(sizes))
+    for fewer in (False, True):
+        result = find_plan(GRAPH, Cluster(machines, bandwidth=1e3, latency_s=1.0), fewer=fewer)
+        assert [machine.name for machine in result.one_machine.cluster.machines] == ["m1"]
+        assert result.one_machine.fits
+        assert not write_verdict(result).startswith("The model does not fit")
+    assert result.winner.cluster == result.one_machine.cluster, "of a slow network, the last"
 
 
 def test_more_machines_than_blocks_are_left_out() -> None:

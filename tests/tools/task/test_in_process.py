@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import cutset
-from cutset.partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, SharedCores, uniform_cluster
 from cutset.tools.measured.saved_probe import make_key, make_saved_probe, save_probe
 
 
@@ -92,3 +92,19 @@ def test_a_replica_of_a_lazy_module_draws_its_values() -> None:
 def test_a_lazy_module_that_fails_on_the_example_batch() -> None:
     with pytest.raises(cutset.CutsetError, match=r"E321: the model, run on zeros .* mat1 and mat2"):
         cutset.plan(nn.Sequential(nn.LazyLinear(3), nn.Linear(4, 2)), torch.randn(4, 8))
+
+
+@pytest.mark.parametrize("objective", ["time", "bytes", "memory"])
+def test_a_plan_that_fits_is_found_though_no_candidate_does(objective: str) -> None:
+    """Local search finds it from the plans that come nearest to fitting, not from the fastest ones."""
+    model = nn.Sequential(nn.Linear(31, 3, bias=False), nn.BatchNorm1d(3)).double()
+    x, y = torch.zeros(12, 31, dtype=torch.float64), torch.zeros(12, 3, dtype=torch.float64)
+    sizes = ((1e6, 4521), (1e6, 75360), (16e6, 7536))
+    machines = tuple(Machine(f"m{n}", speed, memory_bytes=size) for n, (speed, size) in enumerate(sizes))
+    links = tuple(NetworkLink(*ends, 5e9, 3e-6) for ends in ((0, 2), (2, 0)))
+    cluster = Cluster(machines, 125e6, 2e-4, links)
+    placement = cutset.plan(
+        model, x, y, loss=lambda o, t: (o - t).square().mean(), machines=cluster, objective=objective, trust_trace=True
+    )
+    assert len(placement.machines) == 3
+    assert all(machine.memory_used_bytes <= machine.memory_bytes for machine in placement.machines)
