@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import Infeasible, UsageError
-from ..cluster.hierarchy import choose_machines, order_machines
+from ..cluster.hierarchy import choose_large_machines, choose_machines, order_machines
 from ..cluster.machines import Cluster
 from ..ir.box import volume
 from ..planner.plan import PlanningResult
@@ -30,8 +30,8 @@ TOLERANCE = 1.05  # splits that are slower by less are as fast as the fastest, a
 class RunPlan:
     """All splits that were predicted, the fastest first; the chosen one; and why some widths have none, in words.
 
-    one_process: samples/s of one process without shards on the fastest machine; None where it has too little memory.
-    pays: whether the chosen split is faster than that, if there is one.
+    one_process: samples/s of one process without shards on the fastest machine that holds the model; None where none
+    does. pays: whether the chosen split is faster than that, if there is one.
     """
 
     splits: tuple[RunSplit, ...]
@@ -42,20 +42,26 @@ class RunPlan:
 
 
 def plan_run(
-    cluster: Cluster, exchange: Exchange, plan_replica: Callable[[Cluster], PlanningResult], *, batch: int
+    cluster: Cluster,
+    exchange: Exchange,
+    plan_replica: Callable[[Cluster], PlanningResult],
+    *,
+    batch: int,
+    model_bytes: int = 0,
 ) -> RunPlan:
     """Plan a run over the machines of a cluster.
 
     plan_replica: plans one replica over all machines of the cluster that it is given; Infeasible where it cannot, or
-    UsageError of an option that these machines do not suit. batch: samples of a replica's step. Raises the error of the
-    last width where no width has a plan, Infeasible where no split fits.
+    UsageError of an option that these machines do not suit. batch: samples of a replica's step. model_bytes: of the
+    whole model on one machine (`uncut_memory`), by which machines are chosen where it does not fit on the fastest.
+    Raises the error of the last width where no width has a plan, Infeasible where no split fits.
     """
     ordered = cluster.select(order_machines(cluster))
     results, rejected = list[PlanningResult](), list[str]()
     splits, failure = list[RunSplit](), None
     for width in list_widths(len(cluster)):
         try:
-            result = plan_replica(ordered.select(choose_machines(ordered, width)))
+            result = _plan_width(ordered, width, plan_replica, model_bytes)
         except (Infeasible, UsageError) as error:
             if isinstance(error, UsageError) and error.code not in UNSUITED:
                 raise
@@ -79,6 +85,20 @@ def plan_run(
     alone = [result.one_machine for result in results if result.one_machine.fits]
     one_process = batch / min(plan.simulation.step_s for plan in alone) if alone else None
     return _choose(splits, fitting, one_process, tuple(rejected))
+
+
+def _plan_width(
+    cluster: Cluster, width: int, plan_replica: Callable[[Cluster], PlanningResult], model_bytes: int
+) -> PlanningResult:
+    """Plan a replica on the fastest machines, and where nothing fits in their memory, on those that have more."""
+    fastest = choose_machines(cluster, width)
+    try:
+        return plan_replica(cluster.select(fastest))
+    except Infeasible:
+        large = choose_large_machines(cluster, width, model_bytes)
+        if large == fastest:
+            raise
+    return plan_replica(cluster.select(large))
 
 
 def _count_each(width: int) -> str:

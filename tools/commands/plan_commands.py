@@ -126,7 +126,7 @@ def _plan(task: str, as_json: bool, options: dict[str, Any]) -> _Planning:
         loaded = load_task(spec)
         micro_spec = micro_batch_spec(spec, loaded, request.micro_batches)
         capture = capture_task(micro_spec, loaded)
-        cluster = find_machines(capture, micro_spec, request, tell) or cluster
+        cluster = find_machines(capture, micro_spec, request, tell) or request.load_cluster(graph=capture.train)
         changes = list(list_changes(cluster, **wanted))
 
         def plan_for(machines: "Cluster") -> "tuple[PlannedRun | None, PlannedTask]":

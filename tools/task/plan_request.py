@@ -9,6 +9,7 @@ from ...errors import UsageError
 
 if TYPE_CHECKING:
     from ...partition.cluster.machines import Cluster
+    from ...partition.ir.graph import Graph
 
 DEFAULT_MACHINES = 2  # of `cutset plan`; `cutset train` and `cutset eval` ask for one
 HERE = "here"  # processes of this machine, which share its cores, as measured
@@ -56,15 +57,22 @@ class PlanRequest:
         """How many processes share the cores of this machine, where the plan is for these."""
         return self.count * self.replicas
 
-    def load_cluster(self, *, task: str = "", unrolled: str = "") -> "Cluster":
+    def load_cluster(self, *, task: str = "", unrolled: str = "", graph: "Graph | None" = None) -> "Cluster":
         """Return the machines to plan for; UsageError or BadInput where there are none such.
 
         HERE, they have the constants that are saved of this machine, or where none are, those of DESKTOP. task: the
-        digest of the graph to plan, unrolled: of its unrolled form, so that what was measured of these is used.
+        digest of the graph to plan, unrolled: of its unrolled form, so that what was measured of these is used. graph:
+        of the whole model; where the fastest machines of a file have no room for it, those that have are taken.
         """
         from ...partition.cluster.cluster_file import load
-        from ...partition.cluster.hierarchy import choose_machines, order_machines
+        from ...partition.cluster.hierarchy import (
+            choose_large_machines,
+            choose_machines,
+            have_room,
+            order_machines,
+        )
         from ...partition.cluster.machines import uniform_cluster
+        from ...partition.dataflow.memory_model import uncut_memory
         from ..measured.saved_probe import make_key, read_saved_probe
 
         source = self.source
@@ -81,4 +89,7 @@ class PlanRequest:
         if not 1 <= self.count <= len(cluster):
             facts = f"{self.count} machines; {source} describes {len(cluster)}"
             raise UsageError("E201", facts, fix=f"--machines {len(cluster)}")
-        return cluster.select(choose_machines(cluster, self.count))
+        fastest = cluster.select(choose_machines(cluster, self.count))
+        if graph is None or self.count == len(cluster) or have_room(fastest, needed := uncut_memory(graph)):
+            return fastest
+        return cluster.select(choose_large_machines(cluster, self.count, needed))

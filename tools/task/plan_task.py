@@ -63,7 +63,7 @@ def plan_task(
     cluster: the machines to plan for, by default those of the request. For several machines, a task with recurrent nets
     is captured in their unrolled form as well.
     """
-    cluster = request.load_cluster() if cluster is None else cluster
+    cluster = request.load_cluster(graph=capture.train) if cluster is None else cluster
     other = capture_unrolled(capture, spec) if len(cluster) > 1 else None
     placement = plan_placement(
         capture.train,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...errors import UsageError
 from ...partition.cluster.hierarchy import find_hosts, order_machines
 from ...partition.cluster.machines import Cluster
+from ...partition.dataflow.memory_model import uncut_memory
 from ...partition.placement.from_plan import find_choice, placement_of_choice
 from ...partition.placement.placement_file import Placement
 from ...partition.planner.forms import FormChoice
@@ -85,7 +86,7 @@ def plan_task_run(
         choices[len(machines)] = choice
         return choice.result
 
-    run = plan_run(cluster, exchange, plan_replica, batch=batch)
+    run = plan_run(cluster, exchange, plan_replica, batch=batch, model_bytes=uncut_memory(capture.train))
     choice = choices[run.chosen.machines_each]
     replica = complete_placement(placement_of_choice(choice, model=spec.model), capture, other, spec)
     shards = None if exchange.ring or run.chosen.shards == run.chosen.machines_each else run.chosen.shards

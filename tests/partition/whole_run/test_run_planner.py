@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from example_graphs import chain
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from cutset.errors import Infeasible, UsageError
 from cutset.partition.cluster.machines import Cluster, Machine, NetworkLink, uniform_cluster
+from cutset.partition.dataflow.memory_model import uncut_memory
 from cutset.partition.ir.graph import Graph
 from cutset.partition.planner.plan import PlanningResult
 from cutset.partition.planner.planner import find_plan
@@ -124,6 +126,19 @@ def test_a_model_that_needs_several_machines_gets_them() -> None:
     assert found.one_process is None
     assert found.pays
     assert any(reason.startswith("1 machine each: no plan fits in memory") for reason in found.rejected)
+
+
+def test_a_fast_machine_without_memory_hides_no_slower_one() -> None:
+    cluster = cluster_of(1e7, 1e6, 1e6, bandwidth=10.0)
+    used = one_machine_plan(cluster).winner.simulation.memory_bytes[0]
+    fast, *slow = cluster.machines
+    tight = replace(cluster, machines=(replace(fast, memory_bytes=used - 1), *slow))
+    replicas = partial(find_plan, GRAPH)
+    found = plan_run(tight, Exchange(lock_step=True), replicas, batch=BATCH, model_bytes=uncut_memory(GRAPH))
+    alone = find_plan(GRAPH, cluster.select([1])).winner.simulation.step_s
+    assert found.one_process == pytest.approx(BATCH / alone)
+    assert (found.chosen.replicas, found.chosen.machines_each) == (1, 1)
+    assert found.chosen.result.winner.cluster.machines[0].name == "m 1"
 
 
 def test_a_replica_leaves_room_for_its_shards() -> None:
