@@ -17,6 +17,7 @@ from cutset.tools.report.whole_run import describe_run
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 from cutset.tools.task.plan_request import PlanRequest
+from cutset.tools.task.plan_task import plan_task
 from cutset.tools.whole_run.plan_task_run import PlannedRun, name_pins, plan_task_run
 from cutset.tools.whole_run.what_if import list_changes
 
@@ -132,6 +133,16 @@ def test_a_model_that_is_too_large_for_one_machine_is_compared_with_none(tmp_pat
     planned = plan_by("downpour:fetch=8,push=8", write_cluster(tmp_path, memory="160 kB"))
     assert planned.run.chosen.machines_each > 1
     assert "the model is too large for one machine" in describe_run(planned)
+
+
+def test_the_machines_that_are_asked_for_hold_the_model(tmp_path: Path) -> None:
+    """Of a file, --machines 1 takes the fastest machine that holds the model."""
+    fast = CLUSTER.format(bandwidth="10 Gbit/s", memory="1 kB").replace("5 GFLOP/s", "9 GFLOP/s")
+    slow = fast[fast.index("[[machine]]") :].replace("9 G", "1 G").replace("1 kB", "1 GB").replace('"desk"', '"large"')
+    (tmp_path / "cluster.toml").write_text(fast + slow)
+    spec = TaskSpec(TASK)
+    planned = plan_task(capture_task(spec), spec, PlanRequest(machines=1, cluster=tmp_path / "cluster.toml"))
+    assert [machine.name for machine in planned.placement.machines] == ["large 0"]
 
 
 def test_a_pin_keeps_its_machine_where_one_is_added(tmp_path: Path) -> None:
