@@ -145,10 +145,10 @@ class Launcher:
             body = {"directory": endpoints, "key_owners": self._hosts.key_owners, "gone": self._ended_roles}
             self._channel.send(name, Message("start", body=body))
             self._send_keys(name)
+        joined = {newcomer: directory[newcomer] for newcomer in newcomers}
+        owners = {newcomer: self._hosts.key_owners[newcomer] for newcomer in newcomers}
         for name in self._monitor.running:
-            endpoints = self._endpoints_for(name, {newcomer: directory[newcomer] for newcomer in newcomers})
-            owners = {newcomer: self._hosts.key_owners[newcomer] for newcomer in newcomers}
-            self._channel.send(name, make_directory(joined=endpoints, key_owners=owners))
+            self._channel.send(name, make_directory(joined=self._endpoints_for(name, joined), key_owners=owners))
         self._monitor.on_started(time.monotonic())
 
     def _send_keys(self, name: str) -> None:
@@ -222,8 +222,9 @@ class Launcher:
         self._hosts.forget(names)
         for name in names:
             self._channel.forget(name)
+        gone = make_directory(gone=names)
         for name in self._monitor.running:
-            self._channel.send(name, make_directory(gone=names))
+            self._channel.send(name, gone)
         self.roles = tuple(role for role in self.roles if role.name not in names)
 
     def run(self) -> list[Any]:

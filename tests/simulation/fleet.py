@@ -23,7 +23,7 @@ from cutset.runtime.channel.message import LAUNCHER, Message
 START_S = 2.5  # of the run; all have started then
 STEPS = 12
 SHARDS = 2
-MOST_BUSY = 0.9  # of one core, maybe a slow one; work that grows with the square of machines takes many times this
+MOST_BUSY = 0.5  # of one core
 
 
 class LauncherMeter:

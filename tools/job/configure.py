@@ -73,7 +73,9 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     training = _make_training_spec(config, plan, trial, start, staged)
     names, resumed = state_names(weights.model), list[str]()
     if start is not None:
-        resumed = [*start.notes, *start.describe_repeats(training.batch * training.replicas)]
+        batch_method = isinstance(method, Sandblaster)  # its steps are of all samples
+        step_samples = training.batch * training.replicas
+        resumed = [*start.notes, *([] if batch_method else start.describe_repeats(step_samples))]
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     groups, ties = config.parameter_groups, list_ties(weights.model)
     base = _choose_optimizer(config, method, plan.task)

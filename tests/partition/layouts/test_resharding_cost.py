@@ -61,7 +61,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "strided slice": lambda: after(lambda y: y[1:, ::2] * 2),
     "cat": lambda: after(lambda y: torch.cat([y.exp(), y], 1)),
     "roll": lambda: after(lambda y: torch.roll(y, 3, 1) * 2),
-    "stride": lambda: images(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.MaxPool2d(3, 2, 1)),
+    "stride": lambda: images(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.MaxPool2d(3, 2, 1), rows=17, columns=16),
     "pooling with gaps": lambda: images(nn.Conv2d(2, 4, 3, padding=1), nn.MaxPool2d((3, 1), (1, 3))),
     "twice as large": lambda: images(nn.Conv2d(2, 4, 3, padding=1), nn.Upsample(scale_factor=2)),
     "several outputs": lambda: capture(Recurrent(), lambda y: y.mean(), [torch.zeros(4, 3, 6)])[0],
@@ -148,7 +148,7 @@ def compare_with_spelled_cuts(
                 expected = pytest.approx(found, abs=MIN_MESSAGE_S * 2 * count)
             assert estimates[p, q] == expected, (maker.name, makers.layouts[p], readers.layouts[q])
             compared += 1
-    assert compared >= 4
+    assert compared > 5
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2)])
