@@ -145,8 +145,7 @@ class Launcher:
             body = {"directory": endpoints, "key_owners": self._hosts.key_owners, "gone": self._ended_roles}
             self._channel.send(name, Message("start", body=body))
             self._send_keys(name)
-        joined = {newcomer: directory[newcomer] for newcomer in newcomers}
-        owners = {newcomer: self._hosts.key_owners[newcomer] for newcomer in newcomers}
+        joined, owners = ({new: known[new] for new in newcomers} for known in (directory, self._hosts.key_owners))
         for name in self._monitor.running:
             self._channel.send(name, make_directory(joined=self._endpoints_for(name, joined), key_owners=owners))
         self._monitor.on_started(time.monotonic())
