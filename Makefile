@@ -21,7 +21,7 @@ FOLDERS := models partition ps runtime tools
 # Tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test runs slow bench-check simulate test-outside sweep engines fuzz chaos endure lint types format docs clean
+.PHONY: demo test runs slow bench-check simulate test-outside sweep engines fuzz chaos endure watched lint types format docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -80,6 +80,11 @@ chaos: $(STAMP)
 MINUTES ?= 10
 endure: $(STAMP)
 	PYTHONPATH=tests/support $(VENV)/bin/python tests/chaos/endure.py $(MINUTES)
+
+# What it costs a run of so many minutes that three browsers watch it; needs Chromium, and that nothing else runs
+WATCHED ?= cutset.models:digits
+watched: $(STAMP)
+	PYTHONPATH=tests/support $(VENV)/bin/python tests/chaos/watched.py $(MINUTES) $(WATCHED)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -16,10 +16,13 @@ class SampleStream:
     """Epoch after epoch of `count` samples, each a fresh permutation drawn from `seed`, cut into batches of `batch`.
 
     Every batch is full: it may reach over the end of an epoch. Access is random: a replica that takes every fourth
-    batch asks for those alone. buckets: of which bucket each sample is, where batches shall be of one each.
+    batch asks for those alone. buckets: of which bucket each sample is, where batches shall be of one each. first: how
+    many samples come before batch 0, as batches had another size, or came in other numbers, before.
     """
 
-    def __init__(self, count: int, *, batch: int, seed: int, buckets: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, count: int, *, batch: int, seed: int, buckets: Sequence[int] | None = None, first: int = 0
+    ) -> None:
         if count < 1 or batch < 1:
             raise TaskError(
                 f"a stream needs samples and a batch of at least 1, got {count} samples, batch {batch}",
@@ -28,6 +31,7 @@ class SampleStream:
         self.count = count
         self.batch = batch
         self.seed = seed
+        self._first = first
         self._buckets = None if buckets is None else torch.tensor(buckets)
         self._permutations: dict[int, Tensor] = {}
 
@@ -42,7 +46,8 @@ class SampleStream:
         """Return the numbers of the samples of global batch `step` (from 0): int64 [batch]."""
         if step < 0:
             raise IndexError(f"batches are numbered from 0, got {step}")
-        start, end = step * self.batch, (step + 1) * self.batch
+        start = self._first + step * self.batch
+        end = start + self.batch
         parts = []
         while start < end:
             epoch, first = divmod(start, self.count)
@@ -53,7 +58,7 @@ class SampleStream:
 
     def epochs(self, step: int) -> Tensor:
         """Return the epochs of the samples of global batch `step`: int64 [batch]."""
-        return torch.arange(step * self.batch, (step + 1) * self.batch) // self.count
+        return torch.arange(self.batch).add_(self._first + step * self.batch) // self.count
 
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._permutations:
@@ -62,7 +67,7 @@ class SampleStream:
             generator = _generator(self.seed, epoch)
             drawn = torch.randperm(self.count, generator=generator)
             if self._buckets is not None:
-                head = -epoch * self.count % self.batch
+                head = (self._first - epoch * self.count) % self.batch
                 drawn = arrange_by_bucket(drawn, self._buckets, batch=self.batch, head=head, generator=generator)
             self._permutations[epoch] = drawn
         return self._permutations[epoch]

@@ -1,6 +1,7 @@
 """Training on streams: what a plain loop computes, the same bits after a resumption, every sample once with others."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -66,19 +67,31 @@ def batches_in_turn() -> list[torch.Tensor]:
     return found  # type: ignore[return-value]
 
 
-@pytest.mark.run
-def test_it_is_what_a_plain_loop_computes(whole: Path) -> None:
+def check_plain_loop(folder: Path, steps: list[int]) -> None:
+    """Compare with a plain loop whose steps take so many batches each."""
     task, batches = load_task(TaskSpec(STREAM)), batches_in_turn()
     assert len(batches) == 33
     model = task.build(seed=0)
-    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for step in range(16):
+    plain, following = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), iter(batches)
+    for count in steps:
         plain.zero_grad()
-        for inputs, targets in batches[2 * step : 2 * step + 2]:
-            (task.loss(model(inputs), targets) / 2).backward()  # type: ignore[no-untyped-call]
+        for inputs, targets in islice(following, count):
+            (task.loss(model(inputs), targets) / count).backward()  # type: ignore[no-untyped-call]
         plain.step()
-    for name, value in weights(whole).items():
+    for name, value in weights(folder).items():
         torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.run
+def test_it_is_what_a_plain_loop_computes(whole: Path) -> None:
+    check_plain_loop(whole, [2] * 16)
+
+
+@pytest.mark.run
+def test_other_replicas_begin_with_the_first_batch_that_was_left(whole: Path, tmp_path: Path) -> None:
+    """After 18 batches, which are four steps and a half of four replicas."""
+    run(prepare(options(tmp_path, resume=whole / "checkpoints" / "000003", replicas=4)))
+    check_plain_loop(tmp_path, [2] * 9 + [4] * 3)
 
 
 @pytest.mark.run

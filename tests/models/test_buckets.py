@@ -73,6 +73,16 @@ def test_every_sample_once_in_an_epoch_and_batches_of_one_bucket(
     assert [again.indices(step).tolist() for step in reversed(range(steps))] == batches[::-1]
 
 
+@pytest.mark.parametrize("first", [8, 24, 40])
+def test_other_replicas_find_the_same_batches(first: int) -> None:
+    """Of which they count from another step; an epoch does not end with a batch here."""
+    buckets = [number % 3 for number in range(101)]
+    before = SampleStream(101, batch=8, seed=0, buckets=buckets)
+    after = SampleStream(101, batch=8, seed=0, buckets=buckets, first=first)
+    for step in range(40):
+        assert after.indices(step).tolist() == before.indices(step + first // 8).tolist()
+
+
 def test_the_order_of_lengths_differs_from_epoch_to_epoch() -> None:
     buckets = [number % 3 for number in range(240)]
     stream = SampleStream(240, batch=8, seed=0, buckets=buckets)

@@ -32,6 +32,19 @@ def test_every_epoch_holds_every_sample_once(count, batch, seed, epochs):
     assert max(Counter(tail).values(), default=0) <= 1
 
 
+@given(count=counts, batch=batches, later=batches, seed=seeds, steps=st.integers(0, 9))
+def test_batches_of_another_size_go_on_where_those_before_ended(count, batch, later, seed, steps):
+    """Whatever step it is that the later ones are counted from."""
+    done = steps * batch
+    here = done // later
+    stream = SampleStream(count, batch=later, seed=seed, first=done % later)
+    begun, whole = SampleStream(count, batch=batch, seed=seed), SampleStream(count, batch=1, seed=seed)
+    samples = drawn(begun, steps) + torch.cat([stream.indices(here + n) for n in range(3)]).tolist()
+    assert samples == drawn(whole, done + 3 * later)
+    epochs = torch.cat([stream.epochs(here + n) for n in range(3)]).tolist()
+    assert epochs == [number // count for number in range(done, done + 3 * later)]
+
+
 @given(count=counts, batch=batches, seed=seeds, order=st.permutations(range(12)))
 def test_batches_do_not_depend_on_the_order_of_asking(count, batch, seed, order):
     stream, other = SampleStream(count, batch=batch, seed=seed), SampleStream(count, batch=batch, seed=seed)

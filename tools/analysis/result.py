@@ -4,7 +4,7 @@ The report (tools/report) and result.json are made from it.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -131,10 +131,12 @@ def _measure(job: Job, spans: RecordedSpans) -> dict[str, Any] | None:
 
 def _load_cluster(job: Job) -> Cluster | None:
     """Return the machines that a run was planned for; None where their constants were not those of real ones."""
-    request = replace(job.config.plan_request, machines=job.machines, max_machines=None)
+    request, placement = job.config.plan_request, job.placement
+    if placement is None or request.source == DESKTOP:
+        return None
     try:
-        return None if request.source == DESKTOP else request.load_cluster()
-    except CutsetError:  # a cluster file that is gone, or has fewer machines
+        return request.load_planned([machine.name for machine in placement.machines])
+    except CutsetError:  # a cluster file that is gone, or has other machines
         return None
 
 

@@ -234,6 +234,7 @@ def check(placement: Path, task: str | None, trust: bool, as_json: bool, **optio
     from ..task.capture_task import capture_task
     from ..task.load_task import load_task
     from ..task.plan_task import load_cut, with_placement
+    from ..units import format_number
 
     loaded = load(placement)
     if task is None and not trust:
@@ -246,7 +247,7 @@ def check(placement: Path, task: str | None, trust: bool, as_json: bool, **optio
     if as_json:
         print_json({"placement": str(placement), "model": model, "machines": cut.machines, "ok": True})
     else:
-        click.echo(f"{placement} fits {model}: {cut.machines} machines")
+        click.echo(f"{placement} fits {model}: {format_number(cut.machines, 'machine')}")
 
 
 def _refuse_code(placement: Path, model: str) -> None:

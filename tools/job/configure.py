@@ -73,9 +73,7 @@ def configure(config: RunConfig, plan: ReplicaPlan, staged: Path, start: ResumeS
     training = _make_training_spec(config, plan, trial, start, staged)
     names, resumed = state_names(weights.model), list[str]()
     if start is not None:
-        batch_method = isinstance(method, Sandblaster)  # its steps are of all samples
-        step_samples = training.batch * training.replicas
-        resumed = [*start.notes, *([] if batch_method else start.describe_repeats(step_samples))]
+        resumed = [*start.notes, *_describe_new_batches(start, plan.batch, trial)]
     regions = _lay_out_programs(plan.programs) if plan.is_cut else [_lay_out_model(plan.task, weights.model)]
     groups, ties = config.parameter_groups, list_ties(weights.model)
     base = _choose_optimizer(config, method, plan.task)
@@ -178,7 +176,8 @@ def _make_training_spec(
     optimizer = _choose_optimizer(config, method, plan.task)
     own = 1 if isinstance(method, Sandblaster) else plan.task.epochs  # a batch method only asks for one portion
     epochs = config.epochs or own
-    steps = epochs * trial.samples // plan.batch // config.replicas
+    start_step, first = _divide_steps(start, trial, plan.batch * config.replicas, method)
+    steps = (epochs * trial.samples - first) // plan.batch // config.replicas
     if trial.parts and not trial.samples:
         _check_open_ended(config, plan, optimizer)
         steps = OPEN_ENDED
@@ -189,7 +188,6 @@ def _make_training_spec(
             f"{config.replicas} replicas",
             fix="fewer --replicas, a smaller --batch, or more --epochs",
         )
-    start_step = 0 if start is None else start.samples // (plan.batch * config.replicas)
     check_same_stream(start, trial.parts, plan.batch)
     if start_step >= steps:
         facts = f"the checkpoint was made after {start_step} of {steps} steps of each replica: nothing is left to do"
@@ -210,6 +208,7 @@ def _make_training_spec(
         clip_norm=config.clip_norm,
         tables=list(trial.tables),
         start_step=start_step,
+        first_sample=first,
         version=method.count_updates(start_step, config.replicas),
         optimizer_state={} if start is None else {n: path.name for n, path in start.optimizer_state.items()},
         checkpoint_every=every.steps,
@@ -219,6 +218,31 @@ def _make_training_spec(
         parts=trial.parts,
         epochs=epochs,
     )
+
+
+def _divide_steps(start: ResumeState | None, trial: DryRun, step_samples: int, method: "AnyMethod") -> tuple[int, int]:
+    """Return the step to begin with, and how many samples come before the first step of all, so that all fits.
+
+    Parts that are leased know themselves what is left of them, and a step of a batch method takes all samples.
+    """
+    if start is None:
+        return 0, 0
+    steps, rest = divmod(start.samples, step_samples)
+    knows_itself = isinstance(method, Sandblaster) or (trial.parts and method.leases_batches)
+    return steps, 0 if knows_itself else rest
+
+
+def _describe_new_batches(start: ResumeState, batch: int, trial: DryRun) -> list[str]:
+    """Return a note where the rest of an epoch is not what was left of it, as buckets are divided by the batch."""
+    if (
+        not trial.has_buckets
+        or start.progress.batch == batch
+        or not trial.samples
+        or start.samples % trial.samples == 0
+    ):
+        return []
+    facts = f"batches of buckets have {batch} samples now, not {start.progress.batch}"
+    return [f"{facts}: in the epoch that had begun some samples count twice, and some not at all"]
 
 
 def _settle_monitor(config: RunConfig, plan: ReplicaPlan, trial: DryRun, staged: Path) -> Monitor | None:

@@ -43,7 +43,7 @@ class DryRun:
 
     samples: how many an epoch has to train on, 0 where nobody knows; parts: of a stream, 0 of numbered ones. tables:
     parts of the flat parameters of a whole model whose gradients are sparse. scores: those of a test batch, None where
-    they are not known. notes: what the user should know.
+    they are not known. notes: what the user should know. has_buckets: whether batches are of one bucket each.
     """
 
     samples: int
@@ -51,12 +51,13 @@ class DryRun:
     scores: Scores | None = None
     notes: tuple[str, ...] = ()
     parts: int = 0
+    has_buckets: bool = False
 
     @classmethod
     def of(cls, train: Samples | PartSamples, **found: Any) -> "DryRun":
         """Return what was found, with what is known of the training samples."""
         if not isinstance(train, PartSamples):
-            return cls(len(train), **found)
+            return cls(len(train), **found, has_buckets=buckets_of(train) is not None)
         found["notes"] = (*found.get("notes", ()), *([] if train.is_divided else [UNDIVIDED.format(train.what)]))
         return cls(train.total or 0, **found, parts=train.parts)
 

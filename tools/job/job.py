@@ -19,7 +19,7 @@ from ..config.run_config import RunConfig
 from ..run_folder import INITIAL
 from ..task.plan_task import OtherSizes
 from .process_specs import Script, TrainingSpec, WorkerSpec
-from .stream_position import FIRST_LOOP, LoopPosition, StreamPosition
+from .stream_position import LoopPosition, StreamPosition
 
 MAX_ROLES = 256  # processes of a run on one host
 MAX_FLEET_ROLES = 4096  # processes of a run over machines, each of which has connections to the launcher
@@ -40,7 +40,7 @@ class Job:
     how shards divide these buffers. names: from each name in the model's state_dict to the one that the run knows the
     tensor by; a tied tensor has several. notes: what the user should know. run: its number among the runs of its
     folder, which orders their checkpoints. stream: where it begins in its stream, if that is known. script: that keeps
-    its own loop; loop: how that goes through its data.
+    its own loop; loops: how that goes through its data, by replica.
     """
 
     config: RunConfig
@@ -60,7 +60,7 @@ class Job:
     run: int = 1
     stream: StreamPosition | None = None
     script: Script | None = None
-    loop: LoopPosition = FIRST_LOOP
+    loops: list[LoopPosition] = field(default_factory=list)
     others: OtherSizes = field(default_factory=OtherSizes)
 
     @property
@@ -148,5 +148,5 @@ def make_worker_spec(
         regions=job.regions[machine] if needs_regions else [],
         local_state=local_state,
         script=job.script,
-        loop=loop or job.loop,
+        loop=loop or (job.loops[replica] if job.loops else LoopPosition()),
     )

@@ -33,7 +33,8 @@ class TrainingSpec(msgspec.Struct, frozen=True):
 
     start_step: the step that the replicas begin with, more than 0 where the run resumes from a checkpoint; version:
     that of the shards then; optimizer_state: by name, files with what the optimizer remembers of the whole parameters
-    then; masters: the file of the parameters then, where `initial` has some of them rounded, else "".
+    then; masters: the file of the parameters then, where `initial` has some of them rounded, else "". first_sample: how
+    many come before batch 0, where the run had steps of another size before, and all of its samples are no whole ones.
 
     checkpoint_every: steps of each replica between two checkpoints, 0 for none but the last; checkpoint_s: seconds
     between two, 0 where they go by steps. Where they go by time, only those are made of which the launcher tells all in
@@ -55,6 +56,7 @@ class TrainingSpec(msgspec.Struct, frozen=True):
     clip_norm: float = 0.0
     tables: list[SparseTable] = []
     start_step: int = 0
+    first_sample: int = 0
     version: int = 0
     optimizer_state: dict[str, str] = {}
     masters: str = ""

@@ -24,9 +24,9 @@ from ...ps.optimizers.registry import AnyOptimizer
 from ..run_folder import BEST, BEST_WEIGHTS
 from ..task.hub_layout import find_hub_files, join_hub_files
 from ..tensor_files import new_file
-from .checkpoint_order import order_checkpoints, read_progress
+from .checkpoint_order import RunProgress, order_checkpoints, read_progress
 from .export_weights import BEST_KEY, copy_whole
-from .stream_position import FIRST_LOOP, LOOP, LoopPosition, StreamPosition
+from .stream_position import LOOPS, LoopPosition, StreamPosition
 
 WEIGHTS, STATE = "resumed.safetensors", "resumed-{}.safetensors"
 MAX_NAMED = 5  # parameters, at most, that an error lists
@@ -36,30 +36,25 @@ MAX_NAMED = 5  # parameters, at most, that an error lists
 class ResumeState:
     """What a checkpoint says and holds.
 
-    folder: what the user has named. samples: how many all replicas together have trained on. weights: a file of whole
+    folder: what the user has named. progress: how far the run was. weights: a file of whole
     tensors by name; optimizer_state: by name, such files of what the optimizer remembers of the trained parameters,
-    whose names are `trained`. notes: on checkpoints passed over. stream: where the run was in its stream; loop:
-    how its script goes through its data.
+    whose names are `trained`. notes: on checkpoints passed over. stream: where the run was in its stream; loops:
+    how its script went through its data, by replica.
     """
 
     folder: Path
-    samples: int
+    progress: RunProgress
     weights: Path
     optimizer_state: dict[str, Path]
     trained: frozenset[str]
     notes: Sequence[str] = ()
     stream: StreamPosition | None = None
-    loop: LoopPosition = FIRST_LOOP
+    loops: Sequence[LoopPosition] = ()
 
-    def describe_repeats(self, step_samples: int) -> list[str]:
-        """Return a note where samples are trained again, as the run has steps of another number of samples now.
-
-        Of a stream each sample counts once, whatever the steps.
-        """
-        repeated = 0 if self.stream is not None else self.samples % step_samples
-        if not repeated:
-            return []
-        return [f"{repeated} samples are trained again: {self.samples} are no whole steps of {step_samples} samples"]
+    @property
+    def samples(self) -> int:
+        """How many all replicas together had trained on."""
+        return self.progress.samples
 
 
 def find_checkpoint(path: Path, *, on_notice: Callable[[str], object] = lambda notice: None) -> Checkpoint:
@@ -104,12 +99,12 @@ def load_resume_state(resume: Path, out: Path, *, method: AnyMethod, optimizer: 
     notes = list[str]()
     checkpoint = find_checkpoint(resume, on_notice=notes.append)
     _check_origin(resume, checkpoint.manifest.about, method, optimizer, seed)
-    samples = read_progress(checkpoint.folder, checkpoint.manifest).samples
+    progress = read_progress(checkpoint.folder, checkpoint.manifest)
     files = {name: _write_whole(checkpoint, out / STATE.format(name), name) for name in checkpoint.state_names()}
     weights = _write_whole(checkpoint, out / WEIGHTS)
     about, trained = checkpoint.manifest.about, frozenset(checkpoint.trained_names)
-    stream, loop = _read_stream(resume, about, method), _read_loop(resume, about)
-    return ResumeState(resume, samples, weights, files, trained, notes, stream, loop)
+    stream, loops = _read_stream(resume, about, method), _read_loops(resume, about)
+    return ResumeState(resume, progress, weights, files, trained, notes, stream, loops)
 
 
 def initial_weights_file(init: Path | None, out: Path, *, on_notice: Callable[[str], object]) -> Path | None:
@@ -191,10 +186,10 @@ def _read_stream(folder: Path, about: Mapping[str, Any], method: AnyMethod) -> S
     return stream
 
 
-def _read_loop(folder: Path, about: Mapping[str, Any]) -> LoopPosition:
-    """Return how the script of a run goes through its data; CheckpointError where that is damaged."""
+def _read_loops(folder: Path, about: Mapping[str, Any]) -> list[LoopPosition]:
+    """Return how the script of a run went through its data, by replica; CheckpointError where that is damaged."""
     try:
-        return msgspec.convert(about.get(LOOP, {}), LoopPosition)
+        return msgspec.convert(about.get(LOOPS, []), list[LoopPosition])
     except msgspec.ValidationError as error:
         raise CheckpointError("E802", f"the manifest of {folder} is damaged: {error}", fix="an older one") from error
 

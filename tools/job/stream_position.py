@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-LOOP = "loop"
+LOOP, LOOPS = "loop", "loops"  # in what a worker reports, and in the manifest of a checkpoint
 
 
 class StreamPosition(msgspec.Struct, frozen=True):
@@ -21,23 +21,48 @@ class StreamPosition(msgspec.Struct, frozen=True):
     rests: dict[str, list[int]] = {}
 
 
-class LoopPosition(msgspec.Struct, frozen=True):
-    """How a loop that the user keeps goes through its data.
+class LoopPass(msgspec.Struct, frozen=True, array_like=True):
+    """Passes of a user's loop over its data, as a replica made them, that are alike and follow each other.
 
-    batches: of the data for each step of a replica. scheduled: how often each of its schedulers is called within the
-    loop for each step, in the order in which they are prepared.
+    times: how many. steps: taken in each; stepped: the batches that it had taken then; batches: all that it took.
+    after: steps between it and the next. idle: passes without a step before each. has_left: whether the loop left it
+    before its end.
     """
 
-    batches: float = 1.0
+    times: int = 1
+    steps: int = 0
+    stepped: int = 0
+    batches: int = 0
+    after: int = 0
+    idle: int = 0
+    has_left: bool = False
+
+    @property
+    def all_steps(self) -> int:
+        """Steps from the beginning of one to that of the next."""
+        return self.steps + self.after
+
+
+class LoopPosition(msgspec.Struct, frozen=True):
+    """How the loop that the user keeps goes through its data in one replica.
+
+    passes: from the first one; the last may not have come to its end. ahead: how many steps more they have than the
+    run, which counts in whole steps of all replicas where it was resumed with other ones. batch: samples of a batch.
+    scheduled: how often each scheduler is called within the loop for each step, in the order in which they are
+    prepared.
+    """
+
+    passes: list[LoopPass] = []
     scheduled: list[float] = []
+    batch: int = 1
+    ahead: int = 0
 
 
-FIRST_LOOP = LoopPosition()
-Position = StreamPosition | LoopPosition
+Position = StreamPosition | list[LoopPosition]
 
 
 def describe_position(position: Position | None) -> dict[str, Any]:
-    """Return what the manifest of a checkpoint says of a position, nothing where there is none."""
+    """Return what the manifest of a checkpoint says of a position, nothing where there is none. Loops: by replica."""
     if position is None:
         return {}
-    return {"stream" if isinstance(position, StreamPosition) else LOOP: msgspec.to_builtins(position)}
+    return {"stream" if isinstance(position, StreamPosition) else LOOPS: msgspec.to_builtins(position)}

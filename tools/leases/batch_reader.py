@@ -1,5 +1,6 @@
 """Reads the batches of a worker step by step: of numbered samples, or of the parts of a stream, leased or in turn."""
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
@@ -40,7 +41,7 @@ class NumberedReader:
     """Reads samples by their numbers."""
 
     def __init__(self, training: TrainingSpec, samples: Samples, assignment: BatchAssignment) -> None:
-        stream = make_stream(samples, batch=training.batch, seed=training.seed)
+        stream = make_stream(samples, batch=training.batch, seed=training.seed, first=training.first_sample)
         self._loader, self._assignment = SampleLoader(samples, stream), assignment
 
     def read(self, step: int) -> Data | None:
@@ -101,9 +102,10 @@ class TurnReader:
         if self._assignment.batch_at(step) is None:
             return None
         if self._batches is None:
-            replicas = self._training.replicas
+            replicas, first = self._training.replicas, self._training.first_sample // self._training.batch
             order = PartOrder(self._loader, self._training.epochs)
-            self._batches = order.batches(lambda n: n // replicas >= step and n % replicas == self._replica)
+            own = range(first + step * replicas + self._replica, sys.maxsize, replicas)
+            self._batches = islice(order.batches(lambda n: n in own), first, None)
         while self._next <= step:
             batches = list(islice(self._batches, self._training.replicas))
             self._last = batches[self._replica] if len(batches) == self._training.replicas else None

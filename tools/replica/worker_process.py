@@ -51,7 +51,7 @@ class WorkerProcess(ABC):
         describe: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self._channel, self._spec, self._training, self._progress = channel, spec, spec.training, progress
-        self._leases = leases
+        self._leases, self._describe = leases, describe or dict[str, Any]
         self._mailbox = Mailbox(channel, timeout_s=MESSAGE_TIMEOUT_S)
         self._send("connected", {})
         self._model_part = build_part(self._mailbox)
@@ -190,7 +190,7 @@ class WorkerProcess(ABC):
 
         That is its path in the folder of the run.
         """
-        self._send("trained", {"steps": self._steps_done})
+        self._send("trained", {"steps": self._steps_done, **self._describe()})
         message = self._mailbox.wait([(LAUNCHER, "all_trained", 0, 0, 0)], timeout_s=REPLICA_TIMEOUT_S)
         self._client.fetch()
         self._client.wait()

@@ -90,11 +90,17 @@ def print_placement(placement: Placement, *, console: Console | None = None) -> 
     _print_crossings(placement, console)
     listed = ("  candidate", "machines", "step", "bytes forward", "memory", "fits", "min load")
     print_columns(console, listed, _format_candidates(placement))
-    hidden = len(placement.candidates) - _MAX_CANDIDATES
-    more = f"; {hidden} slower ones are in the file" if hidden > 0 else ""
+    more = describe_left_out(len(placement.candidates) - _MAX_CANDIDATES)
     console.print(Text(f"* chosen: {placement.winner}, for its {placement.objective}{more}"))
     if placement.rejected:
         console.print(Text(f"Rejected: {'; '.join(_describe_rejected(placement))}"))
+
+
+def describe_left_out(hidden: int) -> str:
+    """Return words on rows of a table of plans that are not shown."""
+    if hidden <= 0:
+        return ""
+    return "; 1 slower one is left out" if hidden == 1 else f"; {hidden} slower ones are left out"
 
 
 def print_error(error: CutsetError, *, console: Console | None = None) -> None:

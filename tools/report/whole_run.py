@@ -12,7 +12,7 @@ from ...partition.whole_run.run_split import RunSplit
 from ..units import format_count, format_number, format_percent, format_seconds
 from ..whole_run.plan_task_run import PlannedRun
 from ..whole_run.what_if import ChangeEffect
-from .console import make_console, print_columns
+from .console import describe_left_out, make_console, print_columns
 
 MAX_SPLITS = 8  # that are printed
 
@@ -39,7 +39,7 @@ def print_planned_run(planned: PlannedRun, *, console: Console | None = None) ->
     if run.chosen not in run.splits[:MAX_SPLITS]:
         rows.append(_format_split(run.chosen, best, chosen=True))
     print_columns(console, columns, rows, right=[False, *[True] * 6, False])
-    console.print(Text(f"* chosen: {_describe_choice(run)}{_count_hidden(len(run.splits) - len(rows))}"))
+    console.print(Text(f"* chosen: {_describe_choice(run)}{describe_left_out(len(run.splits) - len(rows))}"))
     if run.rejected:
         console.print(Text(f"Rejected: {'; '.join(run.rejected)}"))
     console.print(Text("\nThe plan of a replica:"))
@@ -66,10 +66,6 @@ def _describe_choice(run: RunPlan) -> str:
     if not run.pays:
         return "the fewest machines"
     return f"the fewest replicas of the splits within {format_percent(TOLERANCE - 1)} of the best"
-
-
-def _count_hidden(hidden: int) -> str:
-    return f"; {hidden} slower ones are left out" if hidden > 0 else ""
 
 
 def _format_split(split: RunSplit, best: float, *, chosen: bool) -> tuple[str, ...]:

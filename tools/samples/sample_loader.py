@@ -70,7 +70,7 @@ class SampleLoader:
         return f"SampleLoader({self._samples}, {self._count} processes)"
 
 
-def make_stream(samples: Samples, *, batch: int, seed: int) -> SampleStream:
-    """Return the batches of all epochs, of one bucket each where the samples have buckets."""
+def make_stream(samples: Samples, *, batch: int, seed: int, first: int = 0) -> SampleStream:
+    """Return the batches of all epochs, of one bucket each where the samples have buckets. first: see SampleStream."""
     buckets = samples.find_buckets() if isinstance(samples, DatasetSamples) else None
-    return SampleStream(len(samples), batch=batch, seed=seed, buckets=buckets)
+    return SampleStream(len(samples), batch=batch, seed=seed, buckets=buckets, first=first)

@@ -34,11 +34,12 @@ from ..job.resume import (
     initial_weights_file,
     load_resume_state,
 )
-from ..job.stream_position import FIRST_LOOP
+from ..job.stream_position import LoopPosition
 from ..run_folder import INITIAL, stage_files
 from ..task.load_task import TaskSpec
 from ..tensor_files import save_state
-from ..units import OPEN_ENDED
+from ..units import OPEN_ENDED, format_number
+from .loop_passes import count_again, count_own_steps, spread_over
 from .script_role import DescriptionSpec, describe_script
 from .script_run import Describing, ModelDescription
 
@@ -72,6 +73,7 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
         elements = max((region.stop for region in described.regions), default=0)
         slices = slice_parameters([elements], config.shards or 1, whole=False)
         training = _make_training_spec(config, described, start)
+        loops, again = _resume_loops(start, training, lock_step=method.lock_step)
         training = msgspec.structs.replace(training, masters=find_masters(start, staged / INITIAL))
         return Job(
             config,
@@ -87,10 +89,10 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
             [described.regions],
             slices,
             described.names,
-            [*([] if start is None else start.notes), *notes],
+            [*([] if start is None else start.notes), *notes, *again],
             next_run_number(config.folder),
             script=script,
-            loop=FIRST_LOOP if start is None else start.loop,
+            loops=loops,
         )
 
 
@@ -152,3 +154,26 @@ def _make_training_spec(config: RunConfig, described: ModelDescription, start: R
         checkpoint_every=every.steps,
         checkpoint_s=every.seconds,
     )
+
+
+def _resume_loops(
+    start: ResumeState | None, training: TrainingSpec, *, lock_step: bool
+) -> tuple[list[LoopPosition], list[str]]:
+    """Return where each replica begins in its data, and a note where samples are trained on again.
+
+    Where replicas do not go in lock-step, each goes on after the steps that it made itself, not after as many as all
+    made in the mean, which the run counts.
+    """
+    if start is None or not start.loops:
+        return [LoopPosition(batch=training.batch)] * training.replicas, []
+    before = start.loops[0]
+    if (len(start.loops), before.batch) == (training.replicas, training.batch):
+        return [one if lock_step else count_own_steps(one, training.start_step) for one in start.loops], []
+    replicas, batch, begun = (len(start.loops), training.replicas), training.batch, training.start_step
+    again = count_again(before, start.progress.step, replicas=replicas[0], batch=batch)
+    loops = [
+        spread_over(before, start.progress.step, start_step=begun, replicas=replicas, batch=batch, replica=replica)
+        for replica in range(training.replicas)
+    ]
+    note = f"{format_number(again, 'sample')} trained on before, and again: batches have {batch} samples now"
+    return loops, [note] if again else []

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import CutsetError
+from ...errors import BadInput, CutsetError
 from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Stopped
 from ...runtime.channel.message import LAUNCHER, Message
@@ -68,6 +68,12 @@ def _run(script: Script, connection: Connection) -> ScriptRun:
                 raise
         except (CutsetError, Stopped) as error:
             passing.append(error)
+        except StopIteration:
+            if not run.is_passing_over:
+                raise
+            facts = "the script takes a batch of a pass that was made before it was resumed, and there is none"
+            fix = "next() of a generator that loops over the data: while True: yield from data"
+            passing.append(BadInput("E363", facts, fix=fix))
     if passing:
         raise passing[0]
     return run

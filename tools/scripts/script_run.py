@@ -26,7 +26,8 @@ from ..config.group_optimizer import list_ties
 from ..job.initial_weights import state_names
 from ..job.process_specs import WorkerSpec
 from ..tensor_files import save_state
-from .data_share import LoopCounts, share_loader
+from .data_share import share_loader
+from .loop_counts import LoopCounts
 from .script_worker import ScriptWorker
 from .torch_optimizer import SharedOptimizer, translate_optimizer
 
@@ -129,6 +130,11 @@ class ScriptRun:
         made = {id(optimizer): shared}
         made |= {id(one): share_loader(one, self.replica, self.replicas, seed=seed, counts=counts) for one in data}
         return tuple(made.get(id(one), one) for one in objects)
+
+    @property
+    def is_passing_over(self) -> bool:
+        """Whether the loop is in a pass over its data that was made before it was resumed, and has no batch."""
+        return self._worker is not None and self._worker.counts.is_over
 
     def report(
         self,

@@ -12,7 +12,7 @@ from ..job.process_specs import WorkerSpec
 from ..job.stream_position import LOOP
 from ..replica.model_part import UserModelPart
 from ..replica.worker_process import WorkerProcess
-from .data_share import LoopCounts
+from .loop_counts import LoopCounts
 
 STEP = range(1)  # stands for the batch of a step, of which nobody but the user knows anything
 
@@ -21,7 +21,7 @@ class ScriptWorker(WorkerProcess):
     """Trains a user's model, whose parameters it makes views of its own and fills as the method says.
 
     The method goes from step to step: between two of them the user's code runs, and computes a gradient. trained: names
-    of the parameters that it trains.
+    of the parameters that it trains. counts: of the loop, which is told of its steps.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ScriptWorker(WorkerProcess):
         trained: Collection[str],
         counts: LoopCounts,
     ) -> None:
-        self._counts = counts
+        self.counts = counts
         self._loss: float | None = None
         part = UserModelPart(model, trained, spec.training.initial)
         super().__init__(channel, spec, progress, lambda _: part, leases=False, describe=self._describe_loop)
@@ -42,6 +42,7 @@ class ScriptWorker(WorkerProcess):
         joins = spec.incarnation and not spec.method.lock_step
         self.start_step = self._client.join(spec.start_step) if joins else spec.start_step
         self._steps_taken = self._steps_done = self.start_step
+        self._is_in_step = False
         counts.begin_at(self.start_step, spec.loop)
         self._loop = self._build_loop(lambda step: STEP, self.start_step)
         self._views = part.worker.views(self._loop.gradient.flat)
@@ -50,13 +51,20 @@ class ScriptWorker(WorkerProcess):
         self._go_on()
 
     def take_step(self, factor: float) -> None:
-        """Hand over the gradients, and wait for the parameters of the next step. factor: of the learning rate."""
+        """Hand over the gradients, and wait for the parameters of the next step. factor: of the learning rate.
+
+        Where the script only repeats a step that it took before, nothing happens.
+        """
+        if self.counts.take_step():
+            return
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if parameter.grad is not None:
                 view.add_(parameter.grad)
         self._loop.rate = self._client.rate = factor
         self._steps_taken += 1
+        self._is_in_step = True
         self._go_on()
+        self._is_in_step = False
 
     def report(self, loss: float | None, point: dict[str, Any] | None) -> None:
         """Take note of the loss of the present step, and of scores, which replica 0 alone reports."""
@@ -93,4 +101,5 @@ class ScriptWorker(WorkerProcess):
         self._loss = None
 
     def _describe_loop(self) -> dict[str, Any]:
-        return {LOOP: msgspec.to_builtins(self._counts.describe(self._steps_taken))}
+        scheduled = self._steps_taken - self._is_in_step  # schedulers are called after a step
+        return {LOOP: msgspec.to_builtins(self.counts.describe(scheduled))}

@@ -1,7 +1,8 @@
 """`PlanRequest`: the plan that the user asks for - machines, objective, pins and kinds of candidates."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,19 @@ class PlanRequest:
     def processes(self) -> int:
         """How many processes share the cores of this machine, where the plan is for these."""
         return self.count * self.replicas
+
+    def load_planned(self, names: Sequence[str]) -> "Cluster":
+        """Return the machines that a plan has chosen, by their names there. UsageError where a file has others."""
+        count = len(names) if self.source in (HERE, DESKTOP) else None
+        cluster = replace(self, machines=count, max_machines=None).load_cluster()
+        if count is not None:
+            return cluster
+        numbers = {machine.name: number for number, machine in enumerate(cluster.machines)}
+        missing = next((name for name in names if name not in numbers), None)
+        if missing is not None:
+            facts = f"{self.source} describes no machine {missing!r}, which the plan has"
+            raise UsageError("E201", facts, fix="the cluster file of the plan")
+        return cluster.select([numbers[name] for name in names])
 
     def load_cluster(self, *, task: str = "", unrolled: str = "", graph: "Graph | None" = None) -> "Cluster":
         """Return the machines to plan for; UsageError or BadInput where there are none such.

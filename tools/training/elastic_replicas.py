@@ -40,8 +40,7 @@ class ElasticReplicas:
         self._hosts = hosts
         self._requested: int | None = None  # until it is applied
         self._machines, self._incarnations = job.machines, incarnations
-        self._has_script, self._first_loop = job.script is not None, job.loop
-        self._loops: dict[int, LoopPosition] = {}  # by replica
+        self._has_script, self._loops = job.script is not None, dict(enumerate(job.loops))  # by replica
         self._lease_server: LeaseServer | None = None
         if job.leases_batches:
             self._lease_server = make_lease_server(job)
@@ -61,14 +60,14 @@ class ElasticReplicas:
 
     @property
     def position(self) -> Position | None:
-        """Where the run is in its stream, or how the user's own loop goes; None where steps say it all."""
+        """Where the run is in its stream, or how the user's own loops go; None where steps say it all."""
         if self._has_script:
-            return self.loop_of(0)
+            return [self.loop_of(replica) for replica in range(self._training.replicas)]
         return None if self._lease_server is None else self._lease_server.position
 
     def loop_of(self, replica: int) -> LoopPosition:
         """Return how the loop of a replica goes through its data, as far as it is known."""
-        return self._loops.get(replica, self._first_loop)
+        return self._loops.get(replica, LoopPosition())
 
     def count_steps(self, done: Collection[int]) -> int | None:
         """Return the steps of each replica of a run whose end nobody knew, or over a stream; None for others.
@@ -105,7 +104,7 @@ class ElasticReplicas:
 
     def handle(self, worker: WorkerId, message: Message) -> None:
         """Take what a worker says about batches into account."""
-        if message.kind == "progress" and LOOP in message.body:
+        if message.kind in ("progress", "trained") and LOOP in message.body:
             self._loops[worker.replica] = msgspec.convert(message.body[LOOP], LoopPosition)
         if self._lease_server is None:
             return

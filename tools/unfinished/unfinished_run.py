@@ -98,7 +98,7 @@ def complete_unfinished(run: Path, more: Mapping[str, Any] = MappingProxyType({}
     try:
         states = [_write_state(run, folder, point, machine, state) for machine, state in enumerate(unfinished.states)]
         files = [_take(path, folder, index) for index, path in enumerate(point.shards)]
-        samples = step * unfinished.replicas * unfinished.batch
+        samples = unfinished.about["samples"] + step * unfinished.replicas * unfinished.batch
         about = unfinished.about | {"step": step, "samples": samples, "written": time.time(), **more}
         write_manifest(folder, Manifest(unfinished.slices, unfinished.regions, files, states, about))
     except (OSError, CheckpointError):

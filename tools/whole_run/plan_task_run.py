@@ -96,13 +96,21 @@ def plan_task_run(
 
 def _refuse(method: AnyMethod, exchange: Exchange, cluster: Cluster) -> None:
     """Raise UsageError for a method of one host where machines are on several, and for more backups than replicas."""
-    several = any(machine.address for machine in cluster.machines) or len(find_hosts(cluster)) > 1
-    if method.name in ONE_HOST and several:
+    if method.name in ONE_HOST and not _is_one_host(cluster):
         facts = f"method {method.name} does not go over several machines"
-        raise UsageError("E269", facts, fix="--method downpour, or a cluster of one host")
+        raise UsageError("E269", facts, fix="--method downpour, or a cluster of one host, as --cluster here")
     if exchange.backups >= len(cluster):
         facts = f"{exchange.backups} backups among {len(cluster)} replicas leave none whose gradients count"
         raise UsageError("E263", facts, fix="fewer backups, or more machines")
+
+
+def _is_one_host(cluster: Cluster) -> bool:
+    """Return whether machines are known to be of one host: they share its cores, or have faster links to all others."""
+    if any(machine.address for machine in cluster.machines):
+        return False
+    count = len(cluster)
+    shares = any(len(one.machines) == count for one in cluster.shared)
+    return count == 1 or shares or (len(cluster.links) == count * (count - 1) and len(find_hosts(cluster)) == 1)
 
 
 def name_pins(pins: Sequence[str], cluster: Cluster) -> tuple[str, ...]:

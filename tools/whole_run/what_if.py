@@ -32,8 +32,12 @@ def list_changes(cluster: Cluster, *, faster_network: str | None, add_machine: b
     if faster_network is not None:
         bandwidth = read_bandwidth(faster_network)
         unused = any(one.copies_per_s is not None and len(one.machines) == len(cluster) for one in cluster.shared)
-        note = " (which these processes of one machine do not use)" if unused else ""
-        yield ClusterChange(f"a network of {Bandwidth.format(bandwidth)}{note}", speed_up_network(cluster, bandwidth))
+        faster = speed_up_network(cluster, bandwidth)
+        note = " (which is no faster than the present one)" if faster == cluster else ""
+        note = " (which these processes of one machine do not use)" if unused else note
+        written = Bandwidth.format(bandwidth)
+        speed = written if isinstance(written, str) else faster_network.strip()
+        yield ClusterChange(f"a network of {speed}{note}", faster)
     if add_machine:
         best = cluster.machines[order_machines(cluster)[0]]
         more = replace(best, name=f"one more {best.name}", address="")

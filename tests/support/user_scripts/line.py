@@ -17,6 +17,7 @@ parser.add_argument("folder", type=Path)
 parser.add_argument("--count", type=int, default=64)
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--leaves", type=int, default=-1)
 parser.add_argument("--fault", choices=("none", "kill", "raise", "exit", "twice", "nothing", "nan"), default="none")
 parser.add_argument("--replica", type=int, default=1)
 parser.add_argument("--at", type=int, default=9)
@@ -40,6 +41,8 @@ steps = run.start_step
 first = options.folder / f"replica-{run.replica}.json"
 for _ in range(options.epochs):
     for place, (numbers, x, y) in enumerate(data):
+        if place == options.leaves:
+            break
         seen += numbers.tolist()
         loss = (model(x)[:, 0] - y).square().mean() / options.accumulate
         if options.fault == "nan" and steps == options.at:

@@ -27,6 +27,9 @@ from cutset.tools.job.export_weights import describe_checkpoint
 from cutset.tools.job.job import Job
 from cutset.tools.job.prepare import prepare
 from cutset.tools.job.resume import find_checkpoint
+from cutset.tools.samples.read_samples import read_split
+from cutset.tools.samples.sample_loader import make_stream
+from cutset.tools.task.load_task import load_task
 from cutset.tools.training.checkpoint_sets import CheckpointSets, remove_incomplete
 
 GOOD = USER_MODELS / "good.py"
@@ -127,16 +130,23 @@ def test_steps_are_counted_by_samples(run: Path, options: RunConfig, tmp_path: P
     assert (job.training.start_step, job.training.steps) == (3, 12)
 
 
-def test_samples_that_are_trained_again_are_said(run: Path, options: RunConfig, tmp_path: Path) -> None:
-    """After 6 steps of one replica: 3 of two, and one and a half of four."""
-    said = {}
-    for replicas in (2, 4):
-        job = prepare(replace(options, out=tmp_path / f"{replicas}", resume=run, replicas=replicas, epochs=9))
-        said[replicas] = [note for note in job.notes if "are trained again" in note]
-    batch = job.training.batch
-    assert job.training.start_step == 1
-    assert said[2] == []
-    assert said[4] == [f"{2 * batch} samples are trained again: {6 * batch} are no whole steps of {4 * batch} samples"]
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_none_is_trained_on_again_by_other_replicas(
+    run: Path, options: RunConfig, tmp_path: Path, replicas: int
+) -> None:
+    """After 6 steps of one replica: 3 of two, and one and a half of four, whose first step is of the seventh batch."""
+    job = prepare(replace(options, out=tmp_path / "new", resume=run, replicas=replicas, epochs=9))
+    training = job.training
+    assert training.start_step == 6 // replicas
+    begun = training.start_step * replicas * training.batch + training.first_sample
+    assert begun == find_checkpoint(run).manifest.about["samples"] == 6 * training.batch
+    samples, known = read_split(load_task(training.task), "train"), {"batch": training.batch, "seed": training.seed}
+    before, here = make_stream(samples, **known), make_stream(samples, **known, first=training.first_sample)
+    first = training.start_step * replicas
+    assert [here.indices(first + n).tolist() for n in range(9)] == [before.indices(6 + n).tolist() for n in range(9)]
+    assert [here.epochs(first + n).tolist() for n in range(9)] == [before.epochs(6 + n).tolist() for n in range(9)]
+    left = 9 * training.samples - training.first_sample
+    assert training.steps == left // training.batch // replicas, "so that no sample of a tenth epoch is taken"
 
 
 def test_where_there_is_none(resume: Resume, tmp_path: Path) -> None:

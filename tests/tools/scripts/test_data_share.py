@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import (
@@ -21,8 +21,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from cutset.errors import BadInput
-from cutset.tools.job.stream_position import LoopPosition
-from cutset.tools.scripts.data_share import LoopCounts, share_loader
+from cutset.tools.job.stream_position import LoopPass, LoopPosition
+from cutset.tools.scripts.data_share import share_loader
+from cutset.tools.scripts.loop_counts import LoopCounts
 
 
 def batches(loader: Any) -> list[list[int]]:
@@ -58,9 +59,8 @@ def test_a_replica_that_goes_on_sees_what_was_left(count: int, size: int, replic
 
     whole = read(LoopCounts())
     counts = LoopCounts()
-    counts.begin_at(taken, LoopPosition())
+    counts.begin_at(taken, LoopPosition())  # nothing is known of its passes: a batch for each step, then
     assert read(counts) == whole[taken:]
-    assert counts.batches == max(len(whole), taken)
 
 
 class Scheduler:
@@ -70,18 +70,20 @@ class Scheduler:
         self.calls += 1
 
 
-def run_epochs(counts: LoopCounts, epochs: int, order: list[str], stop: int = 0) -> dict[str, int]:
+def run_epochs(counts: LoopCounts, epochs: int, order: list[str], *, begin: int = 0, stop: int = 0) -> dict[str, int]:
     """Loop with a scheduler that is called for each batch, one for every other and one after each epoch."""
     schedulers = {name: Scheduler() for name in order}
     for scheduler in schedulers.values():
         counts.watch(scheduler)
-    share = share_loader(loader_of(20, 2), 0, 1, seed=0, counts=counts)
+    share, steps = share_loader(loader_of(20, 2), 0, 1, seed=0, counts=counts), begin
     for _ in range(epochs):
         for _ in share:
+            counts.take_step()
+            steps += 1
             schedulers["batch"].step()
-            if counts.batches % 2 == 0:
+            if steps % 2 == 0:
                 schedulers["second"].step()
-            if counts.batches == stop:
+            if steps == stop:
                 return {name: one.calls for name, one in schedulers.items()}
         schedulers["epoch"].step()
     return {name: one.calls for name, one in schedulers.items()}
@@ -91,12 +93,88 @@ def run_epochs(counts: LoopCounts, epochs: int, order: list[str], stop: int = 0)
 def test_each_scheduler_goes_on_as_often_as_it_was_called(order: list[str]) -> None:
     """Those between two epochs are called by whoever goes on by itself."""
     counts, stop = LoopCounts(), 16
-    assert run_epochs(counts, 3, order, stop) == {"batch": 16, "second": 8, "epoch": 1}
+    assert run_epochs(counts, 3, order, stop=stop) == {"batch": 16, "second": 8, "epoch": 1}
     assert dict(zip(order, counts.calls, strict=True)) == {"batch": 16, "second": 8, "epoch": 0}
     later = LoopCounts()
-    later.begin_at(stop, LoopPosition(1.0, [calls / stop for calls in counts.calls]))
-    assert run_epochs(later, 3, order) == run_epochs(LoopCounts(), 3, order)
+    later.begin_at(stop, LoopPosition(counts.passes, [calls / stop for calls in counts.calls]))
+    assert run_epochs(later, 3, order, begin=stop) == run_epochs(LoopCounts(), 3, order)
     assert dict(zip(order, later.calls, strict=True)) == {"batch": 30, "second": 15, "epoch": 0}
+
+
+class UserLoop(NamedTuple):
+    """A loop as a user writes it, over batches of one sample each.
+
+    leaves_at: the batch at which it leaves each pass, before its step. accumulate: batches for a step. tests: whether
+    it reads all once more after each epoch, without a step. at_end: whether it takes its steps after the passes.
+    is_one_iterator: whether its passes go on where the last one left.
+    """
+
+    size: int
+    replicas: int
+    replica: int
+    epochs: int
+    leaves_at: int | None
+    accumulate: int
+    tests: bool
+    at_end: bool
+    is_one_iterator: bool
+
+    def run(self, counts: LoopCounts, stop: int = -1) -> tuple[list[list[int]], list[LoopPass]]:
+        """Return the samples of each step until so many were taken, and the passes as they were then."""
+        source: Any = loader_of(self.size, 1, shuffle=True)
+        if self.is_one_iterator:
+            source = iter([[torch.tensor([number])] for number in range(self.size * self.epochs)])
+        share = share_loader(source, self.replica, self.replicas, seed=3, counts=counts)
+        steps, gathered, passes = list[list[int]](), list[int](), list[LoopPass]()
+        for _ in range(self.epochs):
+            for place, batch in enumerate(share):
+                if place == self.leaves_at:
+                    break
+                gathered.append(int(batch[0]))
+                if not self.at_end and (place + 1) % self.accumulate == 0:
+                    counts.take_step()
+                    steps, gathered, passes = [*steps, gathered], [], counts.passes
+                    if len(steps) == stop:
+                        return steps, passes
+            if self.at_end and not counts.take_step():
+                steps, gathered, passes = [*steps, gathered], [], counts.passes
+                if len(steps) == stop:
+                    return steps, passes
+            gathered = []
+            for _ in share if self.tests else ():
+                pass
+        return steps, counts.passes
+
+
+@pytest.mark.run
+@given(
+    st.builds(
+        UserLoop,
+        size=st.integers(1, 12),
+        replicas=st.integers(1, 3),
+        replica=st.integers(0, 2),
+        epochs=st.integers(2, 5),
+        leaves_at=st.none() | st.integers(1, 6),
+        accumulate=st.integers(1, 3),
+        tests=st.booleans(),
+        at_end=st.booleans(),
+        is_one_iterator=st.booleans(),
+    ),
+    st.integers(1, 60),
+)
+@settings(deadline=None, max_examples=150)
+def test_a_loop_that_begins_anew_takes_the_steps_that_were_left(loop: UserLoop, stop: int) -> None:
+    """But for the first pass in which there are steps, where nobody can know whether the loop will leave it."""
+    assume(loop.replica < loop.replicas)
+    assume(not (loop.tests and loop.is_one_iterator))
+    whole, passes = loop.run(LoopCounts())
+    first = next((one.all_steps for one in passes if one.all_steps), 0)
+    assume(stop <= len(whole) and (loop.leaves_at is None or loop.at_end or stop > first))
+    steps, position = loop.run(LoopCounts(), stop)
+    assert steps == whole[:stop]
+    later = LoopCounts()
+    later.begin_at(stop, LoopPosition(position))
+    assert loop.run(later) == (whole[stop:], passes)
 
 
 class Stream(IterableDataset[Tensor]):

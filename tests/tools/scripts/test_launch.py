@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 CUTSET = Path(sys.executable).with_name("cutset")
 LINE = ROOT / "tests" / "support" / "user_scripts" / "line.py"
+DRAWING = LINE.with_name("drawing.py")
 BATCHES = 16  # of an epoch
 
 
@@ -27,7 +28,7 @@ class Launched:
         self.out = folder / "run"
         folder.mkdir(exist_ok=True)
         command = [CUTSET, "launch", "--out", self.out, "--replicas", "2", *options, script]
-        if script == LINE:
+        if script in (LINE, DRAWING):
             command.append(folder)
         done = subprocess.run(
             [*map(str, command), *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
@@ -139,6 +140,67 @@ def test_it_resumes_from_a_checkpoint(tmp_path: Path) -> None:
     assert run.replicas["replica-0"]["weights"] == pytest.approx(train_plainly(2, 5), abs=1e-12)
     other = Launched(tmp_path / "third", "--resume", str(first.out), arguments=("--epochs", "5"))
     assert "E292" in other.notes
+
+
+@pytest.mark.slow
+def test_with_other_replicas_it_begins_with_the_first_batch_that_was_left(tmp_path: Path) -> None:
+    """After 5 steps of two, 10 of the 16 batches of an epoch, it goes on with three."""
+    first = Launched(tmp_path / "first", "--method", "sync", "--checkpoint-every", "5", arguments=("--epochs", "2"))
+    assert first.code == 0, first.notes
+    options = ("--method", "sync", "--replicas", "3", "--resume", str(first.out / "checkpoints" / "000001"))
+    run = Launched(tmp_path / "second", *options, arguments=("--epochs", "2"))
+    assert run.code == 0, run.notes
+    assert "again" not in run.notes
+    before = [number for one in first.replicas.values() for number in one["seen"][: 5 * 4]]
+    after = [number for one in run.replicas.values() for number in one["seen"]]
+    assert sorted(before + after) == sorted([*range(64)] * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sync", "downpour"])
+def test_a_loop_that_leaves_its_data_early_goes_on_where_it_was(tmp_path: Path, method: str) -> None:
+    """After three of the 8 batches of each replica."""
+    arguments = ("--leaves", "3", "--epochs")
+    whole = Launched(tmp_path / "whole", "--method", method, arguments=(*arguments, "4"))
+    first = Launched(tmp_path / "first", "--method", method, arguments=(*arguments, "2"))
+    options = ("--method", method, "--resume", str(first.out))
+    run = Launched(tmp_path / "second", *options, arguments=(*arguments, "4"))
+    assert run.code == 0, run.notes
+    for name, replica in run.replicas.items():
+        assert first.replicas[name]["seen"] + replica["seen"] == whole.replicas[name]["seen"]
+        assert replica["steps"] == 4 * 3
+
+
+@pytest.mark.slow
+def test_each_replica_goes_on_after_its_own_steps(tmp_path: Path) -> None:
+    """Of 17 batches one has 9 in an epoch, and one 8."""
+    arguments = ("--count", "68", "--epochs")
+    first = Launched(tmp_path / "first", "--method", "downpour", arguments=(*arguments, "3"))
+    options = ("--method", "downpour", "--resume", str(first.out))
+    run = Launched(tmp_path / "second", *options, arguments=(*arguments, "5"))
+    assert run.code == 0, run.notes
+    for name, count in (("replica-0", 9), ("replica-1", 8)):
+        assert len(first.replicas[name]["seen"]) == 3 * 4 * count
+        assert len(run.replicas[name]["seen"]) == 2 * 4 * count
+    assert sorted(n for one in run.replicas.values() for n in one["seen"]) == sorted([*range(68)] * 2)
+
+
+@pytest.mark.slow
+def test_a_loop_over_steps_goes_on_in_the_pass_in_which_it_was(tmp_path: Path) -> None:
+    """After 12 steps of 5 batches a pass. One that gets no batch of a pass that was made before is told how to."""
+    first = Launched(tmp_path / "first", "--method", "sync", script=DRAWING)
+    assert first.code == 0, first.notes
+    options = ("--method", "sync", "--resume", str(first.out))
+    run = Launched(tmp_path / "second", *options, script=DRAWING, arguments=("--steps", "20"))
+    assert run.code == 0, run.notes
+    whole = Launched(tmp_path / "whole", "--method", "sync", script=DRAWING, arguments=("--steps", "20"))
+    for name, replica in run.replicas.items():
+        assert replica["start"] == 12
+        assert first.replicas[name]["seen"] + replica["seen"] == whole.replicas[name]["seen"]
+    other = Launched(tmp_path / "third", *options, script=DRAWING, arguments=("--steps", "20", "--by", "iterator"))
+    assert other.code == 3
+    assert "E363" in other.notes
+    assert "while True: yield from data" in other.notes
 
 
 FAULTS = [

@@ -98,6 +98,20 @@ def test_methods_of_one_host_are_not_planned_over_several(tmp_path: Path, method
     with pytest.raises(UsageError, match="does not go over several machines") as caught:
         plan_by(method, tmp_path / "reached.toml")
     assert caught.value.code == "E269"
+    with pytest.raises(UsageError, match="does not go over several machines"):
+        plan_by(method, write_cluster(tmp_path))  # whose machines are known by their speed alone
+
+
+def test_methods_of_one_host_are_planned_over_its_processes(tmp_path: Path) -> None:
+    """Which a file says to share its cores, or to be on it."""
+    one_host = CLUSTER.format(bandwidth="1 Gbit/s", memory="1 GB")
+    (tmp_path / "shared.toml").write_text(
+        f'{one_host}\n[[shared]]\nmachines = ["desk 0", "desk 1", "desk 2", "desk 3"]\ncores = 2\n'
+    )
+    inside = '[network.inside]\nbandwidth = "10 Gbit/s"\nlatency = "10 us"\n'
+    (tmp_path / "hosted.toml").write_text(one_host.replace("count = 4\n", 'count = 4\nhost = "left"\n') + inside)
+    for name in ("shared.toml", "hosted.toml"):
+        assert plan_by("hogwild", tmp_path / name).command
 
 
 def test_machines_that_ssh_reaches_are_named_as_its_engine(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def test_processes_of_one_machine_are_said_to_use_no_network() -> None:
     assert change.words == "a network of 125 MB/s (which these processes of one machine do not use)"
     (change,) = list_changes(CLUSTER, faster_network="1 Gbit/s", add_machine=False)
     assert change.words == "a network of 125 MB/s"
+    (change,) = list_changes(CLUSTER, faster_network="1 kbit/s", add_machine=False)
+    assert change.words == "a network of 1 kbit/s (which is no faster than the present one)"
 
 
 def test_the_machine_that_is_added_is_like_the_best() -> None:
