@@ -132,8 +132,8 @@ def _measure(job: Job, spans: RecordedSpans) -> dict[str, Any] | None:
 def _load_cluster(job: Job) -> Cluster | None:
     """Return the machines that a run was planned for; None where their constants were not those of real ones."""
     request, placement = job.config.plan_request, job.placement
-    if placement is None or request.source == DESKTOP:
-        return None
+    if job.cluster is not None or placement is None or request.source == DESKTOP:
+        return job.cluster
     try:
         return request.load_planned([machine.name for machine in placement.machines])
     except CutsetError:  # a cluster file that is gone, or has other machines

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...partition.cluster.machines import Cluster
 from ...partition.placement.placement_file import Placement
 from ...ps.methods.registry import AnyMethod
 from ...ps.optimizers.registry import AnyOptimizer
@@ -40,7 +41,8 @@ class Job:
     how shards divide these buffers. names: from each name in the model's state_dict to the one that the run knows the
     tensor by; a tied tensor has several. notes: what the user should know. run: its number among the runs of its
     folder, which orders their checkpoints. stream: where it begins in its stream, if that is known. script: that keeps
-    its own loop; loops: how that goes through its data, by replica.
+    its own loop; loops: how that goes through its data, by replica. cluster:
+    the machines that it was planned for, where they were measured for that.
     """
 
     config: RunConfig
@@ -62,6 +64,7 @@ class Job:
     script: Script | None = None
     loops: list[LoopPosition] = field(default_factory=list)
     others: OtherSizes = field(default_factory=OtherSizes)
+    cluster: Cluster | None = None
 
     @property
     def out(self) -> Path:

@@ -120,7 +120,7 @@ def prepare(config: RunConfig, *, fresh: bool = False, find_machines: FindMachin
             machines = find_machines(capture, micro_spec, request, notes.append)
         plan = plan_replica(capture, spec, task, placement=placement, request=request, machines=machines)
         plan = replace(plan, notes=(*plan.notes, *notes))
-        return configure(config, plan, staged, start)
+        return replace(configure(config, plan, staged, start), cluster=machines)
 
 
 def read_placement(choice: Path | str | Placement | None) -> Placement | None:

@@ -9,6 +9,7 @@ import pytest
 from places import USER_MODELS
 from recording import exchange
 
+from cutset.partition.cluster.machines import uniform_cluster
 from cutset.ps.methods.registry import parse_method
 from cutset.ps.optimizers.standard import SGD
 from cutset.tools.analysis import result
@@ -60,6 +61,13 @@ def test_recorded_steps_are_measured_and_explained(options: RunConfig) -> None:
     assert found["findings"][0].startswith("A step took 10 s, ")
     assert [m["name"] for m in found["time"]["machines"]] == [m.name for m in job.placement.machines]  # type: ignore[union-attr]
     assert result._measure(job, [[], []]) is None
+
+
+def test_a_step_is_compared_with_the_machines_that_were_measured_for_its_plan(options: RunConfig) -> None:
+    """Not with what is kept of this machine, which may know nothing of the net."""
+    measured = uniform_cluster(2)
+    job = prepare(replace(options, machines=2), find_machines=lambda *asked: measured)
+    assert result._load_cluster(job) is measured
 
 
 def outcome(seconds: float, *points: tuple[float, float], samples: int = 96) -> dict[str, Any]:
