@@ -215,4 +215,4 @@ def _describe_link(explanation: Explanation) -> list[str]:
         return []
     source, target = explanation.machines[slowest.source].name, explanation.machines[slowest.target].name
     waited, sent = format_seconds(slowest.waited_s), format_bytes(slowest.bytes)
-    return [f"The slowest link is {source} → {target}: {waited} of waiting for its {sent}."]
+    return [f"The slowest link is {source} → {target}: {waited} of waiting for its {sent}, gradients included."]

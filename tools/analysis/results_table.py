@@ -13,6 +13,8 @@ from importlib.metadata import version
 from typing import Any
 
 from ..job.job import Job
+from ..task.plan_request import HERE
+from ..units import format_number
 
 SCORES = ("test_loss", "test_accuracy", "metrics")
 
@@ -71,6 +73,11 @@ def describe_setup(job: Job, processes: int) -> list[str]:
         )
     if job.placement is not None and job.machines > 1:
         notes.append(f"The plan: {job.placement.verdict}")
+        if job.config.plan_request.source == HERE and job.config.baseline and job.worker_threads < cores:
+            threads, all_cores = format_number(job.worker_threads, "thread"), format_number(cores, "core")
+            notes.append(
+                f"The plan's one machine has {threads}; the one process that was trained here had {all_cores}."
+            )
     return notes
 
 

@@ -57,7 +57,7 @@ def test_the_description_names_the_machine_that_waited_and_its_peer() -> None:
         "Of each step, machines spent 30 % to 35 % computing and 5 % to 10 % on other work such as messaging; "
         "left was idle 60 %, mostly waiting for right to send."
     )
-    assert link == "The slowest link is right → left: 2 s of waiting for its 60 B."
+    assert link == "The slowest link is right → left: 2 s of waiting for its 60 B, gradients included."
 
 
 def test_a_slow_link_is_blamed_for_waits_on_it() -> None:
