@@ -234,14 +234,10 @@ def _divide_steps(start: ResumeState | None, trial: DryRun, step_samples: int, m
 
 def _describe_new_batches(start: ResumeState, batch: int, trial: DryRun) -> list[str]:
     """Return a note where the rest of an epoch is not what was left of it, as buckets are divided by the batch."""
-    if (
-        not trial.has_buckets
-        or start.progress.batch == batch
-        or not trial.samples
-        or start.samples % trial.samples == 0
-    ):
+    before = start.progress.batch
+    if not trial.has_buckets or before in (0, batch) or not trial.samples or start.samples % trial.samples == 0:
         return []
-    facts = f"batches of buckets have {batch} samples now, not {start.progress.batch}"
+    facts = f"batches of buckets have {batch} samples now, not {before}"
     return [f"{facts}: in the epoch that had begun some samples count twice, and some not at all"]
 
 

@@ -9,6 +9,8 @@ import msgspec
 from ..job.stream_position import LoopPass, LoopPosition
 from .loop_passes import LoopReplay, PassWindow, Replayed, append_pass
 
+NESTED = "a loop over the data goes on after another one has begun: a run that is resumed cannot find its place in both"
+
 
 class LoopCounts:
     """The passes that the loop of a replica makes over its data, and how often its schedulers are called within them.
@@ -40,7 +42,7 @@ class LoopCounts:
         passes, now = list(self._done), msgspec.structs.replace(self._now, idle=self._idle)
         if not self._has_ended or now.has_left:  # one that was left may well go on
             return [*passes, now]
-        if now.all_steps:
+        if now.all_steps or self.is_over:
             append_pass(passes, now)
             return [*passes, LoopPass()]
         return [*passes, LoopPass(idle=self._idle + 1)]
@@ -81,12 +83,14 @@ class LoopCounts:
                     has_settled = True
                 self._now = msgspec.structs.replace(self._now, batches=self._now.batches + 1)
                 yield batch
+                if replayed.window is not self.window:
+                    warnings.warn(NESTED, stacklevel=1)
             has_ended = True
             if not has_settled:
                 self._settle(replayed, has_ended=True)
         finally:
-            self.is_reading = False
             if replayed.window is self.window:  # else another pass has begun
+                self.is_reading = False
                 self._end_pass(replayed, has_ended)
 
     def watch(self, scheduler: Any) -> None:
@@ -96,7 +100,7 @@ class LoopCounts:
         self._schedulers.append(WatchedScheduler(scheduler, self, called, self._begun_at))
 
     def _begin_pass(self) -> Replayed:
-        if self._now.all_steps:
+        if self._now.all_steps or self.is_over:
             has_left = self._now.has_left or not self._has_ended
             append_pass(self._done, msgspec.structs.replace(self._now, idle=self._idle, has_left=has_left))
             self._idle = 0

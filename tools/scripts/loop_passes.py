@@ -1,7 +1,8 @@
 """Where a user's loop is in its data after so many steps, by the passes that it made: arithmetic on them alone."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 
@@ -44,8 +45,8 @@ def cut_pass(one: LoopPass, steps: int) -> LoopPass:
     return msgspec.structs.replace(one, times=1, steps=steps, stepped=stepped, batches=stepped, after=0)
 
 
-def list_until(passes: Sequence[LoopPass], steps: int) -> tuple[list[LoopPass], int]:
-    """Return the passes as they were after so many steps, and the steps that are more than they have.
+def list_until(passes: Sequence[LoopPass], steps: int) -> list[LoopPass]:
+    """Return the passes as they were after so many steps; where steps are missing, as they have probably gone on.
 
     passes: all but the last have ended; so of those that are returned.
     """
@@ -56,10 +57,34 @@ def list_until(passes: Sequence[LoopPass], steps: int) -> tuple[list[LoopPass], 
             found.append(msgspec.structs.replace(entry, times=whole))
         steps -= whole * entry.all_steps
         if whole < entry.times:
-            return [*found, cut_pass(entry, steps) if steps else LoopPass()], 0
+            return [*found, cut_pass(entry, steps) if steps else LoopPass()]
     last = passes[-1] if passes else LoopPass()
-    more = max(0, steps - last.all_steps)
-    return [*found, cut_pass(last, steps - more) if steps else LoopPass()], more
+    if steps <= last.all_steps:
+        return [*found, cut_pass(last, steps) if steps else LoopPass(idle=last.idle)]
+    return [*found, *_continue_pass(last, steps, find_usual(passes))]
+
+
+def find_usual(passes: Sequence[LoopPass]) -> LoopPass | None:
+    """Return the last pass that has ended and had steps, as others may be; None where there is none."""
+    return next((msgspec.structs.replace(one, times=1) for one in reversed(passes[:-1]) if one.all_steps), None)
+
+
+def _continue_pass(last: LoopPass, steps: int, usual: LoopPass | None) -> list[LoopPass]:
+    """Return a pass that has not ended after so many steps from its beginning, or those that it has become since.
+
+    usual: as it may have ended, and those that followed it.
+    """
+    if usual is None or steps <= usual.all_steps or last.all_steps > usual.all_steps:
+        if usual is not None and usual.steps < steps <= usual.all_steps:
+            return [msgspec.structs.replace(cut_pass(usual, steps), idle=last.idle)]
+        known = next((one for one in (last, usual) if one is not None and one.steps), LoopPass(steps=1, stepped=1))
+        more = round((steps - last.steps) * known.stepped / known.steps)
+        stepped = last.stepped + more
+        return [msgspec.structs.replace(last, steps=steps, stepped=stepped, batches=stepped, after=0, has_left=False)]
+    whole, rest = divmod(steps, usual.all_steps)
+    ended = [msgspec.structs.replace(usual, idle=last.idle if last.steps else max(last.idle, usual.idle))]
+    ended += [msgspec.structs.replace(usual, times=whole - 1)] if whole > 1 else []
+    return [*ended, cut_pass(usual, rest) if rest else LoopPass()]
 
 
 def count_own_steps(position: LoopPosition, start_step: int) -> LoopPosition:
@@ -79,10 +104,10 @@ def spread_over(
         replicas: before and now.
         batch: samples of one now.
     """
-    passes, more = list_until(position.passes, steps + position.ahead)
+    passes = list_until(position.passes, steps + position.ahead)
     before, now = replicas
 
-    def share(count: int, *, all_of_it: bool = False) -> int:
+    def share(count: int, *, all_of_it: bool) -> int:
         """Return how many batches of this replica are among the first that all replicas had, so many each."""
         samples = count * before * position.batch + (batch - 1 if all_of_it else 0)  # a last batch may be short
         return len(range(replica, samples // batch, now))
@@ -91,17 +116,14 @@ def spread_over(
         steps, stepped, batches = (share(n, all_of_it=all_of_it) for n in (one.steps, one.stepped, one.batches))
         return msgspec.structs.replace(one, steps=steps, stepped=stepped, batches=batches)
 
-    ended = len(passes) if more else len(passes) - 1
-    here = [spread(one, all_of_it=number < ended) for number, one in enumerate(passes)]
-    have = sum(one.times * one.all_steps for one in here) + share(more)
+    here = [*(spread(one, all_of_it=True) for one in passes[:-1]), spread(passes[-1], all_of_it=False)]
+    have = sum(one.times * one.all_steps for one in here)
     return LoopPosition(here, position.scheduled, batch, have - start_step)
 
 
 def count_again(position: LoopPosition, steps: int, *, replicas: int, batch: int) -> int:
     """Return how many samples are trained on again by batches of so many. steps, replicas: those of before."""
-    passes, more = list_until(position.passes, steps + position.ahead)
-    taken = more or passes[-1].stepped
-    return taken * replicas * position.batch % batch
+    return list_until(position.passes, steps + position.ahead)[-1].stepped * replicas * position.batch % batch
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -115,57 +137,47 @@ class Replayed(msgspec.Struct, frozen=True):
 class LoopReplay:
     """What a loop that begins anew passes over, until it is where it was after so many steps.
 
-    passes: in which it took them, as far as they are known: all but the last have ended. Where steps are missing there,
-    it is taken to have gone on as in the pass before. A pass without steps is made again.
+    passes: in which it took them, as far as they are known: all but the last have ended. A pass without steps is made
+    again.
     """
 
     def __init__(self, steps: int = 0, passes: Sequence[LoopPass] = ()) -> None:
-        self._remaining = steps
-        self._ended, self._last = list(passes[:-1]), passes[-1] if passes else LoopPass()
-        ends = {(one.has_left, one.stepped if one.has_left else 0): one for one in self._ended}
-        self._usual_end = next(iter(ends.values())) if len(ends) == 1 else None
-        self._expected = self._expect()
-        self._idle: int | None = None  # passes without steps until the next one that had some
-        self._next = LoopPass(), False
+        *ended, last = list_until(passes, steps)
+        over = ((msgspec.structs.replace(one, times=1), True) for one in ended for _ in range(one.times))
+        self._expected = chain(over, [(last, last.after > 0)])  # and whether each is over
+        self._usual_end = find_usual(passes)
+        self._next: tuple[LoopPass, bool] | None = None
+        self._idle = 0  # passes without steps until the next one
+        self._short, self._rate = 0, 1.0  # steps for which the last pass had no batches, and batches of a step
 
     def begin_pass(self) -> Replayed:
         """Return what becomes of the pass that begins."""
-        if not self._remaining:
-            return Replayed(LoopPass(), PassWindow())
-        if self._idle is None:
-            self._next = next(self._expected)
+        if self._next is None:
+            self._next = next(self._expected, None)
+            if self._next is None:
+                return self._begin_short()
             self._idle = self._next[0].idle
         if self._idle:
             self._idle -= 1
             return Replayed(LoopPass(), PassWindow())
-        self._idle, (one, has_ended) = None, self._next
-        steps = min(self._remaining, one.all_steps)
-        self._remaining -= steps
-        before = cut_pass(one, steps)
-        if before.after or (has_ended and steps >= one.steps):
+        (one, is_over), self._next = self._next, None
+        if is_over:
             window = PassWindow(one.batches, one.batches, one.batches) if one.has_left else PassWindow(ALL)
-            return Replayed(before, window, is_over=True)
-        end = one if has_ended else self._usual_end
-        if end is None or not end.has_left or end.stepped < before.stepped:
-            return Replayed(msgspec.structs.replace(before, has_left=False), PassWindow(before.stepped))
+            return Replayed(one, window, is_over=True)
+        end = self._usual_end
+        before = msgspec.structs.replace(one, batches=one.stepped, has_left=False)
+        if not before.steps or end is None or not end.has_left or end.stepped < before.stepped:
+            return Replayed(before, PassWindow(before.stepped))
         return Replayed(before, PassWindow(before.stepped, end.stepped, end.batches))
 
     def come_short(self, before: LoopPass, passed: int) -> LoopPass:
         """Take into account that a pass had no more batches than were passed over; return the pass as it was."""
         steps = round(before.steps * passed / before.stepped)
-        self._remaining += before.steps - steps
+        self._short, self._rate = before.steps - steps, before.stepped / before.steps
         return msgspec.structs.replace(before, steps=steps, stepped=passed, batches=passed)
 
-    def _expect(self) -> Iterator[tuple[LoopPass, bool]]:
-        """Yield passes and whether they had ended: those that were made, and what they may have been followed by."""
-        for entry in self._ended:
-            for _ in range(entry.times):
-                yield msgspec.structs.replace(entry, times=1), True
-        if self._remaining <= self._last.all_steps:
-            yield self._last, False
-        while self._ended:
-            yield msgspec.structs.replace(self._ended[-1], times=1), True
-        rate = self._last.stepped / self._last.steps if self._last.steps else 1.0
-        while True:
-            steps = self._remaining
-            yield LoopPass(steps=steps, stepped=round(rate * steps), batches=round(rate * steps)), False
+    def _begin_short(self) -> Replayed:
+        """Return what becomes of a pass of which nothing is known but that steps are missing, if they are."""
+        steps, self._short = self._short, 0
+        stepped = round(steps * self._rate) if steps else 0
+        return Replayed(LoopPass(steps=steps, stepped=stepped, batches=stepped), PassWindow(stepped))

@@ -72,7 +72,7 @@ def _run(script: Script, connection: Connection) -> ScriptRun:
             if not run.is_passing_over:
                 raise
             facts = "the script takes a batch of a pass that was made before it was resumed, and there is none"
-            fix = "next() of a generator that loops over the data: while True: yield from data"
+            fix = "next() of one generator, not of an iter() for each step: while True: yield from data"
             passing.append(BadInput("E363", facts, fix=fix))
     if passing:
         raise passing[0]

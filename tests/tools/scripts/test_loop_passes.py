@@ -4,6 +4,7 @@ import warnings
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -77,10 +78,78 @@ def test_passes_that_are_alike_are_one_entry() -> None:
     whole = LoopPass(times=100, steps=10, stepped=10, batches=10)
     assert counts.passes == [whole, LoopPass()]
     part = LoopPass(steps=4, stepped=4, batches=4)
-    assert list_until(counts.passes, 24) == ([LoopPass(2, 10, 10, 10), part], 0)
-    assert list_until(counts.passes, 30) == ([LoopPass(3, 10, 10, 10), LoopPass()], 0)
-    assert list_until(counts.passes, 1004) == ([whole, LoopPass()], 4)
-    assert list_until([whole, part], 1003) == ([whole, LoopPass(steps=3, stepped=3, batches=3)], 0)
+    assert list_until(counts.passes, 24) == [LoopPass(2, 10, 10, 10), part]
+    assert list_until(counts.passes, 30) == [LoopPass(3, 10, 10, 10), LoopPass()]
+    assert list_until(counts.passes, 1004) == [whole, part]
+    assert list_until([whole, part], 1003) == [whole, LoopPass(steps=3, stepped=3, batches=3)]
+
+
+PEEKED = LoopPass(1, 9, 9, 9, idle=1)
+LEFT = LoopPass(1, 3, 3, 4, has_left=True)
+AT_END = LoopPass(1, 0, 0, 6, after=1)
+
+
+@pytest.mark.parametrize(
+    ("passes", "steps", "after"),
+    [
+        ([], 7, [LoopPass(1, 7, 7, 7)]),
+        ([LoopPass(1, 2, 4, 4, idle=1)], 5, [LoopPass(1, 5, 10, 10, idle=1)]),
+        ([PEEKED, LoopPass(1, 2, 2, 2)], 14, [PEEKED, LoopPass(1, 5, 5, 5)]),
+        ([LEFT, LoopPass(1, 1, 1, 1)], 11, [LEFT, LEFT, LEFT, LoopPass(1, 2, 2, 2, has_left=True)]),
+        ([AT_END, LoopPass()], 2, [AT_END, AT_END]),
+    ],
+)
+def test_steps_since_the_last_report_are_taken_to_have_gone_on_as_before(
+    passes: list[LoopPass], steps: int, after: list[LoopPass]
+) -> None:
+    found = list_until(passes, steps)
+    assert [msgspec.structs.replace(one, times=1) for one in found for _ in range(one.times)] == after
+
+
+def test_other_replicas_go_on_from_a_report_that_is_not_the_last() -> None:
+    """It knows of three steps of six; the next batch is the seventh."""
+    position = LoopPosition([LoopPass(1, 3, 3, 3)])
+    given = []
+    for replica in range(2):
+        counts = LoopCounts()
+        counts.begin_at(3, spread_over(position, 6, start_step=3, replicas=(1, 2), batch=1, replica=replica))
+        data: DataLoader[Any] = DataLoader(TensorDataset(torch.arange(12)), batch_size=1)
+        given.append([int(n) for (n,) in share_loader(data, replica, 2, seed=0, counts=counts)])
+    assert given == [[6, 8, 10], [7, 9, 11]]
+    assert count_again(LoopPosition([LoopPass(1, 3, 3, 3)], batch=4), 5, replicas=1, batch=8) == 4
+
+
+def test_a_pass_of_which_a_replica_had_nothing_is_passed_over() -> None:
+    """Of epochs of one batch the second of two replicas has none."""
+    position = LoopPosition([LoopPass(5, 1, 1, 1), LoopPass()])
+    for replica in range(2):
+        counts = LoopCounts()
+        counts.begin_at(2, spread_over(position, 5, start_step=2, replicas=(1, 2), batch=1, replica=replica))
+        data: DataLoader[Any] = DataLoader(TensorDataset(torch.arange(1)))
+        share = share_loader(data, replica, 2, seed=0, counts=counts)
+        assert [len(list(share)) for _ in range(7)] == ([0] * 5 + [1] * 2 if replica == 0 else [0] * 7)
+        assert counts.passes[0].times == 5
+
+
+def test_loops_within_each_other_are_said_to_lose_their_place() -> None:
+    data: DataLoader[Any] = DataLoader(TensorDataset(torch.arange(4)))
+    share = share_loader(data, 0, 1, seed=0, counts=LoopCounts())
+    with pytest.warns(UserWarning, match="cannot find its place in both"):
+        assert len([1 for _ in share for _ in share]) == 16
+
+
+def test_a_step_over_batches_that_were_left_begins_with_them_again() -> None:
+    """Accumulation over two: the loop has left after five batches, of which two steps took four."""
+    counts = LoopCounts()
+    counts.begin_at(2, LoopPosition([LoopPass(1, 2, 4, 5, has_left=True)]))
+    data: DataLoader[Any] = DataLoader(TensorDataset(torch.arange(10)))
+    share = iter(share_loader(data, 0, 1, seed=0, counts=counts))
+    for _ in range(2):
+        next(share)
+    counts.take_step()
+    assert counts.passes == [LoopPass(1, 3, 6, 6)]
+    with pytest.warns(UserWarning, match="resumed at batch 4"):
+        share.close()
 
 
 @pytest.mark.parametrize("passes", [0, 1])
