@@ -134,8 +134,7 @@ def _run(
 
             outcome = run_sandblaster(job, job.method, hosts, listener, notify, route)
             return summarize_sandblaster(job, job.method, outcome) | {"notices": notices}
-        alone = job.config.baseline and job.config.resume is None  # one process has no checkpoint to resume from
-        baseline = run_baseline(job, hosts, listener) if alone else None
+        baseline = run_baseline(job, hosts, listener) if job.config.trains_alone else None
         job, outcome, retry = run_with_divergence_retry(
             job, lambda job: run_replicas(job, hosts, listener, notify, route), notify
         )

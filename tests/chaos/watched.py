@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from bisect import bisect_left
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,7 +75,8 @@ def measure(leaders: list[int]) -> tuple[float, int]:
 def send(leaders: list[int], number: signal.Signals) -> None:
     """Send a signal to all processes of some sessions."""
     for process in itertools.chain.from_iterable(map(processes_of, leaders)):
-        os.kill(process, number)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(process, number)
 
 
 def take_turn(watched: bool, browsers: list[int], server: int) -> Turn:

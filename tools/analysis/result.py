@@ -77,7 +77,7 @@ def compare_runs(
         **{name: row[name] for name in SCORES},
         "verdict": _describe_verdict(rows),
         "notes": [
-            *_describe_job(job, row),
+            *_describe_job(job, rows),
             *([] if retry is None else [retry.describe()]),
             *_describe_selection(job, outcome),
             *_describe_rising_loss(outcome["losses"], job.optimizer.lr),
@@ -190,7 +190,7 @@ def _when(rows: Sequence[dict[str, Any]]) -> str:
     return "at the same number of samples" if samples == rows[-1]["samples"] else f"after {samples} samples"
 
 
-def _describe_job(job: Job, row: dict[str, Any]) -> list[str]:
+def _describe_job(job: Job, rows: Sequence[dict[str, Any]]) -> list[str]:
     notes, training = list(job.notes), job.training
     if job.config.resume is not None:
         of_all = "" if training.is_open_ended else f" of {training.steps}"
@@ -198,7 +198,7 @@ def _describe_job(job: Job, row: dict[str, Any]) -> list[str]:
             f"Resumed from {job.config.resume} after {training.start_step}{of_all} steps of "
             f"{training.replicas * training.batch} samples; samples and seconds are those of this run."
         )
-    return [*notes, *describe_setup(job, row["processes"])]
+    return [*notes, *describe_setup(job, rows)]
 
 
 def _describe_selection(job: Job, outcome: dict[str, Any]) -> list[str]:

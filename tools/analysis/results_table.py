@@ -13,7 +13,6 @@ from importlib.metadata import version
 from typing import Any
 
 from ..job.job import Job
-from ..task.plan_request import HERE
 from ..units import format_number
 
 SCORES = ("test_loss", "test_accuracy", "metrics")
@@ -63,21 +62,20 @@ def capitalise(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def describe_setup(job: Job, processes: int) -> list[str]:
-    """Return notes on what to think of the seconds of a run, and on its plan."""
-    notes, cores = [], os.cpu_count() or 1
+def describe_setup(job: Job, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return notes on what to think of the seconds of a run, and on its plan. rows: of the table, its own the last."""
+    notes, cores, processes = list[str](), os.cpu_count() or 1, rows[-1]["processes"]
     if processes > cores:
         notes.append(
             f"{processes} processes share {cores} cores: timings here do not predict a real cluster; "
             "what is learned does carry over."
         )
-    if job.placement is not None and job.machines > 1:
-        notes.append(f"The plan: {job.placement.verdict}")
-        if job.config.plan_request.source == HERE and job.config.baseline and job.worker_threads < cores:
-            threads, all_cores = format_number(job.worker_threads, "thread"), format_number(cores, "core")
-            notes.append(
-                f"The plan's one machine has {threads}; the one process that was trained here had {all_cores}."
-            )
+    if job.placement is None or job.machines == 1:
+        return notes
+    notes.append(f"The plan: {job.placement.verdict}")
+    if job.cluster is not None and len(rows) > 1 and job.worker_threads < rows[0]["threads"]:
+        planned, had = (format_number(count, "thread") for count in (job.worker_threads, rows[0]["threads"]))
+        notes.append(f"The plan's one machine has {planned}; the one process that was trained here had {had}.")
     return notes
 
 

@@ -31,7 +31,7 @@ def summarize_sandblaster(job: Job, method: Sandblaster, outcome: dict[str, Any]
             *describe_left_out(job),
             *_describe_chunks(coordinator),
             *map(describe_restart, outcome["restarts"]),
-            *describe_setup(job, processes),
+            *describe_setup(job, rows),
         ],
         "rows": rows,
         "iterations": iterations,

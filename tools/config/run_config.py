@@ -307,6 +307,11 @@ class RunConfig:
         return bool(value != (Path(default) if isinstance(value, Path) and isinstance(default, str) else default))
 
     @property
+    def trains_alone(self) -> bool:
+        """Whether one process trains as well, for comparison: it has no checkpoint to resume from."""
+        return self.baseline and self.resume is None
+
+    @property
     def task_name(self) -> str:
         """How the processes of the run name the task."""
         return name_factory(self.task)

@@ -30,7 +30,7 @@ def list_first_threads(config: RunConfig, cores: int) -> list[int]:
     These are the process that trains alone, with all cores, or else the shards and workers. What starts later takes no
     core from it meanwhile.
     """
-    if config.baseline and config.resume is None:
+    if config.trains_alone:
         return [cores]
     shards, workers = 1, max(1, config.plan_request.processes)  # a number that cannot be is refused by the planner
     return sorted({shards} if config.placement is not None else {shards, max(1, cores // workers)})

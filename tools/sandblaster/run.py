@@ -51,7 +51,7 @@ def run_sandblaster(
     listener.on_checkpoint(CheckpointReport(job.out / CHECKPOINT, supervisor.iterations[-1]["number"]))
     remove_resumed(job.out)
     baseline = None
-    if job.config.baseline and job.config.resume is None and not method.l1:
+    if job.config.trains_alone and not method.l1:
         evaluations = max(1, round(coordinator["samples"] / portions.samples))
         baseline = _run_baseline(job, method, portions, evaluations, hosts, listener)
     return {

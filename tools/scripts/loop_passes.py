@@ -8,7 +8,7 @@ import msgspec
 
 from ..job.stream_position import LoopPass, LoopPosition
 
-ALL = sys.maxsize
+ALL = sys.maxsize  # batches: more than any pass has
 
 
 class PassWindow:

@@ -1,5 +1,6 @@
 """The result of a run: rows, staleness, links and the verdict."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from cutset.partition.cluster.machines import uniform_cluster
 from cutset.ps.methods.registry import parse_method
 from cutset.ps.optimizers.standard import SGD
 from cutset.tools.analysis import result
+from cutset.tools.analysis.results_table import describe_setup
 from cutset.tools.config.run_config import RunConfig
 from cutset.tools.job.prepare import prepare
 
@@ -68,6 +70,20 @@ def test_a_step_is_compared_with_the_machines_that_were_measured_for_its_plan(op
     measured = uniform_cluster(2)
     job = prepare(replace(options, machines=2), find_machines=lambda *asked: measured)
     assert result._load_cluster(job) is measured
+
+
+def test_a_plan_for_processes_is_not_of_the_one_process_beside_them(
+    options: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which has all cores; so the plan's gain over "one" is not the run's."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    job = prepare(replace(options, machines=2), find_machines=lambda *asked: uniform_cluster(2))
+    alone, cut = {"processes": 1, "threads": 4}, {"processes": 4, "threads": 2}
+    said = "The plan's one machine has 2 threads; the one process that was trained here had 4 threads."
+    assert said in describe_setup(job, [alone, cut])
+    assert said not in describe_setup(replace(job, cluster=None), [alone, cut])
+    assert said not in describe_setup(job, [cut])
+    assert said not in describe_setup(job, [{**alone, "threads": 2}, cut])
 
 
 def outcome(seconds: float, *points: tuple[float, float], samples: int = 96) -> dict[str, Any]:
