@@ -325,15 +325,8 @@ class RunConfig:
     @property
     def task_spec(self) -> TaskSpec:
         """How the processes of the run load the task."""
-        return TaskSpec(
-            self.task_name,
-            self.data,
-            tuple(self.inputs),
-            self.batch,
-            tuple(self.leaf_modules),
-            self.autocast or "",
-            self.trust_trace,
-        )
+        inputs, whole = tuple(self.inputs), tuple(self.leaf_modules)
+        return TaskSpec(self.task_name, self.data, inputs, self.batch, whole, self.autocast or "", self.trust_trace)
 
     @property
     def plan_request(self) -> PlanRequest:
