@@ -84,8 +84,11 @@ def open_browser(profile: Path, *, width: int = 1440, height: int = 1000, dark: 
             started = next(line for line in process.stdout if "successfully on port" in line)
             base = f"http://127.0.0.1:{started.rsplit(' ', 1)[1].strip().rstrip('.')}/session"
             session = f"{base}/{_post(base, {'capabilities': {'alwaysMatch': options}})['sessionId']}"
+            browser = Browser(session)
+            # A window that has not the focus of its desktop tells its page of no focus that a script moves.
+            browser.call("goog/cdp/execute", cmd="Emulation.setFocusEmulationEnabled", params={"enabled": True})
             try:
-                yield Browser(session)
+                yield browser
             finally:
                 with urlopen(Request(session, method="DELETE"), timeout=DEADLINE_S):
                     pass
