@@ -1,11 +1,13 @@
 """`Trace`: what a worker did when, by the clock that all processes of a host share (CLOCK_MONOTONIC)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
-WARM_STEPS, TRACED_STEPS = 20, 5  # steps before the recorded ones, in a long run, and recorded steps
+WARM_STEPS = 20  # before the first recorded one, in a long run
+GROUPS, GROUP = 6, 3  # of recorded steps, and steps of each: what lies between two steps is seen, too
+FARTHEST = 100_000  # steps from the begin of a run, of which nobody may know when it ends
 MAX_SPANS = 50_000  # of one worker; about 3 MB in a message
 
 
@@ -32,7 +34,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 class Trace:
     """Collects the spans of the wanted `steps` and drops others. clock: seconds of a steady clock."""
 
-    def __init__(self, steps: range, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, steps: Collection[int], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.steps = steps
         self.clock = clock
         self.spans: list[Span] = []
@@ -49,16 +51,26 @@ class Trace:
 
     def complete_steps(self, max_spans: int = MAX_SPANS) -> list[Span]:
         """The spans of the first steps, as many as have `max_spans` together: a trace must fit in a message."""
-        end = self.steps.stop
-        if len(self.spans) > max_spans:
-            end = self.spans[max_spans].step
+        if len(self.spans) <= max_spans:
+            return list(self.spans)
+        end = self.spans[max_spans].step
         return [span for span in self.spans if span.step < end]
 
     def __repr__(self) -> str:
-        return f"Trace(steps {self.steps.start} to {self.steps.stop - 1}, {len(self.spans)} spans)"
+        return f"Trace({len(self.steps)} steps, {len(self.spans)} spans)"
 
 
-def warm_steps(steps: int) -> range:
-    """The steps to record in a run of `steps` steps: after warming up, and never the first."""
-    first = min(WARM_STEPS, max(1, steps // 4))
-    return range(first, min(first + TRACED_STEPS, steps))
+def pick_steps(first: int, end: int) -> list[int]:
+    """Return the steps to record of a run that begins with step `first` and is over before step `end`.
+
+    They come after warming up, and never first. A machine is faster at one time than at another, so that they are
+    groups all over a long run, each as many times as far from its begin as the one before: wherever a run is stopped,
+    some have been recorded.
+    """
+    end = min(end, first + FARTHEST)
+    warm = min(WARM_STEPS, max(1, (end - first) // 4))
+    if end - first - warm <= GROUPS * GROUP:
+        return list(range(first + warm, end))
+    longest = end - first - GROUP
+    starts = [first + round(warm * (longest / warm) ** (i / (GROUPS - 1))) for i in range(GROUPS)]
+    return sorted({start + i for start in starts for i in range(GROUP)})

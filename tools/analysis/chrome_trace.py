@@ -15,7 +15,15 @@ from ...partition.placement.placement_file import Placement
 from ...runtime.worker.program import Program
 from ...runtime.worker.trace import Span
 from .measured_step import COMPUTE
-from .recorded_steps import RecordedSpans, Transfer, find_bounds, match_transfers, pair_waits, pick_typical_step
+from .recorded_steps import (
+    RecordedSpans,
+    Transfer,
+    find_bounds,
+    find_group,
+    match_transfers,
+    pair_waits,
+    pick_typical_step,
+)
 
 Event = dict[str, Any]
 _MAX_NAMES = 20  # operators or tensors that an event lists
@@ -91,12 +99,15 @@ class _TraceRows:
 def make_chrome_trace(placement: Placement, spans: RecordedSpans, programs: Sequence[Program]) -> dict[str, Any]:
     """Return the trace as JSON data; it has no events if no step was recorded whole.
 
-    spans: of each machine of one replica; programs: of the same machines. The predicted step is drawn where the typical
-    recorded step starts.
+    spans: of each machine of one replica; programs: of the same machines. Of the recorded steps it has the typical one
+    and those that were recorded before and after it without a gap: others may be minutes away. The predicted step is
+    drawn where the typical one starts.
     """
     step = pick_typical_step(spans)
     if step is None:
         return {"traceEvents": [], "displayTimeUnit": "ms"}
+    steps = find_group(spans, step)
+    spans = [[span for span in machine if span.step in steps] for machine in spans]
     out = _TraceRows(min(span.start_s for machine in spans for span in machine))
     start_s = find_bounds(spans, step)[0]
     names = [machine.name for machine in placement.machines]

@@ -65,6 +65,17 @@ def pick_typical_step(spans: RecordedSpans) -> int | None:
     return min(seconds, key=lambda step: (abs(seconds[step] - median_low(seconds.values())), step), default=None)
 
 
+def find_group(spans: RecordedSpans, step: int) -> range:
+    """Return the whole steps around one of them, of which each follows the one before."""
+    whole = set(find_whole_steps(spans))
+    first, end = step, step + 1
+    while first - 1 in whole:
+        first -= 1
+    while end in whole:
+        end += 1
+    return range(first, end)
+
+
 def match_transfers(spans: RecordedSpans) -> list[Transfer]:
     """Return the messages of which both ends were recorded, in the order of sending."""
     sent: dict[_MessageKey, Span] = {

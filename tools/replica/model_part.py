@@ -19,7 +19,7 @@ from ...runtime.worker.flat_gradient import FlatGradient
 from ...runtime.worker.flat_parameters import FlatParameters
 from ...runtime.worker.leaf_modules import LeafModules
 from ...runtime.worker.program import Program
-from ...runtime.worker.trace import Trace, warm_steps
+from ...runtime.worker.trace import Trace, pick_steps
 from ...runtime.worker.uncut_worker import FlatModel, UncutWorker
 from ...runtime.worker.worker import Worker
 from ..job.process_specs import TrainingSpec, WorkerSpec, worker_name
@@ -100,10 +100,10 @@ class CutModelPart(ModelPart):
         peers = [worker_name(setup.replica, m, setup.incarnation) for m in range(setup.machines)]
         whole_step = partial(build_step, task, seed=setup.training.seed)
         leaf_modules = LeafModules.where_needed([*programs, *evaluations], whole_step)
-        trace = Trace(warm_steps(setup.training.steps) if setup.replica == 0 else range(0))
+        steps = pick_steps(setup.start_step, setup.training.steps) if setup.replica == 0 else []
         seed, order = setup.training.seed + setup.replica, setup.training.schedule
         self._workers = SizedWorkers(
-            programs, mailbox, peers, seed=seed, order=order, leaf_modules=leaf_modules, trace=trace
+            programs, mailbox, peers, seed=seed, order=order, leaf_modules=leaf_modules, trace=Trace(steps)
         )
         self.worker = self._workers.first
         states = self.worker.states

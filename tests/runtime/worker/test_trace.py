@@ -1,12 +1,14 @@
 """A trace keeps the steps it is to record, whole ones, and workers fill it with what they do."""
 
+from itertools import pairwise
+
 import pytest
 from cutting import STEP, finest_cut, load, subject
 
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.runtime.replica.replica import Replica
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.trace import Span, Trace, warm_steps
+from cutset.runtime.worker.trace import Span, Trace, pick_steps
 
 
 def filled(*steps: int) -> Trace:
@@ -18,7 +20,7 @@ def filled(*steps: int) -> Trace:
 
 def test_other_steps_are_let_go() -> None:
     assert [span.step for span in filled(0, 1, 2, 2, 3, 4, 5).spans] == [2, 2, 3, 4]
-    assert repr(filled(2, 3)) == "Trace(steps 2 to 4, 2 spans)"
+    assert repr(filled(2, 3)) == "Trace(3 steps, 2 spans)"
 
 
 @pytest.mark.parametrize(("most", "kept"), [(5, [2, 2, 3, 3, 4]), (4, [2, 2, 3, 3]), (3, [2, 2]), (2, [2, 2]), (1, [])])
@@ -26,12 +28,24 @@ def test_what_is_too_long_is_cut_after_a_whole_step(most: int, kept: list[int]) 
     assert [span.step for span in filled(2, 2, 3, 3, 4).complete_steps(most)] == kept
 
 
-@pytest.mark.parametrize(
-    ("steps", "recorded"),
-    [(0, []), (1, []), (2, [1]), (5, [1, 2, 3, 4]), (12, [3, 4, 5, 6, 7]), (10**6, range(20, 25))],
-)
-def test_warm_steps_are_recorded_and_never_the_first(steps: int, recorded: list[int]) -> None:
-    assert list(warm_steps(steps)) == list(recorded)
+@pytest.mark.parametrize(("first", "end"), [(0, 0), (0, 1), (7, 8), (0, 2), (0, 5), (30, 42), (0, 23), (90, 114)])
+def test_of_a_short_run_all_but_its_first_steps_are_recorded(first: int, end: int) -> None:
+    picked = pick_steps(first, end)
+    assert picked == list(range(end - len(picked), end))
+    assert first not in picked
+    assert len(picked) >= (end - first) // 2
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 60), (0, 224), (100, 324), (0, 10**6), (10**6, 2**62)])
+def test_of_a_long_run_groups_of_steps_all_over_it_are_recorded(first: int, end: int) -> None:
+    picked = pick_steps(first, end)
+    groups = [step - first for step in picked if step - 1 not in picked]
+    assert len(picked) == 18
+    assert groups[0] == min(20, (end - first) // 4)
+    assert picked[-1] == min(end, first + 100_000) - 1
+    factors = [later / sooner for sooner, later in pairwise(groups)]
+    assert len(factors) == 5
+    assert max(factors) < 1.1 * min(factors), "each as many times as far from the begin as the one before"
 
 
 def test_a_step_of_a_replica_leaves_both_ends_of_every_message_and_every_segment() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from recording import exchange, halves, run
+from recording import exchange, halves, one_after_another, run
 
 from cutset.partition.placement.placement_file import Placement
 from cutset.runtime.worker.trace import Span
@@ -50,6 +50,13 @@ def test_every_event_is_valid(mlp: Placement, recording: Any) -> None:
     named = [(e["pid"], e["tid"]) for e in found if e["name"] == "thread_name"]
     assert {(e["pid"], e["tid"]) for e in found if e["ph"] != "M"} <= set(named)
     assert len({tid for _, tid in named}) == len(named)
+
+
+def test_steps_that_were_recorded_at_other_times_are_left_out(mlp: Placement) -> None:
+    spans = one_after_another(exchange(2, 0.0), exchange(3, 20.0), exchange(90, 1e6), exchange(91, 1e6 + 20))
+    found = events(mlp, spans, halves()[1])
+    assert {event["args"]["step"] for event in found if "step" in event.get("args", {})} == {2, 3}
+    assert max(event["ts"] for event in found) < 1e9
 
 
 @pytest.mark.parametrize("real", [True, False])

@@ -10,6 +10,7 @@ from cutset.runtime.worker.trace import Span
 from cutset.tools.analysis import recorded_steps as module
 from cutset.tools.analysis.recorded_steps import (
     find_bounds,
+    find_group,
     find_other_work,
     find_whole_steps,
     match_transfers,
@@ -48,6 +49,11 @@ def test_the_typical_step_is_the_median() -> None:
     assert pick_typical_step(one_after_another(*steps)) == 4
     assert pick_typical_step(one_after_another(*steps[1:])) == 3, "of an even number the shorter of the middle ones"
     assert pick_typical_step([[], []]) is None
+
+
+def test_a_group_has_the_steps_that_follow_each_other_around_one() -> None:
+    recorded = one_after_another(*(exchange(step, 30.0 * step) for step in (2, 4, 5, 6, 9)))
+    assert [find_group(recorded, step) for step in (2, 4, 5, 6)] == [range(2, 3), *[range(4, 7)] * 3]
 
 
 def test_a_message_is_found_from_its_sending_to_its_taking() -> None:
