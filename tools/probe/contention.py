@@ -10,22 +10,16 @@ from collections.abc import Sequence
 DIGITS = 3
 
 
-def compute_contention(alone_s: float, crowded_s: Sequence[float]) -> float:
-    """Return the contention of as many processes as have cores of their own.
+def compute_contention(alone_s: float, crowded_s: Sequence[Sequence[float]], cores: int) -> float:
+    """Return how many times as long some work takes where all processes do it as where the cores wait for one of them.
 
-    alone_s: what some work takes in one of them while the others wait. crowded_s: what it takes each while all do it.
-    One after the other they would take as many times as long as there are processes: more is other work that disturbed.
-    """
-    ratio = statistics.median(crowded_s) / alone_s
-    return float(f"{min(len(crowded_s), max(1.0, ratio)):.{DIGITS}g}")
+    alone_s: that it takes in one of them while the others wait. crowded_s: of each process, what it takes in each of
+    some steps that all make at once. cores: how many of the processes have cores of their own; more of them take turns.
 
-
-def compute_turn_taking(alone_s: float, crowded_s: Sequence[Sequence[float]], cores: int) -> float:
-    """Return the contention of more processes than have cores of their own, which take turns.
-
-    crowded_s: of each process, what each step takes it from the moment at which all begin. The last is to be done after
-    what all take alone, divided by the cores; it is later where caches are cold after a turn, and where a core is idle
-    while two processes share another one. One core could do it all in as many times as long as there are cores.
+    Machines that have parts of one model wait for each other, so that the last one counts: its caches are cold after a
+    turn, a core is idle while two processes share another one, or its core is the slower one at that moment. All is to
+    be done after what all take alone, divided by the cores; one core could do it in as many times as long as there are
+    cores, and more is other work that disturbed.
     """
     last_s = statistics.median(map(max, zip(*crowded_s, strict=True)))
     ratio = last_s * cores / (alone_s * len(crowded_s))

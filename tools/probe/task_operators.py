@@ -41,7 +41,7 @@ from ...runtime.worker.worker import BACKWARD, FORWARD, Worker
 from ..measured.saved_probe import MAX_RATIO, MIN_RATIO, Ratio
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
-from .contention import compute_contention, compute_turn_taking
+from .contention import compute_contention
 from .measure_step import make_setup
 from .timed_worker import (
     StepSetup,
@@ -77,17 +77,18 @@ class OperatorSetup(StepSetup, frozen=True):
 
 
 class OperatorTimes(msgspec.Struct, frozen=True):
-    """segments: seconds of each segment, forward and backward, while no other process works; crowded: while all do;
-    both empty where that was not measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its
-    step, made in turn with those of the segments, 0 where that was not measured. alone_s, crowded_s: seconds of each
-    step of segments by itself and beside others, from the moment at which all begin."""
+    """segments: seconds of each segment, forward and backward, while no other process works, none where that was not
+    measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its step, made in turn with those of
+    the segments, 0 where that was not measured. alone_s, crowded_s: seconds of each step of segments by itself and
+    beside others, from the moment at which all begin; computed_s: of these beside others, without the waiting for a
+    core."""
 
     segments: Medians
-    crowded: Medians
     peak_bytes: int
     whole_s: float = 0.0
     alone_s: list[float] = []
     crowded_s: list[float] = []
+    computed_s: list[float] = []
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,8 @@ def _scale_to_whole(first: OperatorTimes, machine: Machine) -> Medians:
 def _compute_contention(timed: Sequence[OperatorTimes], cores: int) -> float:
     """Return the contention of all operators of the task."""
     if len(timed) > cores:
-        return compute_turn_taking(statistics.median(timed[0].alone_s), [one.crowded_s for one in timed], cores)
-    return compute_contention(sum(map(sum, timed[0].segments)), [sum(map(sum, one.crowded)) for one in timed])
+        return compute_contention(statistics.median(timed[0].alone_s), [one.crowded_s for one in timed], cores)
+    return compute_contention(sum(map(sum, timed[0].segments)), [one.computed_s for one in timed], len(timed))
 
 
 def has_unknown(capture: CapturedTask, known: Mapping[str, Ratio]) -> bool:
@@ -197,14 +198,14 @@ def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict
     """Return what a process with the whole model takes, and for each segment the seconds of an undisturbed step."""
     config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
     batch = make_batch(config)
-    times = OperatorTimes([], [], 0)
+    times = OperatorTimes([], 0)
     if config.number == 0:
         peak = _measure_peak(config, mailbox, batch)
         times = msgspec.structs.replace(_time_alone(config, mailbox, batch, progress), peak_bytes=peak)
     if len(config.processes) > 1:
         steps = _agree_on_steps(mailbox, config, len(times.alone_s))
-        crowded, crowded_s = _time_beside_others(config, mailbox, batch, progress, steps)
-        times = msgspec.structs.replace(times, crowded=crowded, crowded_s=crowded_s)
+        crowded_s, computed_s = _time_beside_others(config, mailbox, batch, progress, steps)
+        times = msgspec.structs.replace(times, crowded_s=crowded_s, computed_s=computed_s)
     return msgspec.to_builtins(times)  # type: ignore[no-any-return]
 
 
@@ -235,13 +236,13 @@ def _time_alone(config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: 
             alone_s += [time.monotonic() - moment] if worker is divided else []
         if step >= MIN_STEPS and time.monotonic() > deadline:
             break
-    return OperatorTimes(_collect(divided), [], 0, _pick(took), alone_s)
+    return OperatorTimes(_collect(divided), 0, _pick(took), alone_s)
 
 
 def _time_beside_others(
     config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress, steps: int
-) -> tuple[Medians, list[float]]:
-    """Return the seconds of each segment, and of each step, while all processes make the same step at once."""
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of each step while all processes make the same step at once, and of its segments together."""
     worker, took = make_worker(config, mailbox), list[float]()
     worker.trace = Trace(range(1, steps), clock=_choose_clock())
     for step in range(steps):
@@ -250,7 +251,11 @@ def _time_beside_others(
         moment = agree_on_start(mailbox, config.processes, config.number, step)
         worker.step(batch, step)
         took.append(time.monotonic() - moment)
-    return _collect(worker), took
+    computed = defaultdict[int, float](float)
+    for span in worker.trace.spans:
+        if span.kind in (FORWARD, BACKWARD):
+            computed[span.step] += span.stop_s - span.start_s
+    return took, list(computed.values())
 
 
 def _choose_clock() -> Callable[[], float]:

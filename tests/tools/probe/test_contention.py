@@ -2,21 +2,22 @@
 
 import pytest
 
-from cutset.tools.probe.contention import compute_contention, compute_turn_taking
+from cutset.tools.probe.contention import compute_contention
 
 
 @pytest.mark.parametrize(
     ("crowded", "expected"),
     [
-        ([3.0, 3.0], 1.5),
-        ([2.2, 2.4, 9.0], 1.2),  # other work that disturbs one of them does not matter
-        ([1.8, 1.9], 1.0),  # beside others nothing becomes faster
-        ([9.0, 9.0], 2.0),  # one after the other would not take as long
-        ([9.0, 9.0, 9.0, 9.0], 4.0),
+        ([[3.0], [3.0]], 1.5),
+        ([[2.2, 2.2, 9.0], [2.4, 2.4, 2.4]], 1.2),  # other work that disturbs one step does not matter
+        ([[2.0, 3.0, 2.0, 3.0, 2.0], [3.0, 2.0, 3.0, 2.0, 3.0]], 1.5),  # now one of them is the last, now the other
+        ([[1.8], [1.9]], 1.0),  # beside others nothing becomes faster
+        ([[9.0], [9.0]], 2.0),  # one after the other would not take as long
+        ([[9.0], [9.0], [9.0], [9.0]], 4.0),
     ],
 )
-def test_contention_is_what_the_middle_process_takes_longer(crowded: list[float], expected: float) -> None:
-    assert compute_contention(2.0, crowded) == expected
+def test_contention_is_what_the_last_process_takes_longer(crowded: list[list[float]], expected: float) -> None:
+    assert compute_contention(2.0, crowded, len(crowded)) == expected
 
 
 @pytest.mark.parametrize(
@@ -30,4 +31,4 @@ def test_contention_is_what_the_middle_process_takes_longer(crowded: list[float]
     ],
 )
 def test_who_takes_turns_is_done_with_the_last(crowded: list[list[float]], expected: float) -> None:
-    assert compute_turn_taking(2.0, crowded, 2) == expected
+    assert compute_contention(2.0, crowded, 2) == expected

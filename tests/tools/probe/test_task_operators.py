@@ -51,7 +51,7 @@ def test_ratios_are_those_of_measured_and_modelled_seconds(monkeypatch):
     times = [(2 * work.modelled_seconds(MACHINE)[0], 3 * work.modelled_seconds(MACHINE)[1]) for work in works]
     (memory,) = peak_memory(lower_cut(capture.train, one_machine_cut(capture.train)))
     machine = replace(MACHINE, process_bytes=1 << 20)
-    timed = OperatorTimes(times, [], (1 << 20) + 2 * memory)
+    timed = OperatorTimes(times, (1 << 20) + 2 * memory)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed])
     found = measure_operators(capture, SPEC, machine, {}, threads=1)
     assert found is not None
@@ -69,7 +69,7 @@ def test_operators_add_up_to_a_step_of_the_whole_model(monkeypatch, times, scale
     modelled = [work.modelled_seconds(machine) for work in works]
     segments = [(1e-3 + 10 * ahead, 2e-3 + 10 * back) for ahead, back in modelled]
     whole_s = 7e-3 + times * 10 * sum(map(sum, modelled)) if times else 0.0
-    timed = OperatorTimes(segments, [], 0, whole_s)
+    timed = OperatorTimes(segments, 0, whole_s)
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed])
     found = measure_operators(capture, SPEC, machine, {}, threads=1)
     assert found is not None
@@ -80,8 +80,8 @@ def test_operators_add_up_to_a_step_of_the_whole_model(monkeypatch, times, scale
 def test_contention_is_that_of_all_operators_together(monkeypatch):
     capture = capture_task(SPEC)
     count = len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
-    first = OperatorTimes([(1.0, 2.0)] * count, [(1.5, 2.5)] * count, 1 << 30)
-    other = OperatorTimes([], [(2.5, 2.5)] * count, 0)
+    first = OperatorTimes([(1.0, 2.0)] * count, 1 << 30, computed_s=[4.5 * count, 4.0 * count, 9.0 * count])
+    other = OperatorTimes([], 0, computed_s=[4.0 * count, 4.5 * count, 4.0 * count])
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: [first, other])
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
@@ -94,7 +94,8 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
     def run(capture, spec, flow, divided, threads, processes):
         counts.append(processes)
         segments = [(1.0, 1.0)] * len(flow.instructions)
-        return processes * [OperatorTimes(segments, segments, 0, alone_s=[1.0], crowded_s=[4.0])]
+        alone_s = 2.0 * len(segments)
+        return processes * [OperatorTimes(segments, 0, alone_s=[1.0], crowded_s=[4.0], computed_s=[alone_s])]
 
     monkeypatch.setattr(task_operators, "_run", run)
     capture = capture_task(SPEC)
@@ -111,7 +112,7 @@ def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
     capture = capture_task(SPEC)
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
     timed = [
-        OperatorTimes(segments, segments, 0, alone_s=[2.0, 2.0, 9.0], crowded_s=[3.0, last]) for last in (3.6, 3.0, 3.6)
+        OperatorTimes(segments, 0, alone_s=[2.0, 2.0, 9.0], crowded_s=[3.0, last]) for last in (3.6, 3.0, 3.6)
     ]
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: timed)
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=3, cores=2)
