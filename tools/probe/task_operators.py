@@ -78,8 +78,8 @@ class OperatorSetup(StepSetup, frozen=True):
 
 class OperatorTimes(msgspec.Struct, frozen=True):
     """segments: seconds of each segment, forward and backward, while no other process works, none where that was not
-    measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its step, made in turn with those of
-    the segments, 0 where that was not measured. alone_s, crowded_s: seconds of each step of segments by itself and
+    measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its step, made in turn with those
+    of the segments, 0 where that was not measured. alone_s, crowded_s: seconds of each step of segments by itself and
     beside others, from the moment at which all begin; computed_s: of these beside others, without the waiting for a
     core."""
 

@@ -111,9 +111,7 @@ def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch
 def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
     capture = capture_task(SPEC)
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
-    timed = [
-        OperatorTimes(segments, 0, alone_s=[2.0, 2.0, 9.0], crowded_s=[3.0, last]) for last in (3.6, 3.0, 3.6)
-    ]
+    timed = [OperatorTimes(segments, 0, alone_s=[2.0, 2.0, 9.0], crowded_s=[3.0, last]) for last in (3.6, 3.0, 3.6)]
     monkeypatch.setattr(task_operators, "_run", lambda *arguments: timed)
     found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=3, cores=2)
     assert found is not None
