@@ -109,15 +109,19 @@ class SharedCores:
     contention: how many times as long a machine computes while all cores are busy as while the others are idle: caches,
     memory and, of two threads of a core, the core itself are shared, too. copies_per_s: bytes/s at which a machine
     copies what it sends to another of these into memory that both share; None where it travels by a network.
+    whole_speedup: how many times as fast a single process computes that has all the cores; 1 where nobody knows.
     """
 
     machines: tuple[int, ...]
     cores: int
     contention: float = 1.0
     copies_per_s: float | None = None
+    whole_speedup: float = 1.0
 
     def slowdown(self, busy: int) -> float:
         """How many times as long each of so many machines computes that compute at once."""
+        if len(self.machines) == 1:
+            return 1.0 / self.whole_speedup
         used = min(busy, self.cores)
         crowded = (used - 1) / (self.cores - 1) if self.cores > 1 else 1.0
         return max(1.0, busy / self.cores) * (1.0 + crowded * (self.contention - 1.0) if busy > 1 else 1.0)
@@ -141,23 +145,40 @@ class Cluster:
         return len(self.machines)
 
     def select(self, numbers: Sequence[int]) -> "Cluster":
-        """The cluster of some of the machines, in the order given, with the links among them."""
+        """The cluster of some of the machines, in the order given, with the links among them.
+
+        Cores of machines that are left out stay theirs.
+        """
         position = {number: i for i, number in enumerate(numbers)}
         links = tuple(
             replace(link, source=position[link.source], target=position[link.target])
             for link in self.links
             if link.source in position and link.target in position
         )
-        shared = tuple(
-            replace(cores, machines=tuple(position[machine] for machine in cores.machines if machine in position))
-            for cores in self.shared
-        )
+        shared = list[SharedCores]()
+        for cores in self.shared:
+            kept = tuple(position[machine] for machine in cores.machines if machine in position)
+            speedup = cores.whole_speedup if len(kept) == len(cores.machines) else 1.0
+            shared.append(replace(cores, machines=kept, whole_speedup=speedup))
         return replace(
             self,
             machines=tuple(self.machines[n] for n in numbers),
             links=links,
             shared=tuple(cores for cores in shared if len(cores.machines) > 1),
         )
+
+    def alone(self, machine: int) -> "Cluster":
+        """The cluster of a single machine while nothing else runs.
+
+        It has the cores and the memory of those that share its cores, where it is known how fast it is with these.
+        """
+        single = self.select([machine])
+        for cores in self.shared:
+            if machine in cores.machines and cores.whole_speedup != 1.0:
+                memory = sum(self.machines[number].memory_bytes for number in cores.machines)
+                own = replace(self.machines[machine], memory_bytes=memory)
+                return replace(single, machines=(own,), shared=(replace(cores, machines=(0,)),))
+        return single
 
     def for_unrolled_form(self) -> "Cluster":
         """The same machines, with what is known of the model's unrolled form."""
@@ -190,8 +211,8 @@ class Cluster:
         return self._copies.get((source, target))
 
     def on_network(self, bandwidth: float, latency_s: float) -> "Cluster":
-        """Return the same machines on a network by which all travels that they send each other."""
-        shared = tuple(replace(cores, copies_per_s=None) for cores in self.shared)
+        """Return the same machines on a network by which all travels that they send each other, each with its cores."""
+        shared = tuple(replace(cores, copies_per_s=None, whole_speedup=1.0) for cores in self.shared)
         return replace(self, bandwidth=bandwidth, latency_s=latency_s, links=(), shared=shared)
 
     def link(self, source: int, target: int) -> NetworkLink | None:

@@ -34,8 +34,9 @@ def write_verdict(result: PlanningResult) -> str:
 def _describe_winner(result: PlanningResult) -> str:
     winner, one_machine = result.winner, result.one_machine
     machines, seconds, single = winner.cut.machines, winner.simulation.step_s, one_machine.simulation.step_s
+    alone = " with all the cores" if one_machine.cluster.shared else ""
     if machines == 1:
-        return f"{_describe_more_machines(result)}One machine: {format_time(seconds)}/step."
+        return f"{_describe_more_machines(result)}One machine{alone}: {format_time(seconds)}/step."
     traffic = f"{format_bytes(winner.bytes_forward * result.problem.micro_batches)} forward"
     details = f"they send {traffic}{_describe_recomputation(winner)}. {describe_split(winner)}"
     if not one_machine.fits:
@@ -43,10 +44,10 @@ def _describe_winner(result: PlanningResult) -> str:
     if seconds < single:
         available = max(len(plan.cluster) for plan in result.plans)
         which = f"{machines} of {available} machines" if machines < available else f"{machines} machines"
-        ratio = f"{single / seconds:.2f}x faster than one"
+        ratio = f"{single / seconds:.2f}x faster than one{alone}"
         return f"Worth distributing: {which} {format_time(seconds)}/step, {ratio}; {details}"
     slower = f"{machines} machines {format_time(seconds)} ({seconds / single:.1f}x slower)"
-    return f"Not worth distributing: 1 machine {format_time(single)}/step, {slower}; {details}"
+    return f"Not worth distributing: 1 machine{alone} {format_time(single)}/step, {slower}; {details}"
 
 
 def describe_forms(choice: FormChoice) -> str:

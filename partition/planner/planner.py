@@ -179,7 +179,7 @@ class _PlanSearch:
 
     def _score_one_machine(self, machine: int) -> ScoredPlan:
         return self.scorer.score(
-            "one machine", one_machine_cut(self.problem.graph), self.problem.cluster.select([machine])
+            "one machine", one_machine_cut(self.problem.graph), self.problem.cluster.alone(machine)
         )
 
     def _smaller_problem(self, numbers: Sequence[int]) -> PlanningProblem:

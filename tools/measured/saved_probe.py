@@ -47,8 +47,8 @@ class SavedProbe(msgspec.Struct, frozen=True):
     cluster: a cluster file of one such machine and the loopback between two processes. contention: as in `SharedCores`.
     busy: other processes that ran while it was measured; seconds: that this took. ratios: of operators by signature;
     memory: of tasks, by the digest of their graph: measured over modelled memory; contentions: of tasks, by
-    `name_contention`. learned: of classes of operators, from runs. learned_link: how many times as long messages took
-    in runs as measured.
+    `name_contention`; speedups: of tasks, how many times as fast one process computes that has all the cores. learned:
+    of classes of operators, from runs. learned_link: how many times as long messages took in runs as measured.
     """
 
     format: int
@@ -60,6 +60,7 @@ class SavedProbe(msgspec.Struct, frozen=True):
     ratios: dict[str, Ratio] = {}
     memory: dict[str, float] = {}
     contentions: dict[str, float] = {}
+    speedups: dict[str, float] = {}
     learned: dict[str, Ratio] = {}
     learned_link: float = 1.0
 
@@ -82,8 +83,11 @@ class SavedProbe(msgspec.Struct, frozen=True):
         known_as = name_contention(task, count * replicas, self.key.cores // self.key.threads)
         contention = self.contentions.get(known_as, self.contention)
         bandwidth, latency_s = one.bandwidth / self.learned_link, one.latency_s * self.learned_link
-        shared = (SharedCores(tuple(range(count)), cores, contention, bandwidth),) if count > 1 else ()
-        return Cluster(machines, bandwidth, latency_s, shared=shared)
+        if count == 1:
+            return Cluster(machines, bandwidth, latency_s)
+        speedup = self.speedups.get(task, 1.0) if replicas == 1 else 1.0
+        shared = SharedCores(tuple(range(count)), cores, contention, bandwidth, speedup)
+        return Cluster(machines, bandwidth, latency_s, shared=(shared,))
 
 
 def make_saved_probe(key: MachineKey, cluster: Cluster, *, busy: float, seconds: float) -> SavedProbe:
@@ -153,7 +157,7 @@ def read_saved_probe(key: MachineKey) -> tuple[SavedProbe | None, str]:
     if saved.key != key:
         return None, f"{path} is left out: it is a probe of another machine ({_describe_difference(saved.key, key)})"
     ratios = [*saved.ratios.values(), *saved.learned.values(), (saved.learned_link, saved.contention)]
-    ratios += [(ratio, ratio) for kept in (saved.memory, saved.contentions) for ratio in kept.values()]
+    ratios += [(ratio, ratio) for kept in (saved.memory, saved.contentions, saved.speedups) for ratio in kept.values()]
     if not all(MIN_RATIO <= one <= MAX_RATIO for ratio in ratios for one in ratio):
         return None, f"{path} is left out: it has numbers that cannot be"
     return saved, ""
@@ -169,7 +173,7 @@ def save_probe(saved: SavedProbe) -> str:
     path = find_file(saved.key)
     if path is None:
         return "what was measured cannot be kept: this user has no home folder"
-    measured = {name: getattr(saved, name) for name in ("ratios", "memory", "contentions")}
+    measured = {name: getattr(saved, name) for name in ("ratios", "memory", "contentions", "speedups")}
     newest = {name: dict(list(kept.items())[-MAX_SAVED:]) for name, kept in measured.items()}
     kept = msgspec.structs.replace(saved, **newest)
     try:

@@ -39,7 +39,7 @@ def describe_confidence(planned: PlannedTask, cluster: Cluster, request: PlanReq
     def predict(machines: Cluster) -> float:
         return simulate(flow, machines, micro_batches=placement.micro_batches, costs=costs).step_s
 
-    own = cluster.select(used)
+    own = cluster.select(used) if len(used) > 1 else cluster.alone(used[0])
     works = [costs.work(op, op.nest.box) for op in graph.ops]
     step_s = predict(own)
     parts = {

@@ -113,6 +113,7 @@ def measure_task(
     for capture in captures:
         task = name_contention(capture.train.digest, processes, cores)
         is_known = capture.train.digest in saved.memory and task in saved.contentions
+        is_known = is_known and (cores == 1 or capture.train.digest in saved.speedups)
         if is_known and not has_unknown(capture, saved.ratios):
             continue
         own = msgspec.structs.replace(spec, unrolled=capture.unrolled)
@@ -128,6 +129,7 @@ def measure_task(
                 "ratios": {**saved.ratios, **found.operators},
                 "memory": {**saved.memory, capture.train.digest: found.memory},
                 "contentions": {**saved.contentions, task: found.contention or saved.contention},
+                "speedups": {**saved.speedups, capture.train.digest: found.speedup},
             }
             saved = msgspec.structs.replace(saved, **known)
             if keep:

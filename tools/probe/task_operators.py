@@ -3,25 +3,21 @@
 A program in which every operator is a segment of its own runs some steps in a process of as many threads as a worker
 has. What a segment takes, without what any segment costs, is compared with what the cost model says. In turn with
 these, the same process makes steps as one machine does that has the whole model: of these the memory is measured, and
-the time, which is that of all operators together. At last as many processes as have cores of their own make steps at
-once, or as many as are planned for if these are more: how much longer they take depends on how much of a model lies in
-caches, which are shared, as memory is.
+the time, which is that of all operators together. Then it makes such steps with the threads of all the cores. At last
+as many processes as have cores of their own make steps at once, or as many as are planned for if these are more: how
+much longer they take depends on how much of a model lies in caches, which are shared, as memory is.
 """
 
 import statistics
 import tempfile
-import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import torch
 
-from ...models.task import Data
 from ...partition.cluster.cost_model import CostModel, Work
 from ...partition.cluster.machines import Machine
 from ...partition.dataflow.cut import one_machine_cut
@@ -29,34 +25,17 @@ from ...partition.dataflow.dataflow import RUN, Dataflow
 from ...partition.dataflow.lowering import lower_cut
 from ...partition.dataflow.memory_model import peak_memory
 from ...partition.ir.graph import Graph
-from ...runtime.channel.channel import Channel
-from ...runtime.channel.mailbox import Mailbox
-from ...runtime.channel.message import Message
-from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.hosts.host import Role
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import programs
-from ...runtime.worker.trace import Trace
-from ...runtime.worker.worker import BACKWARD, FORWARD, Worker
 from ..measured.saved_probe import MAX_RATIO, MIN_RATIO, Ratio
 from ..task.capture_task import CapturedTask
 from ..task.load_task import TaskSpec
 from .contention import compute_contention
 from .measure_step import make_setup
-from .timed_worker import (
-    StepSetup,
-    agree_on_start,
-    hold_pushed,
-    make_batch,
-    make_worker,
-    read_memory,
-    restart_peak,
-)
+from .operator_process import ENTRY, MAX_STEPS, Medians, OperatorSetup, OperatorTimes
 
-ENTRY = "cutset.tools.probe.task_operators:time_operators"
 NAME = "operators"
-TIMEOUT_S = 120.0  # of those that wait while the first works alone
-BUDGET_S, MIN_STEPS, MAX_STEPS = 1.5, 3, 30
 MAX_BYTES = 1 << 30  # that the uncut model may take, in all processes together
 MAX_STEP_S = 3.0  # by the cost model
 MIN_S = 1e-7  # a segment takes longer
@@ -64,44 +43,19 @@ MAX_SCALE = 2.0  # of a step of the whole model to the sum of its operators: mor
 MIN_MEMORY, MAX_MEMORY = 0.5, 10.0  # ratios beyond are those of models of next to no bytes
 DIGITS = 3
 
-Medians = list[tuple[float, float]]
-
-
-class OperatorSetup(StepSetup, frozen=True):
-    """What one of the processes does. whole: msgpack of the program whose memory is measured; `program` has a segment
-    for each operator. processes: all of them, by name; number: of this one, of which the first works alone, too."""
-
-    whole: bytes = b""
-    processes: tuple[str, ...] = ()
-    number: int = 0
-
-
-class OperatorTimes(msgspec.Struct, frozen=True):
-    """segments: seconds of each segment, forward and backward, while no other process works, none where that was not
-    measured. peak_bytes: of a process that has the whole model; whole_s: seconds of its step, made in turn with those
-    of the segments, 0 where that was not measured. alone_s, crowded_s: seconds of each step of segments by itself and
-    beside others, from the moment at which all begin; computed_s: of these beside others, without the waiting for a
-    core."""
-
-    segments: Medians
-    peak_bytes: int
-    whole_s: float = 0.0
-    alone_s: list[float] = []
-    crowded_s: list[float] = []
-    computed_s: list[float] = []
-
 
 @dataclass(frozen=True)
 class TaskRatios:
     """Measured over modelled: seconds of operators by signature, and memory of the whole model.
 
     contention: how many times as long all operators take while all cores are busy, or where processes take turns; None
-    where there is one process.
+    where there is one process. speedup: how many times as fast one process makes a step that has all the cores.
     """
 
     operators: dict[str, Ratio]
     memory: float
     contention: float | None = None
+    speedup: float = 1.0
 
 
 def measure_operators(
@@ -129,7 +83,7 @@ def measure_operators(
         return None
     divided = _divide(flow)
     processes = next((n for n in (processes, min(processes, cores)) if n * memory <= MAX_BYTES), 1)
-    timed = _run(capture, spec, flow, divided, threads, processes)
+    timed = _run(capture, spec, flow, divided, threads, processes, threads * cores)
     first, found = timed[0], defaultdict[str, list[Ratio]](list)
     segments = _scale_to_whole(first, machine)
     for signature, ratio in _compare(divided, works, segments, machine):
@@ -139,6 +93,7 @@ def measure_operators(
         {signature: _average(ratios) for signature, ratios in found.items() if signature not in known},
         _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if first.peak_bytes else 1.0,
         _compute_contention(timed, cores) if processes > 1 else None,
+        _round(min(cores, max(1 / cores, first.whole_s / first.undivided_s))) if first.undivided_s else 1.0,
     )
 
 
@@ -179,7 +134,13 @@ def _divide(flow: Dataflow) -> Dataflow:
 
 
 def _run(
-    capture: CapturedTask, spec: TaskSpec, flow: Dataflow, divided: Dataflow, threads: int, processes: int
+    capture: CapturedTask,
+    spec: TaskSpec,
+    flow: Dataflow,
+    divided: Dataflow,
+    threads: int,
+    processes: int,
+    all_threads: int,
 ) -> list[OperatorTimes]:
     whole, program = (msgspec.msgpack.encode(programs(one, training=True)[0]) for one in (flow, divided))
     with tempfile.TemporaryDirectory(prefix="cutset-operators-") as folder:
@@ -188,102 +149,16 @@ def _run(
         roles = []
         for number, name in enumerate(names):
             own = msgspec.structs.replace(step, program=program, peers=[name])
-            setup = OperatorSetup(**msgspec.structs.asdict(own), whole=whole, processes=tuple(names), number=number)
+            setup = OperatorSetup(
+                **msgspec.structs.asdict(own),
+                whole=whole,
+                threads=all_threads,
+                processes=tuple(names),
+                number=number,
+            )
             roles.append(Role(name, ENTRY, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads))
         with Launcher(roles, job=f"operators-{uuid.uuid4().hex[:12]}") as launcher:
             return [msgspec.convert(timed, OperatorTimes) for timed in launcher.run()]
-
-
-def time_operators(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str, Any]:
-    """Return what a process with the whole model takes, and for each segment the seconds of an undisturbed step."""
-    config, mailbox = msgspec.convert(setup, OperatorSetup), Mailbox(channel, timeout_s=TIMEOUT_S)
-    batch = make_batch(config)
-    times = OperatorTimes([], 0)
-    if config.number == 0:
-        peak = _measure_peak(config, mailbox, batch)
-        times = msgspec.structs.replace(_time_alone(config, mailbox, batch, progress), peak_bytes=peak)
-    if len(config.processes) > 1:
-        steps = _agree_on_steps(mailbox, config, len(times.alone_s))
-        crowded_s, computed_s = _time_beside_others(config, mailbox, batch, progress, steps)
-        times = msgspec.structs.replace(times, crowded_s=crowded_s, computed_s=computed_s)
-    return msgspec.to_builtins(times)  # type: ignore[no-any-return]
-
-
-def _agree_on_steps(mailbox: Mailbox, config: OperatorSetup, steps: int) -> int:
-    """Return how many steps the first process has made by itself, which all are to make at once."""
-    first, *others = config.processes
-    if config.number:
-        return int(mailbox.wait([(first, "steps", 0, 0, 0)]).body["count"])
-    for name in others:
-        mailbox.send(name, Message("steps", body={"count": steps}))
-    return steps
-
-
-def _time_alone(config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress) -> OperatorTimes:
-    """Time steps of the whole model and of the segments, made in turn by one process."""
-    whole = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
-    divided, clock = make_worker(config, mailbox), _choose_clock()
-    divided.trace = Trace(range(1, config.steps), clock=clock)
-    took, alone_s, deadline = list[float](), list[float](), time.monotonic() + 2 * BUDGET_S
-    for step in range(config.steps):
-        progress.value = step
-        for worker in (whole, divided):
-            worker.gradients.zero_()
-            moment = agree_on_start(mailbox, config.processes[:1], 0, step)
-            begin = clock()
-            worker.step(batch, step)
-            took += [clock() - begin] if worker is whole else []
-            alone_s += [time.monotonic() - moment] if worker is divided else []
-        if step >= MIN_STEPS and time.monotonic() > deadline:
-            break
-    return OperatorTimes(_collect(divided), 0, _pick(took), alone_s)
-
-
-def _time_beside_others(
-    config: OperatorSetup, mailbox: Mailbox, batch: Data, progress: RoleProgress, steps: int
-) -> tuple[list[float], list[float]]:
-    """Return the seconds of each step while all processes make the same step at once, and of its segments together."""
-    worker, took = make_worker(config, mailbox), list[float]()
-    worker.trace = Trace(range(1, steps), clock=_choose_clock())
-    for step in range(steps):
-        worker.gradients.zero_()
-        progress.value = step
-        moment = agree_on_start(mailbox, config.processes, config.number, step)
-        worker.step(batch, step)
-        took.append(time.monotonic() - moment)
-    computed = defaultdict[int, float](float)
-    for span in worker.trace.spans:
-        if span.kind in (FORWARD, BACKWARD):
-            computed[span.step] += span.stop_s - span.start_s
-    return took, list(computed.values())
-
-
-def _choose_clock() -> Callable[[], float]:
-    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-
-
-def _collect(worker: Worker) -> Medians:
-    """Return the seconds of each segment, forward and backward, of a step that no other work disturbed."""
-    seconds = defaultdict[tuple[str, int], list[float]](list)
-    for span in worker.trace.spans:
-        seconds[span.kind, span.part].append(span.stop_s - span.start_s)
-    count = len(worker.program.segments)
-    return [(_pick(seconds[FORWARD, part]), _pick(seconds[BACKWARD, part])) for part in range(count)]
-
-
-def _measure_peak(config: OperatorSetup, mailbox: Mailbox, batch: Data) -> int:
-    worker = make_worker(msgspec.structs.replace(config, program=config.whole), mailbox)
-    pushed = hold_pushed(worker)
-    restart_peak()
-    for step in range(MIN_STEPS):
-        worker.gradients.zero_()
-        worker.step(batch, -1 - step)
-    del pushed
-    return read_memory("VmHWM")
-
-
-def _pick(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) // 4]
 
 
 def _compare(

@@ -77,9 +77,9 @@ def print_placement(placement: Placement, *, console: Console | None = None) -> 
     console.print(Text(placement.verdict, style="bold"))
     console.print(Text(f"{placement.model}: {step} (predicted)"))
     if predicted.least_s > 0 and len(placement.machines) > 1:
-        over = format_percent(predicted.step_s / predicted.least_s - 1)
+        times = f"{predicted.step_s / predicted.least_s:.3g} times that"
         least = f"at best {format_seconds(predicted.least_s)}, if nothing were sent and no machine waited"
-        console.print(Text(f"{least}; this plan is {over} above that"))
+        console.print(Text(f"{least}; this plan takes {times}"))
     if placement.leaf_modules:
         console.print(Text(f"leaf modules: {', '.join(placement.leaf_modules)}"))
     console.print()

@@ -3,7 +3,15 @@
 import pytest
 
 from cutset.errors import UsageError
-from cutset.partition.cluster.machines import MAX_MACHINES, Cluster, Machine, NetworkLink, Rate, uniform_cluster
+from cutset.partition.cluster.machines import (
+    MAX_MACHINES,
+    Cluster,
+    Machine,
+    NetworkLink,
+    Rate,
+    SharedCores,
+    uniform_cluster,
+)
 
 SLOW_UP = Machine("home", bandwidth_out=1e6, latency_s=20e-3)
 MIXED = Cluster(
@@ -36,6 +44,20 @@ def test_the_first_machines_keep_the_links_among_them():
     assert [m.name for m in two.machines] == ["a", "b"]
     assert two.links == (NetworkLink(0, 1, 1e10, 1e-6),)
     assert (two.bandwidth, two.latency_s) == (MIXED.bandwidth, MIXED.latency_s)
+
+
+def test_a_single_machine_has_the_cores_and_the_memory_of_those_beside_it():
+    shared = SharedCores((0, 1, 3), 3, 1.5, 1e9, whole_speedup=2.0)
+    cluster = Cluster(tuple(Machine(name, memory_bytes=10 + i) for i, name in enumerate("abcd")), shared=(shared,))
+    alone = cluster.alone(1)
+    assert [(machine.name, machine.memory_bytes) for machine in alone.machines] == [("b", 10 + 11 + 13)]
+    assert [cores.slowdown(1) for cores in alone.shared] == [0.5]
+    assert [cores.slowdown(1) for cores in cluster.shared] == [1.0]
+    assert cluster.alone(2) == cluster.select([2]), "it shares no cores"
+    assert cluster.on_network(1e6, 1e-3).alone(1).shared == (), "there each machine stands for a host of its own"
+    (fewer,) = cluster.select([0, 1]).shared
+    assert fewer.whole_speedup == 1.0, "others have the third core"
+    assert cluster.select([3, 1, 0]).shared[0].whole_speedup == 2.0
 
 
 def test_a_class_without_a_rate_runs_as_matrix_products_do():

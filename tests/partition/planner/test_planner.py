@@ -1,5 +1,7 @@
 """The planner's choice, its verdict in words, and the way back from a file."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from clusters import slow_machines
@@ -8,7 +10,7 @@ from marking import with_slow
 from random_nets import random_graph
 
 from cutset.errors import BadInput, Infeasible, UsageError
-from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
+from cutset.partition.cluster.machines import Cluster, Machine, SharedCores, uniform_cluster
 from cutset.partition.dataflow.cut import Cut, check_cut, one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.simulator import Simulation, simulate
@@ -66,6 +68,25 @@ def test_the_verdict_says_when_they_pay() -> None:
     placement = plan_placement(chain(256, 256, 256), fast_network(2), model="m")
     assert placement.verdict.startswith("Worth distributing: 2 machines ")
     assert placement.predicted.step_s < placement.predicted.one_machine_s
+
+
+def test_machines_that_share_cores_are_compared_with_one_that_has_all() -> None:
+    """Memory, too: a model that is too large for the half of a host may fit on the whole."""
+    graph, free = chain(256, 256, 256), fast_network(2)
+    half = plan_placement(graph, free, model="m")
+    for speedup, contention, begin in (
+        (1.25, 1.0, "Worth distributing: 2 machines "),
+        (1.9, 1.5, "Not worth distributing: 1 machine with all the cores "),
+    ):
+        shared = replace(free, shared=(SharedCores((0, 1), 2, contention, whole_speedup=speedup),))
+        placement = plan_placement(graph, shared, model="m")
+        assert placement.verdict.startswith(begin)
+        assert "with all the cores" in placement.verdict
+        assert placement.predicted.one_machine_s == pytest.approx(half.predicted.one_machine_s / speedup, rel=1e-3)
+        assert placement.predicted.step_s == pytest.approx(contention * half.predicted.step_s, rel=0.05)
+    small = half.machines[0].memory_used_bytes
+    tight = replace(shared, machines=tuple(replace(machine, memory_bytes=small) for machine in shared.machines))
+    assert not plan_placement(graph, tight, model="m", fewer=True).verdict.startswith("The model does not fit")
 
 
 def test_no_machine_is_left_idle_while_there_is_another_plan() -> None:

@@ -10,7 +10,7 @@ import pytest
 from places import USER_MODELS
 from recording import exchange
 
-from cutset.partition.cluster.machines import uniform_cluster
+from cutset.partition.cluster.machines import SharedCores, uniform_cluster
 from cutset.ps.methods.registry import parse_method
 from cutset.ps.optimizers.standard import SGD
 from cutset.tools.analysis import result
@@ -83,6 +83,8 @@ def test_a_plan_for_processes_is_not_of_the_one_process_beside_them(
     assert said in describe_setup(job, [alone, cut])
     assert said not in describe_setup(replace(job, cluster=None), [alone, cut])
     assert said not in describe_setup(job, [cut])
+    shared = (SharedCores((0, 1), 2, whole_speedup=1.5),)
+    assert said not in describe_setup(replace(job, cluster=replace(uniform_cluster(2), shared=shared)), [alone, cut])
     assert said not in describe_setup(job, [{**alone, "threads": 2}, cut])
 
 

@@ -62,6 +62,13 @@ def test_processes_that_take_turns_have_a_contention_of_their_own():
     assert found == [1.5, 1.75, 1.25]
 
 
+def test_one_process_is_as_fast_with_all_cores_as_was_measured():
+    saved = msgspec.structs.replace(make_probe(), speedups={"digest": 1.5})
+    assert saved.make_cluster(2, task="digest").shared[0].whole_speedup == 1.5
+    assert saved.make_cluster(2, task="another").shared[0].whole_speedup == 1.0
+    assert saved.make_cluster(2, replicas=2, task="digest").shared[0].whole_speedup == 1.0, "others have some of them"
+
+
 def test_both_forms_of_a_task_have_the_memory_that_was_measured():
     saved = msgspec.structs.replace(make_probe(), memory={"whole": 1.5, "unrolled": 1.25})
     both, one = saved.make_cluster(2, task="whole", unrolled="unrolled"), saved.make_cluster(2, task="whole")
@@ -110,6 +117,7 @@ def test_numbers_that_cannot_be_are_left_out():
         {"learned": {"loss": (1.0, 1e9)}},
         {"learned_link": -1.0},
         {"contentions": {"digest": 0.0}},
+        {"speedups": {"digest": 1e9}},
         {"cluster": "[[machine]]\nname = 'a'\n"},
     ):
         save_probe(msgspec.structs.replace(make_probe(), **broken))

@@ -67,7 +67,7 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
 
     def measure_operators(capture, spec, machine, known, *, threads, processes, cores):
         measured.append(spec.model)
-        return TaskRatios({"an operator": (2.0, 1.0)}, 1.5, contention=1.75)
+        return TaskRatios({"an operator": (2.0, 1.0)}, 1.5, contention=1.75, speedup=1.25)
 
     monkeypatch.setattr("cutset.tools.probe.task_operators.measure_operators", measure_operators)
     monkeypatch.setattr("cutset.tools.probe.task_operators.has_unknown", lambda capture, known: not known)
@@ -76,7 +76,7 @@ def test_a_plan_has_the_machine_and_the_measured_operators(probes, monkeypatch):
         assert cluster is not None
         assert cluster.machines[0].ratios == {"an operator": (2.0, 1.0)}
         assert cluster.machines[0].memory_ratio == 1.5
-        assert cluster.shared[0].contention == 1.75
+        assert (cluster.shared[0].contention, cluster.shared[0].whole_speedup) == (1.75, 1.25)
     assert measured == [spec.model]
 
 

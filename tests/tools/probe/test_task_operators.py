@@ -10,7 +10,8 @@ from cutset.partition.dataflow.cut import one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.memory_model import peak_memory
 from cutset.tools.probe import task_operators
-from cutset.tools.probe.task_operators import OperatorTimes, has_unknown, measure_operators
+from cutset.tools.probe.operator_process import OperatorTimes
+from cutset.tools.probe.task_operators import has_unknown, measure_operators
 from cutset.tools.task.capture_task import capture_task
 from cutset.tools.task.load_task import TaskSpec
 
@@ -91,7 +92,7 @@ def test_contention_is_that_of_all_operators_together(monkeypatch):
 def test_processes_that_would_take_too_much_together_are_not_started(monkeypatch):
     counts = list[int]()
 
-    def run(capture, spec, flow, divided, threads, processes):
+    def run(capture, spec, flow, divided, threads, processes, all_threads):
         counts.append(processes)
         segments = [(1.0, 1.0)] * len(flow.instructions)
         alone_s = 2.0 * len(segments)
@@ -118,9 +119,22 @@ def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
     assert found.contention == pytest.approx(3.3 / 3.0)
 
 
+@pytest.mark.parametrize(("undivided_s", "speedup"), [(0.0, 1.0), (2.0, 1.5), (0.1, 2.0), (99.0, 0.5)])
+def test_a_process_with_all_cores_is_as_fast_as_they_can_make_it(monkeypatch, undivided_s, speedup):
+    capture = capture_task(SPEC)
+    segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
+    timed = OperatorTimes(segments, 0, 3.0, undivided_s, computed_s=[3.0])
+    monkeypatch.setattr(task_operators, "_run", lambda *arguments: [timed, timed])
+    found = measure_operators(capture, SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
+    assert found is not None
+    assert found.speedup == speedup
+
+
 @pytest.mark.run
 def test_processes_that_work_at_once_are_measured_together():
     found = measure_operators(capture_task(SPEC), SPEC, MACHINE, {}, threads=1, processes=2, cores=2)
     assert found is not None
     assert found.contention is not None
     assert 1.0 <= found.contention <= 2.0
+    assert 0.5 <= found.speedup <= 2.0
+    assert found.speedup != 1.0, "it was measured"

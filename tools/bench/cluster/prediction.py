@@ -188,7 +188,7 @@ def _measure_round(one: PlannedPair) -> None:
             steps=STEPS,
             warm_up=WARM_UP,
             micro_batches=count,
-            workers=one.pair.machines,
+            workers=one.pair.machines if one.pair.rate else 1,
         )
     )
 
