@@ -13,12 +13,15 @@ from torch import Tensor
 
 from ...errors import BadInput
 from ...models.task import Data
+from ...partition.ir.box import volume
 from .dropout_masks import RngLock
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
 from .prepared_segment import MicroBatch, PreparedSegment, SegmentEnds, Slices, take_frames
 from .program import Program
 from .segment_compiler import AGAIN, FIRST, ONLY, SegmentContext, compile_segment
+
+LARGE_BYTES = 256 << 20  # of a piece of state, whose gradient a worker rather gives back to the system than keeps
 
 
 class BatchTensors:
@@ -158,6 +161,22 @@ def pieces_read_repeatedly(program: Program) -> set[int]:
     for segment in program.segments:
         readers.update({i for step in segment.steps for operand in step.operands for i in operand.sources})
     return {piece for piece, count in readers.items() if count > 1}
+
+
+def find_large_segments(program: Program) -> set[int]:
+    """The positions of segments that train a piece of state of LARGE_BYTES or more."""
+    sizes = {
+        state.piece: volume(piece.box) * program.tensors[piece.tensor].element_bytes
+        for state in program.states
+        for piece in [program.pieces[state.piece]]
+        if piece.gradient
+    }
+    large = {piece for piece, size in sizes.items() if size >= LARGE_BYTES}
+    return {
+        position
+        for position, segment in enumerate(program.segments)
+        if any(not large.isdisjoint(operand.sources) for step in segment.steps for operand in step.operands)
+    }
 
 
 def adds_state_gradients_repeatedly(program: Program) -> bool:

@@ -21,6 +21,7 @@ from ...models.task import Data
 from ...partition.ir.box import Box
 from ..channel.mailbox import Mailbox, message_key
 from ..channel.message import Message
+from ..channel.shared_tensors import return_free_memory
 from .dropout_masks import RngLock, mask_seed, sample_masks
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
@@ -28,7 +29,13 @@ from .prepared_segment import MicroBatch, with_gradient
 from .program import Program
 from .replica_peers import ReplicaPeers, Route
 from .schedule import DATAFLOW, Action, schedule
-from .segment_runner import BatchTensors, SegmentRunner, adds_state_gradients_repeatedly, gradients_of
+from .segment_runner import (
+    BatchTensors,
+    SegmentRunner,
+    adds_state_gradients_repeatedly,
+    find_large_segments,
+    gradients_of,
+)
 from .shared_state import SharedState
 from .trace import Trace
 
@@ -76,6 +83,7 @@ class Worker:
             program
         )  # one micro-batch after the other, else sums are in any order
         self._rng_lock: RngLock = rng_lock or nullcontext()
+        self._large = find_large_segments(program)
         self._runner = SegmentRunner(program, self.states, rng_lock=self._rng_lock, leaf_modules=leaf_modules)
         self._batch_tensors = BatchTensors(program)
         self._shared = SharedState(program, self._remote, self.states, self._runner)
@@ -294,6 +302,8 @@ class Worker:
     def _backward(self, micro: MicroBatch, step: int, micros: int) -> None:
         begin, position = self.trace.clock(), len(self._routes) - 1 - micro.backward
         self._runner.backward(micro, position, micros)
+        if position in self._large:  # else what its gradients took stays, a hole that is too small for larger ones
+            return_free_memory()
         self._keep_pace(begin, position, backward=True)
         self.trace.record(BACKWARD, step, begin, micro.index, position)
         for route in self._routes[position].returns:

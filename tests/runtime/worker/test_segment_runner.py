@@ -11,10 +11,11 @@ from cutset.partition.dataflow.cut import Cut, one_machine_cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.ir.graph import Graph
 from cutset.runtime.replica.replica import Replica
+from cutset.runtime.worker import segment_runner, worker
 from cutset.runtime.worker.flat_parameters import FlatParameters
 from cutset.runtime.worker.prepared_segment import MicroBatch
 from cutset.runtime.worker.program import programs
-from cutset.runtime.worker.segment_runner import BatchTensors, SegmentRunner
+from cutset.runtime.worker.segment_runner import BatchTensors, SegmentRunner, find_large_segments
 
 
 def placed(graph: Graph, machine_of: dict[str, int]) -> Cut:
@@ -55,6 +56,24 @@ def test_gradients_that_arrive_twice_do_not_reach_into_each_other() -> None:
         gradients = replica.gradients()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad)
+
+
+def test_memory_of_large_gradients_is_given_back_after_their_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A square of 96 elements and one of 256, which is large, in segments of their own; then bytes for both."""
+    squares = nn.Sequential(nn.Linear(12, 8, bias=False), nn.Linear(8, 32, bias=False))
+    graph, _ = capture(squares, summed, [torch.ones(2, 12)])
+    flow = lower_cut(graph, placed(graph, {"linear_1": 1}))
+    returned = list[str]()
+    monkeypatch.setattr(worker, "return_free_memory", lambda: returned.append("memory"))
+    for limit, large in ((1 << 30, [0, 0]), (4 * 256, [0, 1]), (4 * 96, [1, 1])):
+        monkeypatch.setattr(segment_runner, "LARGE_BYTES", limit)
+        both = programs(flow, training=True)
+        assert [len(find_large_segments(program)) for program in both] == large
+        returned.clear()
+        with Replica(both) as replica:
+            replica.load(lambda name: torch.ones(squares.get_parameter(name).shape))
+            replica.step(Data((torch.ones(2, 12),), ()), 0)
+        assert len(returned) == sum(large)
 
 
 def test_a_piece_that_nothing_depends_on_has_a_gradient_of_zero() -> None:
