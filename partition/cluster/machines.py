@@ -109,19 +109,19 @@ class SharedCores:
     contention: how many times as long a machine computes while all cores are busy as while the others are idle: caches,
     memory and, of two threads of a core, the core itself are shared, too. copies_per_s: bytes/s at which a machine
     copies what it sends to another of these into memory that both share; None where it travels by a network.
-    whole_speedup: how many times as fast a single process computes that has all the cores; 1 where nobody knows.
+    whole_speedup: how many times as fast a single process computes that has all the cores; None where nobody knows.
     """
 
     machines: tuple[int, ...]
     cores: int
     contention: float = 1.0
     copies_per_s: float | None = None
-    whole_speedup: float = 1.0
+    whole_speedup: float | None = None
 
     def slowdown(self, busy: int) -> float:
         """How many times as long each of so many machines computes that compute at once."""
         if len(self.machines) == 1:
-            return 1.0 / self.whole_speedup
+            return 1.0 / (self.whole_speedup or 1.0)
         used = min(busy, self.cores)
         crowded = (used - 1) / (self.cores - 1) if self.cores > 1 else 1.0
         return max(1.0, busy / self.cores) * (1.0 + crowded * (self.contention - 1.0) if busy > 1 else 1.0)
@@ -158,7 +158,7 @@ class Cluster:
         shared = list[SharedCores]()
         for cores in self.shared:
             kept = tuple(position[machine] for machine in cores.machines if machine in position)
-            speedup = cores.whole_speedup if len(kept) == len(cores.machines) else 1.0
+            speedup = cores.whole_speedup if len(kept) == len(cores.machines) else None
             shared.append(replace(cores, machines=kept, whole_speedup=speedup))
         return replace(
             self,
@@ -174,7 +174,7 @@ class Cluster:
         """
         single = self.select([machine])
         for cores in self.shared:
-            if machine in cores.machines and cores.whole_speedup != 1.0:
+            if machine in cores.machines and cores.whole_speedup is not None:
                 memory = sum(self.machines[number].memory_bytes for number in cores.machines)
                 own = replace(self.machines[machine], memory_bytes=memory)
                 return replace(single, machines=(own,), shared=(replace(cores, machines=(0,)),))
@@ -212,7 +212,7 @@ class Cluster:
 
     def on_network(self, bandwidth: float, latency_s: float) -> "Cluster":
         """Return the same machines on a network by which all travels that they send each other, each with its cores."""
-        shared = tuple(replace(cores, copies_per_s=None, whole_speedup=1.0) for cores in self.shared)
+        shared = tuple(replace(cores, copies_per_s=None, whole_speedup=None) for cores in self.shared)
         return replace(self, bandwidth=bandwidth, latency_s=latency_s, links=(), shared=shared)
 
     def link(self, source: int, target: int) -> NetworkLink | None:

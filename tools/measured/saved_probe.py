@@ -85,7 +85,7 @@ class SavedProbe(msgspec.Struct, frozen=True):
         bandwidth, latency_s = one.bandwidth / self.learned_link, one.latency_s * self.learned_link
         if count == 1:
             return Cluster(machines, bandwidth, latency_s)
-        speedup = self.speedups.get(task, 1.0) if replicas == 1 else 1.0
+        speedup = self.speedups.get(task) if replicas == 1 else None
         shared = SharedCores(tuple(range(count)), cores, contention, bandwidth, speedup)
         return Cluster(machines, bandwidth, latency_s, shared=(shared,))
 

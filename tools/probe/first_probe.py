@@ -129,7 +129,7 @@ def measure_task(
                 "ratios": {**saved.ratios, **found.operators},
                 "memory": {**saved.memory, capture.train.digest: found.memory},
                 "contentions": {**saved.contentions, task: found.contention or saved.contention},
-                "speedups": {**saved.speedups, capture.train.digest: found.speedup},
+                "speedups": {**saved.speedups, capture.train.digest: found.speedup or 1.0},
             }
             saved = msgspec.structs.replace(saved, **known)
             if keep:

@@ -49,13 +49,14 @@ class TaskRatios:
     """Measured over modelled: seconds of operators by signature, and memory of the whole model.
 
     contention: how many times as long all operators take while all cores are busy, or where processes take turns; None
-    where there is one process. speedup: how many times as fast one process makes a step that has all the cores.
+    where there is one process. speedup: how many times as fast one process makes a step that has all the cores;
+    None where there are no more than it has.
     """
 
     operators: dict[str, Ratio]
     memory: float
     contention: float | None = None
-    speedup: float = 1.0
+    speedup: float | None = None
 
 
 def measure_operators(
@@ -93,7 +94,7 @@ def measure_operators(
         {signature: _average(ratios) for signature, ratios in found.items() if signature not in known},
         _round(min(MAX_MEMORY, max(MIN_MEMORY, taken))) if first.peak_bytes else 1.0,
         _compute_contention(timed, cores) if processes > 1 else None,
-        _round(min(cores, max(1 / cores, first.whole_s / first.undivided_s))) if first.undivided_s else 1.0,
+        _round(min(cores, max(1 / cores, first.whole_s / first.undivided_s))) if first.undivided_s else None,
     )
 
 

@@ -119,7 +119,7 @@ def test_processes_that_take_turns_are_as_late_as_the_last(monkeypatch):
     assert found.contention == pytest.approx(3.3 / 3.0)
 
 
-@pytest.mark.parametrize(("undivided_s", "speedup"), [(0.0, 1.0), (2.0, 1.5), (0.1, 2.0), (99.0, 0.5)])
+@pytest.mark.parametrize(("undivided_s", "speedup"), [(0.0, None), (2.0, 1.5), (0.1, 2.0), (99.0, 0.5)])
 def test_a_process_with_all_cores_is_as_fast_as_they_can_make_it(monkeypatch, undivided_s, speedup):
     capture = capture_task(SPEC)
     segments = [(1.0, 2.0)] * len(lower_cut(capture.train, one_machine_cut(capture.train)).instructions)
@@ -136,5 +136,5 @@ def test_processes_that_work_at_once_are_measured_together():
     assert found is not None
     assert found.contention is not None
     assert 1.0 <= found.contention <= 2.0
+    assert found.speedup is not None
     assert 0.5 <= found.speedup <= 2.0
-    assert found.speedup != 1.0, "it was measured"
