@@ -23,7 +23,7 @@ def test_the_table_compares_each_method_with_one_process_of_its_task() -> None:
     assert tabulate_defaults(rows[:2]).notes[0].startswith("met")
 
 
-@pytest.mark.run
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_trains_one_process_and_a_method(cutset: Cutset, tmp_path: Path) -> None:
     done = cutset("bench", "defaults", "--methods", "sync", "--replicas", 2, "--seeds", 1, "--json")
