@@ -165,13 +165,12 @@ def pieces_read_repeatedly(program: Program) -> set[int]:
 
 def find_large_segments(program: Program) -> set[int]:
     """The positions of segments that train a piece of state of LARGE_BYTES or more."""
-    sizes = {
-        state.piece: volume(piece.box) * program.tensors[piece.tensor].element_bytes
-        for state in program.states
-        for piece in [program.pieces[state.piece]]
-        if piece.gradient
+    infos = {state.piece: program.pieces[state.piece] for state in program.states}
+    large = {
+        piece
+        for piece, info in infos.items()
+        if info.gradient and volume(info.box) * program.tensors[info.tensor].element_bytes >= LARGE_BYTES
     }
-    large = {piece for piece, size in sizes.items() if size >= LARGE_BYTES}
     return {
         position
         for position, segment in enumerate(program.segments)

@@ -64,8 +64,8 @@ def pick_steps(first: int, end: int) -> list[int]:
     """Return the steps to record of a run that begins with step `first` and is over before step `end`.
 
     They come after warming up, and never first. A machine is faster at one time than at another, so that they are
-    groups all over a long run, each as many times as far from its begin as the one before: wherever a run is stopped,
-    some have been recorded.
+    groups all over a long run, or the first FARTHEST steps of it, each as many times as far from the begin as the one
+    before: wherever a run is stopped, some have been recorded.
     """
     end = min(end, first + FARTHEST)
     warm = min(WARM_STEPS, max(1, (end - first) // 4))

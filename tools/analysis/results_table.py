@@ -73,8 +73,8 @@ def describe_setup(job: Job, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if job.placement is None or job.machines == 1:
         return notes
     notes.append(f"The plan: {job.placement.verdict}")
-    has_its_cores = job.cluster is not None and all(cores.whole_speedup is None for cores in job.cluster.shared)
-    if has_its_cores and len(rows) > 1 and job.worker_threads < rows[0]["threads"]:
+    is_of_part = job.cluster is not None and all(cores.whole_speedup is None for cores in job.cluster.shared)
+    if is_of_part and len(rows) > 1 and job.worker_threads < rows[0]["threads"]:
         planned, had = (format_number(count, "thread") for count in (job.worker_threads, rows[0]["threads"]))
         notes.append(f"The plan's one machine has {planned}; the one process that was trained here had {had}.")
     return notes

@@ -112,8 +112,8 @@ def measure_task(
     cores = saved.key.cores // threads
     for capture in captures:
         task = name_contention(capture.train.digest, processes, cores)
-        is_known = capture.train.digest in saved.memory and task in saved.contentions
-        is_known = is_known and (cores == 1 or capture.train.digest in saved.speedups)
+        knows_speedup = cores == 1 or capture.train.digest in saved.speedups
+        is_known = capture.train.digest in saved.memory and task in saved.contentions and knows_speedup
         if is_known and not has_unknown(capture, saved.ratios):
             continue
         own = msgspec.structs.replace(spec, unrolled=capture.unrolled)
