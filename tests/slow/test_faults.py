@@ -73,6 +73,7 @@ def test_a_stopped_shard_continues_from_its_journal(options: RunConfig) -> None:
     check_a_shard_goes_on(options, signal.SIGSTOP)
 
 
+@pytest.mark.slow
 def test_a_worker_and_a_shard_lost_together_in_lock_step_change_no_bit(
     options: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,9 +87,10 @@ def test_a_worker_and_a_shard_lost_together_in_lock_step_change_no_bit(
 
 @pytest.mark.parametrize(
     ("method", "roles"),
-    [(Averaging(every=5), ("shard-0", "worker-1.1")), (DiLoCo(every=5), ("shard-0", "shard-1"))],
-    ids=["averaging", "diloco"],
+    [(DiLoCo(every=5), ("shard-0", "shard-1")), (Averaging(every=5), ("shard-0", "worker-1.1"))],
+    ids=["diloco", "averaging"],
 )
+@pytest.mark.first_cases(1)
 def test_losses_in_local_sgd_change_no_bit(
     options: RunConfig, monkeypatch: pytest.MonkeyPatch, method: Averaging | DiLoCo, roles: tuple[str, ...]
 ) -> None:

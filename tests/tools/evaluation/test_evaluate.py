@@ -23,8 +23,8 @@ TASK = "cutset.models:digits"
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of a cut model, with averaged weights."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    arguments = ["train", TASK, "--machines", "2", "--lr", "0.05", "--ema", "0.99", "--no-baseline", "--json"]
-    done = CliRunner().invoke(cli, [*arguments, "--out", str(out)], catch_exceptions=False)
+    arguments = ["train", TASK, "--machines", "2", "--lr", "0.05", "--epochs", "3", "--ema", "0.99", "--no-baseline"]
+    done = CliRunner().invoke(cli, [*arguments, "--json", "--out", str(out)], catch_exceptions=False)
     assert done.exit_code == 0
     return out
 

@@ -1,12 +1,17 @@
-"""How near simulated runs are to real ones: methods and settings, each once by processes and once in virtual time.
+"""How near simulated runs are to real ones: methods and settings, each by processes and in virtual time, by some seeds.
 
 Staleness, and the time to an accuracy, are compared. The processes' steps take the seconds that are drawn, or longer
 where the machine is busy; those of the simulation take as long as the processes' did. What a message takes between
 processes is measured first, with one replica.
+
+Means over seeds are compared: by one seed or another the time to an accuracy varies by a tenth, in either kind of run,
+as each order in which gradients meet leads to another curve.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 import msgspec
 
@@ -58,49 +63,69 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run by processes and the same in virtual time. late: how much longer than drawn the processes' steps took."""
+    """Runs by processes and the same in virtual time, a pair for each seed.
+
+    late: how much longer than drawn the processes' steps took.
+    """
 
     setting: str
     method: str
-    real: SimulatedRun
-    simulated: SimulatedRun
+    real: tuple[SimulatedRun, ...]
+    simulated: tuple[SimulatedRun, ...]
     late: float
 
     @property
     def staleness(self) -> tuple[float, float]:
         """The mean staleness, real and simulated."""
-        return self.real.staleness["mean"] or 0.0, self.simulated.staleness["mean"] or 0.0
+        real, simulated = (mean(run.staleness["mean"] or 0.0 for run in runs) for runs in (self.real, self.simulated))
+        return real, simulated
 
     @property
     def to_accuracy(self) -> tuple[float | None, float | None]:
-        """The seconds to the accuracy, real and simulated."""
-        return self.real.seconds_to(ACCURACY), self.simulated.seconds_to(ACCURACY)
+        """The mean seconds to the accuracy, real and simulated; None if by one of the seeds it was never reached."""
+        return _find_mean_time(self.real), _find_mean_time(self.simulated)
+
+    @property
+    def between_seeds(self) -> float:
+        """By how much the real times to the accuracy differ from seed to seed: the widest difference, of their mean."""
+        times = [seconds for run in self.real if (seconds := run.seconds_to(ACCURACY)) is not None]
+        return (max(times) - min(times)) / mean(times) if times else 0.0
 
     @property
     def overlap(self) -> float:
         """The part of the pushes on which both histograms of the staleness agree."""
-        real, simulated = (_read_parts(run) for run in (self.real, self.simulated))
+        real, simulated = (_read_parts(runs) for runs in (self.real, self.simulated))
         return sum(min(part, simulated.get(tau, 0.0)) for tau, part in real.items())
 
 
-def _read_parts(run: SimulatedRun) -> dict[int, float]:
+def _find_mean_time(runs: Sequence[SimulatedRun]) -> float | None:
+    times = [run.seconds_to(ACCURACY) for run in runs]
+    return None if None in times else mean(seconds for seconds in times if seconds is not None)
+
+
+def _read_parts(runs: Sequence[SimulatedRun]) -> dict[int, float]:
     """Return by staleness which part of the pushes had it."""
-    counts: dict[int, int] = dict(run.staleness["histogram"])
-    pushes = sum(counts.values()) or 1
-    return {tau: count / pushes for tau, count in counts.items()}
+    counts = Counter[int]()
+    for run in runs:
+        counts.update(dict(run.staleness["histogram"]))
+    return {tau: count / counts.total() for tau, count in counts.items()}
 
 
 class Comparer:
-    """Compares runs of a task. step_s: the mean of a step's seconds, more than it takes to compute one."""
+    """Compares runs of a task. step_s: the mean of a step's seconds, more than it takes to compute one.
 
-    def __init__(self, task: TaskSpec, *, step_s: float, batch: int = BATCH) -> None:
+    seeds: for so many, 0 and up, each comparison runs.
+    """
+
+    def __init__(self, task: TaskSpec, *, step_s: float, batch: int = BATCH, seeds: int = 1) -> None:
         loaded = load_task(task)
         self._task, self._step_s, self._batch = task, step_s, batch
-        self._model, self._samples = SharedModel(loaded, seed=0), read_samples_of(loaded)
+        self._models = [SharedModel(loaded, seed=seed) for seed in range(seeds)]
+        self._samples = read_samples_of(loaded)
         self.message_s = self._measure_message()
 
     def compare(self, setting: ComparedSetting, method: ComparedMethod) -> Comparison:
-        """Run both."""
+        """Run both, by each seed."""
         machines = SimulatedMachines(
             step_s=self._step_s,
             spread=setting.spread,
@@ -110,14 +135,18 @@ class Comparer:
         )
         spec = self._make_spec(method, setting.replicas, machines, method.batches)
         mean_s = self._step_s * method.batches / setting.replicas
-        real = run_real(self._task, spec, test_every_s=mean_s / 40)
-        recorded = msgspec.structs.replace(machines, recorded_s=tuple(map(tuple, real.step_s)))
-        simulated = self._simulate(msgspec.structs.replace(spec, machines=recorded))
-        drawn_s = 0.0
-        for number, taken_s in enumerate(real.step_s):
-            durations = StepDurations(machines, number, spec.seed)
-            drawn_s += sum(durations.draw() for _ in taken_s)
-        return Comparison(setting.name, method.method, real, simulated, sum(map(sum, real.step_s)) / drawn_s - 1)
+        real, simulated, drawn_s = list[SimulatedRun](), list[SimulatedRun](), 0.0
+        for model in self._models:
+            seeded = msgspec.structs.replace(spec, seed=model.seed)
+            real.append(run_real(self._task, seeded, test_every_s=mean_s / 40))
+            taken = real[-1].step_s
+            recorded = msgspec.structs.replace(machines, recorded_s=tuple(map(tuple, taken)))
+            simulated.append(self._simulate(msgspec.structs.replace(seeded, machines=recorded), model))
+            for number, taken_s in enumerate(taken):
+                durations = StepDurations(machines, number, model.seed)
+                drawn_s += sum(durations.draw() for _ in taken_s)
+        late = sum(sum(taken_s) for run in real for taken_s in run.step_s) / drawn_s - 1
+        return Comparison(setting.name, method.method, tuple(real), tuple(simulated), late)
 
     def _measure_message(self) -> float:
         """Return half of what a lone replica needs for a step beside the step: to send, to wait, to take in values."""
@@ -141,21 +170,22 @@ class Comparer:
             turns=True,
         )
 
-    def _simulate(self, spec: SimulationSpec) -> SimulatedRun:
+    def _simulate(self, spec: SimulationSpec, model: SharedModel) -> SimulatedRun:
         samples = SplitSamples(self._samples.train, self._samples.test, most=100)
-        return VirtualRun(spec, self._model, samples).run()
+        return VirtualRun(spec, model, samples).run()
 
 
 def compare_all(
     task: TaskSpec,
     *,
     step_s: float,
+    seeds: int,
     settings: Sequence[ComparedSetting] = SETTINGS,
     methods: Sequence[ComparedMethod] = METHODS,
     tell: Callable[[str], None],
 ) -> list[Comparison]:
     """Compare all methods in all settings."""
-    comparer, results = Comparer(task, step_s=step_s), list[Comparison]()
+    comparer, results = Comparer(task, step_s=step_s, seeds=seeds), list[Comparison]()
     tell(f"half an exchange with a shard takes {format_seconds(comparer.message_s)}")
     for setting in settings:
         for method in methods:
@@ -177,6 +207,7 @@ def tabulate(results: Sequence[Comparison]) -> BenchTable[Comparison]:
         Column("simulated", "seconds_simulated", format_seconds, lambda row: row.to_accuracy[1]),
         Column("steps late", "late", "{:.0%}".format),
         Column("differ by", "difference", "{:+.0%}".format, _find_difference),
+        Column("between seeds", "between_seeds", "{:.0%}".format),
     )
     return BenchTable(columns, results)
 
