@@ -92,7 +92,7 @@ def against_real_command(task: str, data: str | None, step: float, seeds: int, a
 
     Compares the staleness of pushes, and the time to a test accuracy of 90 %, of four methods in three settings. Steps
     of the processes take as long as those of the simulation: they compute, and sleep for the rest. Each runs by some
-    seeds, and means are compared. Takes a quarter of an hour, and a quiet machine.
+    seeds, and means are compared. Takes half an hour, and a quiet machine.
     """
     from ...task.load_task import TaskSpec
     from ..bench_table import show_tables
