@@ -4,8 +4,9 @@ Each pair is planned as `cutset plan` does it: for processes of this machine, wh
 model measured. For emulated machines the link is measured, too. Then real processes make steps: the cut, and the whole
 model in one of these processes. Nothing is fitted to the steps.
 
-A step is the median of a round, of the round in which it was least: other work on the machine only makes steps longer.
-Every round measures every pair once, so that a disturbance does not hit one of them alone.
+A pair runs right after it is planned: a prediction is for the machine as it was when its operators were measured, and
+the speed of one that others share changes by half within minutes. A step is the median of a round, of the round in
+which it was least: other work on the machine only makes steps longer.
 """
 
 import os
@@ -116,7 +117,7 @@ def _pick_step(rounds: Sequence[StepTimes]) -> float:
 
 
 def measure_predictions(tell: Tell, pairs: Sequence[StandingPair] = STANDING_PAIRS) -> list[PlannedPair]:
-    """Plan the pairs, run them in rounds, and return them. tell: is called with a line of progress now and then.
+    """Plan each pair and run it some times; return them. tell: is called with a line of progress now and then.
 
     Pairs with emulated links are left out where this process may not make any.
     """
@@ -128,13 +129,13 @@ def measure_predictions(tell: Tell, pairs: Sequence[StandingPair] = STANDING_PAI
         except UsageError as error:
             tell(f"left out: {pair.model} on {pair.cluster}: {error.facts}")
             continue
-        planned.append(plan_pair(pair, tell))
-        tell(f"planned: {pair.model} on {pair.cluster}: {format_seconds(planned[-1].predicted_s)} a step")
-    for number in range(ROUNDS):
-        for one in planned:
+        one = plan_pair(pair, tell)
+        for _ in range(ROUNDS):
             _measure_round(one)
-            step, load = format_seconds(one.cut_rounds[-1].median_s), os.getloadavg()[0]
-            tell(f"round {number + 1} of {ROUNDS}: {one.pair.model} on {one.pair.cluster}: {step} (load {load:.1f})")
+        planned.append(one)
+        rounds = ", ".join(format_seconds(times.median_s) for times in one.cut_rounds)
+        step, load = format_seconds(one.predicted_s), os.getloadavg()[0]
+        tell(f"{pair.model} on {pair.cluster}: planned for {step} a step, measured {rounds} (load {load:.1f})")
     return planned
 
 

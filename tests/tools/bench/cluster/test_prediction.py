@@ -1,6 +1,7 @@
 """The comparison of predicted and measured steps: its pairs, what it counts as held, and a pair that is really run."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -83,6 +84,26 @@ def test_pairs_with_links_are_left_out_where_these_cannot_be_made(monkeypatch):
     said = list[str]()
     assert measure_predictions(said.append, [replace(PAIR, rate="1gbit")]) == []
     assert said[0].startswith("left out: cutset.models:digits on 2 at 1gbit: ")
+
+
+def test_each_pair_runs_right_after_it_is_planned(monkeypatch):
+    """Minutes later a shared machine may be half as fast."""
+    others, order = [PAIR, replace(PAIR, machines=3)], list[str]()
+
+    def plan(pair, tell):
+        order.append(f"plan {pair.machines}")
+        return Mock(pair=pair, predicted_s=1.0, cut_rounds=[])
+
+    def run(one):
+        order.append(f"run {one.pair.machines}")
+        one.cut_rounds.append(StepTimes((0.25,)))
+
+    monkeypatch.setattr(prediction, "plan_pair", plan)
+    monkeypatch.setattr(prediction, "_measure_round", run)
+    said = list[str]()
+    measure_predictions(said.append, others)
+    assert order == ["plan 2", *["run 2"] * prediction.ROUNDS, "plan 3", *["run 3"] * prediction.ROUNDS]
+    assert "planned for 1 s a step, measured 250 ms, 250 ms, 250 ms" in said[0]
 
 
 @pytest.mark.run
