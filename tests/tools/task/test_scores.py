@@ -171,7 +171,7 @@ def test_outputs_that_are_no_samples_are_never_cut_off(name: str) -> None:
     model, losses = task.build(seed=3).eval(), 0.0
     for start in range(0, 50, 8):
         part = data.rows(torch.arange(start, min(start + 8, 50)))
-        losses += float(task.loss(model(*part.inputs), *part.targets)) * len(part)
+        losses += float(task.loss(model(*part.inputs), *part.targets).detach()) * len(part)
     scores = score_uncut(UncutWorker(task.build(seed=3), task.loss), task, data, 8)
     assert (scores.loss, scores.samples) == (pytest.approx(losses / 50, rel=1e-6), 50)
 
