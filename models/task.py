@@ -105,8 +105,9 @@ class Task:
         are those of a classification; None for no accuracy.
     unpack: makes `Data` of a collated batch of a dataset. By default the last part of a tuple is the target; the parts
         of a dict are inputs by keyword, and "labels" is the target, too.
-    loaders: processes that read a dataset beside each process that trains; by default two, or `num_workers` of a
-        DataLoader. With 0 it is read in between, by the process that trains.
+    loaders: processes that read a dataset beside each process that trains; by default `num_workers` of a DataLoader,
+        or else two, and up to eight where training waits for them. With 0 it is read in between, by the process that
+        trains.
     metrics: what else is measured on test samples, by name; see metrics.py. They get what `loss` gets.
     parts: into how many an IterableDataset is divided, by default 8; runs that resume need the same number. samples:
         that an epoch of it has, where it has no len().

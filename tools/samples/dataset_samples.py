@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...models.task import Data, Task
 
 LOADERS = 2  # one computes while the other waits for a disk, or for a core
+MOST_LOADERS = 8  # where training waits for samples though cores are free for those that read them
 
 
 class Samples(Protocol):
@@ -37,9 +38,9 @@ class DatasetSamples:
     """The samples of one split, from a dataset with `__len__` and `__getitem__`.
 
     collate: makes a batch of a list of samples. unpack: makes `Data` of that. seed: of the random numbers that samples
-    draw. processes: that read beside a process that trains. one_shape: whether all batches must have the same sizes, as
-    for a cut model, or only the same dtypes and numbers of dimensions. what: the samples are, in words. BadInput where
-    a sample fails, or is unlike the others.
+    draw. processes: that read beside a process that trains, by default as many as pay off. one_shape: whether all
+    batches must have the same sizes, as for a cut model, or only the same dtypes and numbers of dimensions. what: the
+    samples are, in words. BadInput where a sample fails, or is unlike the others.
     """
 
     def __init__(
@@ -50,13 +51,14 @@ class DatasetSamples:
         *,
         collate: Callable[[list[Any]], Any] = default_collate,
         seed: int = 0,
-        processes: int = LOADERS,
+        processes: int | None = None,
         one_shape: bool = True,
     ) -> None:
         self._dataset, self._seed, self._maker = dataset, seed, BatchMaker(task, split, collate, one_shape=one_shape)
         self.what = self._maker.what
         self._count = len(dataset)
-        self.processes = processes
+        self.processes = LOADERS if processes is None else processes
+        self.most_processes = MOST_LOADERS if processes is None else processes
 
     def __len__(self) -> int:
         return self._count
@@ -137,7 +139,7 @@ def wrap_dataset(task: "Task", split: str, found: Any, *, seed: int, one_shape: 
     own = task.loaders
     if isinstance(found, DataLoader):
         _check_loader(task, split, found)
-        processes = max(1, found.num_workers) if own is None else own
+        processes = (found.num_workers or None) if own is None else own
         dataset, collate = found.dataset, found.collate_fn
         return DatasetSamples(
             task, split, dataset, collate=collate, seed=seed, processes=processes, one_shape=one_shape
@@ -145,8 +147,7 @@ def wrap_dataset(task: "Task", split: str, found: Any, *, seed: int, one_shape: 
     is_dataset = hasattr(found, "__getitem__") and hasattr(found, "__len__")
     if not is_dataset or isinstance(found, str | bytes | Mapping | tuple | Tensor | np.ndarray):
         return None  # a tuple is rather inputs and targets that should be in `Data`
-    processes = LOADERS if own is None else own
-    return DatasetSamples(task, split, found, seed=seed, processes=processes, one_shape=one_shape)
+    return DatasetSamples(task, split, found, seed=seed, processes=own, one_shape=one_shape)
 
 
 def _check_loader(task: "Task", split: str, loader: "DataLoader[Any]") -> None:

@@ -20,7 +20,7 @@ from torch.utils.data._utils import worker as torch_worker
 from ...errors import BadInput
 from ..blame import blame
 from .batch_maker import BatchMaker
-from .dataset_samples import DatasetSamples
+from .dataset_samples import LOADERS, DatasetSamples
 from .generators import keep_generators, seed_generators
 
 if TYPE_CHECKING:
@@ -297,11 +297,11 @@ def wrap_stream(
         if found.batch_size is None:
             facts = f"the DataLoader for the {split} data of task {task.name} has batch_size=None"
             raise BadInput("E311", facts, fix="let the dataset yield samples; batches are those of the run")
-        processes = max(1, found.num_workers) if own is None else own
+        processes = (found.num_workers or LOADERS) if own is None else own
         collate: Callable[[list[Any]], Any] = found.collate_fn
         return PartSamples(task, split, found.dataset, collate=collate, processes=processes, **settings)
     if isinstance(found, IterableDataset) or (hasattr(found, "__iter__") and hasattr(found, "set_epoch")):
-        return PartSamples(task, split, found, processes=2 if own is None else own, **settings)
+        return PartSamples(task, split, found, processes=LOADERS if own is None else own, **settings)
     if isinstance(found, Iterator):
         facts = f"the {split} data of task {task.name} is a {type(found).__name__}, which can be read only once"
         raise BadInput("E311", facts, fix="give a torch IterableDataset, or cutset.Parts(files, read)")

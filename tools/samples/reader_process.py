@@ -9,8 +9,10 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 import warnings
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import msgspec
@@ -20,9 +22,11 @@ from torch import Tensor
 from ...errors import BadInput, ProcessLost
 from ...models.task import Data
 from .part_samples import PartEnd
+from .reader_demand import ReadTimes
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LENGTH_BYTES = 8
+_SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
 
 
 class BatchSource(Protocol):
@@ -48,7 +52,7 @@ class _Array(msgspec.Struct, array_like=True):
 class _Reply(msgspec.Struct, array_like=True):
     """A batch, if there is one; or with a code the error of one that cannot be read.
 
-    end: where it is the rest of a part, the batches that this has.
+    end: where it is the rest of a part, the batches that this has. queued: see `ReadTimes`.
     """
 
     number: int
@@ -56,6 +60,7 @@ class _Reply(msgspec.Struct, array_like=True):
     targets: list[_Array] = []
     names: list[str] = []
     end: int | None = None
+    queued: float = 0.0
     code: str = ""
     facts: str = ""
     fix: str = ""
@@ -66,6 +71,7 @@ class ReaderProcess:
 
     def __init__(self, samples: BatchSource) -> None:
         self._samples, self._waiting, self._replies = samples, list[int](), dict[int, _Reply]()
+        self.times = ReadTimes(0.0, 0.0)  # of the batch that was taken last
         self._socket, theirs = socket.socketpair()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the fork uses none of them
@@ -90,13 +96,18 @@ class ReaderProcess:
 
     def take(self, number: int) -> Data | PartEnd | None:
         """Wait for what was asked for. BadInput where it cannot be read, ProcessLost where the process died."""
+        waited_s = 0.0
         while number not in self._replies:
+            start = time.perf_counter()
+            select.select([self._socket], [], [])
+            waited_s += time.perf_counter() - start
             try:
                 self._receive_reply()
             except OSError as error:
                 raise self._lost() from error
         self._waiting.remove(number)
         reply = self._replies.pop(number)
+        self.times = ReadTimes(waited_s, reply.queued)
         if reply.code:
             raise BadInput(reply.code, reply.facts, fix=reply.fix)
         inputs, targets = (tuple(map(_to_tensor, part)) for part in (reply.inputs, reply.targets))
@@ -161,12 +172,23 @@ def _serve(samples: BatchSource, ours: socket.socket) -> NoReturn:
                 request = msgspec.msgpack.decode(_receive(ours), type=_Request)
             except ConnectionError:
                 break
-            _send(ours, msgspec.msgpack.encode(_answer(samples, request)))
+            start, queued_s = time.perf_counter(), _read_queued_s()
+            reply = _answer(samples, request)
+            reply.queued = (_read_queued_s() - queued_s) / (time.perf_counter() - start)
+            _send(ours, msgspec.msgpack.encode(reply))
     except BaseException:  # nothing above may go on in a fork, whatever happens
         traceback.print_exc()
         sys.stderr.flush()
         code = 1
     os._exit(code)
+
+
+def _read_queued_s() -> float:
+    """Return the seconds that this thread has been ready to run while other threads had the cores; 0 if none says."""
+    try:
+        return int(_SCHEDULER_STATISTICS.read_text().split()[1]) / 1e9
+    except FileNotFoundError:  # of a kernel without scheduler statistics
+        return 0.0
 
 
 def _answer(samples: BatchSource, request: _Request) -> _Reply:

@@ -5,17 +5,24 @@ from collections.abc import Iterable
 from ...models.sample_stream import SampleStream
 from ...models.task import Data
 from .dataset_samples import DatasetSamples, Samples
+from .reader_demand import ReaderDemand
 from .reader_process import ReaderProcess
 
 AHEAD = 3  # batches that each process may read before they are due
 
 
 class SampleLoader:
-    """Reads the batches of one process that trains, while entered, as `stream` has them."""
+    """Reads the batches of one process that trains, while entered, as `stream` has them.
+
+    Batches are the same whichever process reads them, so more of these may come while the run goes on.
+    """
 
     def __init__(self, samples: Samples, stream: SampleStream) -> None:
         self._samples, self._stream = samples, stream
-        self._count = samples.processes if isinstance(samples, DatasetSamples) else 0
+        self._count, self._most = (
+            (samples.processes, samples.most_processes) if isinstance(samples, DatasetSamples) else (0, 0)
+        )
+        self._demand = ReaderDemand()
         self._readers: list[ReaderProcess] = []
         self._reading: dict[int, ReaderProcess] = {}  # by number of a batch
 
@@ -28,7 +35,10 @@ class SampleLoader:
             self._reading.pop(unwanted).forget(unwanted)
         for one in wanted[: self.ahead + 1]:
             self._request(one)
-        batch = self._reading.pop(number).take(number)
+        reader = self._reading.pop(number)
+        batch = reader.take(number)
+        if self._count < self._most and self._demand.count(reader.times):
+            self._count = min(2 * self._count, self._most)
         assert isinstance(batch, Data)
         return batch
 
@@ -52,10 +62,9 @@ class SampleLoader:
         """Have a batch read, if that is not under way, by the process with the least to do."""
         if number in self._reading:
             return
-        if not self._readers:
+        while len(self._readers) < self._count:
             assert isinstance(self._samples, DatasetSamples)
-            for _ in range(self._count):
-                self._readers.append(ReaderProcess(self._samples))
+            self._readers.append(ReaderProcess(self._samples))
         reader = min(self._readers, key=lambda one: one.waiting)
         reader.request(number, self._stream.indices(number).tolist(), self._stream.epochs(number).tolist())
         self._reading[number] = reader

@@ -102,6 +102,10 @@ def loader() -> Task:
     return make(lambda split: DataLoader(Points(split), batch_size=4, shuffle=True, num_workers=2))
 
 
+def plain_loader() -> Task:
+    return make(lambda split: DataLoader(Points(split), batch_size=4, shuffle=True))
+
+
 def named() -> Task:
     return Task("named", ByKeyword, lambda outputs, labels: outputs["loss"], data=Named, batch=8)
 

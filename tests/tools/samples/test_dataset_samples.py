@@ -25,6 +25,7 @@ from cutset.tools.job.prepare import prepare
 from cutset.tools.samples.batch_maker import unpack_batch
 from cutset.tools.samples.dataset_samples import DatasetSamples
 from cutset.tools.samples.read_samples import read_split
+from cutset.tools.samples.reader_demand import ReaderDemand, ReadTimes
 from cutset.tools.samples.sample_loader import SampleLoader
 from cutset.tools.task.load_task import TaskSpec, load_task
 from cutset.tools.train import run
@@ -106,6 +107,27 @@ def test_all_dtypes_pass_between_processes(dtype: torch.dtype) -> None:
         found = loader.read(0)
     assert found.inputs[0].dtype == dtype
     assert torch.equal(found.inputs[0], torch.ones(4, 2, 3).to(dtype))
+
+
+class AlwaysMore(ReaderDemand):
+    def count(self, times: ReadTimes) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("name", "most"), [("dataset", 8), ("plain_loader", 8), ("loader", 2)])
+def test_more_processes_read_the_same_unless_the_user_says_how_many(
+    name: str, most: int, stream: SampleStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cutset.tools.samples.sample_loader.ReaderDemand", AlwaysMore)
+    samples, counts = split_of(name), list[int]()
+    with SampleLoader(samples, stream) as loader:
+        for number in range(6):
+            found = loader.read(number, range(number + 1, number + 1 + loader.ahead))
+            assert equal(found, samples.rows(stream.indices(number), stream.epochs(number)))
+            counts.append(len(loader.pids))
+        pids = loader.pids
+    assert counts == [min(2 << number, most) for number in range(6)]
+    assert all(gone(pid, timeout_s=10.0) for pid in pids)
 
 
 def test_the_processes_end_with_the_loader(stream: SampleStream) -> None:

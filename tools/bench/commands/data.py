@@ -7,7 +7,7 @@ from .options import json_option, print_progress, rounds_option
 
 
 @click.command("data")
-@rounds_option(3, help="Rounds; each trains once with each transform, in turn.")
+@rounds_option(5, help="Rounds; each trains once with each transform, in turn.")
 @json_option
 def data_command(rounds: int, as_json: bool) -> None:
     """Measure what transforms of samples cost that take as long as the training itself.
@@ -17,8 +17,8 @@ def data_command(rounds: int, as_json: bool) -> None:
     """
     from ..training.data_speed import measure, tabulate
 
-    step_s, found = measure(rounds=rounds, on_progress=print_progress)
-    table = tabulate(step_s, found)
+    found = measure(rounds=rounds, on_progress=print_progress)
+    table = tabulate(found)
     if as_json:
         click.echo(to_json(table.to_dict()))
     else:

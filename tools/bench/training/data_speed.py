@@ -26,8 +26,7 @@ from ..bench_table import BenchTable, Column
 NONE, WAITS, COMPUTES = "none", "waits", "computes"
 TRANSFORMS = (NONE, WAITS, COMPUTES)
 GOAL = 0.9  # of the speed without transforms, where cores are free for the readers
-REPLICAS, BATCH, WIDTH, CLASSES, STEPS = 2, 32, 1024, 10, 120
-TIMED_STEPS = 30
+REPLICAS, BATCH, WIDTH, CLASSES, STEPS = 2, 32, 1024, 10, 200
 
 
 class Images(Dataset[tuple[Tensor, int]]):
@@ -67,12 +66,14 @@ def _build_net() -> nn.Module:
 class DataSpeed:
     """The speed of one way to train with one transform, by rounds, in samples/s.
 
-    threads: that train, in all of its processes. relative: its speed as a part of that without transforms, by rounds.
+    threads: that train, in all of its processes. step_s: of a step without transforms, the median over rounds.
+    relative: its speed as a part of that without transforms, by rounds.
     """
 
     how: str
     threads: int
     transform: str
+    step_s: float
     speeds: Sequence[float]
     relative: Sequence[float]
 
@@ -97,67 +98,73 @@ class DataSpeed:
         return self.ratio >= GOAL if self.has_goal else None
 
 
-def time_step() -> float:
-    """Return the seconds of a step in plain torch on one thread, as in the processes that train: the median."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        model, (inputs, classes) = _build_net(), (torch.randn(BATCH, WIDTH), torch.arange(BATCH) % CLASSES)
-        optimizer, seconds = torch.optim.SGD(model.parameters(), lr=0.01), []
-        for _ in range(TIMED_STEPS):
-            start = time.perf_counter()
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs), classes).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            seconds.append(time.perf_counter() - start)
-        return statistics.median(seconds)
-    finally:
-        torch.set_num_threads(threads)
+def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: None) -> list[DataSpeed]:
+    """Return the speeds; each round trains in every way with each transform, in turn.
 
-
-def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: None) -> tuple[float, list[DataSpeed]]:
-    """Return the seconds of a step, and the speeds; each round trains once with each transform, in turn."""
-    step_s = time_step()
-    speeds: dict[tuple[str, int, str], list[float]] = {}
+    The transforms cost what a step took without them in the same round, as the speed of a machine changes.
+    """
+    speeds: dict[tuple[str, str], list[_Speed]] = {}
     for number in range(rounds):
+        plain = _train(NONE, 0.0)
         for transform in TRANSFORMS:
-            for how, threads, speed in _train(transform, step_s / BATCH):
-                speeds.setdefault((how, threads, transform), []).append(speed)
-                on_progress(f"round {number + 1}: {how}, transform {transform}: {speed:.0f} samples/s")
-    found = []
-    for (how, threads, transform), own in sorted(speeds.items(), key=lambda item: item[0][1]):
-        plain = speeds[how, threads, NONE]
-        relative = [one / other for one, other in zip(own, plain, strict=True)]
-        found.append(DataSpeed(how, threads, transform, own, relative))
-    return step_s, found
+            for place, of_plain in enumerate(plain):
+                seconds = of_plain.step_s / BATCH
+                found = of_plain if transform == NONE else _train(transform, seconds, alone=not place)[place]
+                speeds.setdefault((found.how, transform), []).append(found)
+                on_progress(f"round {number + 1}: {found.how}, {transform}: {found.samples_per_s:.0f} samples/s")
+    return [_compare(transform, own, speeds[how, NONE]) for (how, transform), own in speeds.items()]
 
 
-def _train(transform: str, seconds: float) -> list[tuple[str, int, float]]:
-    """Train in one process and by replicas; return the name, threads and samples/s of each."""
+@dataclass(frozen=True)
+class _Speed:
+    how: str
+    replicas: int
+    threads: int
+    samples_per_s: float
+
+    @property
+    def step_s(self) -> float:
+        return BATCH * self.replicas / self.samples_per_s
+
+
+def _train(transform: str, seconds: float, *, alone: bool = True) -> list[_Speed]:
+    """Return the speed in one process and that by replicas. seconds: of a sample. alone: whether the first is needed.
+
+    What is not needed is that of the others.
+    """
     name = f"{__name__}:images(transform={transform!r},seconds={seconds!r})"
     with tempfile.TemporaryDirectory(prefix="cutset-data-") as folder:
         method = parse_method("downpour")
-        config = RunConfig(name, method=method, replicas=REPLICAS, epochs=1, lr=0.001, out=Path(folder) / "run")
-        alone, together = run(prepare(config))["rows"]
+        out = Path(folder) / "run"
+        config = RunConfig(name, method=method, replicas=REPLICAS, epochs=1, lr=0.001, out=out, baseline=alone)
+        rows = run(prepare(config))["rows"]
+    one, together = rows[0], rows[-1]
     return [
-        ("one process", int(alone["threads"]), float(alone["samples_per_s"])),
-        (f"{REPLICAS} replicas", REPLICAS * int(together["threads"]), float(together["samples_per_s"])),
+        _Speed("one process", 1, int(one["threads"]), float(one["samples_per_s"])),
+        _Speed(f"{REPLICAS} replicas", REPLICAS, REPLICAS * int(together["threads"]), float(together["samples_per_s"])),
     ]
 
 
-def tabulate(step_s: float, found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]:
+def _compare(transform: str, own: Sequence[_Speed], plain: Sequence[_Speed]) -> DataSpeed:
+    relative = [one.samples_per_s / other.samples_per_s for one, other in zip(own, plain, strict=True)]
+    step_s = statistics.median(one.step_s for one in plain)
+    return DataSpeed(own[0].how, own[0].threads, transform, step_s, [one.samples_per_s for one in own], relative)
+
+
+def tabulate(found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]:
     """Return the table of the speeds."""
     columns: list[Column[DataSpeed]] = [
         Column("training", "how", align="left"),
         Column("transform", "transform", align="left"),
+        Column("step", "step_s", format=lambda seconds: f"{1000 * seconds:.1f} ms"),
         Column("samples/s", "samples_per_s", format="{:.0f}".format),
         Column("of that without", "ratio", format="{:.2f}".format),
         Column("goal", "reached", format=lambda reached: f"{GOAL}: {'reached' if reached else 'missed'}"),
     ]
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     notes = (
-        f"The transforms of a batch of {BATCH} cost as much as a step, {1000 * step_s:.2f} ms; {cores} cores here.",
+        f"The transforms of a batch of {BATCH} cost as much as a step without them in that round; {cores} cores here.",
         "The goal is for cores that are free: a transform that waits, or fewer threads that train than cores.",
         f"Load average of this machine at the end: {load:.1f}; above the processes of the benchmark, no core was free.",
     )
-    return BenchTable(columns, found, notes=notes, facts={"step_s": step_s, "cores": cores, "load": load})
+    return BenchTable(columns, found, notes=notes, facts={"cores": cores, "load": load})

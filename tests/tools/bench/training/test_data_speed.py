@@ -32,12 +32,12 @@ def test_transforms_change_no_sample() -> None:
 def test_the_goal_is_for_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     rows = [
-        DataSpeed("one process", 1, NONE, [100.0, 200.0], [1.0, 1.0]),
-        DataSpeed("one process", 1, COMPUTES, [95.0, 150.0, 199.0], [0.95, 0.75, 0.99]),
-        DataSpeed("2 replicas", 2, WAITS, [80.0], [0.8]),
-        DataSpeed("2 replicas", 2, COMPUTES, [50.0], [0.5]),
+        DataSpeed("one process", 1, NONE, 0.01, [100.0, 200.0], [1.0, 1.0]),
+        DataSpeed("one process", 1, COMPUTES, 0.01, [95.0, 150.0, 199.0], [0.95, 0.75, 0.99]),
+        DataSpeed("2 replicas", 2, WAITS, 0.01, [80.0], [0.8]),
+        DataSpeed("2 replicas", 2, COMPUTES, 0.01, [50.0], [0.5]),
     ]
-    table = tabulate(0.01, rows)
+    table = tabulate(rows)
     assert [row["reached"] for row in table.to_dict()["rows"]] == [None, True, False, None]
-    assert table.format_cells()[1] == ["one process", COMPUTES, "150", "0.95", "0.9: reached"]
-    assert "10.00 ms; 2 cores" in table.notes[0]
+    assert table.format_cells()[1] == ["one process", COMPUTES, "10.0 ms", "150", "0.95", "0.9: reached"]
+    assert "2 cores" in table.notes[0]
