@@ -15,6 +15,7 @@ from ..samples.part_samples import PartEnd, locate_batch
 from .batch_leases import MAX_LEASE_S, Lease
 from .stream_progress import pack_data, unpack_data
 
+FEW = 2  # batches that may be leased ahead, however long they last
 REPLICA_TIMEOUT_S = 7 * 24 * 3600.0  # for other replicas to complete their part of the training
 
 
@@ -141,9 +142,11 @@ class LeasedBatches:
     def peek(self, step: int) -> int | None:
         """Return the batch of a step to come, where it is leased already; else ask for it, unless that is early.
 
-        What a replica holds beyond half a lease is no more than what it computes in MAX_LEASE_S, as a lease is.
+        What a replica holds beyond half a lease is no more than what it computes in MAX_LEASE_S, as a lease is, or
+        than FEW batches: of those that last longer, two processes read one each.
         """
-        is_soon = self._pace_s is not None and (step - self._step) * self._pace_s <= MAX_LEASE_S
+        ahead = step - self._step
+        is_soon = self._pace_s is not None and (ahead <= FEW or ahead * self._pace_s <= MAX_LEASE_S)
         if step >= self._next and self._is_open and is_soon:
             self._request_lease()
             answer = self._mailbox.take(self._answer_key)

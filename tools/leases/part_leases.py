@@ -1,12 +1,15 @@
 """`PartLeases`: leases of a stream, whose parts end where a reader finds the end.
 
-A batch has the number of its track, a part in one epoch, and of its place there. A replica keeps its part while that
-lasts; then it gets the next that nobody reads. Where there are fewer parts than replicas, several read one part, each
-its own batches. What is left of parts makes batches in a track of its own, which come first.
+A batch has the number of its track, a part in one epoch, and of its place there. A replica keeps its parts while they
+last; then it gets the next that nobody reads. As one process reads a part, it has two in turn, as long as one is left
+for each of the others. Where there are fewer parts than replicas, several read one part, each its own batches. What is
+left of parts makes batches in a track of its own, which come first.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -14,6 +17,7 @@ from ..samples.part_samples import locate_batch, number_batch
 from .batch_leases import NO_BATCHES, BatchLeases, Lease, ReplicaStart
 
 OPEN = 1 << 31  # batches of a part whose end nobody has found; more than any has, and fewer than its numbers
+IN_TURN = 2  # parts that a replica reads at a time
 RESTS = 1 << 30  # the track of the batches made of what is left of parts
 
 
@@ -27,7 +31,7 @@ class PartLeases(BatchLeases):
         super().__init__(0)
         self.parts = parts
         self._ends: dict[int, int] = {}  # by track, how many batches it has
-        self._readers: dict[int, ReplicaStart] = {}  # by track, whose it is
+        self._readers: dict[int, ReplicaStart] = {}  # by track, whose it is; what was leased last comes last
         self._rests = 0
         self._is_closed = False
         for track in range(parts * epochs):
@@ -104,26 +108,41 @@ class PartLeases(BatchLeases):
         lease = self._free.pop(place)
         if locate_batch(lease.first)[0] == RESTS:
             size = 1  # its samples travel with it
+        elif Counter(self._readers.values())[start] > 1:
+            size = -(-size // IN_TURN)  # a lease of each is what one would be, so that both are read at a time
         if lease.count > size:
             self._free.insert(place, lease.part(size, lease.count))
         taken = lease.part(0, min(size, lease.count))
         self._free_batches -= taken.count
         track = locate_batch(taken.first)[0]
-        if track != RESTS and track not in self._readers:
-            self._readers[track] = start
+        if track != RESTS:
+            self._readers[track] = self._readers.pop(track, start)
         return taken
 
     def _find(self, start: ReplicaStart) -> int | None:
         """Return the place, among what is free, of what a start gets next; None where nothing is for it."""
         if not self._free or locate_batch(self._free[-1].first)[0] == RESTS:
             return len(self._free) - 1 if self._free else None
-        for track in [track for track, reader in self._readers.items() if reader == start]:
-            place = bisect_left(self._free, number_batch(track, 0), key=_get_first)
-            if place < len(self._free) and locate_batch(self._free[place].first)[0] == track:
+        own = [track for track, reader in self._readers.items() if reader == start]
+        places = {track: place for track in own if (place := self._locate(track)) is not None}
+        if len(places) < IN_TURN:
+            unread = self._list_unread(len(self._asking) + 1)
+            parts = {track % self.parts for track in places}  # a replica reads one epoch of a part at a time
+            others = (place for track, place in unread.items() if track % self.parts not in parts)
+            if (place := next(others, None)) is not None and (not places or len(unread) > len(self._asking)):
                 return place
-        places = range(len(self._free))
-        unread = (place for place in places if locate_batch(self._free[place].first)[0] not in self._readers)
-        return next(unread, 0 if self.parts < len(self._asking) else None)
+        return next(iter(places.values()), 0 if self.parts < len(self._asking) else None)
+
+    def _list_unread(self, most: int) -> dict[int, int]:
+        """Return the first tracks with free batches that nobody reads, and the places of these."""
+        tracks = ((locate_batch(lease.first)[0], place) for place, lease in enumerate(self._free))
+        return dict(islice(((track, place) for track, place in tracks if track not in self._readers), most))
+
+    def _locate(self, track: int) -> int | None:
+        """Return the place of the first free batches of a track."""
+        place = bisect_left(self._free, number_batch(track, 0), key=_get_first)
+        is_free = place < len(self._free) and locate_batch(self._free[place].first)[0] == track
+        return place if is_free else None
 
     def _clip(self, lease: Lease) -> Lease:
         """Return a lease without what lies beyond the end of its part."""

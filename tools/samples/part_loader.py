@@ -1,5 +1,6 @@
 """`PartLoader`: reads batches of parts, in processes of their own before they are due."""
 
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -12,13 +13,15 @@ NOTHING: Mapping[int, bool] = MappingProxyType({})
 
 
 class PartLoader:
-    """Reads the batches of one process that trains, while entered. A part is read by one process."""
+    """Reads the batches of one process that trains, while entered. A part of an epoch is read by one process."""
 
     def __init__(self, samples: PartSamples, batch: int) -> None:
         self.samples, self.batch = samples, batch
         self._own = PartReaders(samples, batch)
         self._readers: list[ReaderProcess] = []
         self._reading: dict[int, ReaderProcess] = {}  # by number of a batch
+        self._reader_of: dict[int, ReaderProcess] = {}  # by track
+        self._open = set[int]()  # the tracks whose end was not read
 
     @property
     def ahead(self) -> int:
@@ -44,6 +47,8 @@ class PartLoader:
         if found is None and wanted:
             self._request(number, True)
             found = self._reading.pop(number).take(number)
+        if isinstance(found, PartEnd):
+            self._open.discard(locate_batch(number)[0])
         return found
 
     def close(self) -> None:
@@ -55,10 +60,18 @@ class PartLoader:
     def _request(self, number: int, wanted: bool) -> None:
         if not self._readers:
             self._readers = [ReaderProcess(self._own) for _ in range(self.samples.processes)]
-        part = locate_batch(number)[0] % self.samples.parts
-        reader = self._readers[part % len(self._readers)]
+        track = locate_batch(number)[0]
+        if track not in self._reader_of:
+            self._reader_of[track] = self._choose_reader()
+            self._open.add(track)
+        reader = self._reader_of[track]
         reader.request(number, int(wanted))
         self._reading[number] = reader
+
+    def _choose_reader(self) -> ReaderProcess:
+        """Return the process with the fewest tracks whose end was not read."""
+        counts = Counter(self._reader_of[track].pid for track in self._open)
+        return min(self._readers, key=lambda reader: counts[reader.pid])
 
     def __repr__(self) -> str:
         return f"PartLoader({self.samples}, {len(self._readers)} processes)"

@@ -119,9 +119,12 @@ def test_batches_to_be_read_ahead_are_leased_before_they_are_due() -> None:
     assert seen["0.0"] == [*range(8, 40), *[None] * 6]
 
 
-def test_a_slow_replica_is_leased_no_more_than_it_is_about_to_compute() -> None:
-    _, seen = run(10, {"0.0": look_ahead(2, batches=10, patience_s=0.02)}, pace_s=1.0)
+def test_a_slow_replica_is_leased_no_more_than_two_processes_read() -> None:
+    """Two batches ahead: with one, nothing is read beside it."""
+    _, seen = run(10, {"0.0": look_ahead(3, batches=10, patience_s=0.02)}, pace_s=1.0)
     assert seen["0.0"] == [None] * 8
+    _, seen = run(10, {"0.0": look_ahead(2, batches=10, patience_s=30.0)}, pace_s=1.0)
+    assert seen["0.0"] == [*range(4, 10), None, None]
 
 
 def test_the_machines_of_a_replica_take_the_same() -> None:

@@ -135,6 +135,36 @@ def test_a_replica_keeps_its_part_and_others_get_others() -> None:
     assert leases.lease((0, 0), 3) == Lease(number_batch(1, 2), 1)
 
 
+def track_of(leases: PartLeases, replica: int, number: int) -> int | None:
+    lease = leases.lease((replica, 0), number)
+    return None if lease in (None, NO_BATCHES) else locate_batch(lease.first)[0]  # type: ignore[union-attr]
+
+
+def test_a_replica_reads_two_parts_in_turn_as_long_as_others_have_one() -> None:
+    """As one process reads a part, two read what a replica gets next."""
+    leases = PartLeases(6, 1, {})
+    found = [[track_of(leases, replica, number) for replica in range(2)] for number in range(4)]
+    assert found == [[0, 1], [2, 3], [0, 1], [2, 3]], "[4 and 5 are left]"
+    leases.end(0, 2)
+    assert [track_of(leases, 0, number) for number in (4, 5)] == [2, 2]
+    leases.end(2, 4)
+    assert [track_of(leases, 0, number) for number in (6, 7)] == [4, 4]
+    leases.end(4, 2)
+    assert [track_of(leases, 0, number) for number in (8, 9)] == [5, 5]
+    leases.end(5, 2)
+    assert track_of(leases, 0, 10) is None
+    assert [track_of(leases, 1, number) for number in (4, 5)] == [1, 3]
+
+
+def test_a_replica_reads_one_epoch_of_a_part_at_a_time() -> None:
+    leases = PartLeases(2, 3, {})
+    assert [track_of(leases, 0, number) for number in range(4)] == [0, 1, 0, 1]
+    leases.end(0, 2)
+    assert [track_of(leases, 0, number) for number in (4, 5, 6)] == [2, 1, 2]
+    leases = PartLeases(1, 3, {})
+    assert [track_of(leases, 0, number) for number in range(3)] == [0, 0, 0]
+
+
 def test_several_read_a_part_where_there_are_fewer_than_replicas() -> None:
     leases = PartLeases(1, 1, {})
     found = [leases.lease((replica, 0), number) for number in range(2) for replica in range(2)]

@@ -61,7 +61,7 @@ def compare_starts(rows: Sequence[StartTimes]) -> Iterator[PeerComparison]:
 
 def measure_data(options: BenchmarkOptions, tell: Tell) -> Sequence[PeerComparison]:
     """Train with transforms of samples and without."""
-    _, found = data_speed.measure(rounds=3, on_progress=tell)
+    found = data_speed.measure(rounds=5, on_progress=tell)
     return tuple(compare_data(found))
 
 

@@ -48,9 +48,9 @@ def test_only_what_trains_has_the_goal_of_a_start() -> None:
 def test_transforms_stand_beside_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     rows = [
-        DataSpeed("2 replicas", 2, data_speed.NONE, [100.0], [1.0]),
-        DataSpeed("2 replicas", 2, data_speed.WAITS, [95.0], [0.95]),
-        DataSpeed("2 replicas", 2, data_speed.COMPUTES, [50.0], [0.5]),
+        DataSpeed("2 replicas", 2, data_speed.NONE, 0.01, [100.0], [1.0]),
+        DataSpeed("2 replicas", 2, data_speed.WAITS, 0.01, [95.0], [0.95]),
+        DataSpeed("2 replicas", 2, data_speed.COMPUTES, 0.01, [50.0], [0.5]),
     ]
     assert [(row.ratio, row.met) for row in compare_data(rows)] == [(0.95, True), (0.5, None)]
 
