@@ -67,9 +67,10 @@ Boxes = dict[str, Sequence[PlacedBox]]
 
 
 def slice_layers(graph: Graph, line: DeviceMesh) -> Boxes | None:
-    """Cut every operator along its widest loop of hidden units, else of any axis but the batch.
+    """Cut every operator along its widest loop of hidden units that it makes, else of those that it sums over.
 
-    line: a mesh of one dimension. None where no operator is wide enough.
+    An operator that has none is cut along any axis but the batch. line: a mesh of one dimension. None where no operator
+    is wide enough.
     """
     units, batch = unit_axes(graph), frozenset(graph.batch_axes)
     out: Boxes = {op.name: _slice_operator(op, line, units, batch) for op in graph.ops}
@@ -77,9 +78,10 @@ def slice_layers(graph: Graph, line: DeviceMesh) -> Boxes | None:
 
 
 def _slice_operator(op: Op, line: DeviceMesh, units: frozenset[int], batch: frozenset[int]) -> list[PlacedBox]:
-    loops = [(i, loop) for i, loop in enumerate(op.nest.loops) if loop.kind == "parallel" and loop.axis not in batch]
-    hidden = [(i, loop) for i, loop in loops if loop.axis in units] or loops
-    wide = [(i, loop) for i, loop in hidden if loop.size >= line.shape[0]]
+    loops = [(i, loop) for i, loop in enumerate(op.nest.loops) if loop.kind != "fixed" and loop.axis not in batch]
+    made = [(i, loop) for i, loop in loops if loop.kind == "parallel"]
+    hidden = [(i, loop) for i, loop in made if loop.axis in units] or [(i, x) for i, x in loops if x.axis in units]
+    wide = [(i, loop) for i, loop in hidden or made if loop.size >= line.shape[0]]
     if not wide:
         return [(op.nest.box, line.machines[0])]
     at = max(wide, key=lambda item: (item[1].size, -item[0]))[0]

@@ -47,6 +47,16 @@ def test_slices_cut_every_layer_along_its_units() -> None:
     assert [machine for _, machine in boxes["linear_1"]] == [0, 1, 2, 3]
 
 
+def test_slices_sum_over_units_where_an_operator_makes_none() -> None:
+    """Whole, the operator would have all units sent to one machine."""
+    graph = chain(16, 12, 8)
+    boxes = slice_layers(graph, mesh_of_machines(uniform_cluster(4), range(4), (4,)))
+    assert boxes is not None
+    (loss,) = (op for op in graph.ops if all(loop.kind == "reduction" for loop in op.nest.loops))
+    (units,) = (i for i, loop in enumerate(loss.nest.loops) if loop.size == 8)
+    assert [box[units] for box, _ in boxes[loss.name]] == [(0, 2), (2, 4), (4, 6), (6, 8)]
+
+
 def test_slices_follow_the_speed_of_unlike_machines() -> None:
     cluster = Cluster((Machine("fast", 3e9), Machine("slow", 1e9)))
     boxes = slice_layers(chain(16, 12, 8), mesh_of_machines(cluster, range(2), (2,)))

@@ -52,7 +52,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_flops_and_parameters_are_all_given_out() -> None:
-    placement = plan_placement(GRAPH, uniform_cluster(3), model="m", candidates="slices")
+    placement = plan_placement(GRAPH, uniform_cluster(3), model="m", candidates="stages")
     alone = plan_placement(GRAPH, uniform_cluster(1), model="m")
     assert sum(m.flops for m in placement.machines) == pytest.approx(alone.machines[0].flops)
     assert sum(m.parameters for m in placement.machines) == sum(volume(p.box) for p in GRAPH.parameters)
