@@ -74,10 +74,10 @@ class Downpour(Method, frozen=True, tag="downpour"):
         """Run algorithm 7.1: DownpourSGDClient(α, n_fetch, n_push)."""
         client, worker = loop.client, loop.worker
         rate = client.local_rate
-        # "accruedgradients ← 0"
-        gradient = loop.gradient.zero()
         # Steps add to `gradient`, so it is the accrued gradient too, unless the local step needs this step's alone.
         is_separate = (rate > 0 or loop.clips_gradients) and self.push > 1
+        # "accruedgradients ← 0"
+        gradient = loop.gradient.zero(apart=is_separate)
         accrued = gradient.zeros_like() if is_separate else gradient
         donate = is_separate and not accrued.tables  # the memory to the client, which then need not copy it
         if self.warm_start and loop.start_step == 0 and loop.replica > 0:

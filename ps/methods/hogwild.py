@@ -40,7 +40,7 @@ class Hogwild(Method, frozen=True, tag="hogwild"):
         # "loop: sample e uniformly at random from E"
         for step in loop.steps():
             updates_before = 0 if shared is None else shared.updates
-            gradient.zero()
+            gradient.zero(apart=True)
             # "read current state x_e and evaluate G_e(x)"
             yield step
             # "for v ∈ e do x_v ← x_v - γ b_vᵀ G_e(x)"

@@ -13,14 +13,12 @@ def apply_lazily(
     optimizer: Optimizer, values: Tensor, gradient: FlatGradient, state: dict[str, Tensor], update: Update
 ) -> None:
     """Update flat `values` [n] and `state` in place. Untouched rows of tables do not change, even with weight decay."""
-    if not gradient.tables:
-        optimizer.apply(values, gradient.flat, state, update)
-        return
-    parts: list[_Run | _Touched] = [_Run(run) for run in gradient.runs]
-    parts += [_Touched(table, gradient.rows(number)) for number, table in enumerate(gradient.tables)]
-    for part in parts:
+    parts: list[tuple[_Run | _Touched, Tensor]] = [(_Run(run), own) for run, own in gradient.dense_parts()]
+    for number, table in enumerate(gradient.tables):
+        parts.append((_Touched(table, gradient.rows(number)), gradient.marked_values(number).view(-1)))
+    for part, own in parts:
         value, memory = part.read(values), {name: part.read(whole) for name, whole in state.items()}
-        optimizer.at(*part.span).apply(value, part.read(gradient.flat), memory, update)
+        optimizer.at(*part.span).apply(value, own, memory, update)
         for name in memory.keys() - state.keys():
             state[name] = torch.zeros_like(values)
         for whole, changed in [(values, value), *((state[name], memory[name]) for name in memory)]:

@@ -2,16 +2,20 @@
 
 A table is a parameter whose gradient is sparse, as that of `nn.Embedding(sparse=True)`. No operation here reads rows
 that are not marked, so the cost of a step does not grow with the size of a table.
+
+Gradients of large parameters may lie apart: where backward makes them, until somebody asks for the flat buffer. To add
+them to it takes as much memory traffic as the update itself, which a method that takes them one by one spares.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import torch
 from torch import Tensor
 
 PART_ELEMENTS = 1 << 17  # few enough to stay in the cache between several operations
+APART_ELEMENTS = 1 << 13  # of a parameter that may lie apart: with fewer, more calls cost what less traffic saves
 
 
 class SparseTable(msgspec.Struct, frozen=True):
@@ -39,17 +43,52 @@ class FlatGradient:
     """
 
     def __init__(self, flat: Tensor, tables: Sequence[SparseTable] = ()) -> None:
-        self.flat, self.tables = flat, list(tables)
+        self._flat, self.tables = flat, list(tables)
+        self._large: list[tuple[Tensor, slice]] = []  # parameters that may lie apart, with their elements
+        self._small: list[slice] = []  # what is of no table and of none of these
+        self._lies_apart = False  # whether large ones do now, and their elements of the flat buffer mean nothing
         self.runs = list(_dense_runs(self.tables, flat.numel()))
         self._marked: list[list[Tensor]] = [[] for _ in self.tables]  # row numbers, some several times
         self._counts = [0] * len(self.tables)
         self._sorted = [False] * len(self.tables)  # whether there is one part, ascending, each row once
-        self._parts = self._split()
         self.is_undefined = False
+
+    @property
+    def flat(self) -> Tensor:
+        """The whole gradient [n]; after `zero(apart=True)` this copies what lies apart."""
+        if self._lies_apart:
+            self._collect()
+        return self._flat
+
+    def let_apart(self, parameters: Iterable[tuple[Tensor, slice]]) -> None:
+        """Let gradients lie apart where they are large.
+
+        parameters: those outside tables, whose gradients are views of the flat buffer, each with its elements there.
+        """
+        self._large = [(parameter, span) for parameter, span in parameters if parameter.numel() >= APART_ELEMENTS]
+        self._small = list(_list_between(self.runs, [span for _, span in self._large]))
+
+    def dense_parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield what is of no table, where it lies: elements of the gradient, and their values, flat."""
+        if not self._lies_apart:
+            yield from ((run, self._flat[run]) for run in self.runs)
+            return
+        yield from ((run, self._flat[run]) for run in self._small)
+        for parameter, span in self._large:
+            own = parameter.grad
+            if own is not None and not own.is_sparse and own.is_contiguous():
+                yield span, own.view(-1)
+            else:
+                self._copy(parameter, span)
+                yield span, self._flat[span]
+
+    def marked_values(self, number: int) -> Tensor:
+        """Return a copy of the marked rows of a table: [r, width]."""
+        return self.tables[number].view(self._flat)[self.rows(number)]
 
     def zeros_like(self) -> "FlatGradient":
         """Make another gradient of zeros, with the same tables."""
-        return FlatGradient(torch.zeros_like(self.flat), self.tables)
+        return FlatGradient(torch.zeros_like(self._flat), self.tables)
 
     def mark_rows(self, number: int, rows: Tensor | None) -> None:
         """Mark rows (int64) of a table, which may be other than zero from now on; None marks all."""
@@ -111,25 +150,31 @@ class FlatGradient:
 
         return restore_rows
 
-    def zero(self) -> "FlatGradient":
-        """Set all elements to zero."""
-        for run in self.runs:
-            self.flat[run].zero_()
+    def zero(self, *, apart: bool = False) -> "FlatGradient":
+        """Set all elements to zero.
+
+        apart: the next gradients of large parameters may lie apart, for who reads them by `dense_parts`.
+        """
+        lay_apart, self._lies_apart = self._lies_apart, apart and bool(self._large)
+        for parameter, span in self._large if lay_apart or self._lies_apart else ():
+            parameter.grad = None if self._lies_apart else self._flat[span].view(parameter.shape)
+        for run in self._small if self._lies_apart else self.runs:
+            self._flat[run].zero_()
         self._zero_tables()
         self.is_undefined = False
         return self
 
     def replace_memory(self) -> None:
-        """Take new memory, where the old one was given away. Only for a gradient without tables.
+        """Take new memory, where the old one was given away. Only for a gradient without tables, of no parameters.
 
         The new memory is undefined until the next `descend_and_accumulate`, which writes over it.
         """
-        if self.tables:
+        if self.tables or self._large:
             raise ValueError(f"{self!r} is never given away whole")
-        size, dtype = self.flat.numel(), self.flat.dtype
-        self.flat, self._parts = torch.empty(0, dtype=dtype), []  # if nobody keeps the memory, it can be had again
-        self.flat = torch.empty(size, dtype=dtype)
-        self._parts, self.is_undefined = self._split(), True
+        size, dtype = self._flat.numel(), self._flat.dtype
+        self._flat = torch.empty(0, dtype=dtype)  # if nobody keeps the memory, it can be had again
+        self._flat = torch.empty(size, dtype=dtype)
+        self.is_undefined = True
 
     def add(self, other: "FlatGradient") -> None:
         """Add another gradient with the same tables."""
@@ -154,23 +199,27 @@ class FlatGradient:
         That is values [n] -= rate * gradient, if rate > 0; accrued += gradient; gradient = 0. All of it is done part by
         part, in one pass through memory.
         """
-        for run, parts, totals in zip(self.runs, self._parts, accrued._parts, strict=True):
-            for gradient, value, total in zip(parts, torch.split(values[run], PART_ELEMENTS), totals, strict=True):
+        stays_apart, totals = self._lies_apart, accrued.flat
+        for run, whole in self.dense_parts():
+            for gradient, value, total in zip(_split(whole), _split(values[run]), _split(totals[run]), strict=True):
                 if rate > 0:
                     value.sub_(gradient, alpha=rate)
                 if accrued.is_undefined:
                     total.copy_(gradient)
                 else:
                     total.add_(gradient)
-                gradient.zero_()
+                if not stays_apart:
+                    gradient.zero_()
         accrued.is_undefined = False
         for number, table in enumerate(self.tables):
-            rows, own = self.rows(number), table.view(self.flat)
-            touched = own[rows]
+            rows, touched = self.rows(number), self.marked_values(number)
             table.view(values).index_add_(0, rows, touched, alpha=-rate)
-            table.view(accrued.flat).index_add_(0, rows, touched)
+            table.view(totals).index_add_(0, rows, touched)
             accrued.mark_rows(number, rows)
-        self._zero_tables()
+        if stays_apart:
+            self.zero(apart=True)
+        else:
+            self._zero_tables()
 
     def norm(self) -> float:
         """The Euclidean norm, computed in float64."""
@@ -186,17 +235,29 @@ class FlatGradient:
             rows, view = self.rows(number), table.view(self.flat)
             view.index_copy_(0, rows, view[rows] * factor)
 
-    def _split(self) -> list[tuple[Tensor, ...]]:
-        return [torch.split(self.flat[run], PART_ELEMENTS) for run in self.runs]
+    def _collect(self) -> None:
+        """Copy what lies apart into the flat buffer, to which the next gradients are added."""
+        for parameter, span in self._large:
+            self._copy(parameter, span)
+            parameter.grad = self._flat[span].view(parameter.shape)
+        self._lies_apart = False
+
+    @torch.no_grad()
+    def _copy(self, parameter: Tensor, span: slice) -> None:
+        own, place = parameter.grad, self._flat[span].view(parameter.shape)
+        if own is None:
+            place.zero_()  # no gradient has reached it
+        else:
+            place.copy_(own.to_dense() if own.is_sparse else own)
 
     def _zero_tables(self) -> None:
         for number, table in enumerate(self.tables):
-            table.view(self.flat).index_fill_(0, self.rows(number), 0)
+            table.view(self._flat).index_fill_(0, self.rows(number), 0)
             self._marked[number], self._counts[number], self._sorted[number] = [], 0, False
 
     def __repr__(self) -> str:
         touched = ", ".join(f"{self.rows(number).numel()} of {t.rows}" for number, t in enumerate(self.tables))
-        return f"Gradient({self.flat.numel()} elements, rows marked: {touched or 'no tables'})"
+        return f"Gradient({self._flat.numel()} elements, rows marked: {touched or 'no tables'})"
 
 
 def _dense_runs(tables: Sequence[SparseTable], size: int) -> Iterator[slice]:
@@ -208,6 +269,22 @@ def _dense_runs(tables: Sequence[SparseTable], size: int) -> Iterator[slice]:
         at = table.stop
     if at < size:
         yield slice(at, size)
+
+
+def _list_between(runs: Sequence[slice], spans: Sequence[slice]) -> Iterator[slice]:
+    """The elements of runs that are in none of some spans, each of which lies in a run."""
+    for run in runs:
+        at = run.start
+        for span in sorted((span for span in spans if run.start <= span.start < run.stop), key=lambda span: span.start):
+            if at < span.start:
+                yield slice(at, span.start)
+            at = span.stop
+        if at < run.stop:
+            yield slice(at, run.stop)
+
+
+def _split(part: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(part, PART_ELEMENTS)
 
 
 def _row_range(table: SparseTable, start: int, stop: int) -> Tensor:

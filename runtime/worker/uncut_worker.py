@@ -76,6 +76,9 @@ class UncutWorker(FlatModel):
             parameter.grad = gradient if parameter.dtype == gradient.dtype else torch.zeros_like(parameter)
         self.gradient = FlatGradient(self.gradients, tables)
         begins = [view.storage_offset() for view in self.views(self.values)]
+        sizes = zip(trained, begins, strict=True)
+        dense = [(p, slice(at, at + p.numel())) for p, at in sizes if p.dtype == self.values.dtype]
+        self.gradient.let_apart((p, s) for p, s in dense if all(s.start != table.start for table in tables))
         for number, table in enumerate(tables):
             self.gradient.watch_backward(trained[bisect_right(begins, table.start) - 1], number)
 

@@ -40,7 +40,7 @@ class PassingGradient(FlatGradient):
             self._use(torch.zeros(self.size, dtype=self.flat.dtype))
         return self.flat
 
-    def zero(self) -> "PassingGradient":
+    def zero(self, *, apart: bool = False) -> "PassingGradient":
         """Set all elements to zero: somebody may still read the memory, which is not written again."""
         if self.keeps:
             self.flat.zero_()
@@ -58,9 +58,8 @@ class PassingGradient(FlatGradient):
         return FlatGradient(torch.zeros(self.size, dtype=self.flat.dtype))
 
     def _use(self, flat: Tensor) -> None:
-        self.flat = flat
+        self._flat = flat
         self.runs = [slice(0, flat.numel())] if flat.numel() else []
-        self._parts = self._split()
 
 
 class SharedModel:

@@ -201,3 +201,80 @@ def test_parts_are_put_back_as_they_were(first: int, second: int) -> None:
         put()
     assert torch.equal(gradient.flat, expected)
     assert not gradient.zero().flat.any()
+
+
+class Mixed(nn.Module):
+    """Large and small parameters, one that no gradient reaches, one whose gradient is transposed, and a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.words, self.both = nn.Embedding(50, 200, sparse=True), nn.Embedding(50, 200, sparse=True)
+        self.first, self.second = nn.Linear(200, 100), nn.Linear(100, 90)
+        self.unused = nn.Parameter(torch.randn(9000))
+        self.turned = nn.Parameter(torch.randn(90, 100))
+
+    def forward(self, words: Tensor) -> Tensor:
+        hidden = torch.tanh(self.second(self.first(self.words(words).mean(1) + self.both(words).mean(1))))
+        out: Tensor = hidden @ self.turned
+        return out
+
+
+def make_mixed() -> tuple[UncutWorker, Data]:
+    worker = UncutWorker(Mixed(), square, tables=[SparseTable(18000, 28000, 200)])
+    generator = torch.Generator().manual_seed(5)
+    return worker, Data((torch.randint(0, 50, (8, 3), generator=generator),), ())
+
+
+def test_gradients_that_lie_apart_are_those_that_do_not() -> None:
+    """In the flat buffer, in their parts, and where a second step or a scaling follows."""
+    together, batch = make_mixed()
+    apart, _ = make_mixed()
+    for _ in range(3):
+        together.gradient.zero()
+        apart.gradient.zero(apart=True)
+        for worker in (together, apart):
+            worker.step(batch, 0)
+        own, there = together.gradient.flat, dict[int, Tensor]()
+        for span, part in apart.gradient.dense_parts():
+            assert torch.equal(part, own[span])
+            there[span.start] = part
+        large = {name for name, p in apart.parameters.items() if any(p is one for one, _ in apart.gradient._large)}
+        assert large == {"both.weight", "first.weight", "second.weight", "unused", "turned"}
+        assert sum(part.numel() for part in there.values()) == own.numel() - 10000
+        assert torch.equal(apart.gradient.marked_values(0), together.gradient.marked_values(0))
+    for worker in (together, apart):
+        worker.step(batch, 1)
+        worker.gradient.scale(0.5)
+        worker.step(batch, 2)
+    assert torch.equal(apart.gradient.flat, together.gradient.flat)
+    assert torch.equal(apart.gradients, together.gradients)
+    assert not apart.gradient.zero(apart=True).flat.any()
+
+
+def test_a_gradient_that_lies_apart_needs_no_flat_memory() -> None:
+    worker, batch = make_mixed()
+    worker.gradient.zero(apart=True)
+    (span,) = (span for parameter, span in worker.gradient._large if parameter is worker.parameters["first.weight"])
+    worker.gradient._flat[span] = float("nan")
+    worker.step(batch, 0)
+    assert all(part.isfinite().all() for _, part in worker.gradient.dense_parts())
+    assert worker.gradient._flat[span].isnan().all()
+    assert worker.gradient.flat.isfinite().all()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_a_step_of_gradients_that_lie_apart_is_that_of_others(rate: float) -> None:
+    found = []
+    for apart in (False, True):
+        worker, batch = make_mixed()
+        accrued = worker.gradient.zero(apart=apart).zeros_like()
+        for step in range(3):
+            worker.step(batch, step)
+            worker.gradient.descend_and_accumulate(worker.values, rate, accrued)
+            assert worker.gradient._lies_apart == apart
+        found.append((worker.values.clone(), accrued.flat.clone(), worker.gradient.flat.clone()))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert not found[1][2].any()
+    assert found[1][1].any()
