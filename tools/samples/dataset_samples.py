@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...models.task import Data, Task
 
 LOADERS = 2  # one computes while the other waits for a disk, or for a core
-MOST_LOADERS = 8  # where training waits for samples though cores are free for those that read them
+MAX_LOADERS = 8  # where training waits for samples though cores are free for those that read them
 
 
 class Samples(Protocol):
@@ -58,7 +58,7 @@ class DatasetSamples:
         self.what = self._maker.what
         self._count = len(dataset)
         self.processes = LOADERS if processes is None else processes
-        self.most_processes = MOST_LOADERS if processes is None else processes
+        self.max_processes = MAX_LOADERS if processes is None else processes
 
     def __len__(self) -> int:
         return self._count

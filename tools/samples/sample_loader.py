@@ -20,7 +20,7 @@ class SampleLoader:
     def __init__(self, samples: Samples, stream: SampleStream) -> None:
         self._samples, self._stream = samples, stream
         self._count, self._most = (
-            (samples.processes, samples.most_processes) if isinstance(samples, DatasetSamples) else (0, 0)
+            (samples.processes, samples.max_processes) if isinstance(samples, DatasetSamples) else (0, 0)
         )
         self._demand = ReaderDemand()
         self._readers: list[ReaderProcess] = []
