@@ -1,15 +1,14 @@
 """`PartLeases`: leases of a stream, whose parts end where a reader finds the end.
 
 A batch has the number of its track, a part in one epoch, and of its place there. A replica keeps its parts while they
-last; then it gets the next that nobody reads. As one process reads a part, it has two in turn, as long as one is left
-for each of the others. Where there are fewer parts than replicas, several read one part, each its own batches. What is
+last; then it gets the next that nobody reads. As one process reads a part, it has two in turn, as long as one more is
+left for every replica. Where there are fewer parts than replicas, several read one part, each its own batches. What is
 left of parts makes batches in a track of its own, which come first.
 """
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -135,8 +134,14 @@ class PartLeases(BatchLeases):
 
     def _list_unread(self, most: int) -> dict[int, int]:
         """Return the first tracks with free batches that nobody reads, and the places of these."""
-        tracks = ((locate_batch(lease.first)[0], place) for place, lease in enumerate(self._free))
-        return dict(islice(((track, place) for track, place in tracks if track not in self._readers), most))
+        unread = dict[int, int]()
+        for place, lease in enumerate(self._free):
+            if len(unread) == most:
+                break
+            track = locate_batch(lease.first)[0]
+            if track not in self._readers:
+                unread.setdefault(track, place)  # what a lost replica had is in several pieces
+        return unread
 
     def _locate(self, track: int) -> int | None:
         """Return the place of the first free batches of a track."""

@@ -140,7 +140,7 @@ def track_of(leases: PartLeases, replica: int, number: int) -> int | None:
     return None if lease in (None, NO_BATCHES) else locate_batch(lease.first)[0]  # type: ignore[union-attr]
 
 
-def test_a_replica_reads_two_parts_in_turn_as_long_as_others_have_one() -> None:
+def test_a_replica_reads_two_parts_in_turn_as_long_as_one_more_is_left_for_every_replica() -> None:
     """As one process reads a part, two read what a replica gets next."""
     leases = PartLeases(6, 1, {})
     found = [[track_of(leases, replica, number) for replica in range(2)] for number in range(4)]
@@ -154,6 +154,15 @@ def test_a_replica_reads_two_parts_in_turn_as_long_as_others_have_one() -> None:
     leases.end(5, 2)
     assert track_of(leases, 0, 10) is None
     assert [track_of(leases, 1, number) for number in (4, 5)] == [1, 3]
+
+
+def test_a_part_that_is_left_in_pieces_is_read_in_its_order() -> None:
+    """As a lost replica leaves it; and it counts once among those that are left."""
+    leases = PartLeases(1, 1, {0: [(2, 1), (5, 1), (9, 100)]})
+    found = [leases.lease((0, 0), number) for number in range(3)]
+    assert [lease.first for lease in found if lease] == [2, 5, 9]
+    leases = PartLeases(2, 1, {0: [(2, 1), (5, 1), (9, 100)]})
+    assert [track_of(leases, 0, number) for number in range(3)] == [0, 0, 0]
 
 
 def test_a_replica_reads_one_epoch_of_a_part_at_a_time() -> None:
