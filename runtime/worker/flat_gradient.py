@@ -156,8 +156,9 @@ class FlatGradient:
         apart: the next gradients of large parameters may lie apart, for who reads them by `dense_parts`.
         """
         lay_apart, self._lies_apart = self._lies_apart, apart and bool(self._large)
-        for parameter, span in self._large if lay_apart or self._lies_apart else ():
-            parameter.grad = None if self._lies_apart else self._flat[span].view(parameter.shape)
+        if lay_apart or self._lies_apart:
+            for parameter, span in self._large:
+                parameter.grad = None if self._lies_apart else self._view(parameter, span)
         for run in self._small if self._lies_apart else self.runs:
             self._flat[run].zero_()
         self._zero_tables()
@@ -239,12 +240,15 @@ class FlatGradient:
         """Copy what lies apart into the flat buffer, to which the next gradients are added."""
         for parameter, span in self._large:
             self._copy(parameter, span)
-            parameter.grad = self._flat[span].view(parameter.shape)
+            parameter.grad = self._view(parameter, span)
         self._lies_apart = False
+
+    def _view(self, parameter: Tensor, span: slice) -> Tensor:
+        return self._flat[span].view(parameter.shape)
 
     @torch.no_grad()
     def _copy(self, parameter: Tensor, span: slice) -> None:
-        own, place = parameter.grad, self._flat[span].view(parameter.shape)
+        own, place = parameter.grad, self._view(parameter, span)
         if own is None:
             place.zero_()  # no gradient has reached it
         else:

@@ -51,10 +51,15 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert first == second
 
 
-def test_flops_and_parameters_are_all_given_out() -> None:
-    placement = plan_placement(GRAPH, uniform_cluster(3), model="m", candidates="stages")
+@pytest.mark.parametrize("candidates", ["stages", "slices"])
+def test_flops_and_parameters_are_all_given_out(candidates: str) -> None:
+    placement = plan_placement(GRAPH, uniform_cluster(3), model="m", candidates=candidates)
     alone = plan_placement(GRAPH, uniform_cluster(1), model="m")
-    assert sum(m.flops for m in placement.machines) == pytest.approx(alone.machines[0].flops)
+    flops, least = sum(m.flops for m in placement.machines), alone.machines[0].flops
+    if candidates == "stages":
+        assert flops == pytest.approx(least)
+    else:  # the loss is cut over its classes, and what its parts are put together by is computed besides
+        assert least < flops < 1.02 * least
     assert sum(m.parameters for m in placement.machines) == sum(volume(p.box) for p in GRAPH.parameters)
 
 

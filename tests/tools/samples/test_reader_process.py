@@ -51,7 +51,7 @@ class Slow(Doubles):
 
 
 def test_a_process_says_how_long_it_was_waited_for() -> None:
-    reader = ReaderProcess(Slow(0.3))
+    reader = ReaderProcess(Slow(0.6))
     try:
         reader.request(0, [1, 2], [0, 0])
         reader.take(0)

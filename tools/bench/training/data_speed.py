@@ -109,7 +109,7 @@ def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: 
         for transform in TRANSFORMS:
             for place, of_plain in enumerate(plain):
                 seconds = of_plain.step_s / BATCH
-                found = of_plain if transform == NONE else _train(transform, seconds, alone=not place)[place]
+                found = of_plain if transform == NONE else _train(transform, seconds, alone=not place)[-place]
                 speeds.setdefault((found.how, transform), []).append(found)
                 on_progress(f"round {number + 1}: {found.how}, {transform}: {found.samples_per_s:.0f} samples/s")
     return [_compare(transform, own, speeds[how, NONE]) for (how, transform), own in speeds.items()]
@@ -128,20 +128,17 @@ class _Speed:
 
 
 def _train(transform: str, seconds: float, *, alone: bool = True) -> list[_Speed]:
-    """Return the speed in one process and that by replicas. seconds: of a sample. alone: whether the first is needed.
-
-    What is not needed is that of the others.
-    """
+    """Return the speed in one process, if `alone`, and that by replicas. seconds: of the transform of a sample."""
     name = f"{__name__}:images(transform={transform!r},seconds={seconds!r})"
     with tempfile.TemporaryDirectory(prefix="cutset-data-") as folder:
         method = parse_method("downpour")
         out = Path(folder) / "run"
         config = RunConfig(name, method=method, replicas=REPLICAS, epochs=1, lr=0.001, out=out, baseline=alone)
         rows = run(prepare(config))["rows"]
-    one, together = rows[0], rows[-1]
+    ways = [("one process", 1), (f"{REPLICAS} replicas", REPLICAS)]
     return [
-        _Speed("one process", 1, int(one["threads"]), float(one["samples_per_s"])),
-        _Speed(f"{REPLICAS} replicas", REPLICAS, REPLICAS * int(together["threads"]), float(together["samples_per_s"])),
+        _Speed(how, count, count * int(row["threads"]), float(row["samples_per_s"]))
+        for (how, count), row in zip(ways[not alone :], rows, strict=True)
     ]
 
 

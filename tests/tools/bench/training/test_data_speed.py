@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from cutset.tools.bench.training import data_speed
 from cutset.tools.bench.training.data_speed import COMPUTES, NONE, WAITS, DataSpeed, Images, images, tabulate
 
 
@@ -41,3 +42,25 @@ def test_the_goal_is_for_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) ->
     assert [row["reached"] for row in table.to_dict()["rows"]] == [None, True, False, None]
     assert table.format_cells()[1] == ["one process", COMPUTES, "10.0 ms", "150", "0.95", "0.9: reached"]
     assert "2 cores" in table.notes[0]
+
+
+def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process and by replicas; the machine is twice as fast in the second round."""
+    trained = list[tuple[str, float, bool]]()
+
+    def train(transform: str, seconds: float, *, alone: bool = True) -> list[data_speed._Speed]:
+        trained.append((transform, seconds, alone))
+        speed = 1000.0 if len(trained) <= 5 else 2000.0
+        kinds = [data_speed._Speed("one process", 1, 2, speed), data_speed._Speed("2 replicas", 2, 2, 2 * speed)]
+        return kinds if alone else kinds[1:]
+
+    monkeypatch.setattr(data_speed, "_train", train)
+    rows = data_speed.measure(rounds=2)
+    first = [(NONE, 0.0, True), *((kind, 0.001, alone) for kind in (WAITS, COMPUTES) for alone in (True, False))]
+    assert trained == [*first, *((kind, seconds / 2, alone) for kind, seconds, alone in first)]
+    assert {(row.how, row.transform) for row in rows} == {
+        (how, transform) for how in ("one process", "2 replicas") for transform in (NONE, WAITS, COMPUTES)
+    }
+    for row in rows:
+        assert row.speeds == ([1000.0, 2000.0] if row.how == "one process" else [2000.0, 4000.0])
+        assert row.ratio == 1.0
