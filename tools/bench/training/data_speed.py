@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -24,7 +25,6 @@ from ...train import run
 from ..bench_table import BenchTable, Column
 
 NONE, WAITS, COMPUTES = "none", "waits", "computes"
-TRANSFORMS = (NONE, WAITS, COMPUTES)
 GOAL = 0.9  # of the speed without transforms, where cores are free for the readers
 REPLICAS, BATCH, WIDTH, CLASSES, STEPS = 2, 32, 1024, 10, 200
 
@@ -99,20 +99,28 @@ class DataSpeed:
 
 
 def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: None) -> list[DataSpeed]:
-    """Return the speeds; each round trains in every way with each transform, in turn.
+    """Return the speeds; each round trains in every way without transforms and then with each, in turn.
 
-    The transforms cost what a step took without them in the same round, as the speed of a machine changes.
+    The transforms cost what a step took without them in the same round, and their speed is compared with the mean of
+    those before and after the round, as the speed of a machine changes.
     """
-    speeds: dict[tuple[str, str], list[_Speed]] = {}
+    plain, others = [_train(NONE, 0.0)], dict[tuple[int, str], list[_Speed]]()
     for number in range(rounds):
-        plain = _train(NONE, 0.0)
-        for transform in TRANSFORMS:
-            for place, of_plain in enumerate(plain):
-                seconds = of_plain.step_s / BATCH
-                found = of_plain if transform == NONE else _train(transform, seconds, alone=not place)[-place]
-                speeds.setdefault((found.how, transform), []).append(found)
-                on_progress(f"round {number + 1}: {found.how}, {transform}: {found.samples_per_s:.0f} samples/s")
-    return [_compare(transform, own, speeds[how, NONE]) for (how, transform), own in speeds.items()]
+
+        def report(transform: str, found: _Speed, label: str = f"round {number + 1}") -> None:
+            on_progress(f"{label}: {found.how}, {transform}: {found.samples_per_s:.0f} samples/s")
+
+        for found in plain[-1]:
+            report(NONE, found)
+        for transform in (WAITS, COMPUTES):
+            for place, of_plain in enumerate(plain[-1]):
+                found = _train(transform, of_plain.step_s / BATCH, alone=not place)[-place]
+                others.setdefault((place, transform), []).append(found)
+                report(transform, found)
+        plain.append(_train(NONE, 0.0))
+    ways = list(zip(*plain, strict=True))
+    rows = [_compare(NONE, own[:-1], list(zip(own[:-1], own[:-1], strict=True))) for own in ways]
+    return rows + [_compare(kind, own, list(pairwise(ways[place]))) for (place, kind), own in others.items()]
 
 
 @dataclass(frozen=True)
@@ -142,10 +150,13 @@ def _train(transform: str, seconds: float, *, alone: bool = True) -> list[_Speed
     ]
 
 
-def _compare(transform: str, own: Sequence[_Speed], plain: Sequence[_Speed]) -> DataSpeed:
-    relative = [one.samples_per_s / other.samples_per_s for one, other in zip(own, plain, strict=True)]
-    step_s = statistics.median(one.step_s for one in plain)
-    return DataSpeed(own[0].how, own[0].threads, transform, step_s, [one.samples_per_s for one in own], relative)
+def _compare(transform: str, own: Sequence[_Speed], plain: Sequence[tuple[_Speed, _Speed]]) -> DataSpeed:
+    """Compare the speed of each round. plain: those without transforms, before and after it."""
+    speeds = [one.samples_per_s for one in own]
+    around = [statistics.mean(one.samples_per_s for one in both) for both in plain]
+    relative = [speed / other for speed, other in zip(speeds, around, strict=True)]
+    step_s = statistics.median(before.step_s for before, _ in plain)
+    return DataSpeed(own[0].how, own[0].threads, transform, step_s, speeds, relative)
 
 
 def tabulate(found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]:

@@ -45,22 +45,25 @@ def test_the_goal_is_for_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_transform_costs_what_a_step_took_in_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one process and by replicas; the machine is twice as fast in the second round."""
+    """Its speed is compared with that before and after; the machine is faster from training to training."""
     trained = list[tuple[str, float, bool]]()
 
     def train(transform: str, seconds: float, *, alone: bool = True) -> list[data_speed._Speed]:
         trained.append((transform, seconds, alone))
-        speed = 1000.0 if len(trained) <= 5 else 2000.0
+        speed = 100.0 * len(trained)
         kinds = [data_speed._Speed("one process", 1, 2, speed), data_speed._Speed("2 replicas", 2, 2, 2 * speed)]
         return kinds if alone else kinds[1:]
 
     monkeypatch.setattr(data_speed, "_train", train)
-    rows = data_speed.measure(rounds=2)
-    first = [(NONE, 0.0, True), *((kind, 0.001, alone) for kind in (WAITS, COMPUTES) for alone in (True, False))]
-    assert trained == [*first, *((kind, seconds / 2, alone) for kind, seconds, alone in first)]
-    assert {(row.how, row.transform) for row in rows} == {
-        (how, transform) for how in ("one process", "2 replicas") for transform in (NONE, WAITS, COMPUTES)
-    }
-    for row in rows:
-        assert row.speeds == ([1000.0, 2000.0] if row.how == "one process" else [2000.0, 4000.0])
-        assert row.ratio == 1.0
+    rows = {(row.how, row.transform): row for row in data_speed.measure(rounds=2)}
+    others = [(kind, alone) for kind in (WAITS, COMPUTES) for alone in (True, False)]
+    rounds = [[(NONE, 0.0, True), *((kind, 1 / speed, alone) for kind, alone in others)] for speed in (100, 600)]
+    assert trained == [*rounds[0], *rounds[1], (NONE, 0.0, True)]
+    assert rows["one process", NONE].speeds == [100.0, 600.0]
+    assert rows["one process", NONE].relative == rows["2 replicas", NONE].relative == [1.0, 1.0]
+    assert rows["one process", WAITS].speeds == [200.0, 700.0]
+    assert rows["one process", WAITS].relative == [200 / 350, 700 / 850]
+    assert rows["2 replicas", COMPUTES].speeds == [1000.0, 2000.0]
+    assert rows["2 replicas", COMPUTES].relative == [1000 / 700, 2000 / 1700]
+    assert rows["one process", COMPUTES].step_s == pytest.approx((0.32 + 0.32 / 6) / 2)
+    assert len(rows) == 6
