@@ -221,9 +221,10 @@ class Client:
         self._pushes += 1
         kept = max((len(session.replay_buffer) for session in self._sessions), default=0)
         donate = donate and (kept + 1) * self.values.nbytes <= MAX_DONATED_BYTES
+        make = self._mailbox.channel.empty
         for session in self._sessions:
             is_skipped = session.piece.number in skipped
-            payload = PushPayload(skipped=True) if is_skipped else session.pack(gradients, donate=donate)
+            payload = PushPayload(skipped=True) if is_skipped else session.pack(gradients, donate=donate, make=make)
             self._await_room(session, sum(tensor.nbytes for tensor in payload.tensors))
             self._push(session, payload, step, base, self._fetcher.attach_to_push(session))
             if self._fetcher.unpushed_count:

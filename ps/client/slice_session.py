@@ -7,8 +7,10 @@ a lost one, and continues from that journal, can be sent everything that the jou
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
+import torch
 from torch import Tensor
 
 from ...runtime.channel.mailbox import MessageKey
@@ -17,6 +19,10 @@ from ...runtime.worker.flat_gradient import FlatGradient
 from ..slices.push_payload import FETCH, RATE, GradientPacker, PushPayload
 from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows
+
+
+def _make_empty(_: str, size: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(size, dtype=dtype)
 
 
 class SliceSession:
@@ -92,16 +98,27 @@ class SliceSession:
         }
         return [self.key(kind) for kind, is_due in due.items() if is_due] + [self.key("resend")]
 
-    def pack(self, gradient: Tensor | FlatGradient, *, donate: bool = False) -> PushPayload | SparseRows:
+    def pack(
+        self,
+        gradient: Tensor | FlatGradient,
+        *,
+        donate: bool = False,
+        make: Callable[[str, int, torch.dtype], Tensor] = _make_empty,
+    ) -> PushPayload | SparseRows:
         """Return what a push of the machine's gradient [n] carries: of a sparse table only the touched rows.
 
-        For `donate` see `GradientPacker.pack`.
+        make: makes memory of so many elements that is to be sent to a shard, where what lies apart is put together. For
+        `donate` see `GradientPacker.pack`.
         """
-        part = gradient.rows_between(self.piece.start, self.piece.stop) if isinstance(gradient, FlatGradient) else None
-        if part is not None:
-            return SparseRows(*part)
-        flat = gradient.flat if isinstance(gradient, FlatGradient) else gradient
-        return self.packer.pack(self.slice_of(flat), donate=donate)
+        if isinstance(gradient, Tensor):
+            return self.packer.pack(self.slice_of(gradient), donate=donate)
+        start, stop = self.piece.start, self.piece.stop
+        if (rows := gradient.rows_between(start, stop)) is not None:
+            return SparseRows(*rows)
+        own = None if self.packer.compresses else gradient.gather(start, stop, partial(make, self.shard))
+        if own is not None:
+            return PushPayload((own,))
+        return self.packer.pack(self.slice_of(gradient.flat), donate=donate)
 
     def slice_of(self, flat: Tensor) -> Tensor:
         """Return the elements of this slice in a flat buffer [n] of the machine, as a view."""

@@ -77,7 +77,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
         # Steps add to `gradient`, so it is the accrued gradient too, unless the local step needs this step's alone.
         is_separate = (rate > 0 or loop.clips_gradients) and self.push > 1
         # "accruedgradients ← 0"
-        gradient = loop.gradient.zero(apart=is_separate)
+        gradient = loop.gradient.zero(apart=True)
         accrued = gradient.zeros_like() if is_separate else gradient
         donate = is_separate and not accrued.tables  # the memory to the client, which then need not copy it
         if self.warm_start and loop.start_step == 0 and loop.replica > 0:
@@ -119,7 +119,7 @@ class Downpour(Method, frozen=True, tag="downpour"):
                 if donate:
                     accrued.replace_memory()
                 else:
-                    accrued.zero()
+                    accrued.zero(apart=True)
             # "step ← step + 1"
             loop.finish_step(step)
         if not is_pushed:  # nobody knew that no step would follow

@@ -38,7 +38,7 @@ class SSP(Method, frozen=True, tag="ssp"):
     def train(self, loop: TrainingLoop[Any]) -> Iterator[int]:
         """Fetch once the slowest replica is near enough, compute, push."""
         client, worker = loop.client, loop.worker
-        gradient = loop.gradient.zero()
+        gradient = loop.gradient.zero(apart=True)
         client.join(loop.start_step)
         for step in loop.steps():
             # "the slowest and fastest workers must be ≤ s clocks apart, otherwise the fastest worker is forced to wait"
@@ -51,6 +51,6 @@ class SSP(Method, frozen=True, tag="ssp"):
             if client.local_rate > 0:
                 gradient.descend(worker.values, client.local_rate)
             client.push(gradient, step, skipped=loop.take_skipped())  # the push is also the worker's clock
-            gradient.zero()
+            gradient.zero(apart=True)
             loop.finish_step(step)
         client.leave()

@@ -62,7 +62,7 @@ class Sync(Method, frozen=True, tag="sync"):
                 client.fetch(min_version=step, changed_only=loop.may_fetch_changes(step))
                 client.wait()
             # "G_k(t) := 0; for i = 1, ..., B: G_k(t) ← G_k(t) + 1/B ∇F(x_k,i; θ(t))"
-            gradient.zero()
+            gradient.zero(apart=True)
             yield step
             if loop.has_ended:
                 break

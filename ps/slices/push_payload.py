@@ -62,6 +62,11 @@ class GradientPacker:
         self.residual: Tensor | None = None
         self._compression = compression
 
+    @property
+    def compresses(self) -> bool:
+        """Whether payloads are other than the gradient."""
+        return self._compression is not None
+
     def pack(self, gradient: Tensor, *, donate: bool = False) -> PushPayload:
         """Return the payload of a gradient [n], which is not changed. Without a compression it is borrowed or donated.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ...errors import NetworkError
@@ -49,6 +50,10 @@ class Channel(Protocol):
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a tensor that will be sent often, if possible to where peers on this host read it in place."""
+        ...
+
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Return memory [size] for a tensor that is to be sent to a peer once, if possible where that reads it."""
         ...
 
     def receive(self, timeout_s: float) -> Message:

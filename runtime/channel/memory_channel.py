@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...errors import NetworkError, ProcessLost
@@ -223,6 +224,10 @@ class MemoryChannel:
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a tensor; see `Channel`."""
         return tensor.clone()
+
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Return memory [size]; see `Channel`."""
+        return torch.empty(size, dtype=dtype)
 
     def receive(self, timeout_s: float) -> Message:
         """Wait for the next message of any peer; SilenceError after `timeout_s` seconds without one."""

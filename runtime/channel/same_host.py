@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+import torch
 from torch import Tensor
 
 from .message import Message, SharedSlot, SharedTensorReader
@@ -47,6 +48,12 @@ class SameHostPeers:
                 self._can_pool = False
         return tensor.clone() if self._pool is None else self._pool.copy(tensor)
 
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Return memory [size] for a tensor that is to be sent to a peer once, where that reads it if possible."""
+        arena = self.arena(peer)
+        reserved = None if arena is None else arena.reserve(size, dtype)
+        return torch.empty(size, dtype=dtype) if reserved is None else reserved
+
     def place_tensors(self, peer: str, message: Message) -> tuple[Message, list[SharedSlot | None]]:
         """Put the tensors of a message where a peer can read them.
 
@@ -57,7 +64,10 @@ class SameHostPeers:
         if arena is None:
             return message.to_owned(), [None] * len(message.tensors)
         if not message.borrowed:
-            return message, [self._lend(peer, arena, tensor) or arena.put(tensor) for tensor in message.tensors]
+            return message, [
+                self._lend(peer, arena, tensor) or arena.send_reserved(tensor) or arena.put(tensor)
+                for tensor in message.tensors
+            ]
         slots = [arena.put(tensor) for tensor in message.tensors]
         own = tuple(
             tensor.clone() if slot is None else arena.view_slot(slot, tensor)

@@ -61,6 +61,7 @@ class Arena:
         self._in_use: deque[tuple[int, int]] = deque()  # slots that the peer has, with their sizes, oldest first
         self._end = _DATA_AT
         self._viewed: set[int] = set()  # slots that tensors of this end show, too
+        self._reserved: dict[int, int] = {}  # slots that are to be filled and sent, by where they begin
         self._lent: dict[int, Tensor] = {}  # by slot without memory: a pooled tensor that the peer reads
 
     def put(self, tensor: Tensor) -> SharedSlot | None:
@@ -80,6 +81,28 @@ class Arena:
         self._flags[slot] = TAKEN
         self._in_use.append((slot, size))
         return SharedSlot(slot, offset)
+
+    def reserve(self, count: int, dtype: torch.dtype) -> Tensor | None:
+        """Return memory [count] in a slot of its own, to be written and sent; None if it is small, or without room."""
+        nbytes = count * dtype.itemsize
+        size = -(-nbytes // PAGE) * PAGE
+        slot = self._take_slot(size) if nbytes >= MIN_SHARED_BYTES else None
+        if slot is None:
+            return None
+        self._in_use.append((slot, size))
+        view = self._view(SharedSlot(slot, self._offsets[slot]), nbytes)
+        address = view.ctypes.data
+        self._reserved[address] = slot
+        weakref.finalize(view, self._reserved.pop, address, None).atexit = False  # it may never be sent
+        return torch.from_numpy(view).view(dtype)
+
+    def send_reserved(self, tensor: Tensor) -> SharedSlot | None:
+        """Give the peer a tensor that fills what was reserved for it; None if it is another, or the peer has had it."""
+        slot = self._reserved.pop(tensor.data_ptr(), None)
+        if slot is None:
+            return None
+        self._flags[slot] = TAKEN
+        return SharedSlot(slot, self._offsets[slot])
 
     def lend(self, tensor: Tensor, offset: int) -> SharedSlot | None:
         """Lend a tensor that lies at an offset of the pool, and keep it until the peer gives it back.
@@ -101,10 +124,7 @@ class Arena:
 
     def view_slot(self, slot: SharedSlot, tensor: Tensor) -> Tensor:
         """A view of the copy of `tensor` in a slot, which is not used again as long as the view exists."""
-        view = np.frombuffer(self._memory, dtype=np.uint8, count=tensor.nbytes, offset=slot.offset)
-        self._viewed.add(slot.number)
-        weakref.finalize(view, self._viewed.discard, slot.number).atexit = False
-        return torch.from_numpy(view).view(tensor.dtype).view(tensor.shape)
+        return torch.from_numpy(self._view(slot, tensor.nbytes)).view(tensor.dtype).view(tensor.shape)
 
     @property
     def used_bytes(self) -> int:
@@ -116,6 +136,13 @@ class Arena:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _view(self, slot: SharedSlot, nbytes: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
+        """The bytes of a slot, which is not used again as long as they are shown."""
+        view = np.frombuffer(self._memory, dtype=np.uint8, count=nbytes, offset=slot.offset)
+        self._viewed.add(slot.number)
+        weakref.finalize(view, self._viewed.discard, slot.number).atexit = False
+        return view
 
     def _take_slot(self, size: int) -> int | None:
         # The slot that came back last is still in the caches; mostly they come back in order.

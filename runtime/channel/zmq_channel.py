@@ -10,8 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 import zmq
 from torch import Tensor
 
@@ -38,7 +40,7 @@ BULK_BYTES, BULK_S = 1 << 20, 0.05  # for so long after a message of so many byt
 _NOW, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # plain numbers are faster than flags
 
 
-class ZmqChannel:
+class ZmqChannel(AbstractContextManager["ZmqChannel"]):
     """One role's end of the network.
 
     host: the address of one interface to listen on, at any free port or, as "ADDRESS:FIRST-LAST", at one of a range.
@@ -48,10 +50,9 @@ class ZmqChannel:
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
     key on the list, and may not send under the name of a peer that is known to have another key. Before the first large
-    tensor for another host comes a second connection (sealed_peers.py).
-
-    A connection that breaks, or on which a message is missing, is reported to the launcher, which knows more than
-    either end; in a process without one, `poll` and `receive` raise NetworkError.
+    tensor for another host comes a second connection (sealed_peers.py). A connection that breaks, or on which a message
+    is missing, is reported to the launcher, which knows more than either end; in a process without one, `poll` and
+    `receive` raise NetworkError.
     """
 
     def __init__(
@@ -73,9 +74,8 @@ class ZmqChannel:
         self._ended_peers: set[str] = set()  # peers that have ended
         self._incomplete: set[str] = set()  # peers whose messages, in or out, are no longer complete
         self._unroutable: dict[str, list[Message]] = {}  # for peers whose end point the launcher has yet to send
-        self._next_check = self._bulk_until = 0.0
+        self._next_check, self._bulk_until, self._closed = 0.0, 0.0, False
         self._owner: int | None = None
-        self._closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connections = PeerConnections(name, self._context, keys, encrypted=encrypted)
         self._authenticator = ZapAuthenticator(self._context, keys)
@@ -138,6 +138,10 @@ class ZmqChannel:
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a tensor that will be sent often; see `Channel`."""
         return self._same_host.copy(tensor)
+
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Return memory [size] for a tensor that is to be sent to a peer; see `Channel`."""
+        return self._same_host.empty(peer, size, dtype)
 
     def receive(self, timeout_s: float) -> Message:
         """Wait for the next message of any peer; SilenceError after `timeout_s` seconds without one."""
@@ -212,9 +216,6 @@ class ZmqChannel:
         self._inbox.close(0)
         self._context.term()
         self._authenticator.join()
-
-    def __enter__(self) -> "ZmqChannel":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

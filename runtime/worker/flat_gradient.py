@@ -8,6 +8,7 @@ them to it takes as much memory traffic as the update itself, which a method tha
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -68,19 +69,32 @@ class FlatGradient:
         self._large = [(parameter, span) for parameter, span in parameters if parameter.numel() >= APART_ELEMENTS]
         self._small = list(_list_between(self.runs, [span for _, span in self._large]))
 
-    def dense_parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield what is of no table, where it lies: elements of the gradient, and their values, flat."""
-        if not self._lies_apart:
-            yield from ((run, self._flat[run]) for run in self.runs)
-            return
-        yield from ((run, self._flat[run]) for run in self._small)
-        for parameter, span in self._large:
+    def dense_parts(self, start: int = 0, stop: int = sys.maxsize) -> Iterator[tuple[slice, Tensor]]:
+        """Yield what is of no table among elements [start, stop), where it lies: elements, and their values, flat."""
+        for run in self._small if self._lies_apart else self.runs:
+            if part := _intersect(run, start, stop):
+                yield part, self._flat[part]
+        for parameter, span in self._large if self._lies_apart else ():
+            if not (part := _intersect(span, start, stop)):
+                continue
             own = parameter.grad
             if own is not None and not own.is_sparse and own.is_contiguous():
-                yield span, own.view(-1)
+                yield part, own.view(-1)[part.start - span.start : part.stop - span.start]
             else:
                 self._copy(parameter, span)
-                yield span, self._flat[span]
+                yield part, self._flat[part]
+
+    def gather(self, start: int, stop: int, make: Callable[[int, torch.dtype], Tensor]) -> Tensor | None:
+        """Return a copy of elements [start, stop), none of which is of a table, if some may lie apart; else None.
+
+        make: makes the memory for so many elements.
+        """
+        if not self._lies_apart:
+            return None
+        memory = make(stop - start, self._flat.dtype)
+        for part, values in self.dense_parts(start, stop):
+            memory[part.start - start : part.stop - start].copy_(values)
+        return memory
 
     def marked_values(self, number: int) -> Tensor:
         """Return a copy of the marked rows of a table: [r, width]."""
@@ -126,7 +140,7 @@ class FlatGradient:
                 first = (start - table.start) // table.width
                 low, high = torch.searchsorted(self.rows(number), _row_range(table, start, stop)).tolist()
                 rows = self.rows(number)[low:high]
-                return rows - first, table.view(self.flat)[rows]
+                return rows - first, table.view(self._flat)[rows]
         return None
 
     def save_between(self, start: int, stop: int) -> Callable[[], None]:
@@ -188,11 +202,11 @@ class FlatGradient:
 
     def descend(self, values: Tensor, rate: float) -> None:
         """Take a step of gradient descent: values [n] -= rate * gradient."""
-        for run in self.runs:
-            values[run].sub_(self.flat[run], alpha=rate)
+        for run, part in self.dense_parts():
+            values[run].sub_(part, alpha=rate)
         for number, table in enumerate(self.tables):
             rows = self.rows(number)
-            table.view(values).index_add_(0, rows, table.view(self.flat)[rows], alpha=-rate)
+            table.view(values).index_add_(0, rows, table.view(self._flat)[rows], alpha=-rate)
 
     def descend_and_accumulate(self, values: Tensor, rate: float, accrued: "FlatGradient") -> None:
         """Take a step of gradient descent, add this gradient to `accrued`, and set it to zero.
@@ -285,6 +299,12 @@ def _list_between(runs: Sequence[slice], spans: Sequence[slice]) -> Iterator[sli
             at = span.stop
         if at < run.stop:
             yield slice(at, run.stop)
+
+
+def _intersect(run: slice, start: int, stop: int) -> slice | None:
+    """The elements of a run that are among [start, stop), None where none are."""
+    first, last = max(run.start, start), min(run.stop, stop)
+    return slice(first, last) if first < last else None
 
 
 def _split(part: Tensor) -> tuple[Tensor, ...]:

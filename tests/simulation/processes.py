@@ -48,6 +48,9 @@ class SimChannel:
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(size, dtype=dtype)
+
     def receive(self, timeout_s: float) -> Message:
         end = self._world.now + timeout_s
         while (message := self.poll()) is None:

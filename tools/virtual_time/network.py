@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import msgspec
+import torch
 from torch import Tensor
 
 from ...runtime.channel.channel import silence_error
@@ -102,6 +103,10 @@ class VirtualChannel:
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a tensor; see `Channel`."""
         return tensor.clone()
+
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Return memory [size]; see `Channel`."""
+        return torch.empty(size, dtype=dtype)
 
     def receive(self, timeout_s: float) -> Message:
         """Wait for a message; see `Channel`."""

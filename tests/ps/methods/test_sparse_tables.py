@@ -15,6 +15,7 @@ from cutset.ps.optimizers.standard import SGD, Adagrad
 from cutset.ps.server.serving import ServingConfig
 from cutset.ps.server.shard import Shard
 from cutset.ps.slices.slicing import ParameterSlice
+from cutset.runtime.channel.memory_channel import MemoryNetwork
 from cutset.runtime.channel.message import Message
 from cutset.runtime.worker.flat_gradient import FlatGradient, SparseTable
 from tests.support.lookup import bytes_of, run
@@ -156,6 +157,8 @@ def test_a_client_pushes_the_rows_that_were_touched():
     sent = []
 
     class Mailbox:
+        channel = MemoryNetwork().channel("worker")
+
         def send(self, shard, message):
             sent.append(message)
             return message

@@ -134,6 +134,26 @@ def test_borrowed_tensors_are_copied_wherever_they_lie(opened: Opener) -> None:
         values.copy_(LARGE)
 
 
+def test_memory_to_be_sent_lies_where_the_peer_reads_it(opened: Opener) -> None:
+    """Once both have agreed; and what is sent a second time, as nobody has answered, is a copy."""
+    a, b = pair(opened)
+    for step in range(4):
+        memory = a.empty("b", len(LARGE), LARGE.dtype).copy_(LARGE + step)
+        arena = a._same_host.arena("b")
+        used = 0 if arena is None else arena.used_bytes
+        kept = a.send("b", Message("push", step, tensors=(memory,)))
+        assert kept.tensors[0].data_ptr() == memory.data_ptr()
+        assert arena is None or arena.used_bytes == used, "it is there already"
+        again = a.send("b", kept)
+        for _ in range(2):
+            assert torch.equal(b.receive(10).tensors[0], LARGE + step)
+        assert torch.equal(again.tensors[0], LARGE + step)
+        to_and_fro(a, b, step)
+    assert arena is not None
+    assert arena.used_bytes <= 4 * 4 * MIN_SHARED_BYTES
+    assert a.empty("nobody", 3, torch.int64).shape == (3,)
+
+
 def test_without_shared_memory_a_copy_is_an_ordinary_one(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     a = opened("a", shared_bytes=0)
     assert torch.equal(a.copy(LARGE), LARGE)

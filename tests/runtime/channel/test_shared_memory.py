@@ -90,6 +90,46 @@ def test_a_slot_is_not_used_while_the_sender_keeps_it(pair):
     assert pair.arena.put(tensor).number == slot.number
 
 
+def test_what_is_reserved_is_written_in_place_and_sent_once(pair):
+    reserved = pair.arena.reserve(SIDE * SIDE, torch.float32)
+    reserved.fill_(3.0)
+    slot = pair.arena.send_reserved(reserved)
+    seen = pair.mapping.tensor(slot, "float32", [SIDE * SIDE])
+    assert (seen == 3).all()
+    reserved[7] = 5.0
+    assert seen[7] == 5, "the same memory"
+    assert pair.arena.send_reserved(reserved) is None, "the peer may give it back at any time"
+    del seen
+    again = pair.sent(reserved)
+    assert again[7] == 5
+    assert pair.arena.send_reserved(torch.ones(SIDE * SIDE)) is None
+
+
+def test_what_is_reserved_is_used_again_once_nothing_shows_it(pair):
+    for value in range(100):  # fifteen have room
+        reserved = pair.arena.reserve(SIDE * SIDE, torch.float32)
+        reserved.fill_(value)
+        held = pair.sent(square(-1.0))
+        assert (reserved == value).all()
+        if value % 2:
+            slot = pair.arena.send_reserved(reserved)
+            seen = pair.mapping.tensor(slot, "float32", [SIDE * SIDE])
+            del reserved
+            assert (pair.sent(square(-2.0)) == -2).all()
+            assert (seen == value).all()
+            del seen
+        del held
+    assert pair.arena.used_bytes <= 4 << 20
+    pair.arena.reserve(SIDE * SIDE, torch.float32)  # and is never sent
+    assert not pair.arena._reserved
+
+
+def test_no_memory_is_reserved_for_what_is_small_or_without_room(pair):
+    assert pair.arena.reserve(MIN_SHARED_BYTES // 8 - 1, torch.float64) is None
+    assert pair.arena.reserve(MIN_SHARED_BYTES // 8, torch.float64).dtype == torch.float64
+    assert pair.arena.reserve(16 << 20, torch.uint8) is None
+
+
 def test_without_room_a_tensor_goes_another_way(pair):
     held = [pair.sent(square(float(i))) for i in range(15)]
     assert pair.arena.put(square()) is None

@@ -263,6 +263,35 @@ def test_a_gradient_that_lies_apart_needs_no_flat_memory() -> None:
     assert worker.gradient.flat.isfinite().all()
 
 
+def test_parts_of_gradients_that_lie_apart_are_gathered_in_memory_of_the_caller() -> None:
+    together, batch = make_mixed()
+    apart, _ = make_mixed()
+    together.step(batch, 0)
+    apart.gradient.zero(apart=True)
+    apart.step(batch, 0)
+    (table,) = together.gradient.tables
+    flat, made = together.gradient.flat, list[Tensor]()
+
+    def make(size: int, dtype: torch.dtype) -> Tensor:
+        made.append(torch.full((size,), float("nan"), dtype=dtype))
+        return made[-1]
+
+    spans = [(run.start, run.stop) for run in together.gradient.runs]
+    spans += [(a + (b - a) // 3, b - (b - a) // 5) for a, b in spans]
+    assert all(b <= table.start or a >= table.stop for a, b in spans)
+    for start, stop in spans:
+        assert together.gradient.gather(start, stop, make) is None
+        found = apart.gradient.gather(start, stop, make)
+        assert found is made[-1]
+        assert torch.equal(found, flat[start:stop])
+    assert apart.gradient._lies_apart
+    values = apart.values.clone()
+    together.gradient.descend(together.values, 0.1)
+    apart.gradient.descend(values, 0.1)
+    assert torch.equal(values, together.values)
+    assert apart.gradient._lies_apart
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 def test_a_step_of_gradients_that_lie_apart_is_that_of_others(rate: float) -> None:
     found = []

@@ -145,7 +145,7 @@ def plan_pair(pair: StandingPair, tell: Tell) -> PlannedPair:
     spec = micro_batch_spec(pair.spec, task, pair.micro_batches)
     whole = capture_task(spec, task)
     request = PlanRequest(machines=pair.machines, cluster=HERE, micro_batches=pair.micro_batches)
-    cluster = find_machines(whole, spec, request, tell)
+    cluster = find_machines(whole, spec, request, tell, again=True)  # as what is kept may be of a slower hour
     assert cluster is not None
     if pair.rate:
         with _emulate(pair) as (where, payload_rate):

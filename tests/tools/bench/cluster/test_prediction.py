@@ -27,7 +27,7 @@ PAIR = StandingPair("cutset.models:digits", 2)
 def constants(monkeypatch) -> None:
     """Plan for constants, so that nothing is probed."""
     monkeypatch.setattr(
-        prediction, "find_machines", lambda capture, spec, request, tell: uniform_cluster(request.machines)
+        prediction, "find_machines", lambda capture, spec, request, tell, *, again: uniform_cluster(request.machines)
     )
 
 
