@@ -50,8 +50,8 @@ class ZmqChannel(AbstractContextManager["ZmqChannel"]):
 
     A peer is connected at the first message to it, at the end point that `introduce` gave. Whoever connects must hold a
     key on the list, and may not send under the name of a peer that is known to have another key. Before the first large
-    tensor for another host comes a second connection (sealed_peers.py). The launcher hears of a connection that breaks or
-    lacks a message; in a process without one, `poll` and `receive` raise NetworkError.
+    tensor for another host comes a second connection (sealed_peers.py). The launcher hears of a connection that breaks,
+    or lacks a message; in a process without one, `poll` and `receive` raise NetworkError.
     """
 
     def __init__(
