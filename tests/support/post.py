@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import msgspec
+import torch
+from torch import Tensor
 
 from cutset.runtime.channel.channel import silence_error
 from cutset.runtime.channel.message import Message, decode, encode
@@ -45,6 +47,10 @@ class Post:
             except OSError:
                 self._ways.pop(peer).close()
         return message
+
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Ordinary memory: everything travels."""
+        return torch.empty(size, dtype=dtype)
 
     def receive(self, timeout_s: float) -> Message:
         """The next message."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from cutset.ps.checkpoint import snapshot as snapshots
 from cutset.ps.checkpoint.journal import Journal, JournalConfig
@@ -38,6 +39,9 @@ class Post:
             )
             self._deliver(self.shard.handle(again))
         return message
+
+    def empty(self, peer: str, size: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(size, dtype=dtype)
 
     def receive(self, timeout_s: float | None = None) -> Message:
         while not self.waiting:
