@@ -21,10 +21,6 @@ from ..slices.slicing import ParameterSlice
 from ..slices.sparse_rows import SparseRows
 
 
-def _make_empty(_: str, size: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(size, dtype=dtype)
-
-
 class SliceSession:
     """Makes the messages about one slice and keeps track of what its shard has answered.
 
@@ -103,12 +99,12 @@ class SliceSession:
         gradient: Tensor | FlatGradient,
         *,
         donate: bool = False,
-        make: Callable[[str, int, torch.dtype], Tensor] = _make_empty,
+        make: Callable[[str, int, torch.dtype], Tensor],
     ) -> PushPayload | SparseRows:
         """Return what a push of the machine's gradient [n] carries: of a sparse table only the touched rows.
 
-        make: makes memory of so many elements that is to be sent to a shard, where what lies apart is put together. For
-        `donate` see `GradientPacker.pack`.
+        make: makes memory of so many elements that is to be sent to a shard, as `Channel.empty`; there is put together
+        what lies apart. For `donate` see `GradientPacker.pack`.
         """
         if isinstance(gradient, Tensor):
             return self.packer.pack(self.slice_of(gradient), donate=donate)

@@ -5,12 +5,13 @@ import torch
 from cutset.ps.client.slice_session import SliceSession
 from cutset.ps.slices.push_payload import GradientPacker
 from cutset.ps.slices.slicing import ParameterSlice
+from cutset.runtime.channel.memory_channel import MemoryNetwork
 
 
 def session_with_pushes(count: int) -> SliceSession:
     session = SliceSession(ParameterSlice(0, 0, 0, 2, 0), GradientPacker(None), 0)
     for step in range(count):
-        payload = session.pack(torch.zeros(2))
+        payload = session.pack(torch.zeros(2), make=MemoryNetwork().channel("worker").empty)
         session.record_push(session.make_push(payload, step, 0, flush=False))
     return session
 

@@ -66,7 +66,7 @@ def test_it_continues_with_what_was_saved(spec: WorkerSpec, tmp_path: Path) -> N
     inner = torch.arange(4.0)
     worker.state.keep({"momentum": inner})
     [session] = worker.client._sessions
-    session.pack(torch.tensor([1.0, 2.0, 3.0, 4.0]))  # the largest goes, the rest is withheld
+    session.pack(torch.tensor([1.0, 2.0, 3.0, 4.0]), make=worker.channel.empty)  # the largest goes, the rest is kept
     worker.request(3)
     worker.state.save_due(1)
     assert worker.told() == []

@@ -106,20 +106,16 @@ def measure(*, rounds: int, on_progress: Callable[[str], object] = lambda line: 
     """
     plain, others = [_train(NONE, 0.0)], dict[tuple[int, str], list[_Speed]]()
     for number in range(rounds):
-
-        def report(transform: str, found: _Speed, label: str = f"round {number + 1}") -> None:
-            on_progress(f"{label}: {found.how}, {transform}: {found.samples_per_s:.0f} samples/s")
-
         for found in plain[-1]:
-            report(NONE, found)
+            on_progress(_describe(number, NONE, found))
         for transform in (WAITS, COMPUTES):
             for place, of_plain in enumerate(plain[-1]):
                 found = _train(transform, of_plain.step_s / BATCH, alone=not place)[-place]
                 others.setdefault((place, transform), []).append(found)
-                report(transform, found)
+                on_progress(_describe(number, transform, found))
         plain.append(_train(NONE, 0.0))
     ways = list(zip(*plain, strict=True))
-    rows = [_compare(NONE, own[:-1], list(zip(own[:-1], own[:-1], strict=True))) for own in ways]
+    rows = [_compare(NONE, own[:-1], [(one, one) for one in own[:-1]]) for own in ways]
     return rows + [_compare(kind, own, list(pairwise(ways[place]))) for (place, kind), own in others.items()]
 
 
@@ -148,6 +144,10 @@ def _train(transform: str, seconds: float, *, alone: bool = True) -> list[_Speed
         _Speed(how, count, count * int(row["threads"]), float(row["samples_per_s"]))
         for (how, count), row in zip(ways[not alone :], rows, strict=True)
     ]
+
+
+def _describe(number: int, transform: str, found: _Speed) -> str:
+    return f"round {number + 1}: {found.how}, {transform}: {found.samples_per_s:.0f} samples/s"
 
 
 def _compare(transform: str, own: Sequence[_Speed], plain: Sequence[tuple[_Speed, _Speed]]) -> DataSpeed:
