@@ -12,6 +12,7 @@ import msgspec
 
 from ..ir.box import Box, volume
 from ..ir.graph import Graph
+from ..operators.routed_rows import DISPATCH, ROUTED, count_packed_bytes
 from .cut import Cut
 
 RUN, SUM = "run", "sum"
@@ -88,13 +89,13 @@ class Dataflow:
     results: list[int] = field(default_factory=list)
 
     def bytes(self, edge: Edge) -> int:
-        """Bytes that an edge sends forward."""
-        sizes = self._piece_bytes
+        """Bytes that an edge sends forward; of tensors whose zeros do not travel, those that are expected."""
+        sizes = self._sent_bytes
         return sum([sizes[copy] for _, copy in edge.pairs])
 
     def gradient_bytes(self, edge: Edge) -> int:
         """Bytes of the gradients that go back over an edge."""
-        pieces, tensors, sizes = self.pieces, self.graph.tensors, self._piece_bytes
+        pieces, tensors, sizes = self.pieces, self.graph.tensors, self._sent_bytes
         return sum([sizes[copy] for _, copy in edge.pairs if tensors[pieces[copy].tensor].gradient])
 
     def piece_bytes(self, index: int) -> int:
@@ -105,6 +106,42 @@ class Dataflow:
     def _piece_bytes(self) -> list[int]:  # asked for when all pieces are there
         tensors = self.graph.tensors
         return [volume(piece.box) * tensors[piece.tensor].element_bytes for piece in self.pieces]
+
+    def sent_bytes(self, index: int) -> int:
+        """Bytes of a piece on its way to another machine."""
+        return self._sent_bytes[index]
+
+    @cached_property
+    def _sent_bytes(self) -> list[int]:
+        sizes, tensors = list(self._piece_bytes), self.graph.tensors
+        for piece in self.pieces:
+            info = tensors[piece.tensor]
+            if info.density < 1:
+                row = piece.box[-1][1] - piece.box[-1][0]
+                sizes[piece.index] = count_packed_bytes(volume(piece.box), row, info.element_bytes, info.density)
+        return sizes
+
+    @property
+    def depends_on_data(self) -> bool:
+        """Whether what is sent follows from data: tensors travel without their rows of zeros."""
+        pieces, tensors = self.pieces, self.graph.tensors
+        return any(tensors[pieces[copy].tensor].density < 1 for edge in self.edges for _, copy in edge.pairs)
+
+    @cached_property
+    def passing(self) -> frozenset[int]:
+        """The instructions that dispatch or combine rows that do not travel: they pass on what they read."""
+        routed = {op.name: op.target for op in self.graph.ops if op.target in ROUTED}
+        sent = {source for edge in self.edges for source, _ in edge.pairs} if routed else set()
+        return frozenset(
+            i.index
+            for i in self.instructions
+            if i.op in routed
+            and not (
+                sent.intersection(i.makes)
+                if routed[i.op] == DISPATCH
+                else any(self.pieces[source].maker < 0 for source in i.reads[0].sources)
+            )
+        )
 
     @property
     def bytes_forward(self) -> int:

@@ -144,7 +144,7 @@ def segment_seconds(
         machine, total = cluster.machines[i.machine], out[i.machine, i.stage]
         if i.kind == RUN:
             work = costs.work(ops[i.op], i.box)
-            parts = [work.seconds(machine)]
+            parts = [work.starts(machine) if i.index in dataflow.passing else work.seconds(machine)]
             if i.machine in waiting and machine.cold:
                 ahead, back = work.starts(machine)
                 parts.append((machine.cold * ahead, machine.cold * back))

@@ -18,6 +18,7 @@ from ..cluster.machines import Cluster
 from ..ir.box import volume
 from ..ir.graph import STATE_KINDS, Graph, Op, TensorInfo
 from ..operators.leaf_module import LEAF_MODULE
+from ..operators.routed_rows import COMBINE
 from ..operators.sharding.cost_class import VIEW
 from .cut import one_machine_cut
 from .dataflow import RUN, Dataflow
@@ -74,7 +75,7 @@ def state_bytes(graph: Graph) -> dict[str, int]:
 
 def is_view(op: Op, tensors: Mapping[str, TensorInfo]) -> bool:
     """Whether what an operator makes lies in the memory of what it reads."""
-    return class_of(op) == VIEW and not is_cast(op, tensors)
+    return op.target == COMBINE or (class_of(op) == VIEW and not is_cast(op, tensors))
 
 
 def peak_memory(dataflow: Dataflow, *, in_flight: int = 1) -> list[int]:
@@ -145,7 +146,7 @@ def _memory_use(dataflow: Dataflow) -> list[_MemoryUse]:
     for piece in dataflow.pieces:
         info, machine = tensors[piece.tensor], machines[piece.machine]
         size = volume(piece.box) * info.element_bytes
-        if piece.tensor in views and piece.origin < 0:
+        if (piece.tensor in views and piece.origin < 0) or piece.maker in dataflow.passing:
             continue
         if piece.tensor in state:
             machine.steady += volume(piece.box) * state[piece.tensor]

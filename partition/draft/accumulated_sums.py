@@ -1,19 +1,21 @@
 """Takes sums apart that a model adds up piece by piece, as what the experts of a mixture give.
 
 An operator that adds something of a dynamic size to a tensor becomes two: what is added, and the sum. So no expert
-waits for another. A chain of such sums becomes a tree of pairs, so that neighbours that are on one machine can be added
-there before they travel; this changes no more than the rounding.
+waits for another. `out[mask] += y`, which puts back what it took and added to, is such an operator, too. A chain of
+such sums becomes a tree of pairs, so that neighbours that are on one machine can be added there before they travel;
+this changes no more than the rounding.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..ir.arguments import bind_arguments, find_tensors
-from .draft import Draft, DraftOp
+from .draft import Draft, DraftOp, drop_unneeded
+from .found_places import find_column
 
 aten = torch.ops.aten
 
@@ -24,13 +26,54 @@ def split_sums(ops: Iterable[DraftOp], draft: Draft, is_dynamic: Callable[[Draft
     is_dynamic: whether an operator reads or makes what has a dynamic size.
     """
     found, parts = list[DraftOp](), set[str]()
-    for op in ops:
+    for op in _find_accumulations(list(ops), draft):
         if _accumulates(op, draft) and is_dynamic(op):
             found += _split(op, draft)
             parts.add(found[-2].name)
         else:
             found.append(op)
     return _balance(found, parts, draft)
+
+
+def _find_accumulations(ops: Sequence[DraftOp], draft: Draft) -> list[DraftOp]:
+    """Return operators with `out[index] = out[index] + y` as `out[index] += y`, where no place comes twice."""
+    makers = {name: op for op in ops for name in op.outputs}
+    return drop_unneeded(replace(draft, ops=[_as_accumulation(op, makers, draft) for op in ops]))
+
+
+def _as_accumulation(op: DraftOp, makers: Mapping[str, DraftOp], draft: Draft) -> DraftOp:
+    if op.target != "aten.index_put.default" or op.arguments["accumulate"] is True:
+        return op
+    total = makers.get(op.arguments["values"]["tensor"])
+    if total is None or total.target != "aten.add.Tensor" or total.arguments["alpha"] != 1:
+        return op
+    for before, added in (("self", "other"), ("other", "self")):
+        values = total.arguments[added]
+        if not isinstance(values, dict) or not _takes(total.arguments[before], op, makers, draft):
+            continue
+        if draft.tensors[values["tensor"]].dtype == draft.tensors[op.outputs[0]].dtype:
+            return replace(op, arguments={**op.arguments, "values": values, "accumulate": True})
+    return op
+
+
+def _takes(value: Any, put: DraftOp, makers: Mapping[str, DraftOp], draft: Draft) -> bool:
+    """Whether a value is what stood where an operator puts another, in places of which none comes twice."""
+    maker = makers.get(value["tensor"]) if isinstance(value, dict) else None
+    if maker is None or maker.target != "aten.index.Tensor" or maker.arguments["self"] != put.arguments["self"]:
+        return False
+    given = [index for index in put.arguments["indices"] if index is not None]
+    return maker.arguments["indices"] == put.arguments["indices"] and _are_unique(given, makers, draft)
+
+
+def _are_unique(indices: Sequence[Any], makers: Mapping[str, DraftOp], draft: Draft) -> bool:
+    """Whether indices say each place once: a mask does, and so does all that `nonzero` finds."""
+    names = [index["tensor"] for index in indices]
+    if len(names) == 1 and draft.tensors[names[0]].dtype == "bool":
+        return True
+    parts = [find_column(name, makers, draft.tensors) for name in names]
+    columns = {part.column for part in parts if part is not None}
+    masks = {part.mask for part in parts if part is not None}
+    return None not in parts and len(masks) == 1 and len(columns) == len(draft.tensors[masks.pop()].shape)
 
 
 def _accumulates(op: DraftOp, draft: Draft) -> bool:

@@ -155,6 +155,7 @@ def _info(tensor: DraftTensor, dims: Sequence[tuple[int, ...]], sizes: Sequence[
         tensor.stride,
         gradient,
         tensor.element_bytes,
+        tensor.density,
     )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..ir.arguments import call_operator, decode
 from ..operators.flop_counter import FlopCounter
 from ..operators.island import NUMBER_FUNCTIONS, IslandForm
+from ..operators.routed_rows import find_chosen
 from ..operators.sharding.signature import DraftTensor
 from .draft import Draft, DraftOp
 
@@ -72,6 +73,32 @@ def _as_indices(item: Any) -> list[Any]:
     if isinstance(item, Tensor) and item.dtype == torch.bool and not item.is_meta:
         return [index.to("meta") for index in item.nonzero(as_tuple=True)]
     return [_without_values(item)]
+
+
+class RowDensities:
+    """What share of a tensor's rows are chosen, by made-up operands that are computed once for all islands of a draft.
+
+    ops: all operators.
+    """
+
+    def __init__(self, ops: Sequence[DraftOp], draft: Draft) -> None:
+        makers = {name: op for op in ops for name in op.outputs}
+        self._values = [_MadeUpValues(trial, makers, draft.tensors) for trial in range(TRIALS)]
+
+    def measure(self, chosen: str, chosen_dims: Sequence[int]) -> float:
+        """Return the share of rows for which a tensor is not zero anywhere; 1 where that cannot be computed.
+
+        chosen_dims: its dimensions along which the rows lie.
+        """
+        shares = []
+        for trial, values in enumerate(self._values):
+            try:
+                with torch.random.fork_rng(devices=[]), torch.no_grad():
+                    torch.manual_seed(trial)
+                    shares.append(float(find_chosen(values.get(chosen), chosen_dims).float().mean()))
+            except Exception:  # values that do not suit it, as above
+                return 1.0
+        return sum(shares) / len(shares)
 
 
 class _MadeUpValues:

@@ -20,26 +20,32 @@ from ..operators.leaf_module import TensorSpec
 from ..operators.sharding.signature import DraftTensor
 from .accumulated_sums import split_sums
 from .draft import Draft, DraftOp, draws, drop_unneeded
-from .island_cost import count_flops
+from .island_cost import RowDensities, count_flops
+from .routed_rows import route_rows
 
 DYNAMIC_KINDS = ("dynamic", "number")
 
 
 def gather_islands(draft: Draft) -> Draft:
-    """Return the draft with one operator for each island, and the others in an order that suits it."""
+    """Return the draft with one operator for each island, between those that route rows to it and back.
+
+    All stand in an order in which they can run.
+    """
     _demand_fixed_results(draft)
     ops = split_sums(drop_unneeded(draft), draft, lambda op: _is_dynamic(op, draft))
     dynamic = {i for i, op in enumerate(ops) if _is_dynamic(op, draft)}
     if not dynamic:
         return draft
-    groups = _group(ops, dynamic, draft)
+    groups, densities = _group(ops, dynamic, draft), RowDensities(ops, draft)
+    makers = {name: op for op in ops for name in op.outputs}
     tensors = {name: tensor for name, tensor in draft.tensors.items() if tensor.kind not in DYNAMIC_KINDS}
     gathered = Draft(tensors, [], draft.results)
     for members in groups:
         if dynamic.isdisjoint(members):
             gathered.ops += [ops[i] for i in members]
         else:
-            gathered.ops.append(_make_island([ops[i] for i in members], ops, draft, gathered))
+            island = _make_island([ops[i] for i in members], ops, draft, gathered)
+            gathered.ops += route_rows(island, makers, draft, gathered, densities)
     return gathered
 
 

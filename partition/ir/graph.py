@@ -24,7 +24,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
     kind: "input", "target", "parameter", "frozen" (a parameter without gradient), "buffer", "constant", "random" (an
     operator's dropout mask or generator state) or "value" (computed). axes: for each dimension the axis numbers,
     outermost first; sizes: their lengths. stride: as torch would lay it out, in elements. gradient: whether a gradient
-    flows through it.
+    flows through it. density: the share of its rows that are expected not to be zero; below 1, zeros do not travel.
     """
 
     name: str
@@ -36,6 +36,12 @@ class TensorInfo(msgspec.Struct, frozen=True):
     stride: tuple[int, ...]
     gradient: bool
     element_bytes: int
+    density: float = 1.0
+
+    @property
+    def travelling_bytes(self) -> float:
+        """Bytes of an element on its way between machines, on average."""
+        return self.element_bytes * self.density
 
     @property
     def extents(self) -> tuple[int, ...]:

@@ -69,7 +69,7 @@ class LayoutTraffic:
         copies = far = everywhere - union
         if len(self.hosts) > 1:
             far = self._count_far_copies(need, everywhere / np.maximum(1, union))
-        size = info.element_bytes / np.maximum(1, need.there.sum(axis=1))
+        size = info.travelling_bytes / np.maximum(1, need.there.sum(axis=1))
         return self._weigh(
             (copies - far) * size / self.inside_host.slowest, far * size / self.between_hosts.slowest, info
         )
@@ -124,7 +124,7 @@ class LayoutTraffic:
                 ]
             )
         missing = maker.parts[:, None] * maker.complete.points - maker.partial.beside(maker.complete)
-        received = (missing * info.element_bytes / self.between_hosts.bandwidth).max(axis=1)
+        received = (missing * info.travelling_bytes / self.between_hosts.bandwidth).max(axis=1)
         return self._weigh(0.0, received, info)
 
     def direct(self, maker: LayoutSpace, need: Regions, info: TensorInfo) -> Floats:
@@ -139,7 +139,7 @@ class LayoutTraffic:
         """
         if len(self.hosts) > 1:
             return self._seconds_between(have, need, info)
-        size = (parts[:, None, None] * need.points[None] - have.common(need)) * info.element_bytes
+        size = (parts[:, None, None] * need.points[None] - have.common(need)) * info.travelling_bytes
         received = (size / self.between_hosts.bandwidth).max(axis=2)
         sent = size.sum(axis=2) / np.maximum(1, have.there.sum(axis=1))[:, None] / self.between_hosts.slowest
         return self._weigh(0.0, np.maximum(received, sent), info)
@@ -150,7 +150,7 @@ class LayoutTraffic:
         apart, mates = ~same, same & ~np.eye(len(same), dtype=bool)
         rows = []
         for p in range(len(have.boxes)):
-            size = have[p].between_machines(need)[0] * float(info.element_bytes)  # [q, from, to]
+            size = have[p].between_machines(need)[0] * info.travelling_bytes  # [q, from, to]
             near_s, far_s = (
                 _busiest_seconds(size * mates, self.inside_host),
                 _busiest_seconds(size * apart, self.between_hosts),

@@ -157,7 +157,7 @@ def _count_crossing_bytes(graph: Graph) -> Floats:
     out = np.zeros(len(graph.ops) + 1)
     for name, n in position.items():
         info = graph.tensors[name]
-        out[n + 1 : last.get(name, n) + 1] += volume(info.box) * info.element_bytes
+        out[n + 1 : last.get(name, n) + 1] += volume(info.box) * info.travelling_bytes
     return out
 
 

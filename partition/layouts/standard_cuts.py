@@ -1,4 +1,4 @@
-"""Regular cuts, which other systems make as well: contiguous stages, slices of every layer, tiles of images."""
+"""Regular cuts, which other systems make as well: stages, slices of layers, parts of the batch, tiles of images."""
 
 import itertools
 from collections.abc import Sequence
@@ -59,7 +59,9 @@ def _entering_seconds(graph: Graph, cluster: Cluster) -> npt.NDArray[np.float64]
     crossing = np.zeros(len(graph.ops) + 1)
     for name, maker in graph.producers.items():
         info, start = graph.tensors[name], position[maker]
-        crossing[start + 1 : last_use.get(name, start) + 1] += volume(info.box) * info.element_bytes / cluster.bandwidth
+        crossing[start + 1 : last_use.get(name, start) + 1] += (
+            volume(info.box) * info.travelling_bytes / cluster.bandwidth
+        )
     return np.where(crossing > 0, crossing + cluster.latency_s, 0.0)
 
 
@@ -86,6 +88,25 @@ def _slice_operator(op: Op, line: DeviceMesh, units: frozenset[int], batch: froz
         return [(op.nest.box, line.machines[0])]
     at = max(wide, key=lambda item: (item[1].size, -item[0]))[0]
     return boxes_of_layout(op, line, ((0, at),))
+
+
+def divide_batch(graph: Graph, line: DeviceMesh) -> Boxes | None:
+    """Cut every operator along the batch, where it has one, first where it makes output; others stay whole.
+
+    line: a mesh of one dimension. None where no operator has as many samples as there are machines.
+    """
+    out: Boxes = {op.name: _divide_operator(op, line, graph.batch_axes) for op in graph.ops}
+    return out if any(len(pieces) > 1 for pieces in out.values()) else None
+
+
+def _divide_operator(op: Op, line: DeviceMesh, batch: Sequence[int]) -> list[PlacedBox]:
+    loops = [
+        (i, loop)
+        for i, loop in enumerate(op.nest.loops)
+        if loop.axis in batch and loop.kind != "fixed" and loop.size >= line.shape[0]
+    ]
+    at = min(loops, key=lambda item: (item[1].kind != "parallel", batch.index(item[1].axis)), default=None)
+    return boxes_of_layout(op, line, () if at is None else ((0, at[0]),))
 
 
 def tile_images(graph: Graph, grid: DeviceMesh) -> Boxes | None:

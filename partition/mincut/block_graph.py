@@ -55,7 +55,7 @@ def _value_edges(blocks: Blocks, info: TensorInfo, reader: Op, operand: Operand)
     check_graph_size(len(met.cells) * parts)
     first = blocks.first[blocks.producers[info.name].name]
     makers: Ints = np.add.outer(first + met.cells * parts, np.arange(parts)).reshape(-1)
-    size: Floats = np.repeat(met.points, parts).astype(np.float64) * info.element_bytes
+    size: Floats = np.repeat(met.points, parts).astype(np.float64) * info.travelling_bytes
     return makers, np.repeat(met.blocks, parts), size
 
 
@@ -65,7 +65,7 @@ def _state_edges(blocks: Blocks, info: TensorInfo, readers: Iterable[tuple[Op, O
     cells = blocks.cells(info, readers)
     met = [blocks.find_reads(op, operand, cells) for op, operand in readers]
     block: Ints = np.concatenate([m.blocks for m in met])
-    size = np.concatenate([m.points for m in met]).astype(np.float64) * info.element_bytes
+    size = np.concatenate([m.points for m in met]).astype(np.float64) * info.travelling_bytes
     _, begin, number = np.unique(np.concatenate([m.cells for m in met]), return_index=True, return_inverse=True)
     return block[begin[number.reshape(-1)]], block, size
 

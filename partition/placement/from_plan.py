@@ -168,7 +168,7 @@ def _traffic_by_tensor(dataflow: Dataflow) -> list[Traffic]:
         for _, copy in edge.pairs:
             tensor = dataflow.pieces[copy].tensor
             name = producers[tensor].removesuffix(SUMMARY_SUFFIX) if tensor in producers else tensor
-            total[name, edge.source, edge.target] += dataflow.piece_bytes(copy)
+            total[name, edge.source, edge.target] += dataflow.sent_bytes(copy)
     return [Traffic(name, source, target, size) for (name, source, target), size in total.items()]
 
 

@@ -38,6 +38,8 @@ def _describe_winner(result: PlanningResult) -> str:
     if machines == 1:
         return f"{_describe_more_machines(result)}One machine{alone}: {format_time(seconds)}/step."
     traffic = f"{format_bytes(winner.bytes_forward * result.problem.micro_batches)} forward"
+    if winner.dataflow.depends_on_data:
+        traffic = f"about {traffic} (the data chooses which rows)"
     details = f"they send {traffic}{_describe_recomputation(winner)}. {describe_split(winner)}"
     if not one_machine.fits:
         return f"The model does not fit on one machine: {machines} machines {format_time(seconds)}/step; {details}"
@@ -92,6 +94,11 @@ def describe_split(plan: ScoredPlan) -> str:
         flops[_split_of(op, cut, labels)] += op.flops
     splits = max(flops, key=lambda split: flops[split])
     if not splits:
+        apart = sum(op.flops for op in graph.ops if not op.is_cuttable)
+        if plan.dataflow.depends_on_data and apart > flops[splits] / 2:
+            return (
+                "Most of the work is in experts, which are whole, side by side on different machines = expert parallel."
+            )
         return "Most operators are whole, on one machine each = pipeline parallel."
     parts = " and ".join(f"{what} in {count}" for what, count in splits)
     term = _FIELD_TERMS.get(splits[0][0]) if len(splits) == 1 else None

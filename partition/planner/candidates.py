@@ -6,6 +6,7 @@ mesh AxB by memory       the same with shares by the machines' memory
 mesh AxB to fit          the same with shares by speed up to what fits in memory (fitting_shares.py)
 mesh AxB, hosts alike    the same chosen as if machines of several hosts were as near as those of one
 mesh AxB, whole apart    operators that cannot be cut on a machine each, the others on the mesh (whole_operators.py)
+batch, whole apart       the same with the others cut along the batch, as people place experts by hand
 stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own; with "to fit" as above
 stages x meshes          a pipeline of stages of unlike size, each on a mesh of its own (stage_division.py)
 stages x meshes, turned  the same with the last machines for the first stages
@@ -20,7 +21,7 @@ kahypar AXES             Mt-KaHyPar on the hypergraph of these blocks
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -33,7 +34,7 @@ from ..layouts.device_mesh import DeviceMesh
 from ..layouts.layout_search import mesh_of_machines, mesh_shapes, mesh_shapes_of, search_layouts
 from ..layouts.resharding_cost import EQUAL_WEIGHTS, TrafficWeights
 from ..layouts.stage_division import MeshCosts, divide_stages
-from ..layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
+from ..layouts.standard_cuts import contiguous_stages, divide_batch, slice_layers, tile_images
 from .block_cuts import BlocksAlongAxes, cut_axis_sets, cut_by_kahypar, cut_by_metis
 from .fitting_shares import fit_shares, is_memory_tight
 from .plan import FAIR_SHARE, Boxes, Candidate, CutMaker, CutOrReason, PlanningProblem, Rejected
@@ -45,6 +46,7 @@ TO_FIT = " to fit"  # in the names of candidates that are made where memory is t
 MAX_DIVIDED_WORK = 4_000  # operators times machines up to which stages of unlike size are worth their time
 # The sum over pairs of operators does not see that latencies overlap where several messages leave at once.
 BYTES_FIRST = TrafficWeights(network=4.0, latency=0.0)
+WEIGHTS = ((EQUAL_WEIGHTS, ""), (BYTES_FIRST, " by bytes"))
 
 
 def propose_candidates(
@@ -156,15 +158,16 @@ def _make_on_meshes(problem: PlanningProblem, costs: CostModel, *, tight: bool) 
             yield f"{name}{TO_FIT}", partial(_to_fit, problem, groups, costs)
     if len(find_hosts(problem.cluster)) > 1:
         alike = replace(problem.cluster, links=())
-        for (weights, how), shape in itertools.product(
-            ((EQUAL_WEIGHTS, ""), (BYTES_FIRST, " by bytes")), mesh_shapes(len(machines))
-        ):
+        for (weights, how), shape in itertools.product(WEIGHTS, mesh_shapes(len(machines))):
             make = partial(_on_mesh, problem, [(machines, shape)], costs, weights, reckoned_on=alike)
             yield f"mesh {format_shape(shape)}{how}, hosts alike", make
     apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins)
-    for shape in mesh_shapes_of(problem.cluster) if apart else ():
+    if apart:
         fixed = replace(problem, pins={**apart, **problem.pins})
-        yield f"mesh {format_shape(shape)}, whole apart", partial(_on_mesh, fixed, [(machines, shape)], costs)
+        for shape, (weights, how) in itertools.product(mesh_shapes_of(problem.cluster), WEIGHTS):
+            make = partial(_on_mesh, fixed, [(machines, shape)], costs, weights)
+            yield f"mesh {format_shape(shape)}{how}, whole apart", make
+        yield "batch, whole apart", partial(_along_batch, problem, apart)
 
 
 def _make_in_stages(problem: PlanningProblem, costs: CostModel, *, tight: bool) -> Iterator[tuple[str, CutMaker]]:
@@ -197,6 +200,14 @@ def _slices(problem: PlanningProblem) -> CutOrReason:
     line = mesh_of_machines(problem.cluster, problem.machines, (len(problem.cluster),))
     boxes = slice_layers(problem.graph, line)
     return "no operator is wide enough" if boxes is None else (boxes, {})
+
+
+def _along_batch(problem: PlanningProblem, apart: Mapping[str, int]) -> CutOrReason:
+    line = mesh_of_machines(problem.cluster, problem.machines, (len(problem.cluster),))
+    boxes = divide_batch(problem.graph, line)
+    if boxes is None:
+        return "no operator has a sample for every machine"
+    return {**boxes, **{name: [(operator_box(problem.graph, name), machine)] for name, machine in apart.items()}}, {}
 
 
 def _tiles(problem: PlanningProblem, shape: tuple[int, ...]) -> CutOrReason:

@@ -2,7 +2,7 @@
 
 So the experts of a mixture, each of which gets as many tokens as the data says, come to lie on machines of their own,
 while what is around them is cut: expert parallelism (Lepikhin et al., "GShard", ICLR 2021, section 2.2), which nobody
-has declared.
+has declared. Rows are dispatched to them and combined where the rows are (operators.routed_rows), if these are few.
 """
 
 from collections import defaultdict
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from ..cluster.cost_model import CostModel
 from ..cluster.machines import Cluster
 from ..ir.graph import Graph, Op
+from ..operators.routed_rows import COMBINE, DISPATCH
 
 MIN_SHARE = 0.01  # of the seconds of a step that such operators must take together
 UNEVEN = 1.05  # how much longer the busiest machine may take where neighbours are kept together
@@ -32,6 +33,7 @@ def spread_whole_operators(graph: Graph, cluster: Cluster, costs: CostModel, pin
             placed |= zip((op.name for op in beside), chosen, strict=True)
     if len(placed) == len(pins):
         return {}
+    _place_routes(graph, placed)
     _place_sums(graph, placed)
     return {name: number for name, number in placed.items() if name not in pins}
 
@@ -81,6 +83,24 @@ def _busiest(chosen: Sequence[int], seconds: Sequence[float], speeds: Sequence[f
     for machine, one in zip(chosen, seconds, strict=True):
         load[machine] += one / speeds[machine]
     return max(load)
+
+
+def _place_routes(graph: Graph, placed: dict[str, int]) -> None:
+    """Place dispatches and combines with their operators where the rows of all together are more than all rows.
+
+    The whole tensor travels then, once, and what is made of it is added up before it travels.
+    """
+    readers = {name: op.name for op in graph.ops for name in op.inputs}
+    groups: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    for op in graph.ops:
+        (name,), read = op.outputs[:1], op.inputs[0] if op.inputs else ""
+        if op.target == DISPATCH and readers.get(name) in placed:
+            groups[read, placed[readers[name]]][op.name] = graph.tensors[name].density
+        elif op.target == COMBINE and graph.producers.get(read) in placed:
+            groups["", placed[graph.producers[read]]][op.name] = graph.tensors[read].density
+    for (_, machine), density in groups.items():
+        if sum(density.values()) > 1:
+            placed |= dict.fromkeys(density, machine)
 
 
 def _place_sums(graph: Graph, placed: dict[str, int]) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...errors import NetworkError
 from ...partition.ir.box import sizes
+from ...partition.operators.routed_rows import pack_rows, unpack_rows
 from ..channel.mailbox import Mailbox, MessageKey
 from ..channel.message import Message
 from .program import Program, TransferEdge
@@ -16,12 +18,20 @@ from .trace import Span, Trace
 PLAN, TOTAL, DONE = "plan", "total", "done"
 
 
+class ExpectedTensor(NamedTuple):
+    """A tensor that travels over an edge. packed: without its rows of zeros, as two (operators.routed_rows)."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    packed: bool
+
+
 @dataclass(frozen=True)
 class Route:
     """One kind of message over one edge, worked out ahead.
 
     kind: as it travels; what: the same without the tag. machine, peer: the other end, and its channel name. pieces:
-    those that travel, a tensor each. expected: shape and dtype of each tensor.
+    those that travel. expected: the tensor of each.
     """
 
     what: str
@@ -30,7 +40,7 @@ class Route:
     machine: int
     peer: str
     pieces: tuple[int, ...]
-    expected: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    expected: tuple["ExpectedTensor", ...]
 
     def key(self, step: int, micro: int) -> MessageKey:
         """The key by which such a message is waited for."""
@@ -80,13 +90,15 @@ class ReplicaPeers:
         """Work out a kind of message over an edge. positions: of its pieces that travel; all by default."""
         positions = range(len(edge.pieces)) if positions is None else positions
         pieces, infos = tuple(edge.pieces[i] for i in positions), self.program.tensors
-        dtypes = [getattr(torch, infos[self.program.pieces[piece].tensor].dtype) for piece in pieces]
-        expected = tuple((sizes(edge.boxes[i]), dtype) for i, dtype in zip(positions, dtypes, strict=True))
+        expected = tuple(
+            ExpectedTensor(sizes(edge.boxes[i]), getattr(torch, info.dtype), info.density < 1)
+            for i, info in zip(positions, [infos[self.program.pieces[piece].tensor] for piece in pieces], strict=True)
+        )
         return Route(what, self.tag + what, edge.edge, edge.peer, self.names[edge.peer], pieces, expected)
 
     def send(self, route: Route, step: int, micro: int, tensors: Sequence[Tensor]) -> None:
         """Send tensors over an edge."""
-        message = Message(route.kind, step, micro, route.edge, tensors=tuple(tensors))
+        message = Message(route.kind, step, micro, route.edge, tensors=_pack(route, tensors))
         self._record("send", route, message)  # before sending, as the copies of the channel count as transfer
         self.mailbox.send(route.peer, message)
 
@@ -114,16 +126,17 @@ class ReplicaPeers:
     def check_tensors(self, route: Route, message: Message) -> Sequence[Tensor]:
         """Return the tensors of a message; NetworkError where their shapes and dtypes are not those of the route."""
         self._record("receive", route, message)
-        tensors = message.tensors
-        if len(tensors) != len(route.expected) or any(
-            tensor.shape != shape or tensor.dtype != dtype
-            for tensor, (shape, dtype) in zip(tensors, route.expected, strict=True)
+        tensors = _unpack(route, message.tensors)
+        if tensors is None or any(
+            tensor.shape != expected.shape or tensor.dtype != expected.dtype
+            for tensor, expected in zip(tensors, route.expected, strict=True)
         ):
-            actual = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+            actual = [(tuple(tensor.shape), tensor.dtype) for tensor in message.tensors]
             raise NetworkError(
                 "E515",
                 f"{message.sender} sent {self.name} {_describe(actual)} as {message.kind!r} over edge {route.edge} "
-                f"(step {message.step}); by its own program {self.name} expects {_describe(route.expected)}",
+                f"(step {message.step}); by its own program {self.name} expects "
+                f"{_describe([(expected.shape, expected.dtype) for expected in route.expected])}",
                 fix="the two run programs of different placements: start the whole run again from one placement file",
             )
         return tensors
@@ -148,3 +161,26 @@ class ReplicaPeers:
 
 def _describe(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[tuple[tuple[int, ...], str]]:
     return [(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in tensors]
+
+
+def _pack(route: Route, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return tensors as they travel over a route."""
+    pairs = zip(route.expected, tensors, strict=True)
+    return tuple(part for expected, one in pairs for part in (pack_rows(one) if expected.packed else (one,)))
+
+
+def _unpack(route: Route, parts: Sequence[Tensor]) -> Sequence[Tensor] | None:
+    """Return the tensors of a message of a route; None where the parts cannot be those."""
+    packed = sum(expected.packed for expected in route.expected)
+    if len(parts) != len(route.expected) + packed:
+        return None
+    if not packed:
+        return parts
+    left = iter(parts)
+    try:
+        return [
+            unpack_rows((next(left), next(left)), expected.shape) if expected.packed else next(left)
+            for expected in route.expected
+        ]
+    except ValueError:
+        return None

@@ -29,6 +29,24 @@ class Experts(nn.Module):
         return self.head(F.dropout(out, 0.3, self.training) if self.experts[0][2].p else out)
 
 
+class ExpertsOfSequences(nn.Module):
+    """A mixture of experts by masks over sequences of tokens, each of which goes to one expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate, self.head = nn.Linear(8, 12), nn.Linear(12, 3), nn.Linear(12, 5)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 12)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        weights, chosen = self.gate(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mask = chosen == number
+            out[mask] += expert(x[mask]) * weights[mask][:, None]
+        return self.head(x + out).mean(1)
+
+
 class Masked(nn.Module):
     """Computes only where a mask says so, with a norm over what is left, and puts the result back in place."""
 
@@ -102,6 +120,7 @@ def linear() -> nn.Module:
 DYNAMIC_CASES = {
     "experts": Case(Experts, images(12, 8)),
     "experts with dropout": Case(lambda: Experts(0.2), images(12, 8)),
+    "experts of sequences": Case(ExpertsOfSequences, lambda: Data((real(4, 6, 8),), (classes(5, 4),))),
     "masked": Case(Masked, images(12, 6)),
     "packed": Case(Packed, sequences),
     "upsampled": Case(Upsampled, images(6, 6)),

@@ -266,3 +266,13 @@ def index_put_rows(site: Site) -> Signature | None:
     if "value" in site.tensors:
         operands["value"] = []
     return Signature(operands, labels, fixed=frozenset({labels[dim]}))
+
+
+@sharding_rule("cutset.dispatch", "cutset.combine", cost=COPY)
+def route(site: Site) -> Signature | None:
+    """x in the rows for which `chosen` is true anywhere (see operators.routed_rows)."""
+    labels, dims = make_labels(len(site.output.shape)), site["chosen_dims"]
+    chosen: list[Label] = [None] * len(site.shape("chosen"))
+    for position, dim in enumerate(dims):
+        chosen[dim] = labels[site["dim"] + position]
+    return Signature({"self": labels, "chosen": chosen}, labels, work=0.0)

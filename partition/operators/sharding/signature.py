@@ -82,7 +82,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class DraftTensor:
-    """A tensor whose axes are not known yet. stride: in elements.
+    """A tensor whose axes are not known yet. stride: in elements. density: as of `ir.graph.TensorInfo`.
 
     kind: as of `ir.graph.TensorInfo`; or "dynamic", a tensor whose size depends on data, or "number", no tensor at all.
     Neither of these leaves the island of which it is a part.
@@ -94,6 +94,7 @@ class DraftTensor:
     kind: str
     stride: tuple[int, ...]
     element_bytes: int
+    density: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -17,27 +17,35 @@ from cutset.models.task import Data
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import CostModel
 from cutset.partition.cluster.machines import Cluster, uniform_cluster
+from cutset.partition.dataflow.cut import Cut, fuse_boxes
+from cutset.partition.dataflow.dataflow import Dataflow
+from cutset.partition.dataflow.lowering import lower_cut
+from cutset.partition.dataflow.simulator import simulate
 from cutset.partition.ir.graph import Graph
 from cutset.partition.operators.island import ISLAND
+from cutset.partition.operators.routed_rows import COMBINE, DISPATCH, ROUTED
+from cutset.partition.placement.verdict import write_verdict
 from cutset.partition.planner.candidates import propose_candidates
 from cutset.partition.planner.plan import Candidate, PlanningProblem
 from cutset.partition.planner.planner import find_plan
 from cutset.partition.planner.whole_operators import _share_out, spread_whole_operators
+from cutset.tools.bench.planner.hand_plans import _divide_batch
 
 TOKENS, WIDTH, HIDDEN = 512, 128, 512
 
 
 class Mixture(nn.Module):
-    """Experts of which each token goes to two at most, and a layer before and after."""
+    """Experts of which each token goes to some at most, and a layer before and after."""
 
-    def __init__(self, hidden: Sequence[int]) -> None:
+    def __init__(self, hidden: Sequence[int], chosen: int = 2) -> None:
         super().__init__()
+        self.chosen = min(chosen, len(hidden))
         self.first, self.last, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 10), nn.Linear(WIDTH, len(hidden))
         self.experts = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, h), nn.GELU(), nn.Linear(h, WIDTH)) for h in hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
-        weight, chosen = self.gate(x).softmax(-1).topk(min(2, len(self.experts)), -1)
+        weight, chosen = self.gate(x).softmax(-1).topk(self.chosen, -1)
         out = torch.zeros_like(x)
         for number, expert in enumerate(self.experts):
             token, place = torch.where(chosen == number)
@@ -49,9 +57,9 @@ def mixed_samples() -> Data:
     return Data((torch.randn(64, WIDTH),), (torch.randint(10, (64,)),))
 
 
-def mixture(hidden: Sequence[int]) -> Graph:
+def mixture(hidden: Sequence[int], chosen: int = 2) -> Graph:
     batch = (torch.zeros(TOKENS, WIDTH),), (torch.zeros(TOKENS, dtype=torch.long),)
-    return capture(Mixture(hidden), F.cross_entropy, *batch)[0]
+    return capture(Mixture(hidden, chosen), F.cross_entropy, *batch)[0]
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +75,22 @@ def spread(graph: Graph, cluster: Cluster, pins: dict[str, int] | None = None) -
     return spread_whole_operators(graph, cluster, CostModel(graph.tensors), pins or {})
 
 
-def test_neighbours_are_together_and_their_sum_is_with_them(eight: Graph) -> None:
+def test_neighbours_are_together_and_rows_are_routed_where_they_are(eight: Graph) -> None:
     placed = spread(eight, network(1))
     experts = [op.name for op in eight.ops if op.target == ISLAND]
     assert [placed[name] for name in experts] == [0, 0, 1, 1, 2, 2, 3, 3]
-    sums = [op for op in eight.ops if op.target == "aten.add.Tensor" and op.name in placed]
-    assert [placed[op.name] for op in sums] == [0, 1, 2, 3]
-    assert len(placed) == len(experts) + len(sums)
+    assert len(placed) == len(experts)
+
+
+def test_of_more_rows_than_all_the_whole_tensor_travels_and_a_sum_returns() -> None:
+    graph = mixture([HIDDEN] * 8, chosen=3)  # four experts of a machine take 1.5 times as many rows as there are
+    placed = spread(graph, network(1, machines=2))
+    experts = [op.name for op in graph.ops if op.target == ISLAND]
+    assert [placed[name] for name in experts] == [0, 0, 0, 0, 1, 1, 1, 1]
+    for target in ROUTED:
+        assert [placed[op.name] for op in graph.ops if op.target == target] == [0, 0, 0, 0, 1, 1, 1, 1]
+    sums = [op for op in graph.ops if op.target == "aten.add.Tensor" and op.name in placed]
+    assert sorted(placed[op.name] for op in sums) == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_pinned_expert_stays_where_it_is(eight: Graph) -> None:
@@ -89,6 +106,27 @@ def test_a_plan_is_as_fast_as_one_whose_experts_are_placed_by_hand(eight: Graph,
     by_hand = [f"{name}={number // 2}" for number, name in enumerate(experts)]
     found = find_plan(eight, network(gbits)).winner.simulation.step_s
     assert found <= find_plan(eight, network(gbits), pins=by_hand).winner.simulation.step_s
+    assert found <= simulate(expert_parallel(eight, 4), network(gbits)).step_s
+
+
+def expert_parallel(graph: Graph, machines: int) -> Dataflow:
+    """Experts side by side, all else divided by the batch, as GShard does it (Lepikhin et al., 2021, section 3.2)."""
+    experts = [op for op in graph.ops if op.target == ISLAND]
+    boxes = _divide_batch(graph, [1.0] * machines)
+    boxes |= {op.name: [(op.nest.box, i * machines // len(experts))] for i, op in enumerate(experts)}
+    return lower_cut(graph, Cut(machines, fuse_boxes(machines, boxes)))
+
+
+@pytest.mark.parametrize(("machines", "chosen"), [(4, 2), (2, 1), (8, 2)])
+def test_only_the_tokens_of_an_expert_travel_to_it_and_back(machines: int, chosen: int) -> None:
+    graph = mixture([HIDDEN] * 8, chosen)
+    dataflow, ops = expert_parallel(graph, machines), {op.name: op for op in graph.ops}
+    routed = {op.outputs[0] for op in ops.values() if op.target == DISPATCH}
+    routed |= {op.inputs[0] for op in ops.values() if op.target == COMBINE}
+    pieces = [copy for edge in dataflow.edges for _, copy in edge.pairs if dataflow.pieces[copy].tensor in routed]
+    sent = sum(map(dataflow.sent_bytes, pieces))
+    tokens = 2 * chosen * TOKENS * WIDTH * 4 * (machines - 1) / machines
+    assert sent == pytest.approx(tokens, rel=0.03)  # of three made-up batches, and a bit for each row
 
 
 def test_a_step_of_such_a_plan_is_that_of_plain_torch() -> None:
@@ -120,3 +158,9 @@ def test_no_machine_has_much_more_than_in_the_best_of_all_ways(seconds: list[flo
     best = min(busiest(chosen) for chosen in itertools.product(range(len(speeds)), repeat=len(seconds)))
     # Graham's bound for like machines is 4/3; for machines of two speeds Gonzalez, Ibarra and Sahni (1977) give 2.
     assert busiest(_share_out(seconds, speeds)) <= 1.05 * 2 * best * (1 + 1e-9)
+
+
+def test_the_verdict_says_so(eight: Graph) -> None:
+    verdict = write_verdict(find_plan(eight, network(10)))
+    assert "forward (the data chooses which rows)" in verdict
+    assert verdict.endswith("= expert parallel.")

@@ -38,6 +38,7 @@ from .standing_pairs import STANDING_PAIRS, StandingPair
 ROUNDS, STEPS, WARM_UP = 3, 30, 5
 STEP_WITHIN = (0.85, 1.15)  # predicted over measured
 MEMORY_WITHIN = 0.1
+BYTES_WITHIN = 0.1  # for experts, whose tokens are counted by made-up operands before
 SAME = 0.03  # steps that differ by less are as good as each other, as the planner has it
 MIN_LATENCY_S = 1e-5
 Tell = Callable[[str], None]
@@ -90,6 +91,13 @@ class PlannedPair:
     def bytes_sent(self) -> int:
         """The bytes that they sent."""
         return self.cut_rounds[-1].bytes_sent
+
+    @property
+    def bytes_hold(self) -> bool:
+        """Whether these are the same; near enough where what is sent follows from data."""
+        if self.flow.depends_on_data:
+            return abs(self.bytes_predicted / self.bytes_sent - 1) <= BYTES_WITHIN
+        return self.bytes_predicted == self.bytes_sent
 
     @property
     def memory_ratio(self) -> float:
@@ -222,7 +230,7 @@ def tabulate(rows: Sequence[PlannedPair]) -> BenchTable[PlannedPair]:
     count, (low, high) = len(rows), STEP_WITHIN
     held = {
         f"step within {low} to {high}": sum(one.step_holds for one in rows),
-        "bytes exact": sum(one.bytes_predicted == one.bytes_sent for one in rows),
+        f"bytes exact, or within {BYTES_WITHIN:.0%} where they follow from data": sum(one.bytes_hold for one in rows),
         f"memory within {MEMORY_WITHIN:.0%}": sum(abs(one.memory_ratio - 1) <= MEMORY_WITHIN for one in rows),
         "one machine or more, rightly": sum(one.fewer_holds for one in rows),
     }

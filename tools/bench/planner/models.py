@@ -12,9 +12,11 @@ from ....partition.capture.export import capture
 from ....partition.cluster.machines import Cluster, uniform_cluster
 from ....partition.dataflow.cut import Cut, PlacedBox, colocate_overwriters, fuse_boxes
 from ....partition.dataflow.lowering import lower_cut
+from ....partition.ir.box import volume
 from ....partition.ir.graph import Graph
 from ....partition.layouts.layout_search import mesh_of_machines, mesh_shapes
 from ....partition.layouts.standard_cuts import slice_layers, tile_images
+from ....partition.operators.island import ISLAND
 from ...task.capture_task import capture_task
 from ...task.load_task import TaskSpec
 from .random_nets import RandomNet, compute_mean_square, make_random_net
@@ -147,8 +149,13 @@ def _count_megatron_bytes(machines: int, elements: int, graph: Graph) -> tuple[s
 
 
 def _count_expert_bytes(machines: int, elements: int, graph: Graph) -> tuple[str, float]:
-    """Return the bytes of tokens that travel to their experts and back, and no others (GShard, section 3.2)."""
-    return "expert parallelism", 2.0 * CHOSEN * elements * 4 * (machines - 1) / machines
+    """Return the bytes of experts by hand: tokens that travel to their experts and back, and no others (GShard, section
+    3.2), and the parameters around them, which every machine reads for its part of the batch.
+    """
+    own = {name for op in graph.ops if op.target == ISLAND for name in op.inputs}
+    around = sum(volume(info.box) * info.element_bytes for info in graph.parameters if info.name not in own)
+    tokens = 2 * CHOSEN * elements * 4 * (machines - 1) / machines
+    return "expert parallelism", tokens + around * (machines - 1)
 
 
 def _count_slice_bytes(machines: int, graph: Graph) -> tuple[str, float]:

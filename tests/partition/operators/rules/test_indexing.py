@@ -72,6 +72,10 @@ def by_tensors() -> dict[str, Given]:
         "index_copy": given("index_copy", x(3, 5), 1, torch.tensor([4, 0]), x(3, 2)),
         "index_fill": given("aten.index_fill.int_Scalar", x(3, 5), 1, torch.tensor([4, 0]), 2.0),
         "index_fill tensor": given("aten.index_fill.int_Tensor", x(3, 5), 1, torch.tensor([4, 0]), x()),
+        "dispatch": given("cutset.dispatch.default", x(6, 4), b(6), 0, [0]),
+        "dispatch any": given("cutset.dispatch.default", x(3, 6, 4), b(2, 6), 1, [1]),
+        "dispatch pairs": given("cutset.dispatch.default", x(3, 6, 4), n(2, 3, 2, 6), 0, [0, 2]),
+        "combine": given("cutset.combine.default", x(6, 4), b(6, 2), 0, [0]),
     }
 
 

@@ -62,7 +62,17 @@ def test_what_holds_is_counted():
     assert (wrong.ratio, wrong.step_holds, wrong.fewer_holds) == (pytest.approx(2.0), False, False)
     table = tabulate([right, wrong])
     assert list(table.facts["held"].values()) == [1, 1, 1, 1]
-    assert "step within 0.85 to 1.15: 1 of 2; bytes exact: 1 of 2" in table.notes[1]
+    assert "step within 0.85 to 1.15: 1 of 2" in table.notes[1]
+    assert "bytes exact, or within 10% where they follow from data: 1 of 2" in table.notes[1]
+
+
+@pytest.mark.usefixtures("constants")
+def test_bytes_that_follow_from_data_are_near():
+    one = plan_pair(next(pair for pair in STANDING_PAIRS if pair.model.endswith(":mixture")), pytest.fail)
+    assert one.flow.depends_on_data
+    for factor, holds in [(1.0, True), (1.05, True), (1.2, False), (0.8, False)]:
+        sent = StepTimes((1.0,), 0.0, round(factor * one.bytes_predicted), (), ())
+        assert replace(one, cut_rounds=[sent]).bytes_hold is holds
 
 
 def test_a_measured_link_is_no_faster_than_its_wire():
