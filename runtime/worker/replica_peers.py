@@ -57,6 +57,7 @@ class ReplicaPeers:
         self.program, self.mailbox, self.names, self.tag, self.trace = program, mailbox, names, tag, trace
         self._others = [machine for machine in range(program.machines) if machine != program.machine]
         self._plans_agree = False
+        self.bytes_left_out = 0  # rows of zeros that did not travel, less the bits that say which
 
     @property
     def name(self) -> str:
@@ -99,6 +100,7 @@ class ReplicaPeers:
     def send(self, route: Route, step: int, micro: int, tensors: Sequence[Tensor]) -> None:
         """Send tensors over an edge."""
         message = Message(route.kind, step, micro, route.edge, tensors=_pack(route, tensors))
+        self.bytes_left_out += sum(tensor.nbytes for tensor in tensors) - message.bytes
         self._record("send", route, message)  # before sending, as the copies of the channel count as transfer
         self.mailbox.send(route.peer, message)
 

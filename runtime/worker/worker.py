@@ -99,6 +99,11 @@ class Worker:
         """The gradients of the parameters, flat [n], added up since they were last zeroed."""
         return self.states.gradients
 
+    @property
+    def bytes_left_out(self) -> int:
+        """Bytes of tensors that did not travel with those that were sent so far, as rows of zeros."""
+        return self._remote.bytes_left_out
+
     def move(self, values: Tensor) -> None:
         """Keep the parameters in another flat buffer from now on, which holds their values already."""
         self.states.move(values)

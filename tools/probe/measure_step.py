@@ -58,13 +58,14 @@ class StepTimes:
     """Seconds of each step after the warm-up, in order.
 
     busy_s: the seconds of a median step in which the workers' threads had a core, summed over the workers; of several
-    threads of torch in one worker, one counts. bytes_sent: by all workers in a step. before_bytes, peak_bytes: resident
-    memory of each worker before it had a model, and at most.
+    threads of torch in one worker, one counts. bytes_sent: by all workers in a step; bytes_left_out: of rows of zeros,
+    which did not travel. before_bytes, peak_bytes: resident memory of each worker before it had a model, and at most.
     """
 
     seconds: tuple[float, ...]
     busy_s: float = 0.0
     bytes_sent: int = 0
+    bytes_left_out: int = 0
     before_bytes: tuple[int, ...] = ()
     peak_bytes: tuple[int, ...] = ()
 
@@ -127,7 +128,8 @@ def _summarise(records: Sequence[WorkerRecord], warm_up: int, *, pauses: bool = 
         took = [end - before for before, end in pairwise(last)]
     busy = [sum(busy for _, _, busy in step) for step in ends]
     before, peaks = tuple(r.before_bytes for r in records), tuple(r.peak_bytes for r in records)
-    return StepTimes(tuple(took), statistics.median(busy), sum(r.bytes_sent for r in records), before, peaks)
+    sent, left_out = sum(r.bytes_sent for r in records), sum(r.bytes_left_out for r in records)
+    return StepTimes(tuple(took), statistics.median(busy), sent, left_out, before, peaks)
 
 
 def make_roles(

@@ -37,12 +37,14 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     """What one worker measured.
 
     times: begin and end of every step by the host's clock, and for how long this thread had a core meanwhile.
-    bytes_sent: bytes of the tensors that it sent in the last step. before_bytes, peak_bytes: its resident memory before
-    it had a model, and the most that it had while it made steps; 0 where the system does not say.
+    bytes_sent: bytes of the tensors that it sent in the last step; bytes_left_out: of rows of zeros, which did not
+    travel. before_bytes, peak_bytes: its resident memory before it had a model, and the most that it had while it made
+    steps; 0 where the system does not say.
     """
 
     times: list[tuple[float, float, float]]
     bytes_sent: int
+    bytes_left_out: int
     before_bytes: int
     peak_bytes: int
 
@@ -82,16 +84,17 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
     worker = make_worker(config, mailbox)
     batch, pushed = make_batch(config), hold_pushed(worker)
     restart_peak()
-    times, sent = [], 0
+    times, sent, left_out = [], 0, 0
     for step in range(config.steps):
         worker.gradients.zero_()
         progress.value = step
         waits = config.pauses or not step
         begin = agree_on_start(mailbox, config.peers, worker.program.machine, step) if waits else time.monotonic()
-        busy, sent = time.thread_time(), mailbox.bytes_sent
+        busy, sent, left_out = time.thread_time(), mailbox.bytes_sent, worker.bytes_left_out
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
-    record = WorkerRecord(times, mailbox.bytes_sent - sent, before, read_memory("VmHWM"))
+    sent, left_out = mailbox.bytes_sent - sent, worker.bytes_left_out - left_out
+    record = WorkerRecord(times, sent, left_out, before, read_memory("VmHWM"))
     del pushed
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
@@ -145,7 +148,7 @@ def time_uncut_steps(channel: Channel, setup: Any, progress: RoleProgress) -> di
         begin, busy = time.monotonic(), time.thread_time()
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
-    record = WorkerRecord(times, 0, before, read_memory("VmHWM"))
+    record = WorkerRecord(times, 0, 0, before, read_memory("VmHWM"))
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]
 
 

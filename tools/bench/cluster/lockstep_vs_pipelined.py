@@ -232,7 +232,10 @@ def compute_paces(dataflow: Dataflow, cluster: Cluster) -> list[Pace]:
 
 
 def count_step_bytes(dataflow: Dataflow, micro_batches: int) -> int:
-    """Sum the bytes of a step between machines: activations and their gradients, and shared state once."""
+    """Sum the bytes of a step between machines: activations and their gradients, and shared state once.
+
+    Of tensors that travel without their rows of zeros, the bytes that are expected.
+    """
     edges = sum(dataflow.bytes(edge) + dataflow.gradient_bytes(edge) for edge in dataflow.edges)
     return micro_batches * edges + sum(
         dataflow.bytes(edge) + dataflow.gradient_bytes(edge) for edge in dataflow.shared_edges

@@ -113,8 +113,9 @@ def list_predictions(rows: Sequence[PlannedPair]) -> Iterator[PeerComparison]:
         steps = tuple(times.median_s for times in row.cut_rounds)
         within = Limit(1 / most, 1 / least)
         yield PeerComparison(f"step of {name}", SECONDS, steps, "predicted", (row.predicted_s,), within)
-        sent, predicted, exact = (float(row.bytes_sent),), (float(row.bytes_predicted),), Limit(1.0, 1.0)
-        yield PeerComparison(f"sent by {name}", BYTES, sent, "predicted", predicted, exact)
+        predicted, sent = row.whole_bytes
+        exact = Limit(1.0, 1.0)
+        yield PeerComparison(f"sent by {name}", BYTES, (float(sent),), "predicted", (float(predicted),), exact)
 
 
 def measure_cluster(options: BenchmarkOptions, tell: Tell) -> Sequence[PeerComparison]:

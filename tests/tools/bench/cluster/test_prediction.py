@@ -12,6 +12,7 @@ from cutset.tools.bench.cluster.prediction import (
     PlannedPair,
     _link_machines,
     _measure_round,
+    count_whole_bytes,
     measure_predictions,
     plan_pair,
     tabulate,
@@ -47,7 +48,7 @@ def test_what_holds_is_counted():
 
     def measured(cut_s: float, one_s: float, *, bytes_sent: int, factor: float) -> PlannedPair:
         taken = tuple(round(factor * size) for size in memories)
-        cut = [StepTimes((cut_s * extra,), 0.0, bytes_sent, (), taken) for extra in (1.0, 2.0)]
+        cut = [StepTimes((cut_s * extra,), bytes_sent=bytes_sent, peak_bytes=taken) for extra in (1.0, 2.0)]
         return replace(one, cut_rounds=cut, one_rounds=[StepTimes((one_s,))])
 
     right = measured(said, said / 3, bytes_sent=one.bytes_predicted, factor=1.05)
@@ -62,17 +63,17 @@ def test_what_holds_is_counted():
     assert (wrong.ratio, wrong.step_holds, wrong.fewer_holds) == (pytest.approx(2.0), False, False)
     table = tabulate([right, wrong])
     assert list(table.facts["held"].values()) == [1, 1, 1, 1]
-    assert "step within 0.85 to 1.15: 1 of 2" in table.notes[1]
-    assert "bytes exact, or within 10% where they follow from data: 1 of 2" in table.notes[1]
+    assert "step within 0.85 to 1.15: 1 of 2; bytes exact: 1 of 2" in table.notes[2]
 
 
 @pytest.mark.usefixtures("constants")
-def test_bytes_that_follow_from_data_are_near():
+def test_bytes_are_exact_with_the_rows_that_did_not_travel():
     one = plan_pair(next(pair for pair in STANDING_PAIRS if pair.model.endswith(":mixture")), pytest.fail)
-    assert one.flow.depends_on_data
-    for factor, holds in [(1.0, True), (1.05, True), (1.2, False), (0.8, False)]:
-        sent = StepTimes((1.0,), 0.0, round(factor * one.bytes_predicted), (), ())
-        assert replace(one, cut_rounds=[sent]).bytes_hold is holds
+    whole = count_whole_bytes(one.flow, 1)
+    assert one.bytes_predicted < whole
+    for sent, left_out, exact in [(whole, 0, True), (whole - 96, 96, True), (whole - 96, 95, False)]:
+        measured = StepTimes((1.0,), bytes_sent=sent, bytes_left_out=left_out)
+        assert replace(one, cut_rounds=[measured]).bytes_exact is exact
 
 
 def test_a_measured_link_is_no_faster_than_its_wire():
