@@ -38,6 +38,8 @@ from ..operators.sharding.cost_class import (
 from ..operators.sharding.sharding_rule import SUMMARY_SUFFIX
 from .machines import Machine
 
+PACKING_CALLS = 4  # that pack a tensor or unpack it (operators.routed_rows)
+
 
 def class_of(op: Op) -> CostClass:
     """Return the class of an operator, which its sharding rule names; without a rule it is opaque."""
@@ -146,6 +148,15 @@ def gather_seconds(box: Box, pieces: int, machine: Machine, *, element_bytes: in
         return 0.0, 0.0
     moved = 2 * volume(box) * element_bytes / machine.memory_bandwidth
     return machine.operator_s + machine.gradient_s * pieces + moved, machine.gradient_s * (1 + pieces)
+
+
+def pack_seconds(elements: int, info: TensorInfo, machine: Machine) -> float:
+    """Seconds of leaving rows of zeros out of a tensor that is sent, or of putting them back where it arrives.
+
+    All of it is read, or written, once, and the rows that travel are copied; each way takes a few calls.
+    """
+    moved = elements * (info.element_bytes + 2 * info.travelling_bytes)
+    return PACKING_CALLS * machine.operator_s + moved / machine.memory_bandwidth
 
 
 def mask_seconds(graph: Graph, needed: Collection[str], machine: Machine) -> float:

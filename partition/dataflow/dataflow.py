@@ -121,7 +121,7 @@ class Dataflow:
                 sizes[piece.index] = count_packed_bytes(volume(piece.box), row, info.element_bytes, info.density)
         return sizes
 
-    @property
+    @cached_property
     def depends_on_data(self) -> bool:
         """Whether what is sent follows from data: tensors travel without their rows of zeros."""
         pieces, tensors = self.pieces, self.graph.tensors

@@ -4,11 +4,12 @@ The backward pass sends each gradient back the way its tensor came.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, sum_seconds
+from ..cluster.cost_model import CostModel, gather_seconds, mask_seconds, pack_seconds, sum_seconds
 from ..cluster.machines import Cluster
+from ..ir.box import volume
 from .dataflow import RUN, Dataflow
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -72,12 +73,28 @@ def make_schedules(
         back = dataflow.gradient_bytes(edge)
         if back:
             _connect(roles, edge.target, edge.source, back, BACKWARD, (first, edge.stage))
+    _add_packing(dataflow, cluster, roles, readers)
     for machine, spec in enumerate(cluster.machines):
         for segment in roles[machine].segments:
             copied_s = [_copy_seconds(cluster, machine, send.target, send.bytes) for send in segment.sends]
             segment.seconds += spec.message_s * (segment.waits + len(segment.sends)) + sum(copied_s)
     _add_shared_state(dataflow, cluster, roles, micro_batches)
     return roles
+
+
+def _add_packing(
+    dataflow: Dataflow, cluster: Cluster, roles: list[MachineSchedule], readers: Mapping[int, int]
+) -> None:
+    """Add what it takes to leave rows of zeros out of messages and to put them back; backward the same again."""
+    for edge in dataflow.edges if dataflow.depends_on_data else ():
+        ends = ((edge.source, edge.stage), (edge.target, readers[edge.index]))
+        packed = [(copy, dataflow.graph.tensors[dataflow.pieces[copy].tensor]) for _, copy in edge.pairs]
+        for copy, info in packed:
+            for machine, stage in ends if info.density < 1 else ():
+                role, spec = roles[machine], cluster.machines[machine]
+                seconds = pack_seconds(volume(dataflow.pieces[copy].box), info, spec)
+                role.segments[role.forward(stage)].seconds += seconds
+                role.segments[role.backward(stage)].seconds += seconds if info.gradient else 0.0
 
 
 def _add_shared_state(dataflow: Dataflow, cluster: Cluster, roles: list[MachineSchedule], micro_batches: int) -> None:

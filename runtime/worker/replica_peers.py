@@ -57,7 +57,7 @@ class ReplicaPeers:
         self.program, self.mailbox, self.names, self.tag, self.trace = program, mailbox, names, tag, trace
         self._others = [machine for machine in range(program.machines) if machine != program.machine]
         self._plans_agree = False
-        self.bytes_left_out = 0  # rows of zeros that did not travel, less the bits that say which
+        self.bytes_left_out = 0  # so far, of rows of zeros that did not travel, less the bits that say which
 
     @property
     def name(self) -> str:

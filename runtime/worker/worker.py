@@ -75,7 +75,7 @@ class Worker:
         self.trace = trace or Trace(range(0))
         self._order, self._pace = order, pace
         self._ahead: int | None = None  # the step before
-        self._remote = ReplicaPeers(program, mailbox, self.peers, tag=tag, trace=self.trace)
+        self.remote = ReplicaPeers(program, mailbox, self.peers, tag=tag, trace=self.trace)
         self.states = states or FlatParameters(program)
         self.seed, self.tag = seed, tag
         self.cap = 1 if program.one_at_a_time else cap or program.machines
@@ -86,7 +86,7 @@ class Worker:
         self._large = find_large_segments(program)
         self._runner = SegmentRunner(program, self.states, rng_lock=self._rng_lock, leaf_modules=leaf_modules)
         self._batch_tensors = BatchTensors(program)
-        self._shared = SharedState(program, self._remote, self.states, self._runner)
+        self._shared = SharedState(program, self.remote, self.states, self._runner)
         self._routes = [self._segment_routes(position) for position in range(len(program.segments))]
 
     @property
@@ -98,11 +98,6 @@ class Worker:
     def gradients(self) -> Tensor:
         """The gradients of the parameters, flat [n], added up since they were last zeroed."""
         return self.states.gradients
-
-    @property
-    def bytes_left_out(self) -> int:
-        """Bytes of tensors that did not travel with those that were sent so far, as rows of zeros."""
-        return self._remote.bytes_left_out
 
     def move(self, values: Tensor) -> None:
         """Keep the parameters in another flat buffer from now on, which holds their values already."""
@@ -130,7 +125,7 @@ class Worker:
         rows = [slice(i * size, (i + 1) * size) for i in range(count)] if count > 1 else [None]
         micros = list(self._run((self._batch_tensors.take(batch, r) for r in rows), step, count))
         self._shared.return_gradients(step)
-        self._remote.report_done(step, 0)
+        self.remote.report_done(step, 0)
         self._ahead = step
         self.trace.record("step", step, begin)
         return sum(m.loss for m in micros) / len(micros) if self.program.results else None
@@ -138,7 +133,7 @@ class Worker:
     def await_last_step(self) -> None:
         """Wait until the machine with the loss has done the last step: this one is at most one step ahead."""
         if self._ahead is not None:
-            self._remote.await_done(self._ahead, 0)
+            self.remote.await_done(self._ahead, 0)
             self._ahead = None
 
     def clip(self, max_norm: float, step: int) -> float:
@@ -147,13 +142,13 @@ class Worker:
         It does what torch.nn.utils.clip_grad_norm_ does; every machine of the replica must call it.
         """
         square = float(torch.linalg.vector_norm(self.gradients, dtype=torch.float64)) ** 2
-        norm: float = self._remote.total(square, step) ** 0.5
+        norm: float = self.remote.total(square, step) ** 0.5
         self.gradients.mul_(min(1.0, max_norm / (norm + 1e-6)))
         return norm
 
     def broadcast(self, number: int, step: int) -> int:
         """Return the number that machine 0 passes; every machine of the replica must call it."""
-        return int(self._remote.total(number if self.program.machine == 0 else 0, step))
+        return int(self.remote.total(number if self.program.machine == 0 else 0, step))
 
     def predict(self, batch: Data, step: int) -> list[tuple[Box, Tensor]]:
         """Compute the output for one batch. Returns the boxes of it that this machine computes, with their tensors."""
@@ -168,17 +163,17 @@ class Worker:
         self._shared.exchange(step)
         count, ahead = 0, STREAM_AHEAD * self.cap
         for micro in self._run(self._throttle(batches, step, ahead), step):
-            self._remote.report_done(step, micro.index)
+            self.remote.report_done(step, micro.index)
             count += 1
             yield [(self.program.pieces[i].box, micro.results[i]) for i in self.program.results]
         for number in range(max(0, count - ahead), count):  # the next stream finds no messages of this one
-            self._remote.await_done(step, number)
+            self.remote.await_done(step, number)
 
     def _throttle(self, batches: Iterable[Data], step: int, ahead: int) -> Iterator[dict[str, Tensor]]:
         """Yield the tensors of batches, at most `ahead` batches before the one that the last machine has done."""
         for number, batch in enumerate(batches):
             if number >= ahead:
-                self._remote.await_done(step, number - ahead)
+                self.remote.await_done(step, number - ahead)
             if len(batch) != self.program.batch:
                 size = self.program.batch
                 raise BadInput("E343", f"{len(batch)} samples to predict; the program takes {size} at a time")
@@ -224,7 +219,7 @@ class Worker:
     def _await(self, runnable: list[MicroBatch], step: int) -> None:
         """Wait for a message that lets one of these micro-batches go on."""
         micro_of = {key: micro for micro in runnable for key in micro.wanted}
-        message = self._remote.wait(micro_of, step)
+        message = self.remote.wait(micro_of, step)
         key = message_key(message)
         micro = micro_of[key]
         self._deliver(micro, micro.wanted.pop(key), message)
@@ -286,7 +281,7 @@ class Worker:
         micro.wanted = {route.key(step, micro.index): route for route in routes}
 
     def _deliver(self, micro: MicroBatch, route: Route, message: Message) -> None:
-        tensors = self._remote.check_tensors(route, message)
+        tensors = self.remote.check_tensors(route, message)
         if route.what == BACKWARD:
             micro.returned[route.edge] = tensors
             return
@@ -300,7 +295,7 @@ class Worker:
         self._keep_pace(begin, position, backward=False)
         self.trace.record(FORWARD, step, begin, micro.index, position)
         for route, frames in zip(self._routes[position].sends, outputs, strict=True):
-            self._remote.send(route, step, micro.index, frames)
+            self.remote.send(route, step, micro.index, frames)
         micro.forward += 1
         self._expect(micro, step)
 
@@ -312,12 +307,12 @@ class Worker:
         self._keep_pace(begin, position, backward=True)
         self.trace.record(BACKWARD, step, begin, micro.index, position)
         for route in self._routes[position].returns:
-            self._remote.send(route, step, micro.index, gradients_of(route.pieces, micro.inputs))
+            self.remote.send(route, step, micro.index, gradients_of(route.pieces, micro.inputs))
         micro.backward += 1
         self._expect(micro, step)
 
     def _segment_routes(self, position: int) -> "_SegmentRoutes":
-        program, route, segment = self.program, self._remote.route, self.program.segments[position]
+        program, route, segment = self.program, self.remote.route, self.program.segments[position]
         earliest = [program.arrivals[number] for number, first in program.returns.items() if first == position]
         with_gradients = [(edge, with_gradient(program, edge)) for edge in (*earliest, *segment.sends)]
         back = [route(BACKWARD, edge, positions) for edge, positions in with_gradients if positions]

@@ -90,10 +90,10 @@ def time_steps(channel: Channel, setup: Any, progress: RoleProgress) -> dict[str
         progress.value = step
         waits = config.pauses or not step
         begin = agree_on_start(mailbox, config.peers, worker.program.machine, step) if waits else time.monotonic()
-        busy, sent, left_out = time.thread_time(), mailbox.bytes_sent, worker.bytes_left_out
+        busy, sent, left_out = time.thread_time(), mailbox.bytes_sent, worker.remote.bytes_left_out
         worker.step(batch, step)
         times.append((begin, time.monotonic(), time.thread_time() - busy))
-    sent, left_out = mailbox.bytes_sent - sent, worker.bytes_left_out - left_out
+    sent, left_out = mailbox.bytes_sent - sent, worker.remote.bytes_left_out - left_out
     record = WorkerRecord(times, sent, left_out, before, read_memory("VmHWM"))
     del pushed
     return msgspec.to_builtins(record)  # type: ignore[no-any-return]

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from cutset.models.tasks.locally_connected import LocallyConnected2d
 from cutset.partition.capture.export import capture
 from cutset.partition.cluster.cost_model import (
+    PACKING_CALLS,
     CostModel,
     class_of,
     gather_seconds,
     mask_seconds,
+    pack_seconds,
     seconds,
     sum_seconds,
 )
@@ -203,6 +205,12 @@ def test_sums_and_gathers_cost_by_what_they_move():
     assert sum_seconds(box, 3, machine, element_bytes=4) == pytest.approx((1 + 2 * 3 * 40 / 10, 4.0))
     assert gather_seconds(box, 2, machine, element_bytes=4) == pytest.approx((1 + 2 * 2 + 2 * 40 / 10, 2 * 3))
     assert gather_seconds(box, 1, machine, element_bytes=4) == (0.0, 0.0)
+
+
+def test_packing_costs_calls_and_what_it_moves():
+    machine = Machine("m", memory_bandwidth=10.0, operator_s=1.0)
+    info = msgspec.structs.replace(graph_of(nn.Linear(2, 2), 2).parameters[0], density=0.25)
+    assert pack_seconds(20, info, machine) == pytest.approx(PACKING_CALLS + 20 * 4 * (1 + 2 * 0.25) / 10)
 
 
 def test_masks_are_drawn_whole_and_in_order_up_to_the_last_that_is_needed():

@@ -3,16 +3,17 @@
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 from example_graphs import chain
 
-from cutset.partition.cluster.cost_model import CostModel
+from cutset.partition.cluster.cost_model import CostModel, pack_seconds
 from cutset.partition.cluster.machines import SharedCores, uniform_cluster
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.dataflow import Dataflow
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.dataflow.machine_schedules import BACKWARD, FORWARD, make_schedules
-from cutset.partition.ir.box import split_evenly
+from cutset.partition.ir.box import split_evenly, volume
 
 MACHINES = 3
 
@@ -76,3 +77,20 @@ def test_who_shares_memory_is_busy_with_copying_what_it_sends() -> None:
         for before, after in zip(travels.segments, copied.segments, strict=True):
             size = sum(send.bytes for send in before.sends if 2 not in (machine, send.target))
             assert after.seconds - before.seconds == pytest.approx(size / copies_per_s)
+
+
+def test_rows_are_packed_and_unpacked_at_both_ends() -> None:
+    dense, cluster = sliced(), uniform_cluster(MACHINES)
+    infos = {
+        name: msgspec.structs.replace(info, density=0.25 if info.kind == "value" and info.shape else 1.0)
+        for name, info in dense.graph.tensors.items()
+    }
+    sparse = replace(dense, graph=msgspec.structs.replace(dense.graph, tensors=infos))
+    costs, slowdown = CostModel(dense.graph.tensors), [1.0] * MACHINES
+    before, after = (make_schedules(one, cluster, costs, slowdown, 1) for one in (dense, sparse))
+    total = sum(s.seconds for role in after for s in role.segments) - sum(s.seconds for r in before for s in r.segments)
+    copies = [(sparse.pieces[copy], edge) for edge in sparse.edges for _, copy in edge.pairs]
+    packed = [pack_seconds(volume(piece.box), infos[piece.tensor], cluster.machines[0]) for piece, _ in copies]
+    assert total == pytest.approx(4 * sum(packed))  # at both ends, and backward again
+    sent = sum(send.bytes for role in after for s in role.segments for send in s.sends)
+    assert sent == 2 * sum(sparse.bytes(edge) for edge in sparse.edges) < sum(map(dense.bytes, dense.edges))
