@@ -8,6 +8,7 @@ from ..ir.graph import Op
 from ..mincut.cut_axes import spatial_axes, unit_axes
 from ..planner.forms import FormChoice
 from ..planner.plan import PlanningResult, ScoredPlan
+from ..planner.whole_operators import list_independent
 
 BATCH, UNITS, SUMS = "the batch", "hidden units", "reduction dimensions"
 IMAGE, OTHER = "the image", "other axes"
@@ -94,10 +95,10 @@ def describe_split(plan: ScoredPlan) -> str:
         flops[_split_of(op, cut, labels)] += op.flops
     splits = max(flops, key=lambda split: flops[split])
     if not splits:
-        apart = sum(op.flops for op in graph.ops if not op.is_cuttable)
-        if plan.dataflow.depends_on_data and apart > flops[splits] / 2:
+        beside = [group for group in list_independent(graph, {}) if len({cut.boxes[op.name][0][1] for op in group}) > 1]
+        if sum(op.flops for group in beside for op in group) > flops[splits] / 2:
             return (
-                "Most of the work is in experts, which are whole, side by side on different machines = expert parallel."
+                "Most of the work is in operators that are whole, side by side on different machines = expert parallel."
             )
         return "Most operators are whole, on one machine each = pipeline parallel."
     parts = " and ".join(f"{what} in {count}" for what, count in splits)

@@ -7,6 +7,7 @@ mesh AxB to fit          the same with shares by speed up to what fits in memory
 mesh AxB, hosts alike    the same chosen as if machines of several hosts were as near as those of one
 mesh AxB, whole apart    operators that cannot be cut on a machine each, the others on the mesh (whole_operators.py)
 batch, whole apart       the same with the others cut along the batch, as people place experts by hand
+..., all rows            of these, with whole tensors sent to and from such operators, not the rows that they read
 stages x mesh SxAxB      a pipeline of S stages, each on a mesh of its own; with "to fit" as above
 stages x meshes          a pipeline of stages of unlike size, each on a mesh of its own (stage_division.py)
 stages x meshes, turned  the same with the last machines for the first stages
@@ -161,13 +162,22 @@ def _make_on_meshes(problem: PlanningProblem, costs: CostModel, *, tight: bool) 
         for (weights, how), shape in itertools.product(WEIGHTS, mesh_shapes(len(machines))):
             make = partial(_on_mesh, problem, [(machines, shape)], costs, weights, reckoned_on=alike)
             yield f"mesh {format_shape(shape)}{how}, hosts alike", make
-    apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins)
-    if apart:
+    yield from _make_whole_apart(problem, costs)
+
+
+def _make_whole_apart(problem: PlanningProblem, costs: CostModel) -> Iterator[tuple[str, CutMaker]]:
+    """Yield what places whole operators side by side; packing rows may cost more than they take on a fast network."""
+    machines, tried = problem.machines, list[dict[str, int]]()
+    for all_rows, rows in ((False, ""), (True, ", all rows")):
+        apart = spread_whole_operators(problem.graph, problem.cluster, costs, problem.pins, all_rows=all_rows)
+        if not apart or apart in tried:
+            continue
+        tried.append(apart)
         fixed = replace(problem, pins={**apart, **problem.pins})
         for shape, (weights, how) in itertools.product(mesh_shapes_of(problem.cluster), WEIGHTS):
             make = partial(_on_mesh, fixed, [(machines, shape)], costs, weights)
-            yield f"mesh {format_shape(shape)}{how}, whole apart", make
-        yield "batch, whole apart", partial(_along_batch, problem, apart)
+            yield f"mesh {format_shape(shape)}{how}, whole apart{rows}", make
+        yield f"batch, whole apart{rows}", partial(_along_batch, problem, apart)
 
 
 def _make_in_stages(problem: PlanningProblem, costs: CostModel, *, tight: bool) -> Iterator[tuple[str, CutMaker]]:

@@ -17,28 +17,32 @@ MIN_SHARE = 0.01  # of the seconds of a step that such operators must take toget
 UNEVEN = 1.05  # how much longer the busiest machine may take where neighbours are kept together
 
 
-def spread_whole_operators(graph: Graph, cluster: Cluster, costs: CostModel, pins: Mapping[str, int]) -> dict[str, int]:
+def spread_whole_operators(
+    graph: Graph, cluster: Cluster, costs: CostModel, pins: Mapping[str, int], *, all_rows: bool = False
+) -> dict[str, int]:
     """Return the machine of each whole operator that has others beside it, and of what reads of one machine alone.
 
-    pins: machines of operators that have one already. There is none where this is of no use.
+    pins: machines of operators that have one already. all_rows: dispatches and combines go with their operators, so
+    that whole tensors travel; else only where the rows of all on a machine are more. There is none where this is of no
+    use.
     """
     (machine, *_) = cluster.machines
     seconds = {op.name: sum(costs.seconds(op, op.nest.box, machine)) for op in graph.ops}
     least = MIN_SHARE * sum(seconds.values())
     placed = dict(pins)
     speeds = [one.flops_per_s for one in cluster.machines]
-    for beside in _list_independent(graph, pins):
+    for beside in list_independent(graph, pins):
         if len(beside) > 1 and sum(seconds[op.name] for op in beside) >= least:
             chosen = _share_out([seconds[op.name] for op in beside], speeds)
             placed |= zip((op.name for op in beside), chosen, strict=True)
     if len(placed) == len(pins):
         return {}
-    _place_routes(graph, placed)
+    _place_routes(graph, placed, max_rows=0.0 if all_rows else 1.0)
     _place_sums(graph, placed)
     return {name: number for name, number in placed.items() if name not in pins}
 
 
-def _list_independent(graph: Graph, pins: Mapping[str, int]) -> list[list[Op]]:
+def list_independent(graph: Graph, pins: Mapping[str, int]) -> list[list[Op]]:
     """Return the whole operators in groups, by the longest path to each: none of a group waits for another."""
     depth: dict[str, int] = {}
     found: dict[int, list[Op]] = defaultdict(list)
@@ -85,21 +89,23 @@ def _busiest(chosen: Sequence[int], seconds: Sequence[float], speeds: Sequence[f
     return max(load)
 
 
-def _place_routes(graph: Graph, placed: dict[str, int]) -> None:
-    """Place dispatches and combines with their operators where the rows of all together are more than all rows.
+def _place_routes(graph: Graph, placed: dict[str, int], *, max_rows: float) -> None:
+    """Place dispatches and combines with their operators where the rows of all on a machine are too many.
 
-    The whole tensor travels then, once, and what is made of it is added up before it travels.
+    The whole tensor travels then, once, and what is made of it is added up before it travels. max_rows: as a multiple
+    of all rows of a tensor.
     """
     readers = {name: op.name for op in graph.ops for name in op.inputs}
     groups: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     for op in graph.ops:
-        (name,), read = op.outputs[:1], op.inputs[0] if op.inputs else ""
-        if op.target == DISPATCH and readers.get(name) in placed:
-            groups[read, placed[readers[name]]][op.name] = graph.tensors[name].density
-        elif op.target == COMBINE and graph.producers.get(read) in placed:
-            groups["", placed[graph.producers[read]]][op.name] = graph.tensors[read].density
+        if op.target == DISPATCH and readers.get(op.outputs[0]) in placed:
+            machine = placed[readers[op.outputs[0]]]
+            groups[op.inputs[0], machine][op.name] = graph.tensors[op.outputs[0]].density
+        elif op.target == COMBINE and graph.producers.get(op.inputs[0]) in placed:
+            machine = placed[graph.producers[op.inputs[0]]]
+            groups["", machine][op.name] = graph.tensors[op.inputs[0]].density
     for (_, machine), density in groups.items():
-        if sum(density.values()) > 1:
+        if sum(density.values()) > max_rows:
             placed |= dict.fromkeys(density, machine)
 
 

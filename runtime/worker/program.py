@@ -61,12 +61,16 @@ class BoxOperand(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Computes a box of an operator's output, or, with an empty op, adds partial results of a box."""
+    """Computes a box of an operator's output, or, with an empty op, adds partial results of a box.
+
+    passes: it gives what it reads first, as it is (see `Dataflow.passing`).
+    """
 
     op: str
     box: Box
     operands: tuple[BoxOperand, ...]
     makes: tuple[int, ...]
+    passes: bool = False
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -251,7 +255,7 @@ def _segments(dataflow: Dataflow, machine: int, own_instructions: list[Instructi
         segments.append(
             Segment(
                 stage,
-                tuple(_step(i) for i in instructions),
+                tuple(_step(i, passes=i.index in dataflow.passing) for i in instructions),
                 tuple(sorted(edges)),
                 tuple(sends),
                 tuple(sorted(outputs & later)),
@@ -261,9 +265,9 @@ def _segments(dataflow: Dataflow, machine: int, own_instructions: list[Instructi
     return tuple(segments)
 
 
-def _step(instruction: Instruction) -> Step:
+def _step(instruction: Instruction, *, passes: bool) -> Step:
     operands = tuple(BoxOperand(r.argument, r.tensor, r.box, r.sources) for r in instruction.reads)
-    return Step("" if instruction.kind == SUM else instruction.op, instruction.box, operands, instruction.makes)
+    return Step("" if instruction.kind == SUM else instruction.op, instruction.box, operands, instruction.makes, passes)
 
 
 def _outgoing(dataflow: Dataflow, edge: Edge) -> TransferEdge:

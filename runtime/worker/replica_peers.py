@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,11 @@ class Route:
     peer: str
     pieces: tuple[int, ...]
     expected: tuple["ExpectedTensor", ...]
+
+    @cached_property
+    def packed(self) -> int:
+        """How many of them travel as two."""
+        return sum(expected.packed for expected in self.expected)
 
     def key(self, step: int, micro: int) -> MessageKey:
         """The key by which such a message is waited for."""
@@ -100,7 +106,8 @@ class ReplicaPeers:
     def send(self, route: Route, step: int, micro: int, tensors: Sequence[Tensor]) -> None:
         """Send tensors over an edge."""
         message = Message(route.kind, step, micro, route.edge, tensors=_pack(route, tensors))
-        self.bytes_left_out += sum(tensor.nbytes for tensor in tensors) - message.bytes
+        if route.packed:
+            self.bytes_left_out += sum(tensor.nbytes for tensor in tensors) - message.bytes
         self._record("send", route, message)  # before sending, as the copies of the channel count as transfer
         self.mailbox.send(route.peer, message)
 
@@ -129,16 +136,14 @@ class ReplicaPeers:
         """Return the tensors of a message; NetworkError where their shapes and dtypes are not those of the route."""
         self._record("receive", route, message)
         tensors = _unpack(route, message.tensors)
-        if tensors is None or any(
-            tensor.shape != expected.shape or tensor.dtype != expected.dtype
-            for tensor, expected in zip(tensors, route.expected, strict=True)
-        ):
-            actual = [(tuple(tensor.shape), tensor.dtype) for tensor in message.tensors]
+        wanted = [(one.shape, one.dtype) for one in route.expected]
+        if tensors is None or [(tensor.shape, tensor.dtype) for tensor in tensors] != wanted:
+            actual = _describe([(tensor.shape, tensor.dtype) for tensor in message.tensors])
+            expected = _describe(wanted)
             raise NetworkError(
                 "E515",
-                f"{message.sender} sent {self.name} {_describe(actual)} as {message.kind!r} over edge {route.edge} "
-                f"(step {message.step}); by its own program {self.name} expects "
-                f"{_describe([(expected.shape, expected.dtype) for expected in route.expected])}",
+                f"{message.sender} sent {self.name} {actual} as {message.kind!r} over edge {route.edge} "
+                f"(step {message.step}); by its own program {self.name} expects {expected}",
                 fix="the two run programs of different placements: start the whole run again from one placement file",
             )
         return tensors
@@ -167,17 +172,18 @@ def _describe(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[tu
 
 def _pack(route: Route, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return tensors as they travel over a route."""
+    if not route.packed:
+        return tuple(tensors)
     pairs = zip(route.expected, tensors, strict=True)
     return tuple(part for expected, one in pairs for part in (pack_rows(one) if expected.packed else (one,)))
 
 
 def _unpack(route: Route, parts: Sequence[Tensor]) -> Sequence[Tensor] | None:
     """Return the tensors of a message of a route; None where the parts cannot be those."""
-    packed = sum(expected.packed for expected in route.expected)
-    if len(parts) != len(route.expected) + packed:
-        return None
-    if not packed:
+    if not route.packed:
         return parts
+    if len(parts) != len(route.expected) + route.packed:
+        return None
     left = iter(parts)
     try:
         return [

@@ -14,7 +14,6 @@ from ...partition.operators.gather import prepare_gather, prepare_sum
 from ...partition.operators.generator_state import DRAWS_AT_WILL, STATE
 from ...partition.operators.kernel import BoxRun, prepare_box
 from ...partition.operators.leaf_module import LEAF_MODULE, LeafModule
-from ...partition.operators.routed_rows import DISPATCH, ROUTED
 from .dropout_masks import RngLock, sample_masks_after
 from .flat_parameters import FlatParameters
 from .leaf_modules import LeafModules
@@ -57,9 +56,9 @@ def compile_segment(context: SegmentContext, segment: Segment, which: str = ONLY
     return _SegmentCompiler(context, segment, which).compile()
 
 
-def _pass_on(place: int, operands: Sequence[Tensor | None]) -> Sequence[Tensor]:
-    """Return one of the operands."""
-    tensor = operands[place]
+def _pass_on(operands: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    """Return the first operand."""
+    tensor = operands[0]
     assert tensor is not None
     return (tensor,)
 
@@ -71,8 +70,6 @@ class _SegmentCompiler:
         self._readers = PieceReaders(self._program, segment)
         self._states = {state.piece for state in self._program.states}
         self._shared = {piece for edge in self._program.shared_in for piece in edge.pieces}
-        self._arrived = {piece for edge in self._program.arrivals.values() for piece in edge.pieces}
-        self._sent = {piece for edge in segment.sends for piece in edge.pieces}
         self._overwritten = {name for op in self._program.ops.values() for name in op.writes}
         self._pieces: dict[int, int] = {}  # places of pieces in the shape of their axes
         self._outputs: dict[int, int] = {}  # places of pieces made here in the shape of their dimensions
@@ -125,8 +122,8 @@ class _SegmentCompiler:
         actions += [self._draw_masks_after(operand) for operand in states]
         places = [self._operand(operand, step) for operand in operands]
         names = [operand.argument for operand in operands]
-        if op.target in ROUTED and not self._travels(op, step):
-            run: BoxRun = partial(_pass_on, names.index("self"))
+        if step.passes:
+            run: BoxRun = _pass_on
         else:
             run = prepare_box(op, step.box, names, self._program.tensors, leaf_module=self._leaf_module(op))
         if op.target == LEAF_MODULE or (op.sharding_rule == OPAQUE and RANDOM_OPERAND in names):
@@ -174,12 +171,6 @@ class _SegmentCompiler:
                 places_now[target] = output.reshape(shape)
 
         self._prepared.actions.append(act)
-
-    def _travels(self, op: Op, step: Step) -> bool:
-        """Whether rows that a dispatch makes go to another machine, or those that a combine reads come from one."""
-        if op.target == DISPATCH:
-            return not self._sent.isdisjoint(step.makes)
-        return any(not self._arrived.isdisjoint(o.sources) for o in step.operands if o.argument == "self")
 
     def _lock(self, run: BoxRun) -> BoxRun:
         lock = self._context.rng_lock

@@ -9,7 +9,7 @@ from cutset.partition.cluster.machines import Cluster, Machine, uniform_cluster
 from cutset.partition.dataflow.cut import Cut
 from cutset.partition.dataflow.lowering import lower_cut
 from cutset.partition.layouts.layout_search import mesh_of_machines
-from cutset.partition.layouts.standard_cuts import contiguous_stages, slice_layers, tile_images
+from cutset.partition.layouts.standard_cuts import contiguous_stages, divide_batch, slice_layers, tile_images
 
 
 @pytest.mark.parametrize("machines", [2, 3])
@@ -72,3 +72,16 @@ def test_an_image_of_one_dimension_is_tiled_along_it() -> None:
 
 def test_without_an_image_there_are_no_tiles() -> None:
     assert tile_images(chain(16, 12, 8), mesh_of_machines(uniform_cluster(4), range(4), (2, 2))) is None
+
+
+def test_a_batch_is_divided_where_there_is_one() -> None:
+    """Of machines of two speeds; a batch of fewer samples than machines is not."""
+    speeds = (3e9, 1e9)
+    cluster = Cluster(tuple(Machine(f"m{i}", speed) for i, speed in enumerate(speeds)))
+    graph = chain(16, 12, 8, batch=8)
+    boxes = divide_batch(graph, mesh_of_machines(cluster, range(2), (2,)))
+    assert boxes is not None
+    for op in graph.ops:
+        at = next(i for i, loop in enumerate(op.nest.loops) if loop.axis in graph.batch_axes)
+        assert [(box[at], machine) for box, machine in boxes[op.name]] == [((0, 6), 0), ((6, 8), 1)]
+    assert divide_batch(chain(16, 12, 8, batch=1), mesh_of_machines(cluster, range(2), (2,))) is None

@@ -100,6 +100,33 @@ def test_a_pinned_expert_stays_where_it_is(eight: Graph) -> None:
     assert len([op for op in eight.ops if op.target == ISLAND and op.name in placed]) == 7
 
 
+def test_all_rows_travel_where_that_is_asked_for(eight: Graph) -> None:
+    placed = spread_whole_operators(eight, network(1), CostModel(eight.tensors), {}, all_rows=True)
+    for target in (ISLAND, *ROUTED):
+        assert [placed[op.name] for op in eight.ops if op.target == target] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_where_packing_costs_more_than_the_network_whole_tensors_travel(eight: Graph) -> None:
+    slow, fast = (find_plan(eight, network(gbits)).winner for gbits in (1, 1000))
+    assert slow.dataflow.depends_on_data
+    assert not fast.dataflow.depends_on_data
+
+
+def test_rows_that_stay_on_a_machine_are_passed_on(eight: Graph) -> None:
+    """The tokens of a machine for its own experts; on one machine all."""
+    for machines in (1, 2, 4):
+        dataflow = expert_parallel(eight, machines)
+        routed = [i for i in dataflow.instructions if i.op in {op.name for op in eight.ops if op.target in ROUTED}]
+        experts = {op.name: op for op in eight.ops if op.target == ISLAND}
+        beside = {op.outputs[0]: op for op in eight.ops if op.target == DISPATCH}
+        assert len(routed) == 2 * len(experts) * machines
+        assert len(dataflow.passing) == 2 * len(experts)
+        for expert in experts.values():
+            (place,) = [i.machine for i in dataflow.instructions if i.op == expert.name]
+            dispatches = {beside[name].name for name in expert.inputs if name in beside}
+            assert {i.machine for i in routed if i.op in dispatches and i.index in dataflow.passing} == {place}
+
+
 @pytest.mark.parametrize("gbits", [1, 10])
 def test_a_plan_is_as_fast_as_one_whose_experts_are_placed_by_hand(eight: Graph, gbits: float) -> None:
     experts = [op.name for op in eight.ops if op.target == ISLAND]
@@ -133,8 +160,8 @@ def test_a_step_of_such_a_plan_is_that_of_plain_torch() -> None:
     case = Case(lambda: Mixture([32] * 8), mixed_samples)
     subject = Subject(case, torch.float64)
     problem = PlanningProblem(subject.graph, network(10, machines=3))
-    found = [one for one in propose_candidates(problem) if one.name.endswith("whole apart")]
-    assert found
+    found = [one for one in propose_candidates(problem) if "whole apart" in one.name]
+    assert any(one.name.endswith("all rows") for one in found)
     for candidate in found:
         assert isinstance(candidate, Candidate)
         assert_same(run_cut(subject, candidate.cut), run_plain(subject), rtol=1e-9)
@@ -161,6 +188,7 @@ def test_no_machine_has_much_more_than_in_the_best_of_all_ways(seconds: list[flo
 
 
 def test_the_verdict_says_so(eight: Graph) -> None:
-    verdict = write_verdict(find_plan(eight, network(10)))
-    assert "forward (the data chooses which rows)" in verdict
-    assert verdict.endswith("= expert parallel.")
+    slow, fast = (write_verdict(find_plan(eight, network(gbits))) for gbits in (1, 1000))
+    assert "forward (the data chooses which rows)" in slow
+    assert "the data chooses" not in fast
+    assert all(verdict.endswith("= expert parallel.") for verdict in (slow, fast))

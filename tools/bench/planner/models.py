@@ -149,8 +149,10 @@ def _count_megatron_bytes(machines: int, elements: int, graph: Graph) -> tuple[s
 
 
 def _count_expert_bytes(machines: int, elements: int, graph: Graph) -> tuple[str, float]:
-    """Return the bytes of experts by hand: tokens that travel to their experts and back, and no others (GShard, section
-    3.2), and the parameters around them, which every machine reads for its part of the batch.
+    """Return the bytes of experts that are placed by hand (GShard, section 3.2).
+
+    Tokens travel to their experts and back, and no others; every machine reads the parameters around the experts for
+    its part of the batch.
     """
     own = {name for op in graph.ops if op.target == ISLAND for name in op.inputs}
     around = sum(volume(info.box) * info.element_bytes for info in graph.parameters if info.name not in own)
