@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..partition.cluster.machines import Cluster
 from ..ps.methods.sandblaster import Sandblaster
 from ..runtime.hosts.host import LocalHost
+from ..runtime.hosts.versions import read_cores
 from ..runtime.launcher.launcher import Route
 from ..whole_file import write_whole
 from .analysis.mispredictions import Mispredictions
@@ -158,7 +159,7 @@ def learn_from_run(job: Job, measured: dict[str, Any] | None) -> str:
     if saved is None:
         return "nothing is learnt of this run: nothing is kept of this machine, as cutset plan measures it"
     others = os.getloadavg()[0] - job.machines * job.replicas - job.shards
-    if others > BUSY * (os.cpu_count() or 1):
+    if others > BUSY * read_cores():
         return f"nothing is learnt of this run: {others:.1f} other processes ran beside it"
     wrong = msgspec.convert(found, Mispredictions)
     note = save_probe(fold_in(saved, wrong.ratios, wrong.link))

@@ -1,6 +1,5 @@
 """`Host`: a machine on which the launcher has roles started, and `LocalHost`, on which it starts them itself."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import IO, Any, Protocol
 
 from .assignment import Assignment, write_assignment
 from .role_process import ForkServers, HostedProcess, RoleProcess
-from .versions import read_memory
+from .versions import read_cores, read_memory
 
 LOCAL = "local"
 
@@ -104,7 +103,7 @@ class LocalHost:
         self.name = name
         self.address = address
         self.public_key = self.folder = self.ports = self.lost = ""
-        self.cores, self.memory_bytes = os.cpu_count() or 1, read_memory()
+        self.cores, self.memory_bytes = read_cores(), read_memory()
         self._servers = ForkServers(prefix=prefix, environ=environ)
 
     def start(self, role: Role, log: IO[bytes]) -> RoleProcess:

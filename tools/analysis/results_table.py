@@ -6,12 +6,12 @@ target and time_to_target_s; staleness_mean and staleness_max of pushes; bytes_p
 learning curve, the same with "seconds" and "samples" for each evaluation; and losses, (samples, loss) now and then.
 """
 
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from ...runtime.hosts.versions import read_cores
 from ..job.job import Job
 from ..units import format_number
 
@@ -64,7 +64,7 @@ def capitalise(sentence: str) -> str:
 
 def describe_setup(job: Job, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return notes on what to think of the seconds of a run, and on its plan. rows: of the table, its own the last."""
-    notes, cores, processes = list[str](), os.cpu_count() or 1, rows[-1]["processes"]
+    notes, cores, processes = list[str](), read_cores(), rows[-1]["processes"]
     if processes > cores:
         notes.append(
             f"{processes} processes share {cores} cores: timings here do not predict a real cluster; "

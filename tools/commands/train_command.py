@@ -1,10 +1,10 @@
 """The commands `cutset train` and `cutset demo`."""
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...runtime.hosts.versions import read_cores
 from ..config.run_config import RunConfig
 from ..hosts.early_host import open_early_host
 from ..run_folder import BEST_WEIGHTS, REPORT, TRACE, WEIGHTS
@@ -71,7 +71,7 @@ def demo(as_json: bool, **options: Any) -> None:
 def _describe_gain(result: dict[str, Any]) -> str:
     """Return in a sentence what the cut has gained, or has not."""
     alone, cut = (row["samples"] / row["seconds"] for row in result["rows"])
-    cores = format_number(os.cpu_count() or 1, "core")
+    cores = format_number(read_cores(), "core")
     times = f"{cut / alone:.2f} times as fast as one process with all {cores}"
     gained = "Gained" if cut > alone else "Nothing gained on this machine"
     reached = " and ".join(format_percent(row["test_accuracy"], digits=1) for row in reversed(result["rows"]))

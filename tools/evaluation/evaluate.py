@@ -1,6 +1,5 @@
 """`evaluate`: how well a trained model does on a split; its batches stream through the machines that it is cut over."""
 
-import os
 import tempfile
 import time
 import uuid
@@ -21,6 +20,7 @@ from ...runtime.channel.channel import Channel
 from ...runtime.channel.mailbox import Mailbox
 from ...runtime.hosts.heartbeat import RoleProgress
 from ...runtime.hosts.host import Role
+from ...runtime.hosts.versions import read_cores
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.replica.sized_workers import SizedWorkers
 from ...runtime.worker.leaf_modules import LeafModules
@@ -180,7 +180,7 @@ def _make_unused(task: Task, trained: weights.Weights, constants: Mapping[str, T
 
 def _launch(names: Sequence[str], machines: Sequence[EvaluationSpec]) -> dict[str, Any]:
     allow_open_files(len(names))
-    threads = max(1, (os.cpu_count() or 1) // len(names))
+    threads = max(1, read_cores() // len(names))
     roles = [
         Role(name, EVALUATION_WORKER, msgspec.to_builtins(machine, builtin_types=(bytes,)), threads=threads)
         for name, machine in zip(names, machines, strict=True)

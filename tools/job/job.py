@@ -1,6 +1,5 @@
 """`Job`: a training run that is ready to start, and what each of its workers is told."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from ...ps.server.serving import ServingConfig
 from ...ps.slices.compression import AnyCompression
 from ...ps.slices.region import Region
 from ...ps.slices.slicing import ParameterSlice, slices_of_machine
+from ...runtime.hosts.versions import read_cores
 from ...runtime.worker.program import Program
 from ..config.run_config import RunConfig
 from ..run_folder import INITIAL
@@ -108,7 +108,7 @@ class Job:
     @property
     def worker_threads(self) -> int:
         """Threads of torch in each worker."""
-        return max(1, (os.cpu_count() or 1) // (self.machines * self.replicas))
+        return max(1, read_cores() // (self.machines * self.replicas))
 
 
 def encode_programs(by_size: Sequence[Sequence[Program]], machine: int) -> list[bytes]:

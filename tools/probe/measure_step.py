@@ -4,7 +4,6 @@ A step is from the moment at which all workers of a replica begin with a batch t
 has all its gradients. What follows in training, fetching and pushing parameters, is not in it.
 """
 
-import os
 import statistics
 import tempfile
 import uuid
@@ -20,6 +19,7 @@ from ...models.task import Data
 from ...partition.capture.export import collect_state
 from ...partition.placement.placement_file import Placement
 from ...runtime.hosts.host import LocalHost, Role
+from ...runtime.hosts.versions import read_cores
 from ...runtime.launcher.launcher import Launcher
 from ...runtime.worker.program import Program
 from ..job.process_specs import worker_name
@@ -195,7 +195,7 @@ def _fill_randomly(batch: Data) -> Data:
 
 
 def _make_role(name: str, entry: str, setup: StepSetup, workers: int) -> Role:
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = max(1, read_cores() // workers)
     return Role(name, entry, msgspec.to_builtins(setup, builtin_types=(bytes,)), threads=threads)
 
 

@@ -6,7 +6,6 @@ something between two steps, after which the first calls of a step take longer.
 """
 
 import gc
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from ...runtime.channel.mailbox import Mailbox
 from ...runtime.channel.message import Message
 from ...runtime.channel.shared_tensors import return_free_memory
 from ...runtime.hosts.heartbeat import RoleProgress
+from ...runtime.hosts.versions import read_cores
 from ...runtime.worker.program import Program
 from ...runtime.worker.worker import Worker
 from ..task.load_task import TaskSpec, build_model, load_task
@@ -169,7 +169,7 @@ def agree_on_start(mailbox: Mailbox, peers: Sequence[str], machine: int, step: i
     else:
         mailbox.send(peers[0], Message("ready", step))
         moment = float(mailbox.wait([(peers[0], "go", step, 0, 0)]).body["at"])
-    if len(peers) > (os.cpu_count() or 1):  # who spins has the core that another one needs
+    if len(peers) > read_cores():  # who spins has the core that another one needs
         time.sleep(max(0.0, moment - NAP_S - time.monotonic()))
     while time.monotonic() < moment:
         pass

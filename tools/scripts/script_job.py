@@ -3,7 +3,6 @@
 A process runs the script until it prepares its model, and writes the first weights; so shards can be laid out.
 """
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ...ps.optimizers.parameter_groups import Averaged
 from ...ps.optimizers.registry import AnyOptimizer
 from ...ps.slices.slicing import count_shards, slice_parameters
 from ...runtime.hosts.host import Role
+from ...runtime.hosts.versions import read_cores
 from ...runtime.launcher.launcher import Launcher
 from ..config.checkpoint_interval import parse_interval
 from ..config.config_file import save_config
@@ -99,7 +99,7 @@ def prepare_script(config: RunConfig, script: Script, *, fresh: bool) -> Job:
 def _describe(config: RunConfig, script: Script, staged: Path) -> ModelDescription:
     """Return what the script prepares; its weights are in the staged folder then."""
     spec = DescriptionSpec(script, Describing(str(staged.resolve() / INITIAL)))
-    role = Role("script", DESCRIBE, msgspec.to_builtins(spec), threads=os.cpu_count() or 1)
+    role = Role("script", DESCRIBE, msgspec.to_builtins(spec), threads=read_cores())
     with (
         tempfile.TemporaryDirectory(prefix="cutset-") as logs,
         Launcher([role], job=unique_job_name(), folder=Path(logs)) as launcher,

@@ -1,6 +1,5 @@
 """The result of a run: rows, staleness, links and the verdict."""
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +75,7 @@ def test_a_plan_for_processes_is_not_of_the_one_process_beside_them(
     options: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which has all cores; so the plan's gain over "one" is not the run's."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr("cutset.tools.job.job.read_cores", lambda: 4)
     job = prepare(replace(options, machines=2), find_machines=lambda *asked: uniform_cluster(2))
     alone, cut = {"processes": 1, "threads": 4}, {"processes": 4, "threads": 2}
     said = "The plan's one machine has 2 threads; the one process that was trained here had 4 threads."

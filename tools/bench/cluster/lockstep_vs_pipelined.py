@@ -4,7 +4,6 @@ A net is planned for the cluster as for any other. What the links do is measured
 machines compute comes from a probe of this host or, if they are emulated, is given. Nothing is fitted to the steps.
 """
 
-import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from ....partition.placement.from_plan import placement_of_plan
 from ....partition.placement.placement_file import Placement
 from ....partition.planner.plan import PlanningResult, ScoredPlan
 from ....partition.planner.planner import find_plan
+from ....runtime.hosts.versions import read_cores
 from ....runtime.worker.program import programs
 from ...probe.measure_step import ProcessPlacement, StepTimes, measure_programs, measure_uncut
 from ...task.capture_task import CapturedTask, capture_task
@@ -174,7 +174,7 @@ class ClusterResult:
 
 def choose_flops(experiment: ClusterExperiment, tell: Tell) -> float | None:
     """Choose the FLOP/s of emulated machines: None if each has a core of its own, else what this host can do."""
-    cores = os.cpu_count() or 1
+    cores = read_cores()
     if experiment.flops != 0.0:
         return experiment.flops
     if cores >= experiment.machines:
@@ -270,7 +270,7 @@ def run_experiment(
         )
         for variant, measured, real in zip(variants, rounds, plain, strict=True)
     ]
-    return ClusterResult(experiment, flops, link, cluster, os.cpu_count() or 1, candidates, tuple(rows))
+    return ClusterResult(experiment, flops, link, cluster, read_cores(), candidates, tuple(rows))
 
 
 def _measure_steps(variant: Variant, process_placement: ProcessPlacement, steps: int, *, paced: bool) -> StepTimes:

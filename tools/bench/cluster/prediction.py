@@ -22,6 +22,7 @@ from ....partition.dataflow.cut import one_machine_cut
 from ....partition.dataflow.dataflow import Dataflow
 from ....partition.dataflow.lowering import lower_cut
 from ....partition.placement.placement_file import Placement
+from ....runtime.hosts.versions import read_cores
 from ....runtime.worker.program import programs
 from ...probe.first_probe import find_machines
 from ...probe.fit_constants import fit_line
@@ -252,6 +253,6 @@ def tabulate(rows: Sequence[PlannedPair]) -> BenchTable[PlannedPair]:
         "predicted over measured. fewer: whether the plan says that one process is as good; right: whether it is.",
         "How many bytes go to experts follows from data: exact they are with the rows that need not travel.",
         "; ".join(f"{what}: {number} of {count}" for what, number in held.items()) + ".",
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.",
+        f"{read_cores()} cores, load {os.getloadavg()[0]:.1f} at the end.",
     )
     return BenchTable(COLUMNS, rows, notes=notes, facts={"held": held})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ....partition.dataflow.cut import one_machine_cut
 from ....partition.dataflow.lowering import lower_cut
+from ....runtime.hosts.versions import read_cores
 from ....runtime.worker.program import programs
 from ...probe.measure_step import StepTimes, measure_programs, measure_uncut
 from ...task.capture_task import capture_task
@@ -105,6 +106,6 @@ def tabulate(rows: Sequence[StepRow], *, task: str) -> BenchTable[StepRow]:
         "A step is forward and backward: the median of each round's median step. Overhead: what an operator takes "
         f"beyond plain torch, forward and backward, in the same round; the goal is {1e6 * GOAL_S:.0f} us.",
         "Plain torch seeds its generator for every step, as training does; our program only where something is drawn.",
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.",
+        f"{read_cores()} cores, load {os.getloadavg()[0]:.1f} at the end.",
     )
     return BenchTable(COLUMNS, rows, title=task, notes=notes, facts={"task": task})

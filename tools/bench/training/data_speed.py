@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from ....models.task import Task
 from ....ps.methods.registry import parse_method
+from ....runtime.hosts.versions import read_cores
 from ...config.run_config import RunConfig
 from ...job.prepare import prepare
 from ...train import run
@@ -90,7 +91,7 @@ class DataSpeed:
     @property
     def has_goal(self) -> bool:
         """Whether cores are free for the readers: a transform that waits, or fewer threads that train than cores."""
-        return self.transform == WAITS or (self.transform == COMPUTES and self.threads < (os.cpu_count() or 1))
+        return self.transform == WAITS or (self.transform == COMPUTES and self.threads < read_cores())
 
     @property
     def reached(self) -> bool | None:
@@ -169,7 +170,7 @@ def tabulate(found: Sequence[DataSpeed]) -> BenchTable[DataSpeed]:
         Column("of that without", "ratio", format="{:.2f}".format),
         Column("goal", "reached", format=lambda reached: f"{GOAL}: {'reached' if reached else 'missed'}"),
     ]
-    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    cores, load = read_cores(), os.getloadavg()[0]
     notes = (
         f"The transforms of a batch of {BATCH} cost as much as a step without them in that round; {cores} cores here.",
         "The goal is for cores that are free: a transform that waits, or fewer threads that train than cores.",

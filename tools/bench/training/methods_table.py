@@ -1,10 +1,10 @@
 """The table of `cutset bench methods` and its goals."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ....runtime.hosts.versions import read_cores
 from ...units import format_bytes, format_percent, format_seconds
 from ..bench_table import BenchTable, Column
 from .methods import DDP_64, ONE, TARGET, MethodResult
@@ -112,7 +112,7 @@ def explain_numbers(rows: Sequence[MethodResult]) -> list[str]:
     rounds = max(len(row.rates) for row in rows)
     tried = "; ".join(f"{row.name}: {row.tuning}" for row in rows if row.tuning)
     return [
-        f"{rows[0].learned.curve[-1][0]} samples each, two replicas, {os.cpu_count()} cores. Samples/s: the median of "
+        f"{rows[0].learned.curve[-1][0]} samples each, two replicas, {read_cores()} cores. Samples/s: the median of "
         f"{rounds} rounds in which all are timed in turn, without the start of processes and without tests. Time to "
         f"{format_percent(TARGET)}: samples up to the first test that reached it, at that rate.",
         *([f"Rates tried. {tried}."] if tried else []),

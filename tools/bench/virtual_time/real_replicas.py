@@ -32,6 +32,7 @@ from ...virtual_time.roles import ReplicaRole, divide_parameters, make_shard, ta
 
 ENTRY = "cutset.tools.bench.virtual_time.real_replicas:{}"
 START_TIMEOUT_S = 120.0
+FINISH = (LAUNCHER, "finish", 0, 0, 0)
 
 
 class RealSetup(msgspec.Struct, frozen=True):
@@ -137,7 +138,7 @@ def run_tester(channel: Channel, setup: Any, progress: RoleProgress) -> list[dic
     client = Client(mailbox, divide_parameters(spec, values.numel()), values, replica=0)
     _wait_for_start(channel, mailbox, progress)
     began, looks = time.perf_counter(), [(0.0, values.clone())]
-    while not _is_over(channel, config.test_every_s):
+    while not is_over(mailbox, config.test_every_s):
         looks.append(_look(client, began, progress))
     looks.append(_look(client, began, progress))
     progress.value = None  # scoring is not hanging
@@ -156,11 +157,13 @@ def _look(client: Client, began: float, progress: RoleProgress) -> tuple[float, 
     return seconds, torch.clone(client.values)
 
 
-def _is_over(channel: Channel, within_s: float) -> bool:
+def is_over(mailbox: Mailbox, within_s: float) -> bool:
+    """Return whether the launcher has said so, waiting for this long: also if it came while a fetch waited."""
     try:
-        return channel.receive(within_s).kind == "finish"
+        mailbox.wait([FINISH], timeout_s=within_s)
     except SilenceError:
         return False
+    return True
 
 
 def _wait_for_start(channel: Channel, mailbox: Mailbox, progress: RoleProgress) -> None:

@@ -46,7 +46,7 @@ def test_only_what_trains_has_the_goal_of_a_start() -> None:
 
 
 def test_transforms_stand_beside_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("cutset.tools.bench.training.data_speed.read_cores", lambda: 2)
     rows = [
         DataSpeed("2 replicas", 2, data_speed.NONE, 0.01, [100.0], [1.0]),
         DataSpeed("2 replicas", 2, data_speed.WAITS, 0.01, [95.0], [0.95]),

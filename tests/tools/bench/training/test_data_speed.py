@@ -31,7 +31,7 @@ def test_transforms_change_no_sample() -> None:
 
 
 def test_the_goal_is_for_cores_that_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("cutset.tools.bench.training.data_speed.read_cores", lambda: 2)
     rows = [
         DataSpeed("one process", 1, NONE, 0.01, [100.0, 200.0], [1.0, 1.0]),
         DataSpeed("one process", 1, COMPUTES, 0.01, [95.0, 150.0, 199.0], [0.95, 0.75, 0.99]),
